@@ -1,0 +1,1 @@
+"""Data sets on disk: importers, the packed image store, official class lists."""
