@@ -1,0 +1,63 @@
+"""A batch of tasks, and what every source of tasks can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from pathaware.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """T tasks, each with a support set to adapt on and a query set to be judged on.
+
+    Shapes: `support_x [T, S, …]`, `support_y [T, S, …]`, `query_x [T, Q, …]`, `query_y [T, Q, …]`.
+    Classification episodes are laid out shot by shot (index `shot · ways + way`), so that any run of
+    `ways` consecutive examples holds every class once.
+    """
+
+    support_x: Tensor
+    support_y: Tensor
+    query_x: Tensor
+    query_y: Tensor
+
+    def __post_init__(self) -> None:
+        counts = [t.shape[0] for t in self.tensors()]
+        if len(set(counts)) != 1:
+            raise UsageError(f"episodes: the four tensors must share their task axis, got {counts}")
+
+    def __len__(self) -> int:
+        return self.support_x.shape[0]
+
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.support_x, self.support_y, self.query_x, self.query_y
+
+    def __getitem__(self, tasks: slice) -> Episodes:
+        return Episodes(*(t[tasks] for t in self.tensors()))
+
+    def chunks(self, size: int | None) -> Iterator[Episodes]:
+        """The same tasks, at most `size` at a time."""
+        step = len(self) if size is None else size
+        for first in range(0, len(self), step):
+            yield self[first : first + step]
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Episodes:
+        """Move to a device; `dtype` applies to floating-point tensors only, labels keep theirs."""
+        return Episodes(
+            *(t.to(device, dtype if t.is_floating_point() else None) for t in self.tensors()),
+        )
+
+
+class TaskSource(Protocol):
+    """Where tasks come from.
+
+    All randomness comes from the generator, which lives on the CPU whatever the device of the data, so
+    the same seed gives the same tasks everywhere.
+    """
+
+    def sample(self, tasks: int, generator: torch.Generator) -> Episodes: ...
