@@ -1,0 +1,157 @@
+"""Which entry of a flat vector belongs to which parameter, filter and layer of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from pathaware.errors import UsageError
+
+Granularity = Literal["model", "layer", "tensor", "filter", "tensor-channel", "parameter"]
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_NORMS = (_BatchNorm, nn.GroupNorm, nn.LayerNorm)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One parameter tensor: its name, its shape, the layer it is counted to.
+
+    `channelled` says that its first axis runs over the filters of a convolution.
+    """
+
+    name: str
+    shape: torch.Size
+    layer: str
+    channelled: bool
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+    def channels(self) -> Tensor:
+        """For every element, the index of the filter it belongs to: `[numel]`."""
+        return torch.arange(self.shape[0]).repeat_interleave(self.numel // self.shape[0])
+
+
+class Layout:
+    """The adapted parameters of a network as one flat vector of D entries.
+
+    A point of a path is a tensor `[T, D]`, one row a task. A layer here is a convolution or linear
+    module together with the normalisation that directly follows it.
+
+    >>> layout = Layout.of(nn.Linear(2, 3))
+    >>> len(layout), [e.name for e in layout.entries]
+    (9, ['weight', 'bias'])
+    """
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self.entries = entries
+        self.sizes = [e.numel for e in entries]
+
+    @classmethod
+    def of(cls, model: nn.Module, adapted: Callable[[str], bool] = lambda name: True) -> Layout:
+        """Lay out every parameter that requires a gradient and whose name `adapted` accepts.
+
+        What is left out stays shared by all tasks; if it requires a gradient it is meta-learned still.
+        """
+        entries: list[Entry] = []
+        seen: set[int] = set()
+        layer, width, convolutional = "", -1, False
+        for module_name, module in model.named_modules():
+            own = [(n, p) for n, p in module.named_parameters(recurse=False) if id(p) not in seen]
+            if not own:
+                continue
+            joins = isinstance(module, _NORMS) and all(p.shape == (width,) for _, p in own)
+            if not joins:
+                convolutional = isinstance(module, _CONVOLUTIONS)
+                layer, width = module_name, own[0][1].shape[0] if own[0][1].ndim else -1
+            channelled = convolutional if joins else isinstance(module, (*_CONVOLUTIONS, *_NORMS))
+            for name, parameter in own:
+                seen.add(id(parameter))
+                full = f"{module_name}.{name}" if module_name else name
+                if parameter.requires_grad and adapted(full):
+                    entries.append(Entry(full, parameter.shape, layer, channelled))
+        if not entries:
+            raise UsageError("model: it has no parameter that requires a gradient, so nothing can adapt")
+        return cls(entries)
+
+    def __len__(self) -> int:
+        return sum(self.sizes)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Layout) and self.entries == other.entries
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.entries))
+
+    @property
+    def layers(self) -> list[str]:
+        return list(dict.fromkeys(e.layer for e in self.entries))
+
+    def flatten(self, model: nn.Module) -> Tensor:
+        """The network's own parameters as one vector `[D]`, differentiable with respect to them."""
+        parameters = dict(model.named_parameters())
+        return torch.cat([parameters[e.name].reshape(-1) for e in self.entries])
+
+    def views(self, point: Tensor) -> dict[str, Tensor]:
+        """Name → parameter, as views of a point `[…, D]`; leading axes are kept."""
+        lead = point.shape[:-1]
+        parts = point.split(self.sizes, dim=-1)
+        return {e.name: part.view(*lead, *e.shape) for e, part in zip(self.entries, parts, strict=True)}
+
+    def index(self, granularity: Granularity) -> tuple[Tensor, int]:
+        """For every entry of the flat vector, the coefficient it reads, `[D]`; and how many there are.
+
+        | granularity | one coefficient for |
+        |---|---|
+        | `model`, `layer`, `tensor`, `parameter` | each of these |
+        | `filter` | a convolution filter: its weights, bias, and its channel's norm gain and shift |
+        | `tensor-channel` | the same, but weights, bias, gain and shift have one each |
+
+        Under the last two, fully-connected layers keep one coefficient per parameter, as in the paper.
+        """
+        if granularity not in get_args(Granularity):
+            raise UsageError(f"granularity: {granularity!r} is none of {', '.join(get_args(Granularity))}")
+        first: dict[str, int] = {}
+        parts, count = [], 0
+        for entry in self.entries:
+            owner, local = self._coefficients(entry, granularity)
+            if owner not in first:
+                first[owner] = count
+                count += int(local.max()) + 1
+            parts.append(first[owner] + local)
+        return torch.cat(parts), count
+
+    @staticmethod
+    def _coefficients(entry: Entry, granularity: Granularity) -> tuple[str, Tensor]:
+        """Who owns this tensor's coefficients, and which of them each element reads."""
+        if granularity in ("model", "layer", "tensor"):
+            owner = {"model": "", "layer": entry.layer, "tensor": entry.name}[granularity]
+            return owner, torch.zeros(entry.numel, dtype=torch.long)
+        if granularity == "parameter" or not entry.channelled:
+            return entry.name, torch.arange(entry.numel)
+        return (entry.layer if granularity == "filter" else entry.name), entry.channels()
+
+
+class Spread(nn.Module):
+    """Lays coefficients `[…, groups]` out over the flat vector `[…, D]`."""
+
+    index: Tensor
+
+    def __init__(self, layout: Layout, granularity: Granularity) -> None:
+        super().__init__()
+        index, self.groups = layout.index(granularity)
+        self.identity = self.groups == len(layout)
+        self.register_buffer("index", index, persistent=False)
+
+    def forward(self, coefficients: Tensor) -> Tensor:
+        if self.identity:
+            return coefficients
+        return coefficients.index_select(-1, self.index)

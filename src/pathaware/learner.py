@@ -1,0 +1,149 @@
+"""MetaLearner: a network, a rule to adapt it, and a loss."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from pathaware.errors import UsageError
+from pathaware.execution import ExecutionName, select_execution
+from pathaware.losses import Loss
+from pathaware.path import Gradient, Order, Path, unroll
+from pathaware.rules.base import Rule
+from pathaware.tasks.episodes import Episodes
+
+
+class MetaLearner(nn.Module):
+    """Adapts any `nn.Module` to tasks, and differentiates through the adaptation.
+
+    Its parameters are the network's own (θ₀) and the rule's (Φ), so any optimiser trains both:
+
+    >>> from torch.nn.functional import mse_loss
+    >>> from pathaware import MetaLearner, Pamela
+    >>> model = nn.Sequential(nn.Linear(1, 40), nn.ReLU(), nn.Linear(40, 1))
+    >>> learner = MetaLearner(model, Pamela(model, steps=5, skip=2), mse_loss)
+    >>> adapted = learner.adapt(torch.randn(10, 1), torch.randn(10, 1))
+    >>> adapted(torch.randn(3, 1)).shape
+    torch.Size([3, 1])
+
+    - `execution`: how tasks run side by side, see `pathaware.execution`; `auto` picks the fastest.
+    - `trust`: no inner step is longer than this many times ‖θ₀‖, so that no task can run away. `None`
+      takes the bound off. Steps inside the bound are not touched.
+    - `checkpoint`: recompute each inner step in the backward pass instead of keeping it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        rule: Rule,
+        loss: Loss,
+        *,
+        execution: ExecutionName = "auto",
+        trust: float | None = 1.0,
+        checkpoint: bool = False,
+    ) -> None:
+        super().__init__()
+        if trust is not None and not trust > 0:
+            raise UsageError(f"trust: {trust} is not allowed; a positive number, or none for no bound")
+        _refuse_running_statistics(model)
+        self.model = model
+        self.rule = rule
+        self.loss = loss
+        self.trust = trust
+        self.checkpoint = checkpoint
+        self.execution = select_execution(execution, model, rule.layout, loss)
+
+    def path(
+        self,
+        support_x: Tensor,
+        support_y: Tensor,
+        *,
+        steps: int | None = None,
+        extend: bool = False,
+        order: Order = "none",
+    ) -> Path:
+        """Adapt T tasks at once and return every point they visited.
+
+        Shapes: `support_x [T, S, …]`, `support_y [T, S, …]`; points are `[T, D]`. By default no graph is
+        kept. `steps` beyond those the rule was trained for need `extend=True`: the coefficients of the
+        last trained step are then repeated.
+        """
+        steps = self._steps(steps, extend)
+        def gradient(j: int, point: Tensor) -> tuple[Tensor, Tensor]:
+            return self.gradient(point, support_x, support_y, create_graph=order == "second")
+
+        return self.unroll(gradient, len(support_x), steps, order)
+
+    def unroll(self, gradient: Gradient, tasks: int, steps: int, order: Order) -> Path:
+        """Follow the rule from θ₀ with any inner gradient; `path` is this with the support loss's."""
+        with torch.set_grad_enabled(order != "none"):
+            start = self.rule.layout.flatten(self.model).expand(tasks, -1)
+            return unroll(
+                self.rule, start, gradient, steps, order=order, trust=self.trust, checkpoint=self.checkpoint
+            )
+
+    def gradient(
+        self, point: Tensor, x: Tensor, y: Tensor, *, create_graph: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Loss `[T]` at a point `[T, D]` and its gradient `[T, D]`, each task's own."""
+        if not create_graph:
+            point = point.detach().requires_grad_()
+        with torch.enable_grad():
+            loss = self.losses(point, x, y)
+            (slope,) = torch.autograd.grad(loss.sum(), point, create_graph=create_graph)
+        return loss, slope
+
+    def predict(self, point: Tensor, x: Tensor) -> Tensor:
+        """Outputs of the network at a point `[T, D]` for inputs `[T, N, …]`."""
+        return self.execution.forward(point, x)
+
+    def losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The loss of each task at a point: `[T]`."""
+        return self.execution.losses(self.predict(point, x), y)
+
+    def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
+        """Query loss of each task at the end of its path: `[T]`."""
+        path = self.path(episodes.support_x, episodes.support_y, order=order)
+        return self.losses(path.end, episodes.query_x, episodes.query_y)
+
+    def meta_loss(self, episodes: Episodes, order: Order = "second") -> Tensor:
+        """The mean query loss after adaptation, differentiable in θ₀ and Φ."""
+        return self.task_losses(episodes, order).mean()
+
+    def adapt(
+        self, support_x: Tensor, support_y: Tensor, *, steps: int | None = None, extend: bool = False
+    ) -> nn.Module:
+        """Adapt to one task, `support_x [S, …]`; returns a copy of the model with the new parameters."""
+        path = self.path(support_x[None], support_y[None], steps=steps, extend=extend)
+        adapted = copy.deepcopy(self.model)
+        parameters = dict(adapted.named_parameters())
+        with torch.no_grad():
+            for name, value in path.layout.views(path.end[0]).items():
+                parameters[name].copy_(value)
+        return adapted
+
+    def _steps(self, steps: int | None, extend: bool) -> int:
+        trained = self.rule.steps
+        if steps is None:
+            return trained
+        if steps < 0:
+            raise UsageError(f"steps: {steps} is not allowed; 0 to {trained}")
+        if steps > trained and not extend:
+            raise UsageError(
+                f"steps: {steps} is more than the {trained} the rule was trained for; "
+                "extend=True repeats the last step's coefficients"
+            )
+        return steps
+
+
+def _refuse_running_statistics(model: nn.Module) -> None:
+    """Running averages would leak from task to task, and from query to support."""
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm) and module.track_running_stats:
+            raise UsageError(
+                f"model: {name or 'it'} keeps running statistics, which tasks would share; build it with "
+                "track_running_stats=False or call torch.func.replace_all_batch_norm_modules_(model)"
+            )

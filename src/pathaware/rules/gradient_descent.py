@@ -1,0 +1,25 @@
+"""MAML's inner loop (Finn, Abbeel and Levine, ICML 2017, arXiv:1703.03400).
+
+    θⱼ₊₁ = θⱼ − α ∇L(θⱼ)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from pathaware.layout import Layout
+from pathaware.rules.base import Rule
+
+
+class GradientDescent(Rule):
+    """Plain gradient descent with one constant rate α; nothing is learned but the start."""
+
+    def __init__(self, network: nn.Module | Layout, steps: int = 5, *, rate: float = 0.01) -> None:
+        super().__init__(network, steps)
+        self.rate = rate
+
+    def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
+        return torch.sub(points[-1], gradient, alpha=self.rate)

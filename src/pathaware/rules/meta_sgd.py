@@ -1,0 +1,28 @@
+"""Meta-SGD (Li, Zhou, Chen and Li, 2017, arXiv:1707.09835).
+
+    θⱼ₊₁ = θⱼ − Q ∘ ∇L(θⱼ)
+
+Q has the shape of θ and is learned with it. The original takes one step; with more, every step reads
+the same Q (the paper's "Q₀, multiple steps").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from pathaware.layout import Layout
+from pathaware.rules.base import Rule
+
+
+class MetaSGD(Rule):
+    """One learned rate for every parameter, `q [D]`, starting at `rate`."""
+
+    def __init__(self, network: nn.Module | Layout, steps: int = 1, *, rate: float = 0.01) -> None:
+        super().__init__(network, steps)
+        self.q = nn.Parameter(torch.full((len(self.layout),), rate))
+
+    def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
+        return torch.addcmul(points[-1], self.q, gradient, value=-1)

@@ -1,0 +1,1 @@
+"""Configuration, the training loop, evaluation and run folders."""

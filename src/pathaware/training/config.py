@@ -1,0 +1,112 @@
+"""The settings of a run: validated where they are built, kept as a TOML file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_type_hints
+
+from pathaware.errors import UsageError
+from pathaware.execution import ExecutionName
+from pathaware.methods import method
+from pathaware.settings import at_least, fit
+from pathaware.training.problems import PROBLEMS, Problem
+
+
+@dataclass(frozen=True)
+class Training:
+    """How θ₀ and Φ are learned.
+
+    `clip` bounds the norm of the meta-gradient and `trust` the length of an inner step (in units of
+    ‖θ₀‖), 0 for no bound. `chunk` is how many tasks run side by side, 0 for all; `checkpoint` recomputes
+    inner steps instead of keeping them. Both save memory and change no number.
+    """
+
+    iterations: int = 60_000
+    tasks: int = 25
+    rate: float = 1e-3
+    schedule: Literal["cosine", "constant"] = "cosine"
+    clip: float = 1.0
+    seed: int = 0
+    execution: ExecutionName = "auto"
+    trust: float = 1.0
+    chunk: int = 0
+    checkpoint: bool = False
+    dtype: Literal["float32", "float64"] = "float32"
+    device: str = "cpu"
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        at_least(1, iterations=self.iterations, tasks=self.tasks, threads=self.threads)
+        at_least(0, chunk=self.chunk, seed=self.seed, clip=self.clip, trust=self.trust)
+        if self.rate <= 0:
+            raise UsageError(f"rate: {self.rate} is not allowed; a positive number")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that decides what a run computes."""
+
+    problem: Problem
+    method: str
+    rule: Mapping[str, Any] = field(default_factory=dict)
+    training: Training = field(default_factory=Training)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rule", method(self.method).complete(self.rule))
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        problem: Any = self.problem
+        return {
+            "problem": {"name": self.problem.name, **dataclasses.asdict(problem)},
+            "method": {"name": self.method, **self.rule},
+            "training": dataclasses.asdict(self.training),
+        }
+
+    @classmethod
+    def from_dict(cls, tables: Mapping[str, Any]) -> Config:
+        expected = ("problem", "method", "training")
+        for table in tables:
+            if table not in expected:
+                raise UsageError(f"[{table}]: no such table; a configuration has {', '.join(expected)}")
+        for table in ("problem", "method"):
+            if "name" not in tables.get(table, {}):
+                raise UsageError(f"[{table}]: it must say its name")
+        problem, rule = dict(tables["problem"]), dict(tables["method"])
+        kind = problem.pop("name")
+        if kind not in PROBLEMS:
+            raise UsageError(f"problem: {kind!r} is none of {', '.join(PROBLEMS)}")
+        return cls(
+            _build("problem", PROBLEMS[kind], problem),
+            rule.pop("name"),
+            rule,
+            _build("training", Training, tables.get("training", {})),
+        )
+
+    def to_toml(self) -> str:
+        blocks = []
+        for table, values in self.to_dict().items():
+            # TOML has no null: a setting that is None is left out, and read back as "none".
+            lines = [f"{key} = {json.dumps('none' if v is None else v)}" for key, v in values.items()]
+            blocks.append("\n".join([f"[{table}]", *lines]))
+        return "\n\n".join(blocks) + "\n"
+
+    @classmethod
+    def from_toml(cls, text: str) -> Config:
+        tables = tomllib.loads(text)
+        return cls.from_dict(
+            {t: {k: None if v == "none" else v for k, v in values.items()} for t, values in tables.items()}
+        )
+
+
+def _build(table: str, kind: Any, values: Mapping[str, Any]) -> Any:
+    """A settings dataclass from a table of a file, every value checked."""
+    hints = get_type_hints(kind)
+    known = [f.name for f in dataclasses.fields(kind)]
+    for name in values:
+        if name not in known:
+            raise UsageError(f"{name}: [{table}] has no such setting; it has {', '.join(known)}")
+    return kind(**{name: fit(name, value, hints[name]) for name, value in values.items()})

@@ -1,0 +1,70 @@
+"""Honest evaluation: every task counted, the worst one named, no graph kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pathaware.learner import MetaLearner
+from pathaware.seeding import generator
+from pathaware.training.problems import Problem
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The metric of every task after every inner step: `values [tasks, n + 1]`.
+
+    `held` is the fraction of steps that the trust region shortened.
+    """
+
+    metric: str
+    values: Tensor
+    held: float
+
+    def summary(self) -> dict[str, Any]:
+        """Mean, 95 % interval, extreme and per-step means, under stable keys."""
+        final = self.values[:, -1].double()
+        spread = 1.96 * final.std(correction=1) / len(final) ** 0.5 if len(final) > 1 else torch.tensor(0.0)
+        worst = final.max() if self.metric == "mse" else final.min()
+        return {
+            self.metric: final.mean().item(),
+            f"{self.metric}_ci95": spread.item(),
+            f"{self.metric}_{'max' if self.metric == 'mse' else 'min'}": worst.item(),
+            f"{self.metric}_per_step": self.values.double().mean(0).tolist(),
+            "tasks": len(final),
+            "held": self.held,
+        }
+
+
+@torch.no_grad()
+def evaluate(
+    learner: MetaLearner,
+    problem: Problem,
+    *,
+    split: str = "test",
+    tasks: int = 1000,
+    seed: int = 0,
+    batch: int = 100,
+    steps: int | None = None,
+    extend: bool = False,
+) -> Evaluation:
+    """Adapt to `tasks` new tasks and measure them after every step.
+
+    The tasks depend on the split and the seed only: every method and every run meets the same ones.
+    """
+    source = problem.evaluation_tasks(split)
+    reference = next(learner.parameters())
+    values, reach = [], []
+    for first in range(0, tasks, batch):
+        count = min(batch, tasks - first)
+        episodes = source.sample(count, generator(seed, "evaluate", split, first))
+        episodes = episodes.to(reference.device, reference.dtype)
+        path = learner.path(episodes.support_x, episodes.support_y, steps=steps, extend=extend)
+        outputs = (learner.predict(point, episodes.query_x) for point in path.points)
+        values.append(torch.stack([problem.measure(o, episodes.query_y) for o in outputs], dim=1))
+        reach += path.reach
+    held = torch.cat(reach).lt(1).double().mean().item() if reach else 0.0
+    return Evaluation(problem.metric, torch.cat(values).cpu(), held)
