@@ -62,7 +62,8 @@ def _loop(model: nn.Module, layout: Layout) -> Forward:
 
 def _vmap(model: nn.Module, layout: Layout) -> Forward:
     def one(point: Tensor, inputs: Tensor) -> Tensor:
-        return functional_call(model, layout.views(point), (inputs,))
+        outputs: Tensor = functional_call(model, layout.views(point), (inputs,))
+        return outputs
 
     mapped: Forward = vmap(one, randomness="different")
     return mapped

@@ -72,6 +72,7 @@ class MetaLearner(nn.Module):
         last trained step are then repeated.
         """
         steps = self._steps(steps, extend)
+
         def gradient(j: int, point: Tensor) -> tuple[Tensor, Tensor]:
             return self.gradient(point, support_x, support_y, create_graph=order == "second")
 

@@ -32,7 +32,7 @@ class Method:
 
     def settings(self) -> dict[str, Any]:
         """Every setting of the rule and its default."""
-        signature = inspect.signature(self.rule.__init__).parameters  # type: ignore[misc]
+        signature = inspect.signature(self.rule.__init__).parameters
         defaults = {n: p.default for n, p in signature.items() if p.default is not inspect.Parameter.empty}
         return {**defaults, **self.options}
 
@@ -42,7 +42,7 @@ class Method:
         for name in given:
             if name not in known:
                 raise UsageError(f"{name}: {self.name} has no such setting; it has {', '.join(known)}")
-        hints = get_type_hints(self.rule.__init__)  # type: ignore[misc]
+        hints = get_type_hints(self.rule.__init__)
         return {name: fit(name, value, hints[name]) for name, value in {**known, **given}.items()}
 
     def build(self, model: nn.Module, given: Mapping[str, Any]) -> Rule:

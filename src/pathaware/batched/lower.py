@@ -116,8 +116,8 @@ def _function(node: fx.Node) -> Callable[..., Any]:
 
 
 def _is_full_flatten(node: fx.Node) -> bool:
-    start = node.kwargs.get("start_dim", node.args[1] if len(node.args) > 1 else 0)
-    return start == 1 and len(node.args) < 3 and "end_dim" not in node.kwargs
+    start: Any = node.kwargs.get("start_dim", node.args[1] if len(node.args) > 1 else 0)
+    return bool(start == 1) and len(node.args) < 3 and "end_dim" not in node.kwargs
 
 
 def _add(x: Activations, y: Activations) -> Activations:

@@ -34,6 +34,6 @@ class Reptile:
 
         path = learner.unroll(gradient, len(episodes), steps, "none")
         pull = (path.points[0] - path.end).sum(0) * weight
-        learner.rule.layout.flatten(learner.model).backward(pull)  # type: ignore[no-untyped-call]
+        learner.rule.layout.flatten(learner.model).backward(pull)
         with torch.no_grad():
             return learner.losses(path.end, episodes.query_x, episodes.query_y)

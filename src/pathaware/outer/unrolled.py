@@ -24,5 +24,5 @@ class Unrolled:
 
     def backward(self, learner: MetaLearner, episodes: Episodes, weight: float) -> Tensor:
         losses = learner.task_losses(episodes, order=self.order)
-        (losses.sum() * weight).backward()  # type: ignore[no-untyped-call]
+        (losses.sum() * weight).backward()
         return losses.detach()

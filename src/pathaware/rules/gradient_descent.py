@@ -1,6 +1,6 @@
 """MAML's inner loop (Finn, Abbeel and Levine, ICML 2017, arXiv:1703.03400).
 
-    θⱼ₊₁ = θⱼ − α ∇L(θⱼ)
+θⱼ₊₁ = θⱼ − α ∇L(θⱼ)
 """
 
 from __future__ import annotations

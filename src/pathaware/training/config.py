@@ -89,7 +89,7 @@ class Config:
     def to_toml(self) -> str:
         blocks = []
         for table, values in self.to_dict().items():
-            # TOML has no null: a setting that is None is left out, and read back as "none".
+            # TOML has no null, so a setting that is off says "none".
             lines = [f"{key} = {json.dumps('none' if v is None else v)}" for key, v in values.items()]
             blocks.append("\n".join([f"[{table}]", *lines]))
         return "\n\n".join(blocks) + "\n"
@@ -110,3 +110,22 @@ def _build(table: str, kind: Any, values: Mapping[str, Any]) -> Any:
         if name not in known:
             raise UsageError(f"{name}: [{table}] has no such setting; it has {', '.join(known)}")
     return kind(**{name: fit(name, value, hints[name]) for name, value in values.items()})
+
+
+def parse_setting(text: str) -> tuple[str, str, Any]:
+    """`"method.skip=none"` → `("method", "skip", None)`."""
+    name, equals, value = text.partition("=")
+    table, dot, key = name.partition(".")
+    if not (equals and dot and key) or table not in ("problem", "method", "training"):
+        raise UsageError(f"--set: {text!r} is not of the form problem.X=…, method.X=… or training.X=…")
+    return table, key, parse_value(value)
+
+
+def parse_value(text: str) -> Any:
+    """A value as a person types it: `none`, `true`, `5`, `0.1`, or a word."""
+    if text == "none":
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

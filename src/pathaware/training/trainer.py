@@ -18,13 +18,16 @@ from pathaware.training.config import Config, Training
 
 @dataclass(frozen=True)
 class Progress:
-    """What a run says of itself while it trains; averages since it last spoke."""
+    """What a run says of itself while it trains: averages since it last spoke.
+
+    `loss` is the meta-loss and `worst` that of the worst task, `norm` the meta-gradient's before it was
+    clipped, `skipped` counts meta-gradients that were not finite.
+    """
 
     iteration: int
     loss: float
     worst: float
     norm: float
-    held: float
     skipped: int
     rate: float
     seconds: float
@@ -119,7 +122,6 @@ class _Window:
             self.loss / sound,
             self.worst,
             self.norm / sound,
-            0.0,
             self.skipped,
             rate,
             time.perf_counter() - self.started,

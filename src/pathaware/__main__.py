@@ -1,0 +1,3 @@
+from pathaware.cli import main
+
+main()

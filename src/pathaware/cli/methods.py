@@ -1,0 +1,17 @@
+"""`pathaware methods`: what can be trained."""
+
+from __future__ import annotations
+
+
+def methods() -> None:
+    """List the methods, their papers and their settings."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from pathaware.methods import METHODS
+
+    table = Table("method", "what it learns", "order", "settings", "paper")
+    for method in METHODS.values():
+        settings = ", ".join(f"{k}={'none' if v is None else v}" for k, v in method.settings().items())
+        table.add_row(method.name, method.summary, method.order, settings, method.paper)
+    Console().print(table)

@@ -1,0 +1,29 @@
+"""`pathaware plot RUN…`: look at one run, or at several side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def plot(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of trained runs.", metavar="RUN...")],
+    out: Annotated[Path | None, typer.Option(help="Folder for the figures; default: RUN/figures.")] = None,
+) -> None:
+    """Draw fitted curves, loss along the path, learned Q and P, and the training curve."""
+    from pathaware.errors import UsageError
+    from pathaware.report.figures import figures
+    from pathaware.report.style import save
+    from pathaware.training.run import FIGURES, Run
+
+    opened = [Run.open(folder) for folder in runs]
+    if len({run.config.problem for run in opened}) > 1:
+        raise UsageError("RUN: runs of different problems cannot share a figure; plot them one by one")
+    folder = out or opened[0].folder / FIGURES
+    try:
+        for name, _, figure in figures([(run, run.load()) for run in opened]):
+            print(save(figure, folder / f"{name}.png"))
+    except OSError as error:
+        raise UsageError(f"--out: {folder} cannot be written ({error.strerror})") from None

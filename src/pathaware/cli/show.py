@@ -1,0 +1,35 @@
+"""What the commands print."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from typing import Any
+
+from pathaware.training.evaluation import Evaluation
+from pathaware.training.run import Run
+
+
+def print_evaluation(run: Run, evaluation: Evaluation, *, json: bool) -> None:
+    """A table for a person, or one JSON object for a script."""
+    summary = evaluation.summary()
+    if json:
+        print(jsonlib.dumps({"method": run.config.method, "problem": run.config.problem.name, **summary}))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    metric = evaluation.metric
+    table = Table("after step", *(str(j) for j in range(len(summary[f"{metric}_per_step"]))))
+    table.add_row(metric, *(f"{value:.4f}" for value in summary[f"{metric}_per_step"]))
+    console = Console()
+    console.print(table)
+    console.print(headline(summary, metric), highlight=False)
+
+
+def headline(summary: dict[str, Any], metric: str) -> str:
+    extreme = "max" if metric == "mse" else "min"
+    return (
+        f"{metric} {summary[metric]:.4f} ± {summary[f'{metric}_ci95']:.4f} over {summary['tasks']} tasks, "
+        f"worst task {summary[f'{metric}_{extreme}']:.3g}, "
+        f"{100 * summary['held']:.3f} % of steps held by the trust region"
+    )

@@ -1,0 +1,69 @@
+"""The paper's Fig. 4 (fitted curves) and Fig. 5 (loss along the path)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.figure import Figure
+
+from pathaware.learner import MetaLearner
+from pathaware.report.style import INK, TRUTH, colour, styled
+from pathaware.seeding import generator
+from pathaware.training.evaluation import evaluate
+from pathaware.training.run import Run
+
+Trained = tuple[Run, MetaLearner]
+
+
+@torch.no_grad()
+def fitted_curves(runs: Sequence[Trained], seed: int = 3) -> Figure:
+    """Fig. 4. Left: what each method makes of the same few points. Right: the first one, step by step."""
+    shown, learner = runs[0]
+    source = shown.config.problem.evaluation_tasks("test")
+    episodes = source.sample(1, generator(seed, "figure"))
+    x, y = episodes.query_x[0, :, 0], episodes.query_y[0, :, 0]
+    support = episodes.support_x[0, :, 0], episodes.support_y[0, :, 0]
+
+    def fit(learner: MetaLearner) -> list[torch.Tensor]:
+        path = learner.path(episodes.support_x, episodes.support_y)
+        return [learner.predict(point, episodes.query_x)[0, :, 0] for point in path.points]
+
+    with styled():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), sharey=True)
+        for axes in (left, right):
+            axes.plot(x, y, color=TRUTH, linestyle="--", label="true wave")
+            axes.set_xlabel("x")
+        for run, each in runs:
+            left.plot(x, fit(each)[-1], color=colour(run.config.method), label=run.config.method)
+        left.set(ylabel="y", title="after adaptation")
+        curves = fit(learner)
+        shades = plt.get_cmap("viridis_r")(torch.linspace(0.05, 0.95, len(curves)).numpy())
+        for j, (curve, shade) in enumerate(zip(curves, shades, strict=True)):
+            right.plot(x, curve, color=shade, label=f"{j} steps" if j != 1 else "1 step")
+        right.set_title(f"{shown.config.method}, step by step")
+        for axes in (left, right):
+            axes.plot(*support, "o", color=INK, markersize=4, label="support points", zorder=5)
+            axes.legend(fontsize=8)
+    return figure
+
+
+def loss_along_the_path(runs: Sequence[Trained], tasks: int = 100) -> Figure:
+    """Fig. 5. Error after every inner step: median, middle half and middle 90 % of the tasks."""
+    with styled():
+        figure, axes = plt.subplots(figsize=(6, 4))
+        for run, learner in runs:
+            values = evaluate(learner, run.config.problem, tasks=tasks).values
+            steps = range(values.shape[1])
+            shade = colour(run.config.method)
+            low, quarter, middle, three, high = values.quantile(
+                torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95], dtype=values.dtype), dim=0
+            )
+            axes.fill_between(steps, low, high, color=shade, alpha=0.12, linewidth=0)
+            axes.fill_between(steps, quarter, three, color=shade, alpha=0.25, linewidth=0)
+            axes.plot(steps, middle, color=shade, marker="o", markersize=4, label=run.config.method)
+        axes.set(xlabel="inner steps", ylabel="mean squared error", yscale="log", xticks=list(steps))
+        axes.set_title(f"{tasks} new waves: median, middle 50 % and 90 %")
+        axes.legend()
+    return figure

@@ -1,0 +1,86 @@
+"""A run is a folder: what was asked for, what happened, and what came out."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pathaware.errors import UsageError
+from pathaware.learner import MetaLearner
+from pathaware.training.config import Config
+from pathaware.training.trainer import Progress, build
+
+CONFIG, METRICS, CHECKPOINT, FIGURES = "config.toml", "metrics.jsonl", "checkpoint.safetensors", "figures"
+
+
+class Run:
+    """`config.toml`, `metrics.jsonl`, TensorBoard events, `checkpoint.safetensors`, `figures/`."""
+
+    def __init__(self, folder: Path, config: Config) -> None:
+        self.folder = folder
+        self.config = config
+
+    @classmethod
+    def create(cls, folder: Path, config: Config) -> Run:
+        """Start a run in a new or empty folder; nothing that is there is ever overwritten."""
+        if folder.exists() and not folder.is_dir():
+            raise UsageError(f"--out: {folder} is a file; name a folder")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if any(folder.iterdir()):
+                what = "holds another run" if (folder / CONFIG).exists() else "is not empty"
+                raise UsageError(f"--out: {folder} {what}; name a new folder or remove it")
+            (folder / CONFIG).write_text(config.to_toml(), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"--out: {folder} cannot be written ({error.strerror})") from None
+        return cls(folder, config)
+
+    @classmethod
+    def open(cls, folder: Path) -> Run:
+        try:
+            text = (folder / CONFIG).read_text(encoding="utf-8")
+        except OSError:
+            raise UsageError(f"RUN: {folder} is no run folder (it has no {CONFIG})") from None
+        try:
+            return cls(folder, Config.from_toml(text))
+        except ValueError as error:
+            raise UsageError(f"RUN: {folder / CONFIG}: {error}") from None
+
+    def append(self, progress: Progress) -> None:
+        with (self.folder / METRICS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(progress)) + "\n")
+
+    def metrics(self) -> Iterator[dict[str, Any]]:
+        path = self.folder / METRICS
+        if path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                yield json.loads(line)
+
+    def save(self, learner: MetaLearner) -> None:
+        """Write θ₀ and Φ: all of it or nothing."""
+        from safetensors.torch import save_file
+
+        state = {name: value.detach().cpu().contiguous() for name, value in learner.state_dict().items()}
+        draft = self.folder / f"{CHECKPOINT}.new"
+        save_file(state, draft)
+        os.replace(draft, self.folder / CHECKPOINT)
+
+    def load(self) -> MetaLearner:
+        """The trained learner, ready to adapt."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        path = self.folder / CHECKPOINT
+        if not path.exists():
+            raise UsageError(f"RUN: {self.folder} has no {CHECKPOINT}; it was stopped before it was trained")
+        learner = build(self.config)
+        try:
+            learner.load_state_dict(load_file(path))
+        except (SafetensorError, RuntimeError) as error:
+            reason = str(error).splitlines()[0]
+            raise UsageError(f"RUN: {path} cannot be read ({reason})") from None
+        return learner

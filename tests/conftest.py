@@ -1,0 +1,83 @@
+"""What many tests share: small networks, episodes in float64, and a plain reference for gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pathaware import Episodes, GradientDescent, MetaLearner, MetaSGD, Pamela, Rule
+from pathaware.models import conv4, mlp
+
+RULES: dict[str, Callable[[nn.Module], Rule]] = {
+    "maml": lambda m: GradientDescent(m, 3, rate=0.05),
+    "meta-sgd, one step": lambda m: MetaSGD(m, 1, rate=0.05),
+    "meta-sgd, three steps": lambda m: MetaSGD(m, 3, rate=0.05),
+    "pamela": lambda m: Pamela(m, 3, rate=0.05, skip=1),
+    "pamela, tensor-channel Q, tensor P": lambda m: Pamela(
+        m, 3, rate=0.05, skip=2, q_granularity="tensor-channel", p_granularity="tensor"
+    ),
+    "pamela, parameter Q": lambda m: Pamela(m, 3, rate=0.05, skip=2, q_granularity="parameter"),
+    "pamela, one Q for all steps": lambda m: Pamela(m, 3, rate=0.05, skip=2, q="shared"),
+    "pamela, Q without P": lambda m: Pamela(m, 3, rate=0.05, skip=None),
+    "pamela, P without Q": lambda m: Pamela(m, 3, rate=0.05, skip=1, q="constant"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _double_precision() -> object:
+    """Meta-gradients are compared in float64: equivalent orders differ by 1e-3 in float32."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def scatter(learner: MetaLearner, scale: float = 0.2) -> MetaLearner:
+    """Move Φ away from its start, where P = 0 and equal Qs would hide mistakes."""
+    with torch.no_grad():
+        for parameter in learner.rule.parameters():
+            parameter.add_(scale * torch.rand_like(parameter))
+    return learner
+
+
+def regression_episodes(tasks: int = 3) -> Episodes:
+    return Episodes(*(torch.randn(tasks, n, 1) for n in (5, 5, 7, 7)))
+
+
+def image_episodes(tasks: int = 2, ways: int = 3, size: int = 8) -> Episodes:
+    def images(count: int) -> tuple[Tensor, Tensor]:
+        labels = torch.arange(count) % ways
+        return torch.randn(tasks, count, 2, size, size), labels.expand(tasks, -1)
+
+    return Episodes(*images(6), *images(9))
+
+
+def small_problem(kind: str) -> tuple[nn.Module, object, Episodes]:
+    """A network, its loss and episodes: the sine MLP, or a Conv-4 with adapted affine batch norm."""
+    if kind == "mlp":
+        return mlp(1, (6, 6), 1), F.mse_loss, regression_episodes()
+    model = conv4(3, size=8, channels=2, width=3, blocks=2)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    return model, F.cross_entropy, image_episodes()
+
+
+def meta_gradient(learner: MetaLearner, episodes: Episodes, order: str = "second") -> Tensor:
+    """The meta-gradient of θ₀ and Φ as one vector."""
+    parameters = list(learner.parameters())
+    grads = torch.autograd.grad(learner.meta_loss(episodes, order), parameters, allow_unused=True)
+    return torch.cat(
+        [(torch.zeros_like(p) if g is None else g).flatten() for p, g in zip(parameters, grads, strict=True)]
+    )
+
+
+def distance(a: Tensor, b: Tensor) -> float:
+    """‖a − b‖ / ‖b‖"""
+    return float((a - b).detach().norm() / b.detach().norm())

@@ -1,0 +1,117 @@
+"""Which networks run how."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pathaware import GradientDescent, Layout, MetaLearner, UsageError
+from tests.conftest import distance, image_episodes, meta_gradient, regression_episodes
+
+
+class Residual(nn.Module):
+    """Written the way people write networks: functions between layers, a skip, a flattening view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Conv2d(2, 4, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(4, track_running_stats=False)
+        self.b = nn.Conv2d(4, 4, 3, padding=1, groups=2)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.norm(self.a(x)), inplace=True)
+        x = torch.relu(self.b(x) + x)
+        x = nn.functional.relu(x)
+        return self.head(self.pool(x).view(x.size(0), -1))
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        return y if y.sum() > 1e9 else 2 * y
+
+
+class Shaped(nn.Module):
+    """Fine under vmap, unknown to the batched form."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(1, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.logsumexp(self.linear(x), dim=-1, keepdim=True)
+
+
+NETWORKS = {
+    "residual": (Residual, F.cross_entropy, image_episodes, "batched"),
+    "layer norm": (
+        lambda: nn.Sequential(nn.Linear(1, 4), nn.LayerNorm(4), nn.GELU(), nn.Linear(4, 1)),
+        F.mse_loss,
+        regression_episodes,
+        "batched",
+    ),
+    "batch norm over rows": (
+        lambda: nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 1)),
+        nn.MSELoss(),
+        regression_episodes,
+        "batched",
+    ),
+    "average pooling": (
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 3, 3, stride=2), nn.LeakyReLU(inplace=True), nn.AvgPool2d(3), nn.Flatten()
+        ),
+        nn.CrossEntropyLoss(),
+        image_episodes,
+        "batched",
+    ),
+    "logsumexp": (Shaped, F.mse_loss, regression_episodes, "vmap"),
+    "a loss of one's own": (lambda: nn.Linear(1, 1), F.smooth_l1_loss, regression_episodes, "vmap"),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_auto_picks_the_fastest_execution_and_agrees_with_the_loop(name):
+    build, loss, make, expected = NETWORKS[name]
+    model, episodes = build(), make()
+    rule = GradientDescent(model, 2, rate=0.1)
+    auto, loop = MetaLearner(model, rule, loss), MetaLearner(model, rule, loss, execution="loop")
+    assert auto.execution.name == expected
+    assert distance(meta_gradient(auto, episodes), meta_gradient(loop, episodes)) < 1e-10
+
+
+def test_control_flow_falls_back_to_the_loop_and_says_so():
+    model, episodes = Branching(), regression_episodes()
+    learner = MetaLearner(model, GradientDescent(model, 2), F.mse_loss)
+    with pytest.warns(UserWarning, match="tasks go one by one"):
+        learner.meta_loss(episodes)
+    learner.meta_loss(episodes)
+
+
+def test_batched_on_an_unknown_network_names_what_it_does_not_know():
+    model = Shaped()
+    with pytest.raises(UsageError, match=r"'batched' cannot run this model .*logsumexp"):
+        MetaLearner(model, GradientDescent(model, 1), F.mse_loss, execution="batched")
+
+
+def test_an_unknown_execution_is_refused_with_the_known_ones():
+    model = nn.Linear(1, 1)
+    with pytest.raises(UsageError, match="'parallel' is none of auto, loop, vmap, batched"):
+        MetaLearner(model, GradientDescent(model, 1), F.mse_loss, execution="parallel")
+
+
+@pytest.mark.parametrize("execution", ["loop", "vmap", "batched"])
+def test_parameters_outside_the_layout_are_shared_and_still_meta_learned(execution):
+    model = nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1))
+    rule = GradientDescent(Layout.of(model, adapted=lambda name: name.startswith("2.")), 2, rate=0.1)
+    learner = MetaLearner(model, rule, F.mse_loss, execution=execution)
+    learner.meta_loss(regression_episodes()).backward()
+    assert rule.layout.layers == ["2"]
+    assert model[0].weight.grad.abs().sum() > 0
