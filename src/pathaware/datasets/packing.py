@@ -14,14 +14,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from pathaware.datasets.images import ImageFormat
 from pathaware.datasets.manifest import ClassSpan, Manifest, Split
-from pathaware.datasets.store import MANIFEST, PIXELS
+from pathaware.datasets.store import MANIFEST, PIXELS, ImageStore, checksum
 from pathaware.errors import UsageError
 
 JOURNAL = "journal.jsonl"
+LOCK = "lock"
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,15 @@ def manifest_of(
     )
 
 
+def in_memory(
+    name: str, classes: Sequence[tuple[str, Split, NDArray[np.uint8]]], form: ImageFormat, source: str
+) -> ImageStore:
+    """A store without a folder, from images `[n, C, H, W]` by class."""
+    pixels = torch.from_numpy(np.concatenate([images for _, _, images in classes]))
+    packed = [PackedClass.of(*c) for c in classes]
+    return ImageStore(manifest_of(name, packed, form, checksum(pixels), source), pixels)
+
+
 class PartialStore:
     """A store being written, in a hidden folder beside its final place.
 
@@ -88,7 +99,7 @@ class PartialStore:
         self.folder = final.parent / f".{final.name}.partial"
         self.done: list[PackedClass] = []
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = (self.folder / "lock").open("w")
+        self._lock = (self.folder / LOCK).open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -145,9 +156,10 @@ class PartialStore:
         manifest = manifest_of(self.final.name, self.done, self.form, sha256, source)
         os.fsync(self._pixels.fileno())
         (self.folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
-        (self.folder / JOURNAL).unlink()
-        (self.folder / "lock").unlink()
         move_into_place(self.folder, self.final)
+        # Only now: while the folder has its old name, the lock keeps other imports from writing into it.
+        (self.final / JOURNAL).unlink()
+        (self.final / LOCK).unlink()
         self.close()
 
     def discard(self) -> None:

@@ -140,26 +140,14 @@ class ImageEpisodes:
 def crop_and_flip(
     images: Tensor, index: Tensor, offsets: Tensor, flips: Tensor | None, padding: int
 ) -> Tensor:
-    """`images[index]`, each padded with zeros, cropped at its offsets to its own size, then mirrored or not.
-
-    Selection, crop and flip are one look-up: the row and column each pixel comes from are computed, and
-    nothing is padded or copied on the way.
-    """
-    _, channels, height, width = images.shape
-    device = images.device
-    rows = torch.arange(height, device=device) + offsets[:, :1] - padding
-    columns = torch.arange(width, device=device).expand(len(index), -1)
-    if flips is not None:
-        columns = torch.where(flips[:, None], width - 1 - columns, columns)
-    columns = columns + offsets[:, 1:] - padding
-    found = images[
-        index[:, None, None, None],
-        torch.arange(channels, device=device)[:, None, None],
-        rows.clamp(0, height - 1)[:, None, :, None],
-        columns.clamp(0, width - 1)[:, None, None, :],
-    ]
-    inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
-    return found * inside[:, None]
+    """`images[index]`, each zero-padded, cropped at its offsets to its own size, and mirrored or not."""
+    height, width = images.shape[-2:]
+    padded = torch.nn.functional.pad(images.index_select(0, index), (padding,) * 4)
+    # All crops there could be, as a view; indexing copies only the one chosen for each image.
+    crops = padded.unfold(2, height, 1).unfold(3, width, 1)
+    each = torch.arange(len(index), device=images.device)
+    found = crops[each, :, offsets[:, 0], offsets[:, 1]]
+    return found if flips is None else torch.where(flips[:, None, None, None], found.flip(-1), found)
 
 
 def crop_padding(size: int) -> int:
