@@ -39,13 +39,12 @@ class PackedClass:
 
     @staticmethod
     def of(name: str, split: Split, images: NDArray[np.uint8]) -> PackedClass:
-        wide = images.astype(np.uint64)
         return PackedClass(
             name=name,
             split=split,
             count=len(images),
-            sums=wide.sum(axis=(0, 2, 3)).tolist(),
-            squares=(wide * wide).sum(axis=(0, 2, 3)).tolist(),
+            sums=images.sum(axis=(0, 2, 3), dtype=np.uint64).tolist(),
+            squares=np.square(images, dtype=np.uint16).sum(axis=(0, 2, 3), dtype=np.uint64).tolist(),
             crc32=zlib.crc32(np.ascontiguousarray(images).data),
         )
 

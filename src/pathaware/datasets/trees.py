@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tarfile
 import threading
+import weakref
 import zipfile
 from collections.abc import Iterable
 from io import BytesIO
@@ -79,7 +80,9 @@ class ZipTree:
 class TarTree:
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._tar = tarfile.open(path)  # noqa: SIM115 - open for as long as its members may be read
+        # Open for as long as its members may be read; unlike a zip, a tar does not close itself after that.
+        self._tar = tarfile.open(path)  # noqa: SIM115
+        weakref.finalize(self, self._tar.close)
         self._members = {m.name: m for m in self._tar.getmembers() if m.isfile()}
         self._one_reader = threading.Lock()
         self.names = _safe(path, self._members)
