@@ -80,6 +80,18 @@ def test_every_problem_is_printed_before_the_one_line_of_the_error(data: Path, s
     assert not any(data.iterdir())
 
 
+def test_an_interrupted_import_says_how_to_go_on(
+    data: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pathaware.cli.data.import_dataset", interrupted)
+    result = run("import", "pets", "--from", source)
+    assert result.exit_code == 130
+    assert "the same command goes on where this one stopped" in result.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

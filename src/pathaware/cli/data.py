@@ -93,6 +93,9 @@ def import_(
         for problem in refused.problems:
             typer.echo(problem, err=True)
         raise
+    except KeyboardInterrupt:
+        typer.echo(f"{name}: interrupted; the same command goes on where this one stopped", err=True)
+        raise typer.Exit(130) from None
     typer.echo(f"{_summary(store)}  {store.folder}")
 
 

@@ -49,7 +49,7 @@ def make_glyphs(folder: Path | None = None, drawings: int = DRAWINGS) -> ImageSt
 
 
 def _kept(folder: Path, classes: list[tuple[str, Split, NDArray[np.uint8]]]) -> ImageStore:
-    partial = PartialStore(folder, CHARACTER_28, fingerprint=f"glyphs {SEED}")
+    partial = PartialStore(folder, CHARACTER_28, fingerprint=f"glyphs {SEED} {len(classes[0][2])}")
     try:
         for name, split, images in classes[len(partial.done) :]:
             partial.add(name, split, images)
