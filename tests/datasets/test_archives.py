@@ -44,6 +44,7 @@ def test_an_archive_is_read_in_place_even_inside_a_wrapping_folder(tmp_path: Pat
         "set/train/a/1.png": encoded(1),
         "set/train/b/2.png": encoded(2),
         "set/test/c/3.png": encoded(3),
+        "set/README.md": b"",
         "set/train/a/.hidden": b"",
         "__MACOSX/set/train/a/1.png": b"",
     }

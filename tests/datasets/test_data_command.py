@@ -53,6 +53,15 @@ def test_import_list_and_show_follow_one_another(data: Path, source: Path, tmp_p
         assert sheet.width > 400
 
 
+def test_a_damaged_store_is_listed_as_such_beside_the_others(data: Path, source: Path) -> None:
+    run("import", "good", "--from", source)
+    run("import", "bad", "--from", source)
+    (data / "bad/images.u8").write_bytes(b"")
+    listed = run("list").output
+    assert "bad              unusable: " in listed
+    assert "good                      2/1/2 classes" in listed
+
+
 def test_a_grey_import_has_one_channel_and_is_not_mirrored(data: Path, source: Path) -> None:
     run("import", "pets", "--from", source, "--grey")
     store = open_store("pets")
@@ -100,6 +109,8 @@ def test_an_interrupted_import_says_how_to_go_on(
         (["import", "pets", "--from", ".", "--proportions", "most"], "--proportions most: must be three"),
         (["import", "pets", "--from", ".", "--rotations"], "--rotations: applies to omniglot, not to folder"),
         (["import", "fc100", "--from", ".", "--size", "84"], "--size: fixed for fc100"),
+        (["import", "pets", "--from", ".", "--size", "0"], "image size 0: must be between 1 and 1024"),
+        (["import", "pets", "--from", ".", "--min-images", "0"], "--min-images 0: must be at least 1"),
         (["import", "a/b", "--from", "."], "data set name 'a/b'"),
         (["show", "pets"], "data set 'pets': not in"),
     ],

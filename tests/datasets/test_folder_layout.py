@@ -113,7 +113,7 @@ def test_an_image_that_lies_in_no_class_folder_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_training_classes_or_any_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no class folders"):
+    with pytest.raises(UsageError, match="holds no folders of images"):
         Folder().read(tmp_path)
     class_folder(tmp_path / "test/cat", 2)
     with pytest.raises(UsageError, match="no class is in the training split"):

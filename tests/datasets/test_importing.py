@@ -197,6 +197,19 @@ def test_a_data_folder_that_cannot_be_written_is_named(source: Path, data: Path)
         import_dataset("mine", LAYOUT, source, data)
 
 
+def test_a_disk_that_fills_up_is_a_plain_line_and_the_import_can_go_on(
+    source: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PartialStore, "add", full)
+        with pytest.raises(UsageError, match=r"data: cannot be written \(No space left on device\)"):
+            import_dataset("mine", LAYOUT, source, data)
+    assert len(import_dataset("mine", LAYOUT, source, data)) == 15
+
+
 def test_images_are_scaled_to_the_size_of_the_store(source: Path, data: Path) -> None:
     store = import_dataset("mine", Folder(ImageFormat(5, 1)), source, data)
     assert store.shape == (1, 5, 5)

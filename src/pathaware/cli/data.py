@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pathaware.cli.data_progress import shown_progress
-from pathaware.datasets.catalogue import GLYPHS, LAYOUTS, open_store, stores
+from pathaware.datasets.catalogue import GLYPHS, LAYOUTS, imported, open_store
 from pathaware.datasets.images import ImageFormat
 from pathaware.datasets.importing import import_dataset
 from pathaware.datasets.layouts.folder import Folder
@@ -64,11 +64,14 @@ def import_(
         raise UsageError("glyphs: built in, there is nothing to import; use it by its name")
     chosen: Layout
     if kind == "folder":
-        form = ImageFormat(size or 84, 1 if grey else 3, mirror=not grey if mirror is None else mirror)
-        chosen = Folder(
-            form, split_lists, _numbers(proportions), seed, 2 if min_images is None else min_images
+        form = ImageFormat(
+            size=84 if size is None else size,
+            channels=1 if grey else 3,
+            mirror=not grey if mirror is None else mirror,
         )
-    elif kind in LAYOUTS:
+        least = 2 if min_images is None else min_images
+        chosen = Folder(form, split_lists, _numbers(proportions), seed, least)
+    else:
         given = {
             "--split-lists": split_lists,
             "--proportions": proportions,
@@ -77,11 +80,7 @@ def import_(
             "--mirror": mirror,
             "--min-images": min_images,
         }
-        for option in (o for o, value in given.items() if value is not None):
-            raise UsageError(f"{option}: fixed for {kind}; it applies to --layout folder")
-        chosen = LAYOUTS[kind]
-    else:
-        raise UsageError(f"--layout {kind}: must be folder or one of {', '.join(LAYOUTS)}")
+        chosen = _known(kind, [option for option, value in given.items() if value is not None])
     if rotations:
         if not isinstance(chosen, Omniglot):
             raise UsageError(f"--rotations: applies to omniglot, not to {kind}")
@@ -102,11 +101,14 @@ def import_(
 @app.command("list")
 def list_(data_dir: DataDir = None) -> None:
     """Say what is imported, and where."""
-    found = stores(data_dir)
+    found = imported(data_dir)
     typer.echo(f"data folder: {default_data_dir(data_dir)}")
-    for store in found:
-        typer.echo(f"{_summary(store)}  {store.folder}")
-    if GLYPHS not in (store.name for store in found):
+    for folder in found:
+        try:
+            typer.echo(f"{_summary(ImageStore.open(folder))}  {folder}")
+        except UsageError as error:  # one damaged store must not hide the others
+            typer.echo(f"{folder.name:16} unusable: {error}")
+    if GLYPHS not in (folder.name for folder in found):
         typer.echo(f"{GLYPHS:16} built in, made when first used")
 
 
@@ -155,6 +157,15 @@ def _summary(store: ImageStore) -> str:
         f"{store.name:16} {classes:>14} classes  {len(store):>9,} images  "
         f"{height}×{width}×{channels}  {megabytes:>8,.1f} MB"
     )
+
+
+def _known(kind: str, options: list[str]) -> Layout:
+    """The layout of a published set, for which nothing that would change the set may be given."""
+    if kind not in LAYOUTS:
+        raise UsageError(f"--layout {kind}: must be folder or one of {', '.join(LAYOUTS)}")
+    if options:
+        raise UsageError(f"{options[0]}: fixed for {kind}; it applies to --layout folder")
+    return LAYOUTS[kind]
 
 
 def _numbers(text: str | None) -> tuple[float, ...] | None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pathaware.datasets.catalogue import LAYOUTS, open_store, stores
+from pathaware.datasets.catalogue import LAYOUTS, imported, open_store
 from pathaware.datasets.importing import import_dataset
 from pathaware.datasets.location import data_dir
 from pathaware.datasets.store import ImageStore
 
-__all__ = ["LAYOUTS", "ImageStore", "data_dir", "import_dataset", "open_store", "stores"]
+__all__ = ["LAYOUTS", "ImageStore", "data_dir", "import_dataset", "imported", "open_store"]

@@ -32,13 +32,13 @@ def open_store(name: str, directory: Path | None = None) -> ImageStore:
         from pathaware.datasets.glyphs import make_glyphs
 
         return make_glyphs(folder)
-    there = sorted({GLYPHS} | {s.name for s in stores(directory)})
+    there = sorted({GLYPHS} | {path.name for path in imported(directory)})
     raise UsageError(
         f"data set {name!r}: not in {folder.parent} (there: {', '.join(there)}); "
         f"import it with `pathaware data import {name} --from PATH`"
     )
 
 
-def stores(directory: Path | None = None) -> list[ImageStore]:
-    """Every store in the data folder, by name."""
-    return [ImageStore.open(path.parent) for path in sorted(data_dir(directory).glob(f"[!.]*/{MANIFEST}"))]
+def imported(directory: Path | None = None) -> list[Path]:
+    """The folders of all stores there are, by name."""
+    return [path.parent for path in sorted(data_dir(directory).glob(f"[!.]*/{MANIFEST}"))]

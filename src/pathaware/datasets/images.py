@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from pathaware.errors import UsageError
+
 if TYPE_CHECKING:
     from PIL import Image
 
@@ -31,6 +33,12 @@ class ImageFormat:
     invert: bool = False
     """Dark ink on white paper becomes bright ink on black, so that padding is background."""
     mirror: bool = True
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.size <= 1024:
+            raise UsageError(f"image size {self.size}: must be between 1 and 1024 pixels")
+        if self.channels not in (1, 3):
+            raise UsageError(f"image channels {self.channels}: must be 1 (grey) or 3 (colour)")
 
 
 PHOTO_84 = ImageFormat(84, 3)

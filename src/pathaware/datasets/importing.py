@@ -43,16 +43,16 @@ def import_dataset(
     listing = layout.read(source)
     try:
         partial = PartialStore(folder, layout.format, _fingerprint(listing, layout.format))
-    except OSError as error:
+        try:
+            problems = _pack(listing, layout.format, partial, progress or (lambda done, total, name: None))
+            if problems:
+                partial.discard()
+                raise ImportRefused(source, problems)
+            partial.publish(listing.origin)
+        finally:
+            partial.close()
+    except OSError as error:  # trouble with reading is among the problems; this is a full or read-only disk
         raise UsageError(f"{folder.parent}: cannot be written ({error.strerror})") from None
-    try:
-        problems = _pack(listing, layout.format, partial, progress or (lambda done, total, name: None))
-        if problems:
-            partial.discard()
-            raise ImportRefused(source, problems)
-        partial.publish(listing.origin)
-    finally:
-        partial.close()
     return ImageStore.open(folder)
 
 

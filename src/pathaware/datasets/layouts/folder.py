@@ -46,6 +46,8 @@ class Folder:
     min_images: int = 2
 
     def __post_init__(self) -> None:
+        if self.min_images < 1:
+            raise UsageError(f"--min-images {self.min_images}: must be at least 1")
         if self.split_lists is not None and self.proportions is not None:
             raise UsageError("--split-lists and --proportions: give one or the other")
         if self.proportions is not None and not _usable(self.proportions):
@@ -79,10 +81,13 @@ Placed = Mapping[tuple[Split | None, str], list[SourceImage]]
 def _place(tree: Tree, source: Path) -> Placed:
     """Every class folder, and the split folder it lies in, if any."""
     paths = [PurePosixPath(n) for n in tree.names]
-    top = _wrapping(paths)
+    images = [p for p in paths if p.suffix.lower() in _IMAGE_SUFFIXES]
+    top = _wrapping(images)
     placed: dict[tuple[Split | None, str], list[SourceImage]] = defaultdict(list)
     stray = []
-    for path in paths:
+    with_images = {p.parent for p in images}
+    # Other files are passed over beside the class folders, but inside one they may be images gone wrong.
+    for path in (p for p in paths if p.parent in with_images):
         folders = path.parent.parts[top:]
         split = _SPLIT_FOLDERS.get(folders[0].lower()) if folders else None
         name = "/".join(folders if split is None else folders[1:])
@@ -93,20 +98,19 @@ def _place(tree: Tree, source: Path) -> Placed:
     if stray:
         raise ImportRefused(source, stray)
     if not placed:
-        raise UsageError(f"{source}: holds no class folders")
+        raise UsageError(f"{source}: holds no folders of images ({', '.join(sorted(_IMAGE_SUFFIXES))})")
     return placed
 
 
-def _wrapping(paths: Sequence[PurePosixPath]) -> int:
+def _wrapping(images: Sequence[PurePosixPath]) -> int:
     """How many folders wrap everything: archives often hold a single folder with the data set in it."""
     depth = 0
-    while True:
-        outer = {p.parts[depth] for p in paths if len(p.parts) > depth + 1}
-        files_here = any(len(p.parts) == depth + 1 for p in paths)
-        deeper = all(len(p.parts) > depth + 2 for p in paths)
-        if files_here or len(outer) != 1 or not deeper or outer & _SPLIT_FOLDERS.keys():
-            return depth
+    while images and all(len(p.parts) > depth + 2 for p in images):
+        outer = {p.parts[depth] for p in images}
+        if len(outer) > 1 or outer.pop().lower() in _SPLIT_FOLDERS:
+            break
         depth += 1
+    return depth
 
 
 def _by_folder(source: Path, placed: Placed) -> list[SourceClass]:
