@@ -28,7 +28,7 @@ def test_adaptation_keeps_no_graph():
     model, loss, episodes = small_problem("mlp")
     learner = MetaLearner(model, Pamela(model), loss)
     path = learner.path(episodes.support_x, episodes.support_y)
-    assert len(path.points) == 6
+    assert len(path.points) == len(path.losses) == 6
     assert not any(t.requires_grad for t in (*path.points, *path.losses))
 
 
@@ -62,7 +62,7 @@ def test_a_meta_batch_in_chunks_gives_the_same_gradient(outer):
 def test_reptile_pulls_the_start_towards_where_descent_on_all_data_ends():
     model = mlp(1, (6,), 1)
     episodes = regression_episodes(tasks=2)
-    learner = MetaLearner(model, GradientDescent(model, 3, rate=0.1), F.mse_loss, trust=None)
+    learner = MetaLearner(model, GradientDescent(model, 3, rate=0.1), F.mse_loss)
     learner.zero_grad()
     Reptile().backward(learner, episodes, 1 / len(episodes))
     ends = []

@@ -30,7 +30,7 @@ def test_pamela_with_one_step_is_meta_sgd():
 def test_the_closed_expansion_of_section_3_2_holds(skip):
     """θⱼ₊₁ = θⱼ₋w − (1 − P) Σₛ Qⱼ₋ₛ ∇L(θⱼ₋ₛ), s = 0 … w, for the first skip of a path."""
     model, loss, episodes = small_problem("mlp")
-    learner = scatter(MetaLearner(model, Pamela(model, 5, skip=skip), loss, trust=None))
+    learner = scatter(MetaLearner(model, Pamela(model, 5, skip=skip), loss))
     rule, path = learner.rule, learner.path(episodes.support_x, episodes.support_y)
     j = skip
     total = torch.zeros_like(path.end)

@@ -30,8 +30,8 @@ class MetaLearner(nn.Module):
     torch.Size([3, 1])
 
     - `execution`: how tasks run side by side, see `pathaware.execution`; `auto` picks the fastest.
-    - `trust`: no inner step is longer than this many times ‖θ₀‖, so that no task can run away. `None`
-      takes the bound off. Steps inside the bound are not touched.
+    - `guard`: a task that ends with a higher support loss than it began with is put back to the best
+      point of its path, so that no task can run away; see `Path.settled`.
     - `checkpoint`: recompute each inner step in the backward pass instead of keeping it.
     """
 
@@ -42,17 +42,15 @@ class MetaLearner(nn.Module):
         loss: Loss,
         *,
         execution: ExecutionName = "auto",
-        trust: float | None = 1.0,
+        guard: bool = True,
         checkpoint: bool = False,
     ) -> None:
         super().__init__()
-        if trust is not None and not trust > 0:
-            raise UsageError(f"trust: {trust} is not allowed; a positive number, or none for no bound")
         _refuse_running_statistics(model)
         self.model = model
         self.rule = rule
         self.loss = loss
-        self.trust = trust
+        self.guard = guard
         self.checkpoint = checkpoint
         self.execution = select_execution(execution, model, rule.layout, loss)
 
@@ -76,15 +74,21 @@ class MetaLearner(nn.Module):
         def gradient(j: int, point: Tensor) -> tuple[Tensor, Tensor]:
             return self.gradient(point, support_x, support_y, create_graph=order == "second")
 
-        return self.unroll(gradient, len(support_x), steps, order)
+        path = self.unroll(gradient, len(support_x), steps, order)
+        if self.guard:
+            with torch.no_grad():
+                path.losses.append(self.losses(path.end, support_x, support_y))
+        return path
 
     def unroll(self, gradient: Gradient, tasks: int, steps: int, order: Order) -> Path:
         """Follow the rule from θ₀ with any inner gradient; `path` is this with the support loss's."""
         with torch.set_grad_enabled(order != "none"):
             start = self.rule.layout.flatten(self.model).expand(tasks, -1)
-            return unroll(
-                self.rule, start, gradient, steps, order=order, trust=self.trust, checkpoint=self.checkpoint
-            )
+            return unroll(self.rule, start, gradient, steps, order=order, checkpoint=self.checkpoint)
+
+    def end(self, path: Path, j: int = -1) -> Tensor:
+        """Where tasks end that stop after step j, the guard applied."""
+        return path.settled(j) if self.guard else path.points[j]
 
     def gradient(
         self, point: Tensor, x: Tensor, y: Tensor, *, create_graph: bool = False
@@ -108,7 +112,7 @@ class MetaLearner(nn.Module):
     def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
         """Query loss of each task at the end of its path: `[T]`."""
         path = self.path(episodes.support_x, episodes.support_y, order=order)
-        return self.losses(path.end, episodes.query_x, episodes.query_y)
+        return self.losses(self.end(path), episodes.query_x, episodes.query_y)
 
     def meta_loss(self, episodes: Episodes, order: Order = "second") -> Tensor:
         """The mean query loss after adaptation, differentiable in θ₀ and Φ."""
@@ -122,7 +126,7 @@ class MetaLearner(nn.Module):
         adapted = copy.deepcopy(self.model)
         parameters = dict(adapted.named_parameters())
         with torch.no_grad():
-            for name, value in path.layout.views(path.end[0]).items():
+            for name, value in path.layout.views(self.end(path)[0]).items():
                 parameters[name].copy_(value)
         return adapted
 

@@ -24,14 +24,13 @@ Gradient = Callable[[int, Tensor], tuple[Tensor, Tensor]]
 class Path:
     """The points a batch of T tasks visited, and what was seen there.
 
-    `points` holds θ₀ … θₙ, each `[T, D]`; `losses` the support loss at θ₀ … θₙ₋₁, each `[T]`;
-    `reach` how much of each step the trust region let through, each `[T]`, 1 where it did not act.
+    `points` holds θ₀ … θₙ, each `[T, D]`; `losses` the support loss there, each `[T]`, up to the last
+    point where it was taken.
     """
 
     layout: Layout
     points: list[Tensor]
     losses: list[Tensor] = field(default_factory=list)
-    reach: list[Tensor] = field(default_factory=list)
 
     @property
     def end(self) -> Tensor:
@@ -41,6 +40,25 @@ class Path:
         """The network's parameters at θⱼ by name, each with a leading task axis."""
         return self.layout.views(self.points[j])
 
+    def strayed(self, j: int = -1) -> Tensor:
+        """Which tasks are worse off at θⱼ than at θ₀ by their own support loss: `[T]`."""
+        return ~(self.losses[j] <= self.losses[0])  # so written that NaN counts as worse
+
+    def settled(self, j: int = -1) -> Tensor:
+        """Where each task ends if it stops at step j: θⱼ, or, if it strayed, the best point before it.
+
+        Descent with learned, large steps diverges on a rare task, and then without bound. A task that
+        has got worse on the very examples it adapts to cannot have learned from them; all others are
+        returned as they are, bit by bit.
+        """
+        strayed = self.strayed(j)
+        if not strayed.is_cuda and not bool(strayed.any()):  # a look is free on a CPU, not on a GPU
+            return self.points[j]
+        last = range(len(self.points))[j] + 1
+        best = torch.stack(self.losses[:last]).nan_to_num(nan=torch.inf).argmin(0)
+        fallback = torch.stack(self.points[:last])[best, torch.arange(len(best), device=best.device)]
+        return torch.where(strayed[:, None], fallback, self.points[j])
+
 
 def unroll(
     rule: Rule,
@@ -49,7 +67,6 @@ def unroll(
     steps: int,
     *,
     order: Order = "second",
-    trust: float | None = None,
     checkpoint: bool = False,
 ) -> Path:
     """Follow `rule` for `steps` steps from `start` `[T, D]`.
@@ -58,42 +75,16 @@ def unroll(
     result is the same to the last bit, memory no longer grows by a network's activations per step.
     """
     path = Path(rule.layout, [start])
-    radius = None if trust is None else trust * start.norm(dim=-1, keepdim=True)
 
-    def advance(j: int, point: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def advance(j: int, point: Tensor) -> tuple[Tensor, Tensor]:
         loss, slope = gradient(j, point)
-        return loss, *within(radius, point, rule.step(j, path.points[: j + 1], slope))
+        return loss, rule.step(j, path.points[: j + 1], slope)
 
     for j in range(steps):
-        point = path.end
         if order == "second" and checkpoint:
-            loss, following, reach = recompute_in_backward(advance, j, point, use_reentrant=False)
+            loss, following = recompute_in_backward(advance, j, path.end, use_reentrant=False)
         else:
-            loss, following, reach = advance(j, point)
+            loss, following = advance(j, path.end)
         path.points.append(following.detach() if order == "none" else following)
         path.losses.append(loss.detach())
-        path.reach.append(reach.detach())
     return path
-
-
-def within(radius: Tensor | None, point: Tensor, following: Tensor) -> tuple[Tensor, Tensor]:
-    """Shorten the step from `point` to `following` to at most `radius` `[T, 1]`; both are `[T, D]`.
-
-    Also returns the fraction of the step that is kept, `[T]`. A step inside the radius is returned
-    as it is, bit by bit. A step that is not finite is not taken.
-    """
-    if radius is None:
-        return following, following.new_ones(following.shape[0])
-    if not point.is_cuda:
-        # On a CPU a look at the lengths is free, and steps inside the radius then cost nothing more.
-        with torch.no_grad():
-            if bool(((following - point).square().sum(-1, keepdim=True) <= radius.square()).all()):
-                return following, following.new_ones(following.shape[0])
-    step = following - point
-    square = step.square().sum(dim=-1, keepdim=True)
-    finite = square.isfinite()
-    long = finite & (square > radius.square())
-    # The inner `where` keeps the root away from steps of length zero, whose derivative is infinite.
-    kept = torch.where(long, radius * torch.where(long, square, 1.0).rsqrt(), 1.0)
-    taken = torch.where(long, point + kept * step, following)
-    return torch.where(finite, taken, point), (kept * finite).squeeze(-1)

@@ -31,5 +31,5 @@ def headline(summary: dict[str, Any], metric: str) -> str:
     return (
         f"{metric} {summary[metric]:.4f} ± {summary[f'{metric}_ci95']:.4f} over {summary['tasks']} tasks, "
         f"worst task {summary[f'{metric}_{extreme}']:.3g}, "
-        f"{100 * summary['held']:.3f} % of steps held by the trust region"
+        f"{100 * summary['strayed']:.2f} % of tasks put back by the guard"
     )

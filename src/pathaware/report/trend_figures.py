@@ -54,7 +54,7 @@ def _heat_map(
     for (row, column), value in zip(
         torch.cartesian_prod(*(torch.arange(n) for n in values.shape)).tolist(), values.flatten(), strict=True
     ):
-        red, green, blue, _ = image.to_rgba(float(value))
+        red, green, blue, _ = image.to_rgba(value.numpy())
         light = 0.3 * red + 0.59 * green + 0.11 * blue
         axes.text(
             column, row, f"{value:.2g}", ha="center", va="center", size=8, color="k" if light > 0.5 else "w"

@@ -20,8 +20,8 @@ from pathaware.training.problems import PROBLEMS, Problem
 class Training:
     """How θ₀ and Φ are learned.
 
-    `clip` bounds the norm of the meta-gradient and `trust` the length of an inner step (in units of
-    ‖θ₀‖), 0 for no bound. `chunk` is how many tasks run side by side, 0 for all; `checkpoint` recomputes
+    `clip` bounds the norm of the meta-gradient, 0 for no bound; `guard` keeps inner loops from running
+    away (see `Path.settled`). `chunk` is how many tasks run side by side, 0 for all; `checkpoint` recomputes
     inner steps instead of keeping them. Both save memory and change no number.
     """
 
@@ -32,7 +32,7 @@ class Training:
     clip: float = 1.0
     seed: int = 0
     execution: ExecutionName = "auto"
-    trust: float = 1.0
+    guard: bool = True
     chunk: int = 0
     checkpoint: bool = False
     dtype: Literal["float32", "float64"] = "float32"
@@ -41,7 +41,7 @@ class Training:
 
     def __post_init__(self) -> None:
         at_least(1, iterations=self.iterations, tasks=self.tasks, threads=self.threads)
-        at_least(0, chunk=self.chunk, seed=self.seed, clip=self.clip, trust=self.trust)
+        at_least(0, chunk=self.chunk, seed=self.seed, clip=self.clip)
         if self.rate <= 0:
             raise UsageError(f"rate: {self.rate} is not allowed; a positive number")
 

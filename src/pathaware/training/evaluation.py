@@ -17,12 +17,13 @@ from pathaware.training.problems import Problem
 class Evaluation:
     """The metric of every task after every inner step: `values [tasks, n + 1]`.
 
-    `held` is the fraction of steps that the trust region shortened.
+    Each column is what a user gets who stops after that step. `strayed` is the fraction of tasks that
+    the guard put back to an earlier point of their path.
     """
 
     metric: str
     values: Tensor
-    held: float
+    strayed: float
 
     def summary(self) -> dict[str, Any]:
         """Mean, 95 % interval, extreme and per-step means, under stable keys."""
@@ -35,7 +36,7 @@ class Evaluation:
             f"{self.metric}_{'max' if self.metric == 'mse' else 'min'}": worst.item(),
             f"{self.metric}_per_step": self.values.double().mean(0).tolist(),
             "tasks": len(final),
-            "held": self.held,
+            "strayed": self.strayed,
         }
 
 
@@ -57,14 +58,14 @@ def evaluate(
     """
     source = problem.evaluation_tasks(split)
     reference = next(learner.parameters())
-    values, reach = [], []
+    values, strayed = [], []
     for first in range(0, tasks, batch):
         count = min(batch, tasks - first)
         episodes = source.sample(count, generator(seed, "evaluate", split, first))
         episodes = episodes.to(reference.device, reference.dtype)
         path = learner.path(episodes.support_x, episodes.support_y, steps=steps, extend=extend)
-        outputs = (learner.predict(point, episodes.query_x) for point in path.points)
-        values.append(torch.stack([problem.measure(o, episodes.query_y) for o in outputs], dim=1))
-        reach += path.reach
-    held = torch.cat(reach).lt(1).double().mean().item() if reach else 0.0
-    return Evaluation(problem.metric, torch.cat(values).cpu(), held)
+        ends = (learner.end(path, j) for j in range(len(path.points)))
+        measured = [problem.measure(learner.predict(e, episodes.query_x), episodes.query_y) for e in ends]
+        values.append(torch.stack(measured, dim=1).cpu())
+        strayed.append(path.strayed().cpu() if learner.guard else torch.zeros(count))
+    return Evaluation(problem.metric, torch.cat(values), torch.cat(strayed).double().mean().item())

@@ -45,7 +45,7 @@ def build(config: Config) -> MetaLearner:
         rule,
         config.problem.loss,
         execution=training.execution,
-        trust=training.trust or None,
+        guard=training.guard,
         checkpoint=training.checkpoint,
     )
     return learner.to(training.device, getattr(torch, training.dtype))
