@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from pathaware.errors import UsageError
 from pathaware.execution import ExecutionName, select_execution
+from pathaware.inductive import FirstExamplesStatistics
 from pathaware.losses import Loss
 from pathaware.path import Gradient, Order, Path, unroll
 from pathaware.rules.base import Rule
@@ -101,9 +102,17 @@ class MetaLearner(nn.Module):
             (slope,) = torch.autograd.grad(loss.sum(), point, create_graph=create_graph)
         return loss, slope
 
-    def predict(self, point: Tensor, x: Tensor) -> Tensor:
-        """Outputs of the network at a point `[T, D]` for inputs `[T, N, …]`."""
-        return self.execution.forward(point, x)
+    def predict(self, point: Tensor, x: Tensor, support_x: Tensor | None = None) -> Tensor:
+        """Outputs of the network at a point `[T, D]` for inputs `[T, N, …]`.
+
+        With `support_x` the prediction is inductive: batch norm uses the support set's statistics, and
+        no answer depends on the other inputs.
+        """
+        if support_x is None:
+            return self.execution.forward(point, x)
+        count = support_x.shape[1]
+        with FirstExamplesStatistics(count):
+            return self.execution.forward(point, torch.cat([support_x, x], dim=1))[:, count:]
 
     def losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The loss of each task at a point: `[T]`."""

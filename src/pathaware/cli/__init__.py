@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from pathaware.cli import demo, evaluate, methods, plot, train
+from pathaware.cli import data, demo, evaluate, methods, plot, train
 from pathaware.errors import UsageError
 
 app = typer.Typer(
@@ -17,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(train.app, name="train")
+app.add_typer(data.app, name="data")
 app.command("evaluate")(evaluate.evaluate)
 app.command("plot")(plot.plot)
 app.command("methods")(methods.methods)

@@ -21,7 +21,7 @@ def demo(
 
     from pathaware.report.sine_report import FILE, comparison, write_report
     from pathaware.training.config import Config, Training
-    from pathaware.training.problems import Sine
+    from pathaware.training.regression import Sine
     from pathaware.training.session import train_or_open
 
     training = Training(iterations=iterations)

@@ -10,7 +10,11 @@ import typer
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Folder of a trained run.", metavar="RUN")],
-    tasks: Annotated[int, typer.Option(help="How many new tasks.", min=1)] = 1000,
+    split: Annotated[str, typer.Option(help="Classes to take tasks from: train, val or test.")] = "test",
+    tasks: Annotated[int | None, typer.Option(help="How many new tasks [1000 waves, 600 episodes].")] = None,
+    inductive: Annotated[
+        bool, typer.Option("--inductive", help="Batch norm with the support set's statistics only.")
+    ] = False,
     steps: Annotated[int | None, typer.Option(help="Inner steps; default: as trained.")] = None,
     extend: Annotated[
         bool, typer.Option("--extend", help="Allow more steps than trained: repeat the last one's.")
@@ -25,5 +29,15 @@ def evaluate(
 
     opened = Run.open(run)
     learner = opened.load()
-    result = measure(learner, opened.config.problem, tasks=tasks, seed=seed, steps=steps, extend=extend)
+    problem = opened.config.problem
+    result = measure(
+        learner,
+        problem,
+        split=split,
+        tasks=problem.evaluation_tasks if tasks is None else tasks,
+        seed=seed,
+        steps=steps,
+        extend=extend,
+        inductive=inductive,
+    )
     print_evaluation(opened, result, json=json)

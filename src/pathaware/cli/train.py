@@ -2,47 +2,151 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from pathaware.cli.options import Iterations, Json, Method, Out, Rate, Seed, Setting, Skip, Steps, Tasks
+
 app = typer.Typer(help="Meta-train a method on a problem.", no_args_is_help=True)
+
+SETS = ("miniimagenet", "cifar-fs", "fc100", "tieredimagenet", "omniglot", "glyphs")
+
+Shots = Annotated[int | None, typer.Option(help="Examples to adapt on: points of a wave, images of a class.")]
+Queries = Annotated[int | None, typer.Option(help="Examples for the meta-loss, likewise.")]
+Ways = Annotated[int | None, typer.Option(help="Classes of a task.")]
+Model = Annotated[str | None, typer.Option(help="conv4, resnet12, or package.module:function.")]
+Width = Annotated[int | None, typer.Option(help="Filters of the network's layers.")]
+Data = Annotated[str, typer.Option(help="Name of your imported data set; see `pathaware data import`.")]
+DataDir = Annotated[Path | None, typer.Option(help="Where packed data sets are kept.")]
 
 
 @app.command("sine")
 def sine(
-    method: Annotated[str, typer.Option(help="See `pathaware methods`.")] = "pamela",
-    shots: Annotated[int, typer.Option(help="Support points of a task (the paper's K).")] = 10,
-    queries: Annotated[int, typer.Option(help="Points of a task that the meta-loss is taken on.")] = 10,
-    steps: Annotated[int | None, typer.Option(help="Inner steps; default: the method's own.")] = None,
-    skip: Annotated[str | None, typer.Option(help="PAMELA's interval w, or none.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Inner rate, or where Q starts.")] = None,
-    iterations: Annotated[int, typer.Option(help="Meta-iterations.")] = 60_000,
-    tasks: Annotated[int, typer.Option(help="Tasks of a meta-iteration.")] = 25,
-    seed: Annotated[int, typer.Option(help="Seed of the start and of all tasks.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="New folder for the run.")] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Any other setting, as `method.q=shared` or `training.clip=10`."),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    method: Method = "pamela",
+    shots: Shots = None,
+    queries: Queries = None,
+    steps: Steps = None,
+    skip: Skip = None,
+    rate: Rate = None,
+    iterations: Iterations = None,
+    tasks: Tasks = None,
+    seed: Seed = None,
+    out: Out = None,
+    setting: Setting = None,
+    json: Json = False,
 ) -> None:
     """Few-shot regression of sine waves."""
-    from pathaware.training.config import parse_value
-
-    given = {"steps": steps, "skip": skip and parse_value(skip), "rate": rate}
-    asked = {"steps": steps, "skip": skip, "rate": rate}
     tables: dict[str, dict[str, Any]] = {
         "problem": {"name": "sine", "shots": shots, "queries": queries},
-        "method": {"name": method, **{k: given[k] for k, v in asked.items() if v is not None}},
+        "method": {"name": method, "steps": steps, "skip": skip, "rate": rate},
         "training": {"iterations": iterations, "tasks": tasks, "seed": seed},
     }
-    run_training(tables, setting or [], out, json)
+    run_training(given(tables), setting, out, json)
+
+
+def classification(data: str) -> Callable[..., None]:
+    """The command that trains on one image set."""
+
+    def command(
+        method: Method = "pamela",
+        ways: Ways = None,
+        shots: Shots = None,
+        queries: Queries = None,
+        model: Model = None,
+        width: Width = None,
+        steps: Steps = None,
+        skip: Skip = None,
+        rate: Rate = None,
+        iterations: Iterations = None,
+        tasks: Tasks = None,
+        seed: Seed = None,
+        data_dir: DataDir = None,
+        out: Out = None,
+        setting: Setting = None,
+        json: Json = False,
+    ) -> None:
+        problem = {"ways": ways, "shots": shots, "queries": queries, "model_name": model, "width": width}
+        place = data_dir and str(data_dir)
+        tables: dict[str, dict[str, Any]] = {
+            "problem": {"name": "classification", "data": data, "data_dir": place, **problem},
+            "method": {"name": method, "steps": steps, "skip": skip, "rate": rate},
+            "training": {"iterations": iterations, "tasks": tasks, "seed": seed},
+        }
+        run_training(given(tables), setting, out, json)
+
+    command.__doc__ = f"Few-shot classification of {data} images."
+    return command
+
+
+for _name in SETS:
+    app.command(_name)(classification(_name))
+
+
+@app.command("folder")
+def folder(
+    data: Data,
+    method: Method = "pamela",
+    ways: Ways = None,
+    shots: Shots = None,
+    queries: Queries = None,
+    model: Model = None,
+    width: Width = None,
+    steps: Steps = None,
+    skip: Skip = None,
+    rate: Rate = None,
+    iterations: Iterations = None,
+    tasks: Tasks = None,
+    seed: Seed = None,
+    data_dir: DataDir = None,
+    out: Out = None,
+    setting: Setting = None,
+    json: Json = False,
+) -> None:
+    """Few-shot classification of your own images, once imported."""
+    classification(data)(
+        method, ways, shots, queries, model, width, steps, skip, rate, iterations, tasks, seed, data_dir,
+        out, setting, json,
+    )  # fmt: skip
+
+
+@app.command("preset")
+def preset(
+    name: Annotated[
+        str, typer.Argument(help="A row of the paper's tables, such as table2-cifar-fs-pamela-5shot.")
+    ],
+    iterations: Iterations = None,
+    seed: Seed = None,
+    out: Out = None,
+    setting: Setting = None,
+    json: Json = False,
+) -> None:
+    """A named configuration, or a TOML file of your own; any value can be set over it."""
+    from pathaware.presets import load_preset
+
+    tables = load_preset(name)
+    training = {"iterations": iterations, "seed": seed}
+    tables.setdefault("training", {}).update({k: v for k, v in training.items() if v is not None})
+    run_training(tables, setting, out, json)
+
+
+def given(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Leave out what was not given on the command line, so that defaults stay with their owners."""
+    from pathaware.training.config import parse_value
+
+    kept = {
+        table: {key: value for key, value in values.items() if value is not None}
+        for table, values in tables.items()
+    }
+    if "skip" in kept["method"]:
+        kept["method"]["skip"] = parse_value(kept["method"]["skip"])
+    return kept
 
 
 def run_training(
-    tables: dict[str, dict[str, Any]], settings: list[str], out: Path | None, json: bool
+    tables: dict[str, dict[str, Any]], settings: list[str] | None, out: Path | None, json: bool
 ) -> None:
     """Train what the tables say, keep it, and say how good it became."""
     from pathaware.cli.show import print_evaluation
@@ -50,11 +154,13 @@ def run_training(
     from pathaware.training.evaluation import evaluate
     from pathaware.training.session import default_folder, train_run
 
-    for text in settings:
+    for text in settings or []:
         table, key, value = parse_setting(text)
-        tables[table][key] = value
+        tables.setdefault(table, {})[key] = value
     config = Config.from_dict(tables)
     run = train_run(config, out or default_folder(config), quiet=json)
-    print_evaluation(run, evaluate(run.load(), config.problem), json=json)
+    print_evaluation(
+        run, evaluate(run.load(), config.problem, tasks=config.problem.evaluation_tasks), json=json
+    )
     if not json:
         print(f"the run is in {run.folder}; see it with: pathaware plot {run.folder}")

@@ -2,5 +2,6 @@
 
 from pathaware.models.conv4 import conv4
 from pathaware.models.mlp import mlp
+from pathaware.models.resnet12 import resnet12
 
-__all__ = ["conv4", "mlp"]
+__all__ = ["conv4", "mlp", "resnet12"]

@@ -21,7 +21,7 @@ Trained = tuple[Run, MetaLearner]
 def fitted_curves(runs: Sequence[Trained], seed: int = 3) -> Figure:
     """Fig. 4. Left: what each method makes of the same few points. Right: the first one, step by step."""
     shown, learner = runs[0]
-    source = shown.config.problem.evaluation_tasks("test")
+    source = shown.config.problem.tasks("test", "cpu", torch.float32)
     episodes = source.sample(1, generator(seed, "figure"))
     x, y = episodes.query_x[0, :, 0], episodes.query_y[0, :, 0]
     support = episodes.support_x[0, :, 0], episodes.support_y[0, :, 0]

@@ -11,7 +11,7 @@ from pathaware.report import html
 from pathaware.report.environment import environment
 from pathaware.report.paper import SINE_MSE
 from pathaware.training.evaluation import evaluate
-from pathaware.training.problems import Sine
+from pathaware.training.regression import Sine
 from pathaware.training.run import Run
 
 FILE = "report.html"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,11 +54,22 @@ class Episodes:
         )
 
 
-class TaskSource(Protocol):
-    """Where tasks come from.
+class TaskSource(ABC):
+    """Where tasks come from, in two stages.
 
-    All randomness comes from the generator, which lives on the CPU whatever the device of the data, so
-    the same seed gives the same tasks everywhere.
+    `draw` makes every random choice, on the CPU whatever the device of the data, so the same seed gives
+    the same tasks everywhere; it returns a dataclass of tensors. `gather` turns that into episodes on the
+    device and is free of randomness, so that it can be captured in a CUDA graph.
     """
 
-    def sample(self, tasks: int, generator: torch.Generator) -> Episodes: ...
+    capturable: bool = False
+    """Whether `gather` runs on a GPU from start to end, without a look at the host."""
+
+    @abstractmethod
+    def draw(self, tasks: int, generator: torch.Generator) -> Any: ...
+
+    @abstractmethod
+    def gather(self, plan: Any) -> Episodes: ...
+
+    def sample(self, tasks: int, generator: torch.Generator) -> Episodes:
+        return self.gather(self.draw(tasks, generator))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pathaware.datasets.store import ImageStore, SplitClasses
 from pathaware.errors import UsageError
-from pathaware.tasks.episodes import Episodes
+from pathaware.tasks.episodes import Episodes, TaskSource
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Plan:
         return self[len(self) * worker // workers : len(self) * (worker + 1) // workers]
 
 
-class ImageEpisodes:
+class ImageEpisodes(TaskSource):
     """N-way episodes of one split; a `TaskSource` in two stages.
 
     `draw` makes all random choices on the CPU, so a seed means the same episodes on every device. `gather`
@@ -87,15 +87,13 @@ class ImageEpisodes:
         self._starts, self._counts = classes.starts, classes.counts
         self._most = int(classes.counts.max())
         self.on_device = _fits(store, self.device) if placement == "auto" else placement == "device"
+        self.capturable = self.on_device and self.device.type == "cuda"
         self._images = store.tensor(self.device if self.on_device else "cpu")
         # Statistics are of pixels in 0…1; scaled once here, the pixels need not be.
         wide = torch.promote_types(dtype, torch.float32)
         self._mean = _per_channel(store.manifest.mean, wide).mul(255).to(self.device)
         self._scale = _per_channel(store.manifest.std, wide).mul(255).reciprocal().to(self.device)
         self._labels = torch.arange(ways, device=self.device).repeat(shots + queries)
-
-    def sample(self, tasks: int, generator: torch.Generator) -> Episodes:
-        return self.gather(self.draw(tasks, generator))
 
     def draw(self, tasks: int, generator: torch.Generator) -> Plan:
         """Choose classes, then images of each, both without replacement."""

@@ -6,8 +6,10 @@ import dataclasses
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, get_type_hints
+
+import torch
 
 from pathaware.errors import UsageError
 from pathaware.execution import ExecutionName
@@ -20,30 +22,64 @@ from pathaware.training.problems import PROBLEMS, Problem
 class Training:
     """How θ₀ and Φ are learned.
 
-    `clip` bounds the norm of the meta-gradient, 0 for no bound; `guard` keeps inner loops from running
-    away (see `Path.settled`). `chunk` is how many tasks run side by side, 0 for all; `checkpoint` recomputes
-    inner steps instead of keeping them. Both save memory and change no number.
+    - `clip` bounds the norm of the meta-gradient, 0 for no bound; `guard` keeps inner loops from running
+      away (see `Path.settled`).
+    - `validate`: iterations between validations, 0 for none; the best checkpoint is the one kept.
+    - `chunk`: tasks that run side by side, 0 for all; `checkpoint`: recompute inner steps instead of
+      keeping them. Both save memory and change no number.
+    - `device`: `auto`, `cpu`, `cuda` or `cuda:1`; `threads` 0 leaves the choice to PyTorch; `graph` records
+      the meta-iteration in a CUDA graph.
     """
 
     iterations: int = 60_000
-    tasks: int = 25
+    tasks: int = 4
     rate: float = 1e-3
     schedule: Literal["cosine", "constant"] = "cosine"
-    clip: float = 1.0
-    seed: int = 0
-    execution: ExecutionName = "auto"
+    clip: float = 10.0
     guard: bool = True
+    seed: int = 0
+    validate: int = 0
+    validation_tasks: int = 200
+    execution: ExecutionName = "auto"
     chunk: int = 0
     checkpoint: bool = False
+    precision: Literal["fp32", "tf32"] = "tf32"
     dtype: Literal["float32", "float64"] = "float32"
-    device: str = "cpu"
-    threads: int = 1
+    device: str = "auto"
+    threads: int = 0
+    graph: bool = True
 
     def __post_init__(self) -> None:
-        at_least(1, iterations=self.iterations, tasks=self.tasks, threads=self.threads)
-        at_least(0, chunk=self.chunk, seed=self.seed, clip=self.clip)
+        at_least(1, iterations=self.iterations, tasks=self.tasks, validation_tasks=self.validation_tasks)
+        at_least(0, chunk=self.chunk, seed=self.seed, clip=self.clip, validate=self.validate)
+        at_least(0, threads=self.threads)
         if self.rate <= 0:
             raise UsageError(f"rate: {self.rate} is not allowed; a positive number")
+
+    @property
+    def torch_device(self) -> torch.device:
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            device = torch.device(self.device)
+        except RuntimeError:
+            raise UsageError(f"device: {self.device!r} is none of auto, cpu, cuda, cuda:N") from None
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise UsageError(f"device: {self.device} is not there; use auto or cpu")
+        return device
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        return dtype
+
+    def apply(self) -> None:
+        """Set what PyTorch keeps for the whole process."""
+        if self.threads:
+            torch.set_num_threads(self.threads)
+        fast = self.precision == "tf32"
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = fast
+        torch.backends.cudnn.benchmark = True  # shapes never change within a run
 
 
 @dataclass(frozen=True)
@@ -52,8 +88,8 @@ class Config:
 
     problem: Problem
     method: str
-    rule: Mapping[str, Any] = field(default_factory=dict)
-    training: Training = field(default_factory=Training)
+    rule: Mapping[str, Any]
+    training: Training
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rule", method(self.method).complete(self.rule))
@@ -79,11 +115,12 @@ class Config:
         kind = problem.pop("name")
         if kind not in PROBLEMS:
             raise UsageError(f"problem: {kind!r} is none of {', '.join(PROBLEMS)}")
+        training = {**PROBLEMS[kind].training, **tables.get("training", {})}
         return cls(
             _build("problem", PROBLEMS[kind], problem),
             rule.pop("name"),
             rule,
-            _build("training", Training, tables.get("training", {})),
+            _build("training", Training, training),
         )
 
     def to_toml(self) -> str:

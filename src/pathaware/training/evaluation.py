@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pathaware.errors import UsageError
 from pathaware.learner import MetaLearner
 from pathaware.seeding import generator
+from pathaware.settings import at_least
 from pathaware.training.problems import Problem
 
 
@@ -24,6 +26,8 @@ class Evaluation:
     metric: str
     values: Tensor
     strayed: float
+    split: str
+    transductive: bool
 
     def summary(self) -> dict[str, Any]:
         """Mean, 95 % interval, extreme and per-step means, under stable keys."""
@@ -36,6 +40,8 @@ class Evaluation:
             f"{self.metric}_{'max' if self.metric == 'mse' else 'min'}": worst.item(),
             f"{self.metric}_per_step": self.values.double().mean(0).tolist(),
             "tasks": len(final),
+            "split": self.split,
+            "transductive": self.transductive,
             "strayed": self.strayed,
         }
 
@@ -46,26 +52,35 @@ def evaluate(
     problem: Problem,
     *,
     split: str = "test",
-    tasks: int = 1000,
+    tasks: int,
     seed: int = 0,
     batch: int = 100,
     steps: int | None = None,
     extend: bool = False,
+    inductive: bool = False,
 ) -> Evaluation:
     """Adapt to `tasks` new tasks and measure them after every step.
 
     The tasks depend on the split and the seed only: every method and every run meets the same ones.
+    `inductive` normalises queries by the support set's statistics (see `MetaLearner.predict`), which
+    matters for networks with batch norm only.
     """
-    source = problem.evaluation_tasks(split)
     reference = next(learner.parameters())
+    if split not in ("train", "val", "test"):
+        raise UsageError(f"split: {split!r} is none of train, val, test")
+    at_least(1, tasks=tasks)
+    source = problem.tasks(split, reference.device, reference.dtype)
     values, strayed = [], []
     for first in range(0, tasks, batch):
         count = min(batch, tasks - first)
         episodes = source.sample(count, generator(seed, "evaluate", split, first))
-        episodes = episodes.to(reference.device, reference.dtype)
         path = learner.path(episodes.support_x, episodes.support_y, steps=steps, extend=extend)
-        ends = (learner.end(path, j) for j in range(len(path.points)))
-        measured = [problem.measure(learner.predict(e, episodes.query_x), episodes.query_y) for e in ends]
+        known = episodes.support_x if inductive else None
+        outputs = [
+            learner.predict(learner.end(path, j), episodes.query_x, known) for j in range(len(path.points))
+        ]
+        measured = [problem.measure(output, episodes.query_y) for output in outputs]
         values.append(torch.stack(measured, dim=1).cpu())
         strayed.append(path.strayed().cpu() if learner.guard else torch.zeros(count))
-    return Evaluation(problem.metric, torch.cat(values), torch.cat(strayed).double().mean().item())
+    share = torch.cat(strayed).double().mean().item()
+    return Evaluation(problem.metric, torch.cat(values), share, split, not inductive)

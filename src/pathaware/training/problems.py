@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Protocol
 
-import torch.nn.functional as F
+import torch
 from torch import Tensor, nn
 
 from pathaware.losses import Loss
-from pathaware.models import mlp
-from pathaware.settings import at_least
 from pathaware.tasks.episodes import TaskSource
-from pathaware.tasks.sine import SineWaves
+from pathaware.training.classification import Classification
+from pathaware.training.regression import Sine
 
 
 class Problem(Protocol):
@@ -21,52 +19,29 @@ class Problem(Protocol):
 
     name: ClassVar[str]
     metric: ClassVar[Literal["mse", "accuracy"]]
+    training: ClassVar[Mapping[str, Any]]
+    """Defaults of the training settings that suit this problem."""
+
+    evaluation_tasks: ClassVar[int]
+    """How many new tasks the paper judges on."""
+
+    @property
+    def label(self) -> str:
+        """A short name for folders and figures, such as `sine-k10`."""
+        ...
 
     @property
     def loss(self) -> Loss: ...
 
     def model(self) -> nn.Module: ...
 
-    def training_tasks(self) -> TaskSource: ...
-
-    def evaluation_tasks(self, split: str) -> TaskSource: ...
+    def tasks(self, split: str, device: torch.device | str, dtype: torch.dtype) -> TaskSource:
+        """Where tasks of a split come from: `train`, `val` or `test`."""
+        ...
 
     def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The metric of each task, `[T]`, from outputs and targets `[T, N, …]`."""
         ...
 
 
-@dataclass(frozen=True)
-class Sine:
-    """Few-shot regression of sine waves with a 1-40-40-1 ReLU network."""
-
-    name: ClassVar[str] = "sine"
-    metric: ClassVar[Literal["mse", "accuracy"]] = "mse"
-
-    shots: int = 10
-    queries: int = 10
-    points: int = 1000
-
-    def __post_init__(self) -> None:
-        at_least(1, shots=self.shots, queries=self.queries)
-        at_least(2, points=self.points)
-
-    @property
-    def loss(self) -> Loss:
-        return F.mse_loss
-
-    def model(self) -> nn.Module:
-        return mlp(1, (40, 40), 1)
-
-    def training_tasks(self) -> TaskSource:
-        return SineWaves(self.shots, self.queries)
-
-    def evaluation_tasks(self, split: str) -> TaskSource:
-        """New waves, judged over the whole domain; the split only names their random stream."""
-        return SineWaves(self.shots, self.points, grid=True)
-
-    def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return (outputs - targets).square().flatten(1).mean(1)
-
-
-PROBLEMS: dict[str, Callable[..., Problem]] = {Sine.name: Sine}
+PROBLEMS: dict[str, type[Problem]] = {Sine.name: Sine, Classification.name: Classification}

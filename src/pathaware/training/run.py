@@ -60,6 +60,12 @@ class Run:
             for line in path.read_text(encoding="utf-8").splitlines():
                 yield json.loads(line)
 
+    @property
+    def finished(self) -> bool:
+        """Whether training came to its end."""
+        last = max((row["iteration"] for row in self.metrics()), default=0)
+        return last == self.config.training.iterations and (self.folder / CHECKPOINT).exists()
+
     def save(self, learner: MetaLearner) -> None:
         """Write θ₀ and Φ: all of it or nothing."""
         from safetensors.torch import save_file

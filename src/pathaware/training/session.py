@@ -5,45 +5,57 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
+from pathaware.learner import MetaLearner
 from pathaware.training.config import Config
 from pathaware.training.display import Display
-from pathaware.training.run import CHECKPOINT, CONFIG, Run
-from pathaware.training.trainer import Progress, train
+from pathaware.training.run import CONFIG, Run
+from pathaware.training.trainer import Progress, build, train
 
 
 def default_folder(config: Config) -> Path:
-    """`runs/sine-pamela-k10-seed0`"""
-    shots = getattr(config.problem, "shots", None)
-    parts = [config.problem.name, config.method, f"k{shots}" if shots else "", f"seed{config.training.seed}"]
-    return Path("runs") / "-".join(part for part in parts if part)
+    """`runs/sine-k10-pamela-seed0`"""
+    return Path("runs") / f"{config.problem.label}-{config.method}-seed{config.training.seed}"
 
 
 def train_run(config: Config, folder: Path, *, quiet: bool = False) -> Run:
-    """Train `config` in a new folder and keep everything a run keeps."""
-    # TensorBoard takes seconds to import; nobody should wait for it to learn of a bad option.
+    """Train `config` in a new folder and keep everything a run keeps.
+
+    The checkpoint is the best one by validation, or the last where nothing is validated.
+    """
+    # Settings and data are looked at first, and TensorBoard imported last: it takes seconds, and nobody
+    # should wait for it to learn of a bad option.
+    build(config)
     run = Run.create(folder, config)
     from torch.utils.tensorboard import SummaryWriter
 
-    iterations = config.training.iterations
-    title = f"{config.method} on {config.problem.name}"
-    with Display(title, iterations, quiet=quiet) as display, SummaryWriter(folder) as board:
+    training = config.training
+    title = f"{config.method} on {config.problem.label}"
+    better = min if config.problem.metric == "mse" else max
+    best: float | None = None
+    with Display(title, training.iterations, quiet=quiet) as display, SummaryWriter(folder) as board:
 
-        def report(progress: Progress) -> None:
+        def report(progress: Progress, learner: MetaLearner) -> None:
+            nonlocal best
             run.append(progress)
             for name, value in asdict(progress).items():
-                if name not in ("iteration", "seconds"):
+                if name not in ("iteration", "seconds") and value is not None:
                     board.add_scalar(f"train/{name}", value, progress.iteration, progress.seconds)
             display.show(progress)
+            value = progress.validation
+            if value is not None and (best is None or better(value, best) == value):
+                best = value
+                run.save(learner)
 
-        learner = train(config, report, every=max(1, min(100, iterations // 100)))
-    run.save(learner)
+        learner = train(config, report, every=max(1, min(100, training.iterations // 100)))
+    if best is None:
+        run.save(learner)
     return run
 
 
 def train_or_open(config: Config, folder: Path, *, quiet: bool = False) -> Run:
     """The run in `folder` if it is this configuration's and complete, else a new one."""
-    if (folder / CONFIG).exists() and (folder / CHECKPOINT).exists():
+    if (folder / CONFIG).exists():
         run = Run.open(folder)
-        if run.config == config:
+        if run.config == config and run.finished:
             return run
     return train_run(config, folder, quiet=quiet)

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from pathaware.learner import MetaLearner
 from pathaware.methods import method
 from pathaware.seeding import generator
 from pathaware.training.config import Config, Training
+from pathaware.training.evaluation import evaluate
+from pathaware.training.step import GraphedStep, MetaStep, Outcome
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,8 @@ class Progress:
     """What a run says of itself while it trains: averages since it last spoke.
 
     `loss` is the meta-loss and `worst` that of the worst task, `norm` the meta-gradient's before it was
-    clipped, `skipped` counts meta-gradients that were not finite.
+    clipped, `skipped` counts meta-gradients that were not finite. `validation` is the metric on new
+    tasks of the validation split, where it was taken.
     """
 
     iteration: int
@@ -31,9 +33,10 @@ class Progress:
     skipped: int
     rate: float
     seconds: float
+    validation: float | None = None
 
 
-def build(config: Config) -> MetaLearner:
+def build(config: Config, device: torch.device | None = None) -> MetaLearner:
     """The learner a configuration describes, at its start: a pure function of the seed."""
     training = config.training
     with torch.random.fork_rng(devices=[]):
@@ -48,43 +51,31 @@ def build(config: Config) -> MetaLearner:
         guard=training.guard,
         checkpoint=training.checkpoint,
     )
-    return learner.to(training.device, getattr(torch, training.dtype))
+    return learner.to(device or training.torch_device, training.torch_dtype)
 
 
 def train(
     config: Config,
-    report: Callable[[Progress], None] = lambda progress: None,
+    report: Callable[[Progress, MetaLearner], None] = lambda progress, learner: None,
     every: int = 100,
 ) -> MetaLearner:
     """Meta-train from the start; `report` hears of every `every`-th iteration and of the last."""
     training = config.training
-    torch.set_num_threads(training.threads)
+    training.apply()
     learner = build(config)
-    outer = method(config.method).outer()
-    source = config.problem.training_tasks()
-    parameters = list(learner.parameters())
-    optimizer = torch.optim.Adam(parameters, lr=training.rate, fused=True)
-    dtype = getattr(torch, training.dtype)
+    chosen = method(config.method)
+    source = config.problem.tasks("train", training.torch_device, training.torch_dtype)
+    kind = GraphedStep if training.graph and source.capturable else MetaStep
+    step = kind(learner, chosen.outer(), source, rate=training.rate, clip=training.clip, chunk=training.chunk)
     window = _Window()
     for i in range(training.iterations):
-        episodes = source.sample(training.tasks, generator(training.seed, "train", i))
-        episodes = episodes.to(training.device, dtype)
-        optimizer.zero_grad()
-        losses = torch.cat(
-            [
-                outer.backward(learner, chunk, 1 / training.tasks)
-                for chunk in episodes.chunks(training.chunk or None)
-            ]
-        )
-        norm = torch.nn.utils.clip_grad_norm_(parameters, training.clip or math.inf)
-        optimizer.param_groups[0]["lr"] = rate = learning_rate(training, i)
-        # One bad meta-gradient would poison θ₀ for good: leave it out, and count it.
-        sound = bool(norm.isfinite())
-        if sound:
-            optimizer.step()
-        window.add(losses, norm, sound)
-        if (i + 1) % every == 0 or i + 1 == training.iterations:
-            report(window.close(i + 1, rate))
+        rate = learning_rate(training, i)
+        window.add(step(source.draw(training.tasks, generator(training.seed, "train", i)), rate))
+        done = i + 1
+        validate = bool(training.validate) and (done % training.validate == 0 or done == training.iterations)
+        if done % every == 0 or done == training.iterations or validate:
+            validation = _validate(config, learner) if validate else None
+            report(window.close(done, rate, validation), learner)
     return learner
 
 
@@ -95,36 +86,35 @@ def learning_rate(training: Training, iteration: int) -> float:
     return training.rate * 0.5 * (1 + math.cos(math.pi * iteration / training.iterations))
 
 
+def _validate(config: Config, learner: MetaLearner) -> float:
+    result = evaluate(learner, config.problem, split="val", tasks=config.training.validation_tasks)
+    return result.values[:, -1].double().mean().item()
+
+
 class _Window:
-    """Averages over the iterations since the last report."""
+    """Averages over the iterations since the last report, summed where the tensors are."""
 
     def __init__(self) -> None:
         self.started = time.perf_counter()
-        self.clear()
+        self.outcomes: list[Outcome] = []
 
-    def clear(self) -> None:
-        self.count = self.skipped = 0
-        self.loss = self.worst = self.norm = 0.0
+    def add(self, outcome: Outcome) -> None:
+        # A replayed graph writes every outcome to the same place.
+        self.outcomes.append(Outcome(outcome.losses.clone(), outcome.norm.clone(), outcome.skipped.clone()))
 
-    def add(self, losses: Tensor, norm: Tensor, sound: bool) -> None:
-        self.count += 1
-        if not sound:
-            self.skipped += 1
-            return
-        self.loss += float(losses.mean())
-        self.worst = max(self.worst, float(losses.max()))
-        self.norm += float(norm)
-
-    def close(self, iteration: int, rate: float) -> Progress:
-        sound = max(self.count - self.skipped, 1)
-        progress = Progress(
-            iteration,
-            self.loss / sound,
-            self.worst,
-            self.norm / sound,
-            self.skipped,
-            rate,
-            time.perf_counter() - self.started,
+    def close(self, iteration: int, rate: float, validation: float | None) -> Progress:
+        losses = torch.stack([o.losses for o in self.outcomes])
+        norms = torch.stack([o.norm for o in self.outcomes])
+        sound = torch.stack([o.skipped for o in self.outcomes]) == 0
+        self.outcomes.clear()
+        usable = bool(sound.any())
+        return Progress(
+            iteration=iteration,
+            loss=float(losses[sound].mean()) if usable else math.nan,
+            worst=float(losses[sound].max()) if usable else math.nan,
+            norm=float(norms[sound].mean()) if usable else math.nan,
+            skipped=int((~sound).sum()),
+            rate=rate,
+            seconds=time.perf_counter() - self.started,
+            validation=validation,
         )
-        self.clear()
-        return progress

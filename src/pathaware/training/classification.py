@@ -1,0 +1,76 @@
+"""Few-shot classification of images, as a problem to train on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pathaware.losses import Loss
+from pathaware.settings import at_least
+from pathaware.tasks.episodes import TaskSource
+
+
+@dataclass(frozen=True)
+class Classification:
+    """`ways` classes with `shots` images each to adapt on and `queries` each to be judged on.
+
+    `data` names an imported set (see `pathaware data list`); `model` is `conv4`, `resnet12` or a function
+    of your own as `package.module:function`, called with `ways`, `size`, `channels` and, if it is not 0,
+    `width`.
+    """
+
+    name: ClassVar[str] = "classification"
+    metric: ClassVar[Literal["mse", "accuracy"]] = "accuracy"
+    evaluation_tasks: ClassVar[int] = 600
+    training: ClassVar[Mapping[str, Any]] = {"validate": 1000}
+
+    data: str = "glyphs"
+    ways: int = 5
+    shots: int = 5
+    queries: int = 15
+    model_name: str = "conv4"
+    width: int = 0
+    augment: bool = True
+    data_dir: str = ""
+
+    def __post_init__(self) -> None:
+        at_least(2, ways=self.ways)
+        at_least(1, shots=self.shots, queries=self.queries)
+        at_least(0, width=self.width)
+
+    @property
+    def label(self) -> str:
+        return f"{self.data}-{self.ways}way-{self.shots}shot"
+
+    @property
+    def loss(self) -> Loss:
+        return F.cross_entropy
+
+    def _store(self) -> Any:
+        from pathaware.datasets import open_store
+
+        return open_store(self.data, Path(self.data_dir) if self.data_dir else None)
+
+    def model(self) -> nn.Module:
+        from pathaware.models.by_name import build_model
+
+        channels, size, _ = self._store().shape
+        return build_model(self.model_name, self.ways, size, channels, self.width)
+
+    def tasks(self, split: str, device: torch.device | str, dtype: torch.dtype) -> TaskSource:
+        """Training images are cropped and mirrored at random, others shown as they are."""
+        from pathaware.tasks.images import ImageEpisodes
+
+        augment = self.augment and split == "train"
+        return ImageEpisodes(
+            self._store(), split, self.ways, self.shots, self.queries, augment, device, dtype
+        )
+
+    def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs.argmax(-1) == targets).double().mean(1)

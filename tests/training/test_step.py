@@ -1,0 +1,74 @@
+"""One meta-iteration: plain, in chunks, with a bad gradient, and in a CUDA graph."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from pathaware import GradientDescent, MetaLearner, Pamela, Unrolled
+from pathaware.datasets.images import ImageFormat
+from pathaware.datasets.packing import in_memory
+from pathaware.models import conv4, mlp
+from pathaware.seeding import generator
+from pathaware.tasks.images import ImageEpisodes
+from pathaware.tasks.sine import SineWaves
+from pathaware.training.step import GraphedStep, MetaStep
+from tests.conftest import distance
+
+
+def sine_step(**options) -> MetaStep:
+    torch.manual_seed(0)
+    model = mlp(1, (8, 8), 1)
+    learner = MetaLearner(model, Pamela(model, 3, skip=1), F.mse_loss)
+    return MetaStep(learner, Unrolled(), SineWaves(5, dtype=torch.float64), rate=1e-2, **options)
+
+
+def parameters(step: MetaStep) -> torch.Tensor:
+    return torch.cat([p.detach().flatten().cpu() for p in step.parameters])
+
+
+def advance(step: MetaStep, iterations: int) -> torch.Tensor:
+    for i in range(iterations):
+        step(step.source.draw(4, generator(0, "train", i)), 1e-2)
+    return parameters(step)
+
+
+def test_chunks_of_tasks_give_the_same_parameters():
+    assert distance(advance(sine_step(chunk=1), 5), advance(sine_step(), 5)) < 1e-10
+
+
+def test_clipping_bounds_the_meta_gradient_and_reports_its_norm_before():
+    step = sine_step(clip=1e-3)
+    outcome = step(step.source.draw(4, generator(0, "train", 0)), 1e-2)
+    clipped = torch.cat([p.grad.flatten() for p in step.parameters]).norm()
+    assert outcome.norm > 1e-3
+    assert abs(clipped.item() - 1e-3) < 1e-6
+
+
+def test_a_meta_gradient_that_is_not_finite_is_left_out_and_counted():
+    step, calm = sine_step(), sine_step()
+    bad = step.source.draw(4, generator(0, "train", 7))
+    bad.query_y[0] = float("nan")
+    before = parameters(step)
+    outcome = step(bad, 1e-2)
+    assert outcome.skipped == 1
+    assert torch.equal(parameters(step), before)
+    assert torch.equal(advance(step, 3), advance(calm, 3))  # the optimiser forgot it too
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+@pytest.mark.parametrize("chunk", [0, 1])
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_the_graphed_step_gives_the_numbers_of_the_plain_one(chunk, checkpoint):
+    images = torch.randint(0, 256, (8, 12, 3, 16, 16), dtype=torch.uint8).numpy()
+    store = in_memory("noise", [(f"c{i}", "train", x) for i, x in enumerate(images)], ImageFormat(16, 3), "")
+
+    def run(kind: type[MetaStep]) -> torch.Tensor:
+        torch.manual_seed(0)
+        model = conv4(5, size=16, width=8)
+        learner = MetaLearner(model, GradientDescent(model, 2), F.cross_entropy, checkpoint=checkpoint)
+        source = ImageEpisodes(store, "train", 5, 1, 3, True, "cuda", torch.float64)
+        return advance(kind(learner.cuda(), Unrolled(), source, rate=1e-2, chunk=chunk), 6)
+
+    assert distance(run(GraphedStep), run(MetaStep)) < 1e-9
