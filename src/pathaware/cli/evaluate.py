@@ -20,10 +20,14 @@ def evaluate(
         bool, typer.Option("--extend", help="Allow more steps than trained: repeat the last one's.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the tasks; the same for every method.", min=0)] = 0,
+    record: Annotated[
+        Path | None, typer.Option(help="Also write the result with all that made it to this JSON file.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Adapt to new tasks and measure after every inner step."""
     from pathaware.cli.show import print_evaluation
+    from pathaware.report.record import write_record
     from pathaware.training.evaluation import evaluate as measure
     from pathaware.training.run import Run
 
@@ -40,4 +44,6 @@ def evaluate(
         extend=extend,
         inductive=inductive,
     )
+    if record:
+        write_record(record, opened, result, seed)
     print_evaluation(opened, result, json=json)

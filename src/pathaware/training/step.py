@@ -43,7 +43,7 @@ class MetaStep:
         self.chunk = chunk or None
         self.parameters = list(learner.parameters())
         device = self.parameters[0].device
-        self.rate = torch.tensor(rate, device=device)
+        self.rate = torch.tensor(rate, device=device, dtype=torch.float32)
         self.optimizer: Any = torch.optim.Adam(
             self.parameters, lr=self.rate, fused=True, capturable=device.type == "cuda"
         )

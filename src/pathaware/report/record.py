@@ -1,0 +1,44 @@
+"""A result with everything that made it: the files in `results/`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+from pathaware.errors import UsageError
+from pathaware.report.environment import environment
+from pathaware.training.evaluation import Evaluation
+from pathaware.training.run import Run
+
+
+def write_record(path: Path, run: Run, evaluation: Evaluation, seed: int) -> None:
+    """Result, configuration, commit, environment and training time, as one JSON file."""
+    rows = list(run.metrics())
+    record = {
+        "result": evaluation.summary(),
+        "evaluation_seed": seed,
+        "config": run.config.to_dict(),
+        "training_seconds": rows[-1]["seconds"] if rows else None,
+        "validation": [[r["iteration"], r["validation"]] for r in rows if r["validation"] is not None],
+        "skipped": sum(row["skipped"] for row in rows),
+        "commit": commit(),
+        "environment": environment(),
+    }
+    try:
+        path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--record: {path} cannot be written ({error.strerror})") from None
+
+
+def commit() -> str | None:
+    """Of the code that runs, where that can be told: by git, or by the variable CI systems set."""
+    where = Path(__file__).parent
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=where, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return os.environ.get("GIT_COMMIT")
+    return done.stdout.strip()
