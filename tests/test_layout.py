@@ -34,7 +34,7 @@ def test_a_filter_shares_its_coefficient_with_its_bias_gain_and_shift():
 
 @pytest.mark.parametrize(
     ("granularity", "coefficients"),
-    [("model", 1), ("layer", 3), ("tensor", 10), ("filter", 2 * 4 + 51), ("tensor-channel", 2 * 16 + 51)],
+    [("model", 1), ("layer", 3), ("tensor", 10), ("filter", 2 * 4 + 51), ("tensor-channel", 2 * 16 + 2 * 3)],
 )
 def test_coefficients_are_counted_by_granularity(granularity, coefficients):
     layout = Layout.of(conv4(3, size=8, width=4, blocks=2))

@@ -36,8 +36,9 @@ class Entry:
         return prod(self.shape)
 
     def channels(self) -> Tensor:
-        """For every element, the index of the filter it belongs to: `[numel]`."""
-        return torch.arange(self.shape[0]).repeat_interleave(self.numel // self.shape[0])
+        """For every element, its index along the first axis: `[numel]`."""
+        first = self.shape[0] if self.shape else 1
+        return torch.arange(first).repeat_interleave(self.numel // first)
 
 
 class Layout:
@@ -112,10 +113,9 @@ class Layout:
         | granularity | one coefficient for |
         |---|---|
         | `model`, `layer`, `tensor`, `parameter` | each of these |
-        | `filter` | a convolution filter: its weights, bias, and its channel's norm gain and shift |
-        | `tensor-channel` | the same, but weights, bias, gain and shift have one each |
-
-        Under the last two, fully-connected layers keep one coefficient per parameter, as in the paper.
+        | `filter` | a convolution filter: its weights, bias, and its channel's norm gain and shift; \
+                     and, as in the paper, every single parameter of a fully-connected layer |
+        | `tensor-channel` | an output channel or unit, in each tensor by itself |
         """
         if granularity not in get_args(Granularity):
             raise UsageError(f"granularity: {granularity!r} is none of {', '.join(get_args(Granularity))}")
@@ -135,9 +135,11 @@ class Layout:
         if granularity in ("model", "layer", "tensor"):
             owner = {"model": "", "layer": entry.layer, "tensor": entry.name}[granularity]
             return owner, torch.zeros(entry.numel, dtype=torch.long)
-        if granularity == "parameter" or not entry.channelled:
-            return entry.name, torch.arange(entry.numel)
-        return (entry.layer if granularity == "filter" else entry.name), entry.channels()
+        if granularity == "tensor-channel":
+            return entry.name, entry.channels()
+        if granularity == "filter" and entry.channelled:
+            return entry.layer, entry.channels()
+        return entry.name, torch.arange(entry.numel)
 
 
 class Spread(nn.Module):
