@@ -31,8 +31,8 @@ class MetaLearner(nn.Module):
     torch.Size([3, 1])
 
     - `execution`: how tasks run side by side, see `pathaware.execution`; `auto` picks the fastest.
-    - `guard`: a task that ends with a higher support loss than it began with is put back to the best
-      point of its path, so that no task can run away; see `Path.settled`.
+    - `guard`: no task can run away. One whose support loss reaches ten times that at its start stops
+      there, and one that ends above its start is put back to the best point of its path.
     - `checkpoint`: recompute each inner step in the backward pass instead of keeping it.
     """
 
@@ -85,7 +85,9 @@ class MetaLearner(nn.Module):
         """Follow the rule from θ₀ with any inner gradient; `path` is this with the support loss's."""
         with torch.set_grad_enabled(order != "none"):
             start = self.rule.layout.flatten(self.model).expand(tasks, -1)
-            return unroll(self.rule, start, gradient, steps, order=order, checkpoint=self.checkpoint)
+            return unroll(
+                self.rule, start, gradient, steps, order=order, guard=self.guard, checkpoint=self.checkpoint
+            )
 
     def end(self, path: Path, j: int = -1) -> Tensor:
         """Where tasks end that stop after step j, the guard applied."""

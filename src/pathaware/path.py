@@ -20,6 +20,10 @@ Gradient = Callable[[int, Tensor], tuple[Tensor, Tensor]]
 """(step j, point `[T, D]`) → the loss that step j descends, `[T]`, and its gradient `[T, D]`."""
 
 
+RUNAWAY = 10.0
+"""How many times the loss at its start a task may reach before it is stopped where it is."""
+
+
 @dataclass
 class Path:
     """The points a batch of T tasks visited, and what was seen there.
@@ -52,7 +56,7 @@ class Path:
         returned as they are, bit by bit.
         """
         strayed = self.strayed(j)
-        if not strayed.is_cuda and not bool(strayed.any()):  # a look is free on a CPU, not on a GPU
+        if _none(strayed):
             return self.points[j]
         last = range(len(self.points))[j] + 1
         best = torch.stack(self.losses[:last]).nan_to_num(nan=torch.inf).argmin(0)
@@ -67,9 +71,13 @@ def unroll(
     steps: int,
     *,
     order: Order = "second",
+    guard: bool = True,
     checkpoint: bool = False,
 ) -> Path:
     """Follow `rule` for `steps` steps from `start` `[T, D]`.
+
+    With `guard` a task that has run away takes no further step: from there losses square with every step,
+    and derivatives overflow even where `Path.settled` turns the task back in the end.
 
     With `checkpoint` each step's activations are dropped and computed again in the backward pass; the
     result is the same to the last bit, memory no longer grows by a network's activations per step.
@@ -78,7 +86,10 @@ def unroll(
 
     def advance(j: int, point: Tensor) -> tuple[Tensor, Tensor]:
         loss, slope = gradient(j, point)
-        return loss, rule.step(j, path.points[: j + 1], slope)
+        following = rule.step(j, path.points[: j + 1], slope)
+        if guard and j > 0:
+            following = _stay_if(~(loss.detach() <= RUNAWAY * path.losses[0]), point, following)
+        return loss, following
 
     for j in range(steps):
         if order == "second" and checkpoint:
@@ -88,3 +99,12 @@ def unroll(
         path.points.append(following.detach() if order == "none" else following)
         path.losses.append(loss.detach())
     return path
+
+
+def _stay_if(stopped: Tensor, point: Tensor, following: Tensor) -> Tensor:
+    return following if _none(stopped) else torch.where(stopped[:, None], point, following)
+
+
+def _none(tasks: Tensor) -> bool:
+    """Whether no task is marked, as far as that can be told for free: a look at a GPU would stall it."""
+    return not tasks.is_cuda and not bool(tasks.any())
