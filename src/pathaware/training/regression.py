@@ -25,6 +25,7 @@ class Sine:
     metric: ClassVar[Literal["mse", "accuracy"]] = "mse"
     evaluation_tasks: ClassVar[int] = 1000
     training: ClassVar[Mapping[str, Any]] = {
+        "iterations": 40_000,
         "tasks": 25,
         "rate": 2e-3,
         "clip": 1.0,
