@@ -27,6 +27,14 @@ RULES: dict[str, Callable[[nn.Module], Rule]] = {
 }
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_data_folder(tmp_path_factory: pytest.TempPathFactory) -> object:
+    """Tests make their own glyphs and leave the data sets of whoever runs them alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATHAWARE_DATA", str(tmp_path_factory.mktemp("data")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _double_precision() -> object:
     """Meta-gradients are compared in float64: equivalent orders differ by 1e-3 in float32."""

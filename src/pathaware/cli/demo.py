@@ -1,35 +1,47 @@
-"""`pathaware demo`: meta-learning in three minutes on a laptop."""
+"""`pathaware demo`: meta-learning in a few minutes on a laptop."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-METHODS = ("pamela", "maml")
-SHOTS = 10
+REPORT = "report.html"
+SINE: dict[str, Any] = {"problem": {"name": "sine", "shots": 10}}
 
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("demo"),
-    iterations: Annotated[int, typer.Option(help="Meta-iterations of each method.", min=1)] = 6000,
+    scale: Annotated[float, typer.Option(help="Fraction of the usual training.", min=0.001)] = 1.0,
 ) -> None:
-    """Train PAMELA and MAML on sine waves, compare them with the paper, write an HTML report."""
+    """Train on sine waves and on glyphs, compare with the paper, write an HTML report."""
     from rich.console import Console
     from rich.table import Table
 
-    from pathaware.report.sine_report import FILE, comparison, write_report
-    from pathaware.training.config import Config, Training
-    from pathaware.training.regression import Sine
+    from pathaware.presets import load_preset
+    from pathaware.report.comparison import compare
+    from pathaware.report.run_report import write_report
+    from pathaware.training.config import Config
     from pathaware.training.session import train_or_open
 
-    training = Training(iterations=iterations)
-    runs = [train_or_open(Config(Sine(SHOTS), name, {}, training), out / f"sine-{name}") for name in METHODS]
-    results = comparison(runs)
-    table = Table(*results.header, title=f"sine waves from {SHOTS} points")
-    for row in results.rows:
-        table.add_row(*row)
-    Console().print(table)
-    write_report(runs, results, out / FILE)
-    print(f"the report with all pictures: {out / FILE}")
+    parts = (
+        (SINE, ("pamela", "maml"), 5000, 1000),
+        (load_preset("glyphs"), ("pamela",), 300, 200),
+    )
+    groups = []
+    for tables, methods, iterations, judged in parts:
+        runs = []
+        for name in methods:
+            method = {**tables.get("method", {}), "name": name}
+            training = {**tables.get("training", {}), "iterations": max(1, round(scale * iterations))}
+            config = Config.from_dict({**tables, "method": method, "training": training})
+            runs.append(train_or_open(config, out / f"{config.problem.label}-{name}"))
+        results = compare(runs, judged)
+        table = Table(*results.header, title=results.title)
+        for row in results.rows:
+            table.add_row(*row)
+        Console().print(table)
+        groups.append((results, runs))
+    write_report(out / REPORT, "Learning to learn", groups)
+    print(f"the report with all pictures: {out / REPORT}")

@@ -75,7 +75,7 @@ def classification(data: str) -> Callable[..., None]:
             "method": {"name": method, "steps": steps, "skip": skip, "rate": rate},
             "training": {"iterations": iterations, "tasks": tasks, "seed": seed},
         }
-        run_training(given(tables), setting, out, json)
+        run_training(over_preset(data, given(tables)), setting, out, json)
 
     command.__doc__ = f"Few-shot classification of {data} images."
     return command
@@ -143,6 +143,14 @@ def given(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     if "skip" in kept["method"]:
         kept["method"]["skip"] = parse_value(kept["method"]["skip"])
     return kept
+
+
+def over_preset(data: str, tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What was given, over the defaults of a data set that has some of its own."""
+    from pathaware.presets import load_preset, presets
+
+    base = load_preset(data) if data in presets() else {}
+    return {table: {**base.get(table, {}), **values} for table, values in tables.items()}
 
 
 def run_training(

@@ -6,18 +6,17 @@ from collections.abc import Iterator, Sequence
 
 from matplotlib.figure import Figure
 
-from pathaware.learner import MetaLearner
-from pathaware.report.sine_figures import fitted_curves, loss_along_the_path
+from pathaware.report.path_figures import Trained, along_the_path, fitted_curves
 from pathaware.report.trend_figures import training_curves, trend
 from pathaware.rules import Pamela
-from pathaware.training.run import Run
 
 
-def figures(runs: Sequence[tuple[Run, MetaLearner]]) -> Iterator[tuple[str, str, Figure]]:
-    """File name, caption and figure, one after another."""
-    if all(run.config.problem.metric == "mse" for run, _ in runs):
+def figures(runs: Sequence[Trained]) -> Iterator[tuple[str, str, Figure]]:
+    """File name, caption and figure, one after another, for runs on the same problem."""
+    metric = runs[0][0].config.problem.metric
+    if metric == "mse":
         yield "curves", "Curves fitted to a few points of a new wave.", fitted_curves(runs)
-        yield "loss-per-step", "Error along the path of adaptation.", loss_along_the_path(runs)
+    yield f"{metric}-per-step", "How adaptation goes, step by step.", along_the_path(runs)
     for run, learner in runs:
         if isinstance(learner.rule, Pamela):
             caption = f"What {run.config.method} learned about how to move: steps across, layers down."

@@ -22,13 +22,15 @@ def train_run(config: Config, folder: Path, *, quiet: bool = False) -> Run:
 
     The checkpoint is the best one by validation, or the last where nothing is validated.
     """
-    # Settings and data are looked at first, and TensorBoard imported last: it takes seconds, and nobody
-    # should wait for it to learn of a bad option.
+    # Network and tasks are built once before the folder is, so that a bad setting leaves nothing behind.
     build(config)
+    training = config.training
+    for split in ("train", "val") if training.validate else ("train",):
+        config.problem.tasks(split, training.torch_device, training.torch_dtype)
     run = Run.create(folder, config)
+    # TensorBoard takes seconds to import; nobody should wait for it to learn of a bad option.
     from torch.utils.tensorboard import SummaryWriter
 
-    training = config.training
     title = f"{config.method} on {config.problem.label}"
     better = min if config.problem.metric == "mse" else max
     best: float | None = None

@@ -1,4 +1,4 @@
-"""The paper's Fig. 4 (fitted curves) and Fig. 5 (loss along the path)."""
+"""What adaptation does: the paper's Fig. 4 (fitted curves) and Fig. 5 (error along the path)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pathaware.training.evaluation import evaluate
 from pathaware.training.run import Run
 
 Trained = tuple[Run, MetaLearner]
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 @torch.no_grad()
@@ -49,21 +50,21 @@ def fitted_curves(runs: Sequence[Trained], seed: int = 3) -> Figure:
     return figure
 
 
-def loss_along_the_path(runs: Sequence[Trained], tasks: int = 100) -> Figure:
-    """Fig. 5. Error after every inner step: median, middle half and middle 90 % of the tasks."""
+def along_the_path(runs: Sequence[Trained], tasks: int = 100) -> Figure:
+    """Fig. 5. The metric after every inner step: median, middle half and middle 90 % of new tasks."""
+    metric = runs[0][0].config.problem.metric
     with styled():
         figure, axes = plt.subplots(figsize=(6, 4))
         for run, learner in runs:
-            values = evaluate(learner, run.config.problem, tasks=tasks).values
+            values = evaluate(learner, run.config.problem, tasks=tasks).values.double()
+            low, quarter, middle, three, high = values.quantile(values.new_tensor(QUANTILES), dim=0)
             steps = range(values.shape[1])
             shade = colour(run.config.method)
-            low, quarter, middle, three, high = values.quantile(
-                torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95], dtype=values.dtype), dim=0
-            )
             axes.fill_between(steps, low, high, color=shade, alpha=0.12, linewidth=0)
             axes.fill_between(steps, quarter, three, color=shade, alpha=0.25, linewidth=0)
             axes.plot(steps, middle, color=shade, marker="o", markersize=4, label=run.config.method)
-        axes.set(xlabel="inner steps", ylabel="mean squared error", yscale="log", xticks=list(steps))
-        axes.set_title(f"{tasks} new waves: median, middle 50 % and 90 %")
+        axes.set(xlabel="inner steps", ylabel=metric, yscale="log" if metric == "mse" else "linear")
+        axes.set_xticks(list(steps))
+        axes.set_title(f"{tasks} new tasks: median, middle 50 % and 90 %")
         axes.legend()
     return figure

@@ -1,0 +1,148 @@
+"""The command line as a person meets it: in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SMALL = ("--iterations", "20", "--tasks", "5")
+
+
+def pathaware(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": "200"}
+    return subprocess.run(
+        [sys.executable, "-m", "pathaware", *arguments],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "sine"
+    done = pathaware("train", "sine", *SMALL, "--out", str(folder), cwd=folder.parent)
+    assert done.returncode == 0, done.stderr
+    assert "put back by the guard" in done.stdout
+    assert "20/20" in done.stderr
+    return folder
+
+
+def test_evaluate_prints_one_json_object_with_stable_keys(run):
+    done = pathaware("evaluate", str(run), "--tasks", "20", "--json", cwd=run.parent)
+    result = json.loads(done.stdout)
+    assert {"mse", "mse_ci95", "mse_max", "tasks", "mse_per_step"} <= set(result)
+    assert result["tasks"] == 20
+    assert done.stderr == ""
+
+
+def test_evaluate_records_what_made_the_result(run, tmp_path):
+    target = tmp_path / "record.json"
+    pathaware("evaluate", str(run), "--tasks", "20", "--record", str(target), cwd=run.parent)
+    record = json.loads(target.read_text())
+    assert record["config"]["method"]["name"] == "pamela"
+    assert record["result"]["tasks"] == 20
+    assert {"commit", "environment", "training_seconds"} <= set(record)
+
+
+def test_more_steps_than_trained_must_be_asked_for(run):
+    refused = pathaware("evaluate", str(run), "--steps", "7", "--tasks", "5", cwd=run.parent)
+    assert refused.returncode == 2
+    assert "steps: 7 is more than the 5" in refused.stderr
+    allowed = pathaware(
+        "evaluate", str(run), "--steps", "7", "--tasks", "5", "--extend", "--json", cwd=run.parent
+    )
+    assert len(json.loads(allowed.stdout)["mse_per_step"]) == 8
+
+
+def test_plot_writes_the_figures(run):
+    done = pathaware("plot", str(run), cwd=run.parent)
+    assert done.returncode == 0, done.stderr
+    names = {path.name for path in (run / "figures").iterdir()}
+    assert names == {"curves.png", "mse-per-step.png", "trend.png", "training.png"}
+    assert all((run / "figures" / name).read_bytes()[:4] == b"\x89PNG" for name in names)
+
+
+def test_methods_lists_every_method(tmp_path):
+    listed = pathaware("methods", cwd=tmp_path).stdout
+    assert all(name in listed for name in ("maml", "fomaml", "reptile", "meta-sgd", "pamela"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("sine", "--shots", "0"), "shots: 0 is not allowed; at least 1"),
+        (("sine", "--shots", "many"), "'--shots'"),
+        (("sine", "--skip", "6"), "skip: 6 is not allowed; 1 to 5"),
+        (("sine", "--skip", "two"), "skip: 'two' is not allowed; a whole number or none"),
+        (("sine", "--method", "mamel"), "method: 'mamel' is none of maml"),
+        (("sine", "--method", "maml", "--skip", "2"), "skip: maml has no such setting"),
+        (("sine", "--iterations", "0"), "iterations: 0 is not allowed"),
+        (("sine", "--set", "clip=1"), "--set: 'clip=1' is not of the form"),
+        (("sine", "--set", "training.device=tpu"), "device: 'tpu' is none of auto, cpu, cuda"),
+        (("cosine",), "cosine"),
+        (("glyphs", "--ways", "5000"), "ways 5000"),
+        (("glyphs", "--model", "vgg"), "model: 'vgg' is none of conv4, resnet12"),
+        (("glyphs", "--model", "nowhere:net"), "model: nowhere:net cannot be imported"),
+        (("cifar-fs", "--data-dir", "empty"), "data set 'cifar-fs': not in"),
+        (("preset", "table9"), "preset: 'table9' is none of"),
+    ],
+)
+def test_bad_input_is_one_line_that_names_the_option_and_exit_code_2(tmp_path, arguments, message):
+    done = pathaware("train", *arguments, "--out", str(tmp_path / "run"), cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_runs_folder_is_refused_and_left_alone(run):
+    before = {path.name: path.stat().st_mtime_ns for path in run.iterdir()}
+    done = pathaware("train", "sine", *SMALL, "--out", str(run), cwd=run.parent)
+    assert done.returncode == 2
+    assert done.stderr == f"error: --out: {run} holds another run; name a new folder or remove it\n"
+    assert {path.name: path.stat().st_mtime_ns for path in run.iterdir()} == before
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "run"):
+        done = pathaware("train", "sine", *SMALL, "--out", str(place), cwd=tmp_path)
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: --out: ")
+        assert done.stderr.count("\n") == 1
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    for command in ("evaluate", "plot"):
+        done = pathaware(command, str(tmp_path), cwd=tmp_path)
+        assert done.returncode == 2
+        assert "is no run folder" in done.stderr
+
+
+def test_the_demo_writes_one_report_that_needs_nothing_else(tmp_path):
+    done = pathaware("demo", "--out", "demo", "--scale", "0.004", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "demo" / "report.html").read_text()
+    assert "0.41 ± 0.04" in page
+    assert page.count("data:image/svg+xml;base64,") == 7
+    assert "http" not in page.replace("http://www.w3.org", "")
+
+
+def test_importing_the_package_adds_little_to_importing_torch():
+    """Best of several, alternating, since machines are noisy."""
+
+    def seconds(module: str) -> float:
+        code = f"import time; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
+        return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout)
+
+    times = [(seconds("torch"), seconds("pathaware")) for _ in range(4)]
+    assert min(t[1] for t in times) < 1.5 * min(t[0] for t in times)

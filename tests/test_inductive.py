@@ -1,0 +1,43 @@
+"""Predictions that depend on the support set and on nothing else."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pathaware import GradientDescent, MetaLearner
+from tests.conftest import distance, small_problem
+
+EXECUTIONS = ("loop", "vmap", "batched")
+
+
+def adapted(execution: str = "auto"):
+    model, loss, episodes = small_problem("conv")
+    learner = MetaLearner(model, GradientDescent(model, 2, rate=0.1), loss, execution=execution)
+    return learner, learner.path(episodes.support_x, episodes.support_y).end, episodes
+
+
+@pytest.mark.parametrize("execution", EXECUTIONS)
+def test_an_inductive_answer_does_not_depend_on_the_other_questions(execution):
+    learner, end, episodes = adapted(execution)
+    together = learner.predict(end, episodes.query_x, episodes.support_x)
+    alone = learner.predict(end, episodes.query_x[:, :1], episodes.support_x)
+    assert distance(alone, together[:, :1]) < 1e-12
+    transductive = learner.predict(end, episodes.query_x)
+    assert distance(learner.predict(end, episodes.query_x[:, :5]), transductive[:, :5]) > 1e-3
+
+
+def test_all_executions_give_the_same_inductive_answers():
+    answers = []
+    for execution in EXECUTIONS:
+        torch.manual_seed(0)
+        learner, end, episodes = adapted(execution)
+        answers.append(learner.predict(end, episodes.query_x, episodes.support_x))
+    assert distance(answers[1], answers[0]) < 1e-12
+    assert distance(answers[2], answers[0]) < 1e-12
+
+
+def test_on_the_support_set_itself_both_ways_agree():
+    learner, end, episodes = adapted()
+    x = episodes.support_x
+    assert distance(learner.predict(end, x, x), learner.predict(end, x)) < 1e-10

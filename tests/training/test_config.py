@@ -1,0 +1,98 @@
+"""Settings: defaults of the paper, round trips, and errors that name what is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from pathaware import UsageError
+from pathaware.methods import METHODS
+from pathaware.presets import load_preset, presets
+from pathaware.settings import fit
+from pathaware.training.config import Config, parse_setting
+
+
+def config(**tables) -> Config:
+    return Config.from_dict({"problem": {"name": "sine"}, "method": {"name": "pamela"}, **tables})
+
+
+def test_defaults_are_the_papers():
+    images = config(problem={"name": "classification", "data": "cifar-fs"})
+    assert (images.problem.ways, images.problem.shots, images.problem.queries) == (5, 5, 15)
+    assert (images.rule["steps"], images.rule["skip"], images.rule["rate"]) == (5, 2, 0.01)
+    assert (images.training.tasks, images.training.iterations, images.training.rate) == (4, 60_000, 1e-3)
+    assert config().problem.queries == 10
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("problem", ["sine", "classification"])
+def test_a_configuration_survives_its_toml_file(method, problem):
+    before = config(problem={"name": problem}, method={"name": method}, training={"seed": 7})
+    assert Config.from_toml(before.to_toml()) == before
+
+
+def test_a_setting_that_is_off_survives_too():
+    before = config(method={"name": "pamela", "skip": None})
+    assert Config.from_toml(before.to_toml()).rule["skip"] is None
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"problem": {"name": "sine", "shots": 0}}, "shots: 0 is not allowed; at least 1"),
+        ({"problem": {"name": "cosine"}}, "problem: 'cosine' is none of sine, classification"),
+        ({"problem": {"name": "sine", "waves": 3}}, r"waves: \[problem\] has no such setting"),
+        ({"problem": {}}, r"\[problem\]: it must say its name"),
+        ({"method": {"name": "mamel"}}, "method: 'mamel' is none of maml, .*pamela"),
+        ({"method": {"name": "maml", "skip": 2}}, "skip: maml has no such setting; it has steps, rate"),
+        ({"method": {"name": "pamela", "steps": "five"}}, "steps: 'five' is not allowed; a whole number"),
+        ({"method": {"name": "pamela", "q": "both"}}, "q: 'both' is not allowed; one of per-step, shared"),
+        ({"training": {"rate": 0.0}}, "rate: 0.0 is not allowed; a positive number"),
+        ({"training": {"iterations": True}}, "iterations: True is not allowed; a whole number"),
+        ({"training": {"clip": float("nan")}}, "clip: nan is not allowed; a finite number"),
+        ({"extra": {}}, r"\[extra\]: no such table"),
+    ],
+)
+def test_what_cannot_be_used_is_named(tables, message):
+    with pytest.raises(UsageError, match=message):
+        config(**tables)
+
+
+def test_settings_are_typed_as_their_owner_declares():
+    assert fit("rate", 1, float) == 1.0
+    assert fit("skip", None, int | None) is None
+    with pytest.raises(UsageError, match="skip: 'two' is not allowed; a whole number or none"):
+        fit("skip", "two", int | None)
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("method.skip=none", ("method", "skip", None)),
+        ("training.clip=0.5", ("training", "clip", 0.5)),
+        ("method.q=shared", ("method", "q", "shared")),
+        ("training.guard=false", ("training", "guard", False)),
+    ],
+)
+def test_settings_on_the_command_line(text, parsed):
+    assert parse_setting(text) == parsed
+
+
+@pytest.mark.parametrize("text", ["clip=1", "training.clip", "outer.clip=1", "training.=1"])
+def test_a_setting_of_another_form_is_refused(text):
+    with pytest.raises(UsageError, match=r"--set: .* is not of the form"):
+        parse_setting(text)
+
+
+def test_there_is_a_preset_for_every_row_that_our_methods_have_in_tables_1_and_2():
+    rows = [name for name in presets() if name.startswith("table")]
+    assert len(rows) == 22
+    for name in rows:
+        built = Config.from_dict(load_preset(name))
+        table, shots = name.split("-")[0], int(name[-5])
+        assert built.problem.shots == shots
+        assert name == f"{table}-{built.problem.data}-{built.method}-{shots}shot"
+
+
+def test_an_unknown_preset_is_refused_with_the_known_ones():
+    with pytest.raises(UsageError, match="preset: 'table9' is none of table1-"):
+        load_preset("table9")

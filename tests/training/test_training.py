@@ -1,0 +1,126 @@
+"""Training end to end, small."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from pathaware.errors import UsageError
+from pathaware.training.config import Config
+from pathaware.training.evaluation import evaluate
+from pathaware.training.run import Run
+from pathaware.training.session import train_or_open, train_run
+from pathaware.training.trainer import build, learning_rate, train
+
+
+def config(method: str = "pamela", problem: dict | None = None, **training) -> Config:
+    return Config.from_dict(
+        {
+            "problem": problem or {"name": "sine", "shots": 10, "points": 50},
+            "method": {"name": method},
+            "training": {"iterations": 150, **training},
+        }
+    )
+
+
+def error(settings: Config, learner) -> float:
+    return evaluate(learner, settings.problem, tasks=100).values[:, -1].mean().item()
+
+
+@pytest.fixture(autouse=True)
+def _single_precision():
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("method", ["maml", "fomaml", "reptile", "meta-sgd", "pamela"])
+def test_every_method_learns_to_adapt(method):
+    """Some hundred iterations bring the error after adaptation well below that of an untrained start."""
+    settings = config(method, rate=5e-3)
+    assert error(settings, train(settings)) < 0.75 * error(settings, build(settings))
+
+
+def test_the_same_seed_trains_the_same_parameters_bit_by_bit():
+    first, again, other = (train(config(iterations=20, seed=s)) for s in (0, 0, 1))
+    state = first.state_dict()
+    assert all(torch.equal(value, again.state_dict()[name]) for name, value in state.items())
+    assert not torch.equal(state["model.0.weight"], other.state_dict()["model.0.weight"])
+
+
+def test_evaluation_meets_the_same_tasks_whatever_was_drawn_before():
+    settings = config()
+    learner = build(settings)
+    torch.rand(7)
+    first = evaluate(learner, settings.problem, tasks=30).values
+    assert torch.equal(evaluate(learner, settings.problem, tasks=30).values, first)
+    assert not torch.equal(evaluate(learner, settings.problem, tasks=30, seed=1).values, first)
+
+
+def test_the_summary_counts_every_task():
+    settings = config()
+    result = evaluate(build(settings), settings.problem, tasks=30, batch=7)
+    summary = result.summary()
+    final = result.values[:, -1].double()
+    assert result.values.shape == (30, 6)
+    assert summary["tasks"] == 30
+    assert summary["mse"] == pytest.approx(final.mean().item())
+    assert summary["mse_max"] == pytest.approx(final.max().item())
+    assert summary["mse_ci95"] == pytest.approx(1.96 * final.std().item() / 30**0.5)
+    assert len(summary["mse_per_step"]) == 6
+
+
+def test_the_cosine_falls_from_the_rate_to_nothing():
+    training = config(iterations=100).training
+    rates = [learning_rate(training, i) for i in (0, 50, 99)]
+    assert rates[0] == training.rate
+    assert rates[1] == pytest.approx(training.rate / 2)
+    assert rates[2] < 1e-3 * training.rate
+
+
+def test_a_run_keeps_what_a_run_keeps(tmp_path):
+    settings = config(iterations=20)
+    run = train_run(settings, tmp_path / "run", quiet=True)
+    files = {path.name.split(".tfevents")[0] for path in run.folder.iterdir()}
+    assert files == {"config.toml", "metrics.jsonl", "checkpoint.safetensors", "events.out"}
+    rows = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["iteration"] == 20
+    reopened = Run.open(run.folder)
+    assert reopened.config == settings
+    assert reopened.finished
+    assert error(settings, reopened.load()) == error(settings, run.load())
+
+
+def test_a_finished_run_is_opened_not_trained_again(tmp_path):
+    first = train_or_open(config(iterations=5), tmp_path / "run", quiet=True)
+    stamp = (first.folder / "checkpoint.safetensors").stat().st_mtime_ns
+    train_or_open(config(iterations=5), tmp_path / "run", quiet=True)
+    assert (first.folder / "checkpoint.safetensors").stat().st_mtime_ns == stamp
+    with pytest.raises(UsageError, match=r"--out: .* holds another run"):
+        train_or_open(config(iterations=6), tmp_path / "run", quiet=True)
+
+
+def test_a_truncated_checkpoint_is_an_error_not_a_wrong_model(tmp_path):
+    run = train_run(config(iterations=2), tmp_path / "run", quiet=True)
+    path = run.folder / "checkpoint.safetensors"
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(UsageError, match=r"checkpoint\.safetensors cannot be read"):
+        run.load()
+
+
+def test_the_best_checkpoint_by_validation_is_the_one_kept(tmp_path, monkeypatch):
+    import pathaware.training.trainer as trainer
+
+    values = iter([0.5, 0.2, 0.9])
+    monkeypatch.setattr(trainer, "_validate", lambda config, learner: next(values))
+    settings = config(iterations=30, validate=10)
+    kept = train_run(settings, tmp_path / "run", quiet=True).load()
+    stopped = []
+
+    def note(progress, learner):
+        if progress.iteration == 20:
+            stopped.append({k: v.clone() for k, v in learner.state_dict().items()})
+
+    values = iter([0.5, 0.2, 0.9])
+    train(settings, note)
+    assert all(torch.equal(value, kept.state_dict()[name]) for name, value in stopped[0].items())
