@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-long lint types clean
+.PHONY: demo test test-long lint types tables clean
 
 # The stamp carries the install, so a second `make` starts at once; a changed dependency list reinstalls.
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -26,6 +26,10 @@ test: lint types
 
 test-long: $(VENV)/installed
 	$(BIN)/pytest -n 2
+
+# The README's tables come from the files in results/; a test fails when they differ.
+tables: $(VENV)/installed
+	$(BIN)/python -m pathaware.report.results_table README.md results
 
 clean:
 	rm -rf $(VENV) demo

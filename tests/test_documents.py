@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from pathaware.report.results_table import BEGIN, render, replaced
+
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = ("pathaware.layout", "pathaware.learner", "pathaware.settings")
@@ -38,3 +40,9 @@ def test_links_between_documents_lead_somewhere():
         for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
             if not target.startswith("http"):
                 assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+def test_the_readmes_tables_are_those_of_the_results():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert replaced(text, render(ROOT / "results")) == text, "run `make tables`"
+    assert BEGIN in text

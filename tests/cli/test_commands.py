@@ -92,6 +92,7 @@ def test_methods_lists_every_method(tmp_path):
         (("glyphs", "--model", "vgg"), "model: 'vgg' is none of conv4, resnet12"),
         (("glyphs", "--model", "nowhere:net"), "model: nowhere:net cannot be imported"),
         (("cifar-fs", "--data-dir", "empty"), "data set 'cifar-fs': not in"),
+        (("folder",), "--data: say which imported set to train on"),
         (("preset", "table9"), "preset: 'table9' is none of"),
     ],
 )

@@ -8,15 +8,13 @@ from typing import Annotated
 import typer
 
 Method = Annotated[str, typer.Option(help="See `pathaware methods`.")]
-Steps = Annotated[int | None, typer.Option(help="Inner steps; default: the method's own.")]
-Skip = Annotated[
-    str | None, typer.Option(help="PAMELA's interval w, from 1 to the number of steps, or none.")
-]
-Rate = Annotated[float | None, typer.Option(help="Inner rate, or where learned rates start.")]
-Iterations = Annotated[int | None, typer.Option(help="Meta-iterations.")]
-Tasks = Annotated[int | None, typer.Option(help="Tasks of a meta-iteration.")]
-Seed = Annotated[int | None, typer.Option(help="Seed of the start and of all tasks.")]
-Out = Annotated[Path | None, typer.Option(help="New folder for the run; default: runs/….")]
+Steps = Annotated[int | None, typer.Option(help="Inner steps [5; meta-sgd 1].")]
+Skip = Annotated[str | None, typer.Option(help="PAMELA's interval w, 1 to the number of steps, or none [2].")]
+Rate = Annotated[float | None, typer.Option(help="Inner rate, or where learned rates start [0.01].")]
+Iterations = Annotated[int | None, typer.Option(help="Meta-iterations [40000 for sine, 60000 for images].")]
+Tasks = Annotated[int | None, typer.Option(help="Tasks of a meta-iteration [25 waves, 4 of images].")]
+Seed = Annotated[int | None, typer.Option(help="Seed of the start and of all tasks [0].")]
+Out = Annotated[Path | None, typer.Option(help="New folder for the run; [runs/…].")]
 Setting = Annotated[
     list[str] | None,
     typer.Option("--set", help="Any other setting, as `method.q=shared` or `training.clip=1`."),

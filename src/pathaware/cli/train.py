@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from pathaware.cli.options import Iterations, Json, Method, Out, Rate, Seed, Setting, Skip, Steps, Tasks
+from pathaware.errors import UsageError
 
 app = typer.Typer(help="Meta-train a method on a problem.", no_args_is_help=True)
 
+FOLDER = "folder"
 SETS = ("miniimagenet", "cifar-fs", "fc100", "tieredimagenet", "omniglot", "glyphs")
 
-Shots = Annotated[int | None, typer.Option(help="Examples to adapt on: points of a wave, images of a class.")]
-Queries = Annotated[int | None, typer.Option(help="Examples for the meta-loss, likewise.")]
-Ways = Annotated[int | None, typer.Option(help="Classes of a task.")]
-Model = Annotated[str | None, typer.Option(help="conv4, resnet12, or package.module:function.")]
-Width = Annotated[int | None, typer.Option(help="Filters of the network's layers.")]
-Data = Annotated[str, typer.Option(help="Name of your imported data set; see `pathaware data import`.")]
+Shots = Annotated[int | None, typer.Option(help="Examples to adapt on: points [10], images of a class [5].")]
+Queries = Annotated[int | None, typer.Option(help="Examples for the meta-loss, likewise [10, 15].")]
+Ways = Annotated[int | None, typer.Option(help="Classes of a task [5].")]
+Model = Annotated[str | None, typer.Option(help="conv4, resnet12 or package.module:function [conv4].")]
+Width = Annotated[int | None, typer.Option(help="Filters of the network's layers [64].")]
+Data = Annotated[str | None, typer.Option(help="Another imported set; see `pathaware data list`.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where packed data sets are kept.")]
 
 
@@ -47,47 +48,8 @@ def sine(
     run_training(given(tables), setting, out, json)
 
 
-def classification(data: str) -> Callable[..., None]:
-    """The command that trains on one image set."""
-
-    def command(
-        method: Method = "pamela",
-        ways: Ways = None,
-        shots: Shots = None,
-        queries: Queries = None,
-        model: Model = None,
-        width: Width = None,
-        steps: Steps = None,
-        skip: Skip = None,
-        rate: Rate = None,
-        iterations: Iterations = None,
-        tasks: Tasks = None,
-        seed: Seed = None,
-        data_dir: DataDir = None,
-        out: Out = None,
-        setting: Setting = None,
-        json: Json = False,
-    ) -> None:
-        problem = {"ways": ways, "shots": shots, "queries": queries, "model_name": model, "width": width}
-        place = data_dir and str(data_dir)
-        tables: dict[str, dict[str, Any]] = {
-            "problem": {"name": "classification", "data": data, "data_dir": place, **problem},
-            "method": {"name": method, "steps": steps, "skip": skip, "rate": rate},
-            "training": {"iterations": iterations, "tasks": tasks, "seed": seed},
-        }
-        run_training(over_preset(data, given(tables)), setting, out, json)
-
-    command.__doc__ = f"Few-shot classification of {data} images."
-    return command
-
-
-for _name in SETS:
-    app.command(_name)(classification(_name))
-
-
-@app.command("folder")
-def folder(
-    data: Data,
+def images(
+    context: typer.Context,
     method: Method = "pamela",
     ways: Ways = None,
     shots: Shots = None,
@@ -100,16 +62,29 @@ def folder(
     iterations: Iterations = None,
     tasks: Tasks = None,
     seed: Seed = None,
+    data: Data = None,
     data_dir: DataDir = None,
     out: Out = None,
     setting: Setting = None,
     json: Json = False,
 ) -> None:
-    """Few-shot classification of your own images, once imported."""
-    classification(data)(
-        method, ways, shots, queries, model, width, steps, skip, rate, iterations, tasks, seed, data_dir,
-        out, setting, json,
-    )  # fmt: skip
+    """Few-shot classification; the command's name is that of the data set."""
+    named = str(context.info_name)
+    if named == FOLDER and data is None:
+        raise UsageError("--data: say which imported set to train on; `pathaware data list` shows them")
+    place = None if data_dir is None else str(data_dir)
+    problem = {"ways": ways, "shots": shots, "queries": queries, "model_name": model, "width": width}
+    tables: dict[str, dict[str, Any]] = {
+        "problem": {"name": "classification", "data": data or named, "data_dir": place, **problem},
+        "method": {"name": method, "steps": steps, "skip": skip, "rate": rate},
+        "training": {"iterations": iterations, "tasks": tasks, "seed": seed},
+    }
+    run_training(over_preset(named, given(tables)), setting, out, json)
+
+
+for _name in SETS:
+    app.command(_name, help=f"Few-shot classification on {_name}.")(images)
+app.command(FOLDER, help="Few-shot classification of your own images, once imported (--data).")(images)
 
 
 @app.command("preset")

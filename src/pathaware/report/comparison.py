@@ -41,13 +41,14 @@ def compare(runs: Sequence[Run], tasks: int) -> Comparison:
         )
     header = (
         "method",
-        f"{metric} before adapting",
-        f"{metric} after, {tasks:,} tasks",
+        f"{metric} before",
+        "after",
         "worst task",
-        "the paper",
-        "meta-iterations",
+        "paper",
+        "iterations",
     )
-    return Comparison(problem.label, header, rows, results.index((min if lower else max)(results)))
+    title = f"{problem.label}, {tasks:,} new tasks"
+    return Comparison(title, header, rows, results.index((min if lower else max)(results)))
 
 
 def printed(run: Run) -> str:

@@ -17,6 +17,8 @@ from pathaware.methods import method
 from pathaware.settings import at_least, fit
 from pathaware.training.problems import PROBLEMS, Problem
 
+_THREADS = torch.get_num_threads()  # PyTorch's own choice, before any run changed it
+
 
 @dataclass(frozen=True)
 class Training:
@@ -75,8 +77,7 @@ class Training:
 
     def apply(self) -> None:
         """Set what PyTorch keeps for the whole process."""
-        if self.threads:
-            torch.set_num_threads(self.threads)
+        torch.set_num_threads(self.threads or _THREADS)
         fast = self.precision == "tf32"
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = fast
         torch.backends.cudnn.benchmark = True  # shapes never change within a run
