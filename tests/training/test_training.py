@@ -57,6 +57,15 @@ def test_evaluation_meets_the_same_tasks_whatever_was_drawn_before():
     assert not torch.equal(evaluate(learner, settings.problem, tasks=30, seed=1).values, first)
 
 
+def test_a_shorter_evaluation_is_the_beginning_of_a_longer_one_in_any_batch():
+    settings = config()
+    learner = build(settings)
+    whole = evaluate(learner, settings.problem, tasks=130).values
+    for tasks, batch in ((130, 7), (30, 100), (101, 1)):
+        part = evaluate(learner, settings.problem, tasks=tasks, batch=batch).values
+        assert torch.allclose(part, whole[:tasks], rtol=1e-4)
+
+
 def test_the_summary_counts_every_task():
     settings = config()
     result = evaluate(build(settings), settings.problem, tasks=30, batch=7)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,9 @@ from torch import Tensor, nn
 from pathaware.losses import Loss
 from pathaware.settings import at_least
 from pathaware.tasks.episodes import TaskSource
+
+if TYPE_CHECKING:
+    from pathaware.datasets import ImageStore
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class Classification:
     name: ClassVar[str] = "classification"
     metric: ClassVar[Literal["mse", "accuracy"]] = "accuracy"
     evaluation_tasks: ClassVar[int] = 600
+    evaluation_batch: ClassVar[int] = 10  # of 84×84 images: about a gigabyte of activations
     training: ClassVar[Mapping[str, Any]] = {"validate": 1000}
 
     data: str = "glyphs"
@@ -52,10 +57,14 @@ class Classification:
     def loss(self) -> Loss:
         return F.cross_entropy
 
-    def _store(self) -> Any:
-        from pathaware.datasets import open_store
+    def _store(self) -> ImageStore:
+        from pathaware.datasets.location import store_folder
+        from pathaware.datasets.store import MANIFEST
 
-        return open_store(self.data, Path(self.data_dir) if self.data_dir else None)
+        directory = Path(self.data_dir) if self.data_dir else None
+        manifest = store_folder(self.data, directory) / MANIFEST
+        stamp = manifest.stat().st_mtime_ns if manifest.exists() else 0
+        return _opened(self.data, manifest.parent.parent, stamp)
 
     def model(self) -> nn.Module:
         from pathaware.models.by_name import build_model
@@ -74,3 +83,12 @@ class Classification:
 
     def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return (outputs.argmax(-1) == targets).double().mean(1)
+
+
+@lru_cache(maxsize=2)
+def _opened(name: str, directory: Path, stamp: int) -> ImageStore:
+    """Training, validation and test share one open store, and so one copy of it on a GPU. The stamp makes
+    a set that was imported again a different one."""
+    from pathaware.datasets import open_store
+
+    return open_store(name, directory)

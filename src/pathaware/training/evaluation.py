@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,10 @@ from pathaware.errors import UsageError
 from pathaware.learner import MetaLearner
 from pathaware.seeding import generator
 from pathaware.settings import at_least
+from pathaware.tasks.episodes import TaskSource
 from pathaware.training.problems import Problem
+
+BLOCK = 100
 
 
 @dataclass(frozen=True)
@@ -54,16 +58,17 @@ def evaluate(
     split: str = "test",
     tasks: int,
     seed: int = 0,
-    batch: int = 100,
+    batch: int | None = None,
     steps: int | None = None,
     extend: bool = False,
     inductive: bool = False,
 ) -> Evaluation:
     """Adapt to `tasks` new tasks and measure them after every step.
 
-    The tasks depend on the split and the seed only: every method and every run meets the same ones.
-    `inductive` normalises queries by the support set's statistics (see `MetaLearner.predict`), which
-    matters for networks with batch norm only.
+    The tasks depend on the split and the seed only: every method and every run meets the same ones, and
+    the first hundred of six hundred are the hundred of a shorter evaluation. `batch` tasks run side by
+    side, by default as many as the problem thinks fit for memory. `inductive` normalises queries by the
+    support set's statistics (see `MetaLearner.predict`), which matters with batch norm only.
     """
     reference = next(learner.parameters())
     if split not in ("train", "val", "test"):
@@ -71,9 +76,8 @@ def evaluate(
     at_least(1, tasks=tasks)
     source = problem.tasks(split, reference.device, reference.dtype)
     values, strayed = [], []
-    for first in range(0, tasks, batch):
-        count = min(batch, tasks - first)
-        episodes = source.sample(count, generator(seed, "evaluate", split, first))
+    for plan in _plans(source, split, seed, tasks, batch or problem.evaluation_batch):
+        episodes = source.gather(plan)
         path = learner.path(episodes.support_x, episodes.support_y, steps=steps, extend=extend)
         known = episodes.support_x if inductive else None
         outputs = [
@@ -81,6 +85,15 @@ def evaluate(
         ]
         measured = [problem.measure(output, episodes.query_y) for output in outputs]
         values.append(torch.stack(measured, dim=1).cpu())
-        strayed.append(path.strayed().cpu() if learner.guard else torch.zeros(count))
+        strayed.append(path.strayed().cpu() if learner.guard else torch.zeros(len(episodes)))
     share = torch.cat(strayed).double().mean().item()
     return Evaluation(problem.metric, torch.cat(values), share, split, not inductive)
+
+
+def _plans(source: TaskSource, split: str, seed: int, tasks: int, batch: int) -> Iterator[Any]:
+    """Tasks are drawn in blocks of one size, whatever the batch they run in."""
+    for first in range(0, tasks, BLOCK):
+        plan = source.draw(BLOCK, generator(seed, "evaluate", split, first))
+        count = min(BLOCK, tasks - first)
+        for start in range(0, count, batch):
+            yield plan[start : min(start + batch, count)]

@@ -24,6 +24,8 @@ class Problem(Protocol):
 
     evaluation_tasks: ClassVar[int]
     """How many new tasks the paper judges on."""
+    evaluation_batch: ClassVar[int]
+    """How many of them run side by side."""
 
     @property
     def label(self) -> str:

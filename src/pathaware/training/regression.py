@@ -24,6 +24,7 @@ class Sine:
     name: ClassVar[str] = "sine"
     metric: ClassVar[Literal["mse", "accuracy"]] = "mse"
     evaluation_tasks: ClassVar[int] = 1000
+    evaluation_batch: ClassVar[int] = 100
     training: ClassVar[Mapping[str, Any]] = {
         "iterations": 40_000,
         "tasks": 25,
