@@ -23,13 +23,16 @@ def print_evaluation(run: Run, evaluation: Evaluation, *, json: bool) -> None:
     table.add_row(metric, *(f"{value:.4f}" for value in summary[f"{metric}_per_step"]))
     console = Console()
     console.print(table)
-    console.print(headline(summary, metric), highlight=False)
+    console.print(headline(summary, metric), highlight=False, soft_wrap=True)
 
 
 def headline(summary: dict[str, Any], metric: str) -> str:
-    extreme = "max" if metric == "mse" else "min"
-    return (
-        f"{metric} {summary[metric]:.4f} ± {summary[f'{metric}_ci95']:.4f} over {summary['tasks']} tasks, "
-        f"worst task {summary[f'{metric}_{extreme}']:.3g}, "
-        f"{100 * summary['strayed']:.2f} % of tasks put back by the guard"
+    """The result in a sentence, with what it depends on."""
+    worst = summary[f"{metric}_{'max' if metric == 'mse' else 'min'}"]
+    text = f"{metric} {summary[metric]:.4f} ± {summary[f'{metric}_ci95']:.4f} over {summary['tasks']} "
+    text += (
+        f"{summary['split']} tasks, worst {worst:.3g}, {100 * summary['strayed']:.2f} % put back by the guard"
     )
+    if metric == "accuracy":
+        text += ", transductive" if summary["transductive"] else ", inductive"
+    return text

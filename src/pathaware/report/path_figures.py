@@ -19,7 +19,7 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 @torch.no_grad()
-def fitted_curves(runs: Sequence[Trained], seed: int = 3) -> Figure:
+def fitted_curves(runs: Sequence[Trained], seed: int = 10) -> Figure:
     """Fig. 4. Left: what each method makes of the same few points. Right: the first one, step by step."""
     shown, learner = runs[0]
     source = shown.config.problem.tasks("test", "cpu", torch.float32)
