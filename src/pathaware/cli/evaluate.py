@@ -23,6 +23,7 @@ def evaluate(
     record: Annotated[
         Path | None, typer.Option(help="Also write the result with all that made it to this JSON file.")
     ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Adapt to new tasks and measure after every inner step."""
@@ -32,7 +33,7 @@ def evaluate(
     from pathaware.training.run import Run
 
     opened = Run.open(run)
-    learner = opened.load()
+    learner = opened.load(device)
     problem = opened.config.problem
     result = measure(
         learner,

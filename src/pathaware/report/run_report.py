@@ -18,7 +18,7 @@ def write_report(path: Path, title: str, groups: Sequence[tuple[Comparison, Sequ
     """One part for each group of runs on the same problem."""
     sections = []
     for results, runs in groups:
-        drawn = figures([(run, run.load()) for run in runs])
+        drawn = figures([(run, run.load("cpu")) for run in runs])
         sections += [
             html.section(results.title, html.table(results.header, results.rows, results.best)),
             *(html.figure(data_uri(figure), caption) for _, caption, figure in drawn),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,15 +75,15 @@ class Run:
         save_file(state, draft)
         os.replace(draft, self.folder / CHECKPOINT)
 
-    def load(self) -> MetaLearner:
-        """The trained learner, ready to adapt."""
+    def load(self, device: str = "auto") -> MetaLearner:
+        """The trained learner, ready to adapt; on this machine's device, whatever it was trained on."""
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
         path = self.folder / CHECKPOINT
         if not path.exists():
             raise UsageError(f"RUN: {self.folder} has no {CHECKPOINT}; it was stopped before it was trained")
-        learner = build(self.config)
+        learner = build(self.config, replace(self.config.training, device=device).torch_device)
         try:
             learner.load_state_dict(load_file(path))
         except (SafetensorError, RuntimeError) as error:

@@ -41,7 +41,7 @@ def train_run(config: Config, folder: Path, *, quiet: bool = False) -> Run:
             run.append(progress)
             for name, value in asdict(progress).items():
                 if name not in ("iteration", "seconds") and value is not None:
-                    board.add_scalar(f"train/{name}", value, progress.iteration, progress.seconds)
+                    board.add_scalar(f"train/{name}", value, progress.iteration)
             display.show(progress)
             value = progress.validation
             if value is not None and (best is None or better(value, best) == value):
