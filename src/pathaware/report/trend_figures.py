@@ -57,7 +57,7 @@ def _heat_map(
         red, green, blue, _ = image.to_rgba(value.numpy())
         light = 0.3 * red + 0.59 * green + 0.11 * blue
         axes.text(
-            column, row, f"{value:.2g}", ha="center", va="center", size=8, color="k" if light > 0.5 else "w"
+            column, row, f"{value:.3f}", ha="center", va="center", size=8, color="k" if light > 0.5 else "w"
         )
     axes.figure.colorbar(image, ax=axes, shrink=0.85)
 
