@@ -36,8 +36,7 @@ def sine_table(found: list[dict[str, Any]]) -> list[str]:
             f"| {shots} | {method} | {record['config']['training']['seed']} "
             f"| {result['mse']:.4f} ± {result['mse_ci95']:.4f} | {result['mse_max']:.1f} "
             f"| {100 * result['strayed']:.2f} % | {paper[0]:.2f} ± {paper[1]:.2f} "
-            f"| {record['config']['training']['iterations']:,} iterations, "
-            f"{record['training_seconds'] / 60:.1f} min |"
+            f"| {record['config']['training']['iterations']:,} iterations |"
         )
     return lines
 
