@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from pathaware.layout import Layout
 from pathaware.settings import at_least
 
 
-class Rule(nn.Module):
+class Rule(nn.Module, ABC):
     """One step of adaptation. Its learned coefficients Φ are ordinary parameters of this module.
 
     `layout` says which parameters of the network adapt and where they lie in the flat vector; `steps`
@@ -23,10 +24,10 @@ class Rule(nn.Module):
         self.layout = network if isinstance(network, Layout) else Layout.of(network)
         self.steps = steps
 
+    @abstractmethod
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
         """θⱼ₊₁ from `points` = [θ₀ … θⱼ] and the gradient of the support loss at θⱼ, all `[T, D]`.
 
         A `j` of `steps` or more comes only when somebody asked for more steps than the rule was
         trained for; the coefficients of the last trained step are used again then.
         """
-        raise NotImplementedError
