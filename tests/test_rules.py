@@ -41,6 +41,24 @@ def test_the_closed_expansion_of_section_3_2_holds(skip):
     assert distance(path.points[j + 1], expected.detach()) < 1e-14
 
 
+@pytest.mark.parametrize("skip", [1, 2, 3, 4])
+def test_every_step_of_a_path_follows_the_papers_update(skip):
+    """Algorithm 1 written out for each j, later skips included: they start at θⱼ₋w, not at θ₀."""
+    model, loss, episodes = small_problem("mlp")
+    learner = scatter(MetaLearner(model, Pamela(model, 5, skip=skip), loss, guard=False))
+    rule, points = learner.rule, learner.path(episodes.support_x, episodes.support_y).points
+    used = 0
+    for j in range(5):
+        _, slope = learner.gradient(points[j], episodes.support_x, episodes.support_y)
+        expected = points[j] - rule.spread_q(rule.q[j]) * slope
+        if j % skip == 0 and j >= skip:
+            p = rule.spread_p(rule.p[used])
+            expected = (1 - p) * expected + p * points[j - skip]
+            used += 1
+        assert distance(points[j + 1], expected) < 1e-14
+    assert used == len(rule.p)
+
+
 @pytest.mark.parametrize(
     ("steps", "skip", "skips"),
     [(5, 1, [1, 2, 3, 4]), (5, 2, [2, 4]), (5, 3, [3]), (5, 4, [4]), (5, 5, []), (5, None, [])],
