@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import Function
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from pathaware.errors import UsageError
@@ -143,17 +144,49 @@ class Layout:
 
 
 class Spread(nn.Module):
-    """Lays coefficients `[…, groups]` out over the flat vector `[…, D]`."""
+    """Lays coefficients `[…, groups]` out over the flat vector `[…, D]`; differentiable without leading axes."""
 
     index: Tensor
+    order: Tensor
+    sizes: Tensor
 
     def __init__(self, layout: Layout, granularity: Granularity) -> None:
         super().__init__()
         index, self.groups = layout.index(granularity)
         self.identity = self.groups == len(layout)
         self.register_buffer("index", index, persistent=False)
+        self.register_buffer("order", index.argsort(stable=True), persistent=False)
+        self.register_buffer("sizes", index.bincount(minlength=self.groups), persistent=False)
 
     def forward(self, coefficients: Tensor) -> Tensor:
         if self.identity:
             return coefficients
-        return coefficients.index_select(-1, self.index)
+        spread: Tensor = _Spread.apply(coefficients, self)
+        return spread
+
+
+class _Spread(Function):
+    """Its derivative adds up group by group: PyTorch's own adds with atomics, slowly and in any order."""
+
+    @staticmethod
+    def forward(ctx: Any, coefficients: Tensor, spread: Spread) -> Tensor:
+        ctx.spread = spread
+        return coefficients.index_select(-1, spread.index)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _GroupSums.apply(gradient, ctx.spread), None
+
+
+class _GroupSums(Function):
+    """The derivative of `_Spread`, whose derivative is `_Spread`."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, spread: Spread) -> Tensor:
+        ctx.spread = spread
+        ordered = gradient.index_select(0, spread.order)
+        return torch.segment_reduce(ordered, "sum", lengths=spread.sizes, unsafe=True)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _Spread.apply(gradient, ctx.spread), None

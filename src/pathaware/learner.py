@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from pathaware.batched import kernels
 from pathaware.errors import UsageError
 from pathaware.execution import ExecutionName, select_execution
 from pathaware.inductive import FirstExamplesStatistics
@@ -113,7 +114,7 @@ class MetaLearner(nn.Module):
         if support_x is None:
             return self.execution.forward(point, x)
         count = support_x.shape[1]
-        with FirstExamplesStatistics(count):
+        with kernels.switched_off(), FirstExamplesStatistics(count):
             return self.execution.forward(point, torch.cat([support_x, x], dim=1))[:, count:]
 
     def losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ def linear(module: nn.Linear, p: Parameters, x: Activations) -> Activations:
     weight = p["weight"].transpose(1, 2)
     flat = rows if rows.ndim == 3 else rows.flatten(1, -2)
     out = torch.baddbmm(p["bias"].unsqueeze(1), flat, weight) if "bias" in p else torch.bmm(flat, weight)
-    return Activations(out if rows.ndim == 3 else out.unflatten(1, rows.shape[1:-1]), x.tasks)
+    return x.rows().map(out if rows.ndim == 3 else out.unflatten(1, rows.shape[1:-1]))
 
 
 @batched(nn.Conv2d)
@@ -82,7 +82,7 @@ def batch_norm1d(module: nn.BatchNorm1d, p: Parameters, x: Activations) -> Activ
     if rows.ndim != 3:
         raise ValueError(f"BatchNorm1d runs batched on [tasks, N, F] only, got {tuple(rows.shape)}")
     out = _batch_norm(module, p, rows.transpose(0, 1).flatten(1))
-    return Activations(out.unflatten(1, (x.tasks, -1)).transpose(0, 1), x.tasks)
+    return x.rows().map(out.unflatten(1, (x.tasks, -1)).transpose(0, 1))
 
 
 def _batch_norm(module: nn.BatchNorm1d | nn.BatchNorm2d, p: Parameters, data: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ def layer_norm(module: nn.LayerNorm, p: Parameters, x: Activations) -> Activatio
     for name, join in (("weight", torch.mul), ("bias", torch.add)):
         if name in p:
             out = join(out, p[name].view(shape))
-    return Activations(out, x.tasks)
+    return x.rows().map(out)
 
 
 @batched(nn.Flatten)

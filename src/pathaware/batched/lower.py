@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from pathaware.batched.layers import LAYERS, check
+from pathaware.batched import blocks, kernels
+from pathaware.batched.layers import LAYERS, Parameters, check
 from pathaware.batched.value import Activations, NotLowerable
 from pathaware.layout import Layout
 
@@ -53,12 +54,13 @@ def lower(model: nn.Module, layout: Layout) -> Callable[[Tensor, Tensor], Tensor
 
 
 class _Lowered:
-    """Interprets the traced graph with batched layers."""
+    """Interprets the traced graph with batched layers, or, where kernels can, whole blocks of layers."""
 
     def __init__(self, graph: fx.Graph, modules: dict[str, nn.Module], layout: Layout) -> None:
         self.nodes = list(graph.nodes)
         self.modules = modules
         self.layout = layout
+        self.blocks, self.inside = blocks.find(self.nodes, modules)
         adapted = {entry.name for entry in layout.entries}
         self.shared = {
             f"{prefix}.{name}": parameter
@@ -76,10 +78,21 @@ class _Lowered:
         parameters = self.layout.views(point)
         for name, value in self.shared.items():
             parameters[name] = value.expand(tasks, *value.shape)
+
+        def own(prefix: str) -> Parameters:
+            return {name: parameters[full] for name, full in self.names[prefix].items()}
+
+        fused = bool(self.blocks) and kernels.usable(point) and not inputs.requires_grad
         values: dict[fx.Node, Any] = {}
         for node in self.nodes:
             if node.op == "placeholder":
-                values[node] = Activations(inputs, tasks)
+                values[node] = Activations(inputs, tasks, dtype=point.dtype)
+                continue
+            if fused and node in self.inside:
+                continue
+            if fused and node in self.blocks:
+                block = self.blocks[node]
+                values[node] = block(own(block.convolution), own(block.norm), values[block.reads])
                 continue
             arguments = fx.node.map_arg(node.args, values.__getitem__)
             if node.op == "output":
@@ -87,8 +100,7 @@ class _Lowered:
                 return result.rows().data
             if node.op == "call_module":
                 module = self.modules[str(node.target)]
-                own = {name: parameters[full] for name, full in self.names[str(node.target)].items()}
-                values[node] = LAYERS[type(module)](module, own, arguments[0])
+                values[node] = LAYERS[type(module)](module, own(str(node.target)), arguments[0])
             else:
                 values[node] = _function(node)(*arguments, **node.kwargs)
         raise AssertionError("a traced graph ends in its output")
@@ -121,6 +133,6 @@ def _is_full_flatten(node: fx.Node) -> bool:
 
 
 def _add(x: Activations, y: Activations) -> Activations:
-    if x.grouped != y.grouped:
+    if x.layout != y.layout:
         x, y = x.rows(), y.rows()
     return x.map(x.data + y.data)

@@ -18,6 +18,7 @@ from pathaware.settings import at_least, fit
 from pathaware.training.problems import PROBLEMS, Problem
 
 _THREADS = torch.get_num_threads()  # PyTorch's own choice, before any run changed it
+_PRECISIONS = {"fp32": "highest", "tf32": "high", "bf16": "medium"}  # in PyTorch's own words
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Training:
     - `validate`: iterations between validations, 0 for none; the best checkpoint is the one kept.
     - `chunk`: tasks that run side by side, 0 for all; `checkpoint`: recompute inner steps instead of
       keeping them. Both save memory and change no number.
+    - `precision` on CUDA: `fp32`, `tf32` for products on the tensor cores, `bf16` to also keep activations
+      of convolution blocks in bfloat16. Parameters and their gradients are float32 in all three.
     - `device`: `auto`, `cpu`, `cuda` or `cuda:1`; `threads` 0 leaves the choice to PyTorch; `graph` records
       the meta-iteration in a CUDA graph.
     """
@@ -45,7 +48,7 @@ class Training:
     execution: ExecutionName = "auto"
     chunk: int = 0
     checkpoint: bool = False
-    precision: Literal["fp32", "tf32"] = "tf32"
+    precision: Literal["fp32", "tf32", "bf16"] = "tf32"
     dtype: Literal["float32", "float64"] = "float32"
     device: str = "auto"
     threads: int = 0
@@ -78,8 +81,8 @@ class Training:
     def apply(self) -> None:
         """Set what PyTorch keeps for the whole process."""
         torch.set_num_threads(self.threads or _THREADS)
-        fast = self.precision == "tf32"
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = fast
+        torch.set_float32_matmul_precision(_PRECISIONS[self.precision])
+        torch.backends.cudnn.allow_tf32 = self.precision != "fp32"
         torch.backends.cudnn.benchmark = True  # shapes never change within a run
 
 
