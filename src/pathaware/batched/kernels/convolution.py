@@ -8,11 +8,15 @@ exchanged, so with `weight_gradient` this is all that any order of derivative ne
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from pathaware.batched.kernels.launch import accumulator, blocks, dot_precision, empty
+
+_CACHE = ".ca"
+
 
 class Packed:
     """Filters `[T, O, I, 3, 3]` in the two orders that `convolve` reads: `[T, 9, O, I]`, and, for the
@@ -41,7 +45,7 @@ def convolve(
     outputs = filters.shape[2]
     y = empty(x, tasks, images, height, width, outputs)
     pixels = images * height * width
-    rows, warps, stages = _shape(pixels * tasks, outputs)
+    rows, warps, stages = _shape(pixels * tasks, x.dtype == torch.bfloat16)
     tiles = blocks(pixels, rows)
     partial = empty(filters, tasks, 2, outputs, tiles, dtype=accumulator(x)[0]) if stats else y
     _convolve[(tiles, tasks)](
@@ -62,18 +66,19 @@ def convolve(
         STATS=stats,
         PRECISION=dot_precision(x),
         ACC=accumulator(x)[1],
+        CACHE=_CACHE,
         num_warps=warps,
         num_stages=stages,
     )
     return y, join_moments(partial, pixels, rows) if stats else None
 
 
-def _shape(pixels: int, outputs: int) -> tuple[int, int, int]:
+def _shape(pixels: int, brief: bool) -> tuple[int, int, int]:
     """Pixels, warps and pipeline stages of a program: large tiles read the filters less often, small ones
     keep all multiprocessors busy where there are few pixels."""
     if pixels >= 64_000:
-        return 128, 8, 2
-    return (64, 4, 3) if pixels >= 8_000 else (32, 4, 4)
+        return (128, 8, 3) if brief else (128, 8, 2)
+    return (64, 4, 3) if pixels >= 16_000 else (64, 8, 3)
 
 
 def join_moments(partial: Tensor, pixels: int, rows: int) -> Tensor:
@@ -116,6 +121,7 @@ def _convolve(
     STATS: tl.constexpr,
     PRECISION: tl.constexpr,
     ACC: tl.constexpr,
+    CACHE: tl.constexpr,
 ):
     tile = tl.program_id(0)
     task = tl.program_id(1).to(tl.int64)
@@ -143,7 +149,7 @@ def _convolve(
                 (row + down >= 0) & (row + down < height) & (column + right >= 0) & (column + right < width)
             )
             at = (m + down * width + right) * INPUTS + first
-            a = tl.load(source + at[:, None] + k[None, :], mask=(inside & valid)[:, None], other=0.0, cache_modifier=".ca")
+            a = tl.load(source + at[:, None] + k[None, :], mask=(inside & valid)[:, None], other=0.0, cache_modifier=CACHE)
             b = tl.load(weights + (tap * OUTPUTS + o)[:, None] * INPUTS + first + k[None, :])
             total = tl.dot(a, tl.trans(b), total, input_precision=PRECISION, out_dtype=ACC)
     out = y + task * pixels * OUTPUTS + m[:, None] * OUTPUTS + o[None, :]

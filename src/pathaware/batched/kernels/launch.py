@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import triton
 import triton.language as tl
 from torch import Tensor
 
@@ -26,3 +27,24 @@ def dot_precision(data: Tensor) -> str:
     TF32 products, which gives float32's accuracy at a third of the speed."""
     fast = data.is_cuda and data.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
     return "tf32" if fast else "tf32x3" if data.dtype == torch.float32 else "ieee"
+
+
+def joined(partial: Tensor) -> Tensor:
+    """Sums `[T, parts, K, C]` over its parts, always in the same order: `[T, K, C]`."""
+    tasks, parts, *rest = partial.shape
+    if parts == 1:
+        return partial.squeeze(1)
+    total = empty(partial, tasks, *rest)
+    size, block = total[0].numel(), 32
+    _join[(blocks(size, block), tasks)](partial, total, parts, size, PARTS=triton.next_power_of_2(parts), BLOCK=block)
+    return total
+
+
+@triton.jit
+def _join(partial, total, parts, size, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    task = tl.program_id(1)
+    e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    p = tl.arange(0, PARTS)
+    at = partial + (task * parts + p)[:, None] * size + e[None, :]
+    values = tl.load(at, mask=(p < parts)[:, None] & (e < size)[None, :], other=0.0)
+    tl.store(total + task * size + e, tl.sum(values, 0), mask=e < size)

@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pathaware.batched.kernels.launch import accumulator, blocks, empty
+from pathaware.batched.kernels.launch import accumulator, blocks, empty, joined
 
 _PARTS = 528
 """Into how many parts a sum is split: four programs for each multiprocessor of an H200."""
@@ -62,15 +62,15 @@ def first_sums(gz: Tensor, peaks: Tensor, gamma: Tensor, beta: Tensor) -> Tensor
     """A and B, `[T, 2, C]`: they need only what was pooled."""
     tasks, images, height, width, channels = gz.shape
     windows = images * height * width
-    block = _windows(channels)
-    parts = min(_PARTS // tasks + 1, blocks(windows, block))
+    block = 4 * _windows(channels)
+    parts = min(_PARTS // tasks + 1, blocks(windows, 4 * block))
     dtype, acc = accumulator(gz)
     partial = empty(gz, tasks, parts, 2, channels, dtype=dtype)
     _sum_first[(parts, tasks)](
         gz, peaks, gamma, beta, partial, gamma.stride(0), beta.stride(0), windows,
-        C=channels, BLOCK=block, ACC=acc,
+        C=channels, BLOCK=block, ACC=acc, num_warps=8,
     )  # fmt: skip
-    return partial.sum(1)
+    return joined(partial)
 
 
 def pull_back_again(
@@ -81,7 +81,7 @@ def pull_back_again(
     tasks, images, height, width, channels = y.shape
     cells = images * blocks(height, 2) * blocks(width, 2)
     block = _windows(channels)
-    parts = min(_PARTS // tasks + 1, blocks(cells, block))
+    parts = min(_PARTS // tasks + 1, blocks(cells, 2 * block))
     dtype, acc = accumulator(y)
     partial = empty(y, tasks, parts, 3, channels, dtype=dtype)
     _sum_second[(parts, tasks)](
@@ -90,7 +90,7 @@ def pull_back_again(
     )  # fmt: skip
     ggz, gy, ggamma = empty(gz, *gz.shape), empty(y, *y.shape), empty(y, tasks, channels, dtype=dtype)
     _pull_back_again[(blocks(cells, block), tasks)](
-        u, c, b, gz, y, moments, sums, partial.sum(1), gamma, beta, ggz, gy, ggamma, c.stride(0), b.stride(0),
+        u, c, b, gz, y, moments, sums, joined(partial), gamma, beta, ggz, gy, ggamma, c.stride(0), b.stride(0),
         gamma.stride(0), beta.stride(0), cells, images, height, width, eps, C=channels, BLOCK=block, ACC=acc,
     )  # fmt: skip
     return ggz, gy, ggamma

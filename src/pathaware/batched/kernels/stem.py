@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pathaware.batched.kernels.convolution import join_moments, store_moments
-from pathaware.batched.kernels.launch import accumulator, blocks, dot_precision, empty
+from pathaware.batched.kernels.launch import accumulator, blocks, dot_precision, empty, joined
 from pathaware.batched.kernels.normalisation import (
     cells_of,
     channel_values,
@@ -31,10 +31,10 @@ from pathaware.batched.kernels.normalisation import (
     second_coefficients,
 )
 
-_PARTS = 528
-"""Into how many parts sums are split: four programs for each multiprocessor of an H200."""
+_PARTS = 1056
+"""Into how many parts sums are split: eight programs for each multiprocessor of an H200."""
 
-_BLOCK = 32
+_BLOCK = 16
 """Windows that a program works on at once."""
 
 _WARPS = 4
@@ -121,7 +121,7 @@ def pull_back(
         gz, images.padded, weight, moments, gamma, beta, sums, filters, weight.stride(0), gamma.stride(0),
         beta.stride(0), images.cells, *images.sizes(), eps, C=outputs, BLOCK=_BLOCK, **images.settings(),
     )  # fmt: skip
-    return filters.sum(1), sums
+    return joined(filters), sums
 
 
 def pull_back_again(
@@ -142,10 +142,10 @@ def pull_back_again(
     ggz, ggamma = empty(gz, *gz.shape), empty(weight, tasks, outputs, dtype=dtype)
     filters = empty(weight, tasks, parts, *weight.shape[1:], dtype=dtype)
     _stem_pull_back_again[(parts, tasks)](
-        gz, images.padded, weight, v, c, b, moments, sums, partial.sum(1), gamma, beta, ggz, filters, ggamma,
+        gz, images.padded, weight, v, c, b, moments, sums, joined(partial), gamma, beta, ggz, filters, ggamma,
         *strides, c.stride(0), b.stride(0), images.cells, *images.sizes(), eps, **common,
     )  # fmt: skip
-    return ggz, filters.sum(1), ggamma
+    return ggz, joined(filters), ggamma
 
 
 @triton.jit

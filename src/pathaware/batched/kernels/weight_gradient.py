@@ -3,7 +3,7 @@
     gw[t, o, i, tap] = Σ_m  g[t, m, o]  x[t, m + tap, i]
 
 Both factors have the summed axis m outside, an order in which the tensor cores read 16-bit numbers only. Float32
-is therefore cut in pieces of bfloat16: two give 16 bits, more than TF32 has, three give all of float32's.
+is therefore first cut in pieces of bfloat16: two hold 16 bits, more than TF32's 11; three hold all 24 of float32.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from torch import Tensor
 
 from pathaware.batched.kernels.launch import accumulator, blocks, dot_precision, empty
 
-_PROGRAMS = 396
-"""Into how many programs the sum over pixels is split: three for each multiprocessor of an H200."""
+_PROGRAMS = 264
+"""Into how many programs the sum over pixels is split: two for each multiprocessor of an H200."""
+
+
+_PIECE = torch.bfloat16
 
 
 def weight_gradient(x: Tensor, g: Tensor) -> Tensor:
@@ -24,16 +27,17 @@ def weight_gradient(x: Tensor, g: Tensor) -> Tensor:
     tasks, images, height, width, inputs = x.shape
     outputs = g.shape[-1]
     pixels = images * height * width
-    taps = 3 if outputs * inputs <= 64 * 64 else 1
-    depth = 64
+    pieces = _pieces(x)
+    taps, depth, warps, stages = _shape(outputs * inputs, pixels * tasks, pieces)
     chunks = blocks(pixels, depth)
     splits = max(1, min(_PROGRAMS * taps // (9 * tasks), chunks))
     share = blocks(chunks, splits) * depth
     splits = blocks(pixels, share)
-    partial = empty(x, tasks, splits, 9, outputs, inputs, dtype=accumulator(x)[0])
+    dtype, acc = accumulator(x)
+    partial = empty(x, tasks, splits, 9, outputs, inputs, dtype=dtype)
     _weight_gradient[(9 // taps, splits, tasks)](
-        x,
-        g,
+        _cut(x, pieces),
+        _cut(g, pieces),
         partial,
         pixels,
         height,
@@ -43,10 +47,10 @@ def weight_gradient(x: Tensor, g: Tensor) -> Tensor:
         OUTPUTS=outputs,
         DEPTH=depth,
         TAPS=taps,
-        PIECES=_pieces(x),
-        ACC=accumulator(x)[1],
-        num_warps=4 if taps == 1 else 8,
-        num_stages=2,
+        PIECES=pieces,
+        ACC=acc,
+        num_warps=warps,
+        num_stages=stages,
     )
     gw = empty(partial, tasks, outputs, inputs, 3, 3)
     block = 256
@@ -55,10 +59,39 @@ def weight_gradient(x: Tensor, g: Tensor) -> Tensor:
     return gw
 
 
+def _shape(filters: int, pixels: int, pieces: int) -> tuple[int, int, int, int]:
+    """Taps, pixels, warps and pipeline stages of a program, the fastest of those tried on an H200."""
+    if pieces == 1 and filters <= 64 * 64:
+        return 3, 64, 4, 3
+    if pieces == 2 and filters <= 64 * 64 and pixels >= 64_000:
+        return 3, 32, 4, 3
+    return 1, 32, 4, 4
+
+
 def _pieces(x: Tensor) -> int:
     if x.dtype != torch.float32:
         return 1
     return 2 if dot_precision(x) == "tf32" else 3
+
+
+def _cut(data: Tensor, pieces: int) -> Tensor:
+    """`[pieces, …]` in bfloat16, whose sum is `data` as far as they hold it."""
+    if pieces == 1:
+        return data
+    out = empty(data, pieces, *data.shape, dtype=_PIECE)
+    size, block = data.numel(), 1024
+    _cut_in_pieces[(blocks(size, block),)](data, out, size, PIECES=pieces, BLOCK=block)
+    return out
+
+
+@triton.jit
+def _cut_in_pieces(data, out, size, PIECES: tl.constexpr, BLOCK: tl.constexpr):
+    e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    rest = tl.load(data + e, mask=e < size, other=0.0)
+    for piece in tl.static_range(PIECES):
+        high = rest.to(out.dtype.element_ty)
+        tl.store(out + piece * size.to(tl.int64) + e, high, mask=e < size)
+        rest -= high.to(tl.float32)
 
 
 @triton.jit
@@ -74,6 +107,8 @@ def _weight_gradient(
     right = tap % 3 - 1
     x += task * pixels * INPUTS
     g += task * pixels * OUTPUTS
+    next_x = tl.num_programs(2).to(tl.int64) * pixels * INPUTS  # how far the next piece is
+    next_g = tl.num_programs(2).to(tl.int64) * pixels * OUTPUTS
     o = tl.arange(0, OUTPUTS)
     i = tl.arange(0, INPUTS)
     t0 = tl.zeros((OUTPUTS, INPUTS), ACC)
@@ -85,16 +120,17 @@ def _weight_gradient(
         column = m % width + right
         row = (m // width) % height + down
         inside = m < pixels
-        a = tl.load(g + m[:, None] * OUTPUTS + o[None, :], mask=inside[:, None], other=0.0)
-        inside = inside & (row >= 0) & (row < height)
-        at = x + (m + down * width + right)[:, None] * INPUTS + i[None, :]
-        b = tl.load(at, mask=(inside & (column >= 0) & (column < width))[:, None], other=0.0)
-        t0 = _multiply(a, b, t0, PIECES, ACC)
+        at_g = g + m[:, None] * OUTPUTS + o[None, :]
+        a0, a1, a2 = _load_pieces(at_g, inside, next_g, PIECES)
+        at_x = x + (m + down * width + right)[:, None] * INPUTS + i[None, :]
+        valid = inside & (row >= 0) & (row < height)
+        b0, b1, b2 = _load_pieces(at_x, valid & (column >= 0) & (column < width), next_x, PIECES)
+        t0 = _add_product(t0, a0, a1, a2, b0, b1, b2, PIECES, ACC)
         if TAPS == 3:  # a row of taps reads the same pixels, one further to the right each time
-            b = tl.load(at + INPUTS, mask=inside[:, None], other=0.0)
-            t1 = _multiply(a, b, t1, PIECES, ACC)
-            b = tl.load(at + 2 * INPUTS, mask=(inside & (column + 2 < width))[:, None], other=0.0)
-            t2 = _multiply(a, b, t2, PIECES, ACC)
+            b0, b1, b2 = _load_pieces(at_x + INPUTS, valid, next_x, PIECES)
+            t1 = _add_product(t1, a0, a1, a2, b0, b1, b2, PIECES, ACC)
+            b0, b1, b2 = _load_pieces(at_x + 2 * INPUTS, valid & (column + 2 < width), next_x, PIECES)
+            t2 = _add_product(t2, a0, a1, a2, b0, b1, b2, PIECES, ACC)
     at = ((task * tl.num_programs(1) + split) * 9 + tap) * OUTPUTS * INPUTS
     at = partial + at + o[:, None] * INPUTS + i[None, :]
     tl.store(at, t0)
@@ -104,23 +140,29 @@ def _weight_gradient(
 
 
 @triton.jit
-def _multiply(a, b, total, PIECES: tl.constexpr, ACC: tl.constexpr):
-    """total + aᵀ b, small products first."""
-    if PIECES == 1:
-        return tl.dot(tl.trans(a), b, total, input_precision="ieee", out_dtype=ACC)
-    a0 = a.to(tl.bfloat16)
-    b0 = b.to(tl.bfloat16)
-    a1 = (a - a0.to(tl.float32)).to(tl.bfloat16)
-    b1 = (b - b0.to(tl.float32)).to(tl.bfloat16)
-    if PIECES == 3:
-        a2 = (a - a0.to(tl.float32) - a1.to(tl.float32)).to(tl.bfloat16)
-        b2 = (b - b0.to(tl.float32) - b1.to(tl.float32)).to(tl.bfloat16)
-        total = tl.dot(tl.trans(a1), b1, total)
-        total = tl.dot(tl.trans(a2), b0, total)
-        total = tl.dot(tl.trans(a0), b2, total)
-    total = tl.dot(tl.trans(a1), b0, total)
-    total = tl.dot(tl.trans(a0), b1, total)
-    return tl.dot(tl.trans(a0), b0, total)
+def _load_pieces(at, ok, further, PIECES: tl.constexpr):
+    """All pieces of a block; the first stands in for those that are not there."""
+    p0 = tl.load(at, mask=ok[:, None], other=0.0)
+    p1 = p0
+    p2 = p0
+    if PIECES > 1:
+        p1 = tl.load(at + further, mask=ok[:, None], other=0.0)
+    if PIECES > 2:
+        p2 = tl.load(at + 2 * further, mask=ok[:, None], other=0.0)
+    return p0, p1, p2
+
+
+@triton.jit
+def _add_product(total, a0, a1, a2, b0, b1, b2, PIECES: tl.constexpr, ACC: tl.constexpr):
+    """total + aᵀ b: all pairs of pieces but those too small to matter, the smallest first."""
+    if PIECES > 2:
+        total = tl.dot(tl.trans(a1), b1, total, out_dtype=ACC)
+        total = tl.dot(tl.trans(a2), b0, total, out_dtype=ACC)
+        total = tl.dot(tl.trans(a0), b2, total, out_dtype=ACC)
+    if PIECES > 1:
+        total = tl.dot(tl.trans(a1), b0, total, out_dtype=ACC)
+        total = tl.dot(tl.trans(a0), b1, total, out_dtype=ACC)
+    return tl.dot(tl.trans(a0), b0, total, input_precision="ieee", out_dtype=ACC)
 
 
 @triton.jit
@@ -130,6 +172,6 @@ def _join_splits(partial, gw, splits, SIZE: tl.constexpr, BLOCK: tl.constexpr):
     task = tl.program_id(2)
     e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), partial.dtype.element_ty)
-    for split in range(splits):
+    for split in tl.range(splits, loop_unroll_factor=4):
         total += tl.load(partial + ((task * splits + split) * 9 + tap) * SIZE + e, mask=e < SIZE, other=0.0)
     tl.store(gw + (task * SIZE + e) * 9 + tap, total, mask=e < SIZE)
