@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from pathaware.report.style import FAINT, INK, colour, styled
 
@@ -37,7 +37,7 @@ def draw(record: dict[str, Any]) -> Figure:
                 panel(axis, points)
                 axis.set_xlabel(LABELS.get(name, name))
             row[0].set_ylabel(QUANTITIES[key])
-        axes[0][0].set_title(f"one meta-iteration of PAMELA: {record['base']}", fontsize=9)
+        figure.suptitle(f"One meta-iteration of PAMELA, from {record['base']}", fontsize=9)
         axes[0][0].legend()
     return figure
 
@@ -52,3 +52,6 @@ def panel(axis: Axes, points: dict[int, float]) -> None:
     axis.xaxis.set_major_locator(FixedLocator(list(sizes)))
     axis.xaxis.set_minor_locator(NullLocator())
     axis.set_xticklabels([f"{n:.0f}" for n in sizes], color=INK)
+    axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda cost, _: f"{cost:,g}"))
+    axis.yaxis.set_minor_locator(NullLocator())

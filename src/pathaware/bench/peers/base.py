@@ -53,8 +53,9 @@ class Peer(ABC):
         self.library()
         try:
             return importlib.metadata.version(self.name)
-        except importlib.metadata.PackageNotFoundError:
-            return "unknown"  # a folder on the path
+        except importlib.metadata.PackageNotFoundError:  # a folder on the path
+            package = importlib.import_module(self.module.partition(".")[0])
+            return str(getattr(package, "__version__", "of unknown version"))
 
     def training(self, job: Job, inputs: Inputs) -> Work:
         model = self._model(job)
@@ -84,7 +85,7 @@ class Peer(ABC):
 
     def _model(self, job: Job) -> nn.Module:
         if job.method != "maml":
-            raise Missing(f"no {job.method}")
+            raise Missing(f"no {job.method.upper()}")
         self.library()
         return build(job.config()).model
 
