@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -90,10 +91,7 @@ def race(
         try:
             entry.update(_checked(contestant, job, inputs.episodes, references[job]))
             prepare = contestant.training if job.what == "training" else contestant.adaptation
-            work[job, contestant], memory = warmed_up(
-                lambda prepare=prepare, job=job: prepare(job, inputs),  # type: ignore[misc]
-                device,
-            )
+            work[job, contestant], memory = warmed_up(partial(prepare, job, inputs), device)
             entry["memory_mb"] = memory
         except Missing as reason:
             entries[job, contestant] = {"missing": str(reason)}

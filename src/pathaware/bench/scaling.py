@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
+from pathaware.bench.contestant import Work
 from pathaware.bench.job import Inputs, Job
 from pathaware.bench.ours import ENGINE
 from pathaware.bench.synthetic import SyntheticImages
@@ -90,10 +92,9 @@ def measure(
     for name, values in study.values.items():
         if names and name not in names:
             continue
-        points = []
-        for value in values:
-            report(f"{name} = {value}")
-            job = Job(
+        report(f"{name}: {', '.join(map(str, values))}")
+        jobs = {
+            value: Job(
                 changed(study.base, name, value),
                 "training",
                 "pamela",
@@ -102,7 +103,9 @@ def measure(
                 precision,
                 threads,
             )
-            points.append({"value": value, **_point(job, device, repeats)})
+            for value in values
+        }
+        points = _points(jobs, device, repeats)
         series[name] = {"points": points, **growth(points)}
     return {
         "bench": "scaling",
@@ -165,15 +168,31 @@ def verdicts(record: dict[str, Any]) -> list[str]:
     return sentences
 
 
-def _point(job: Job, device: torch.device, repeats: int) -> dict[str, Any]:
-    """One value's time and memory, or why there is none: the largest may not fit."""
-    job.config().training.apply()
-    try:
-        inputs = Inputs(job)
-        work, memory = warmed_up(lambda: ENGINE.training(job, inputs), device)
-        times, errors = in_turns({"ours": work}, repeats, device)
-    except RuntimeError as error:
-        return {"error": one_line(error)}
-    if errors:
-        return {"error": errors["ours"]}
-    return {**times["ours"].to_dict(), "memory_mb": memory}
+def _points(jobs: Mapping[int, Job], device: torch.device, repeats: int) -> list[dict[str, Any]]:
+    """Every value's time and memory. They take turns, so that what else the machine does is no growth; on a
+    GPU each comes alone, since a recorded graph keeps its memory and the largest needs all there is."""
+    if device.type != "cuda":
+        return _together(jobs, device, repeats)
+    return [point for value, job in jobs.items() for point in _together({value: job}, device, repeats)]
+
+
+def _together(jobs: Mapping[int, Job], device: torch.device, repeats: int) -> list[dict[str, Any]]:
+    found: dict[int, dict[str, Any]] = {}
+    work = {}
+    for value, job in jobs.items():
+        job.config().training.apply()
+        try:
+            work[value], memory = warmed_up(partial(_prepared, job), device)
+            found[value] = {"memory_mb": memory}
+        except RuntimeError as error:  # the largest may not fit
+            found[value] = {"error": one_line(error)}
+    times, errors = in_turns(work, repeats, device)
+    for value, timing in times.items():
+        found[value].update(timing.to_dict())
+    for value, line in errors.items():
+        found[value] = {"error": line}
+    return [{"value": value, **point} for value, point in found.items()]
+
+
+def _prepared(job: Job) -> Work:
+    return ENGINE.training(job, Inputs(job))

@@ -23,7 +23,9 @@ def bench(
         list[str] | None,
         typer.Option(help="A contestant: pathaware, loop, higher, torchopt, learn2learn. Can be repeated."),
     ] = None,
-    repeats: Annotated[int | None, typer.Option(help="Turns to take medians of [11; CUDA 30].")] = None,
+    repeats: Annotated[
+        int | None, typer.Option(help="Turns to take medians of [11; CUDA 30; CPU scaling 7].")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     precision: Annotated[str | None, typer.Option(help="As in training.precision.")] = None,
     threads: Annotated[int | None, typer.Option(help="As in training.threads.")] = None,
@@ -45,7 +47,7 @@ def bench(
         "device": chosen,
         "precision": fit("precision", precision or Training.precision, setting_type(Training, "precision")),
         "threads": threads,
-        "repeats": repeats or (30 if chosen.type == "cuda" else 11),
+        "repeats": repeats or (30 if chosen.type == "cuda" else 7 if scaling else 11),
     }
     for option, path in (("--json", json), ("--plot", plot)):
         _can_be_written(option, path)
