@@ -46,7 +46,7 @@ def test_it_prints_tables_and_writes_the_file_that_the_document_shows(tmp_path, 
     record = json.loads(target.read_text())
     assert set(record["contestants"]) == {"pathaware", "loop"}
     assert record["precision"] == "fp32"
-    assert all(row["entries"]["loop"]["ms"] > row["entries"]["pathaware"]["ms"] / 2 for row in record["rows"])
+    assert all(entry["same"] for row in record["rows"] for entry in row["entries"].values())
     page = render(tmp_path, tmp_path)
     assert "| sine | second | pamela |" in page
     assert page.count("| sine |") == 6
