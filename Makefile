@@ -27,9 +27,10 @@ test: lint types
 test-long: $(VENV)/installed
 	$(BIN)/pytest -n 2
 
-# The README's tables come from the files in results/; a test fails when they differ.
+# The tables of these documents come from the files in results/; a test fails when they differ.
 tables: $(VENV)/installed
 	$(BIN)/python -m pathaware.report.results_table README.md results
+	$(BIN)/python -m pathaware.bench.document docs/performance.md results
 
 clean:
 	rm -rf $(VENV) demo

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from pathaware.bench import document
 from pathaware.report.results_table import BEGIN, render, replaced
 
 ROOT = Path(__file__).parent.parent
@@ -45,4 +46,11 @@ def test_links_between_documents_lead_somewhere():
 def test_the_readmes_tables_are_those_of_the_results():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert replaced(text, render(ROOT / "results")) == text, "run `make tables`"
+    assert BEGIN in text
+
+
+def test_the_tables_on_performance_are_those_of_the_results():
+    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    tables = document.render(ROOT / "results", ROOT / "docs" / "images")
+    assert replaced(text, tables) == text, "run `make tables`"
     assert BEGIN in text

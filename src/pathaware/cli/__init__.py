@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from pathaware.cli import data, demo, evaluate, methods, plot, train
+from pathaware.cli import bench, data, demo, evaluate, methods, plot, train
 from pathaware.errors import UsageError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("plot")(plot.plot)
 app.command("methods")(methods.methods)
 app.command("demo")(demo.demo)
+app.command("bench")(bench.bench)
 
 # Typer carries its own copy of click or imports it, depending on its version; either way this is the
 # class of errors in how a command was called.

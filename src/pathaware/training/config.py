@@ -143,6 +143,11 @@ class Config:
         )
 
 
+def setting_type(kind: Any, name: str) -> Any:
+    """The annotation of a setting, which says what `fit` allows."""
+    return get_type_hints(kind)[name]
+
+
 def _build(table: str, kind: Any, values: Mapping[str, Any]) -> Any:
     """A settings dataclass from a table of a file, every value checked."""
     hints = get_type_hints(kind)

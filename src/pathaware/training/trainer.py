@@ -11,7 +11,9 @@ import torch
 
 from pathaware.learner import MetaLearner
 from pathaware.methods import method
+from pathaware.outer import Outer
 from pathaware.seeding import generator
+from pathaware.tasks.episodes import TaskSource
 from pathaware.training.config import Config, Training
 from pathaware.training.evaluation import evaluate
 from pathaware.training.step import GraphedStep, MetaStep, Outcome
@@ -63,10 +65,8 @@ def train(
     training = config.training
     training.apply()
     learner = build(config)
-    chosen = method(config.method)
     source = config.problem.tasks("train", training.torch_device, training.torch_dtype)
-    kind = GraphedStep if training.graph and source.capturable else MetaStep
-    step = kind(learner, chosen.outer(), source, rate=training.rate, clip=training.clip, chunk=training.chunk)
+    step = meta_step(config, learner, source)
     window = _Window()
     for i in range(training.iterations):
         rate = learning_rate(training, i)
@@ -77,6 +77,16 @@ def train(
             validation = _validate(config, learner) if validate else None
             report(window.close(done, rate, validation), learner)
     return learner
+
+
+def meta_step(
+    config: Config, learner: MetaLearner, source: TaskSource, outer: Outer | None = None
+) -> MetaStep:
+    """A meta-iteration as a run does it: from a CUDA graph where one can be recorded."""
+    training = config.training
+    kind = GraphedStep if training.graph and source.capturable else MetaStep
+    estimator = outer or method(config.method).outer()
+    return kind(learner, estimator, source, rate=training.rate, clip=training.clip, chunk=training.chunk)
 
 
 def learning_rate(training: Training, iteration: int) -> float:
