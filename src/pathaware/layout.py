@@ -144,7 +144,7 @@ class Layout:
 
 
 class Spread(nn.Module):
-    """Lays coefficients `[…, groups]` out over the flat vector `[…, D]`; differentiable without leading axes."""
+    """Lays coefficients `[…, groups]` out over the flat vector `[…, D]`; derivatives are for `[groups]`."""
 
     index: Tensor
     order: Tensor

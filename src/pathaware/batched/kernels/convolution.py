@@ -9,13 +9,11 @@ exchanged, so with `weight_gradient` this is all that any order of derivative ne
 from __future__ import annotations
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
+from pathaware.batched.kernels.device import convolution as device
+from pathaware.batched.kernels.device import sums
 from pathaware.batched.kernels.launch import accumulator, blocks, dot_precision, empty
-
-_CACHE = ".ca"
 
 
 class Packed:
@@ -28,7 +26,7 @@ class Packed:
         self.reverse = empty(like, tasks, 9, inputs, outputs)
         block = 128
         grid = (blocks(outputs * inputs, block), tasks)
-        _pack[grid](
+        device.pack[grid](
             weight, self.forward, self.reverse, weight.stride(0), OUTPUTS=outputs, INPUTS=inputs, BLOCK=block
         )
 
@@ -48,7 +46,7 @@ def convolve(
     rows, warps, stages = _shape(pixels * tasks, x.dtype == torch.bfloat16)
     tiles = blocks(pixels, rows)
     partial = empty(filters, tasks, 2, outputs, tiles, dtype=accumulator(x)[0]) if stats else y
-    _convolve[(tiles, tasks)](
+    device.convolve[(tiles, tasks)](
         x,
         filters,
         x if x2 is None else x2,
@@ -66,7 +64,6 @@ def convolve(
         STATS=stats,
         PRECISION=dot_precision(x),
         ACC=accumulator(x)[1],
-        CACHE=_CACHE,
         num_warps=warps,
         num_stages=stages,
     )
@@ -74,122 +71,16 @@ def convolve(
 
 
 def _shape(pixels: int, brief: bool) -> tuple[int, int, int]:
-    """Pixels, warps and pipeline stages of a program: large tiles read the filters less often, small ones
-    keep all multiprocessors busy where there are few pixels."""
+    """Pixels, warps and pipeline stages of a program, the fastest of those tried on an H200: large tiles read
+    the filters less often, small ones keep all multiprocessors busy where there are few pixels."""
     if pixels >= 64_000:
         return (128, 8, 3) if brief else (128, 8, 2)
     return (64, 4, 3) if pixels >= 16_000 else (64, 8, 3)
 
 
 def join_moments(partial: Tensor, pixels: int, rows: int) -> Tensor:
+    """Mean and variance `[T, 2, C]` from those of tiles `[T, 2, C, tiles]`, which hold `rows` pixels each."""
     tasks, _, channels, tiles = partial.shape
     moments = empty(partial, tasks, 2, channels)
-    _join_moments[(channels, tasks)](partial, moments, tiles, pixels, rows, CHANNELS=channels, BLOCK=1024)
+    sums.join_moments[(channels, tasks)](partial, moments, tiles, pixels, rows, CHANNELS=channels, BLOCK=1024)
     return moments
-
-
-@triton.jit
-def _pack(weight, forward, reverse, stride, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, BLOCK: tl.constexpr):
-    task = tl.program_id(1)
-    e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = e < OUTPUTS * INPUTS
-    swapped = (e % INPUTS) * OUTPUTS + e // INPUTS
-    base = task * 9 * OUTPUTS * INPUTS
-    for tap in tl.static_range(9):
-        value = tl.load(weight + task * stride + e * 9 + tap, mask=inside)
-        value = value.to(forward.dtype.element_ty)
-        tl.store(forward + base + tap * OUTPUTS * INPUTS + e, value, mask=inside)
-        tl.store(reverse + base + (8 - tap) * OUTPUTS * INPUTS + swapped, value, mask=inside)
-
-
-@triton.jit
-def _convolve(
-    x,
-    filters,
-    x2,
-    filters2,
-    y,
-    partial,
-    pixels,
-    height,
-    width,
-    INPUTS: tl.constexpr,
-    OUTPUTS: tl.constexpr,
-    ROWS: tl.constexpr,
-    DEPTH: tl.constexpr,
-    TERMS: tl.constexpr,
-    STATS: tl.constexpr,
-    PRECISION: tl.constexpr,
-    ACC: tl.constexpr,
-    CACHE: tl.constexpr,
-):
-    tile = tl.program_id(0)
-    task = tl.program_id(1).to(tl.int64)
-    m = tile * ROWS + tl.arange(0, ROWS)
-    inside = m < pixels
-    column = m % width
-    row = (m // width) % height
-    o = tl.arange(0, OUTPUTS)
-    k = tl.arange(0, DEPTH)
-    x += task * pixels * INPUTS
-    x2 += task * pixels * INPUTS
-    filters += task * 9 * OUTPUTS * INPUTS
-    filters2 += task * 9 * OUTPUTS * INPUTS
-    SLICES: tl.constexpr = INPUTS // DEPTH
-    total = tl.zeros((ROWS, OUTPUTS), ACC)
-    for term in tl.static_range(TERMS):
-        source = x if term == 0 else x2
-        weights = filters if term == 0 else filters2
-        for i in range(9 * SLICES):
-            tap = i // SLICES
-            first = (i % SLICES) * DEPTH
-            down = tap // 3 - 1
-            right = tap % 3 - 1
-            valid = (
-                (row + down >= 0) & (row + down < height) & (column + right >= 0) & (column + right < width)
-            )
-            at = (m + down * width + right) * INPUTS + first
-            a = tl.load(source + at[:, None] + k[None, :], mask=(inside & valid)[:, None], other=0.0, cache_modifier=CACHE)
-            b = tl.load(weights + (tap * OUTPUTS + o)[:, None] * INPUTS + first + k[None, :])
-            total = tl.dot(a, tl.trans(b), total, input_precision=PRECISION, out_dtype=ACC)
-    out = y + task * pixels * OUTPUTS + m[:, None] * OUTPUTS + o[None, :]
-    tl.store(out, total.to(y.dtype.element_ty), mask=inside[:, None])
-    if STATS:
-        store_moments(partial, total, inside, pixels, task, OUTPUTS, ROWS)
-
-
-@triton.jit
-def store_moments(partial, y, inside, pixels, task, OUTPUTS: tl.constexpr, ROWS: tl.constexpr):
-    """Mean and squared deviation of this program's pixels: plain sums of squares would cancel."""
-    tile = tl.program_id(0)
-    mean = tl.sum(y, 0) / tl.minimum(pixels - tile * ROWS, ROWS)
-    away = tl.where(inside[:, None], y - mean[None, :], 0.0)
-    tiles = tl.num_programs(0)
-    at = partial + (task * 2 * OUTPUTS + tl.arange(0, OUTPUTS)) * tiles + tile
-    tl.store(at, mean)
-    tl.store(at + OUTPUTS * tiles, tl.sum(away * away, 0))
-
-
-@triton.jit
-def _join_moments(partial, moments, tiles, pixels, rows, CHANNELS: tl.constexpr, BLOCK: tl.constexpr):
-    """Mean and variance of a channel from those of its tiles, which all hold `rows` pixels but the last."""
-    channel = tl.program_id(0)
-    task = tl.program_id(1)
-    i = tl.arange(0, BLOCK)
-    means = partial + (task * 2 * CHANNELS + channel) * tiles
-    squares = means + CHANNELS * tiles
-    total = tl.zeros((BLOCK,), partial.dtype.element_ty)
-    for first in range(0, tiles, BLOCK):
-        at = first + i
-        count = tl.minimum(pixels - at * rows, rows)
-        total += tl.load(means + at, mask=at < tiles, other=0.0) * count
-    mean = tl.sum(total, 0) / pixels
-    total = tl.zeros((BLOCK,), partial.dtype.element_ty)
-    for first in range(0, tiles, BLOCK):
-        at = first + i
-        count = tl.minimum(pixels - at * rows, rows)
-        away = tl.load(means + at, mask=at < tiles, other=0.0) - mean
-        within = tl.load(squares + at, mask=at < tiles, other=0.0)
-        total += tl.where(at < tiles, within + away * away * count, 0.0)
-    tl.store(moments + task * 2 * CHANNELS + channel, mean)
-    tl.store(moments + (task * 2 + 1) * CHANNELS + channel, tl.sum(total, 0) / pixels)

@@ -113,9 +113,7 @@ class NormalisationGradient(Function):
     @once_differentiable
     def backward(ctx: Any, u: Tensor, c: Tensor, b: Tensor) -> tuple[Tensor | None, ...]:
         gz, y, moments, gamma, beta, sums = ctx.saved_tensors
-        ggz, gy, ggamma = pull_back_again(
-            u, _rows(c), _rows(b), gz, y, sums, moments, gamma, beta, ctx.eps
-        )
+        ggz, gy, ggamma = pull_back_again(u, _rows(c), _rows(b), gz, y, sums, moments, gamma, beta, ctx.eps)
         return ggz, gy, None, ggamma, None, None, None
 
 

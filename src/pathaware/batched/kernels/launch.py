@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pathaware.batched.kernels.device import sums
+
 
 def blocks(size: int, block: int) -> int:
     """How many blocks cover `size`."""
@@ -36,15 +38,7 @@ def joined(partial: Tensor) -> Tensor:
         return partial.squeeze(1)
     total = empty(partial, tasks, *rest)
     size, block = total[0].numel(), 32
-    _join[(blocks(size, block), tasks)](partial, total, parts, size, PARTS=triton.next_power_of_2(parts), BLOCK=block)
+    sums.join[(blocks(size, block), tasks)](
+        partial, total, parts, size, PARTS=triton.next_power_of_2(parts), BLOCK=block
+    )
     return total
-
-
-@triton.jit
-def _join(partial, total, parts, size, PARTS: tl.constexpr, BLOCK: tl.constexpr):
-    task = tl.program_id(1)
-    e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    p = tl.arange(0, PARTS)
-    at = partial + (task * parts + p)[:, None] * size + e[None, :]
-    values = tl.load(at, mask=(p < parts)[:, None] & (e < size)[None, :], other=0.0)
-    tl.store(total + task * size + e, tl.sum(values, 0), mask=e < size)

@@ -5,8 +5,8 @@ Per task and channel, with M pixels, ŷ = (y − μ) r and r = (σ² + ε)^(−�
     z  = max over a window of relu(γ ŷ + β)                                            `normalise`
     gy = γ r (a − A/M − ŷ B/M),  A = Σ a,  B = Σ a ŷ,  gγ = B,  gβ = A                 `pull_back`
 
-a is gz, put where its window has the maximum and zero elsewhere. `pull_back` is linear in gz. Given u, c, b for
-its outputs gy, gγ, gβ, with U = Σ u, V = Σ u ŷ, X = Σ u a, W = X − (U A + V B)/M and e = c − γ r V/M:
+a is gz, put where its window has the maximum and zero elsewhere. `pull_back` is linear in gz. Given
+cotangents u, c, b of gy, gγ, gβ, with U = Σ u, V = Σ u ŷ, X = Σ u a, W = X − (U A + V B)/M, e = c − γ r V/M:
 
     ḡz = γ r (u − U/M − ŷ V/M) + c ŷ + b, at the maximum                               `pull_back_again`
     ȳ  = r (e (a − A/M − ŷ B/M) − γ r B/M (u − U/M − ŷ V/M)) − γ r² W ŷ/M
@@ -18,10 +18,9 @@ four registers, and works out anew where the maximum was: that costs less than r
 
 from __future__ import annotations
 
-import triton
-import triton.language as tl
 from torch import Tensor
 
+from pathaware.batched.kernels.device import normalisation as device
 from pathaware.batched.kernels.launch import accumulator, blocks, empty, joined
 
 _PARTS = 528
@@ -35,7 +34,7 @@ def normalise(y: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: floa
     peaks = empty(y, *z.shape)
     windows = images * (height // 2) * (width // 2)
     block = _windows(channels)
-    _normalise[(blocks(windows, block), tasks)](
+    device.normalise[(blocks(windows, block), tasks)](
         y, moments, gamma, beta, z, peaks, gamma.stride(0), beta.stride(0), windows, height, width, eps,
         C=channels, BLOCK=block, ACC=accumulator(y)[1],
     )  # fmt: skip
@@ -51,9 +50,9 @@ def pull_back(
     block = _windows(channels)
     gy = empty(y, *y.shape)
     cells = images * blocks(height, 2) * blocks(width, 2)
-    _pull_back[(blocks(cells, block), tasks)](
-        gz, y, moments, gamma, beta, sums, gy, gamma.stride(0), beta.stride(0), cells, images, height, width, eps,
-        C=channels, BLOCK=block, ACC=accumulator(y)[1],
+    device.pull_back[(blocks(cells, block), tasks)](
+        gz, y, moments, gamma, beta, sums, gy, gamma.stride(0), beta.stride(0), cells, images, height, width,
+        eps, C=channels, BLOCK=block, ACC=accumulator(y)[1],
     )  # fmt: skip
     return gy, sums
 
@@ -66,7 +65,7 @@ def first_sums(gz: Tensor, peaks: Tensor, gamma: Tensor, beta: Tensor) -> Tensor
     parts = min(_PARTS // tasks + 1, blocks(windows, 4 * block))
     dtype, acc = accumulator(gz)
     partial = empty(gz, tasks, parts, 2, channels, dtype=dtype)
-    _sum_first[(parts, tasks)](
+    device.sum_first[(parts, tasks)](
         gz, peaks, gamma, beta, partial, gamma.stride(0), beta.stride(0), windows,
         C=channels, BLOCK=block, ACC=acc, num_warps=8,
     )  # fmt: skip
@@ -84,14 +83,15 @@ def pull_back_again(
     parts = min(_PARTS // tasks + 1, blocks(cells, 2 * block))
     dtype, acc = accumulator(y)
     partial = empty(y, tasks, parts, 3, channels, dtype=dtype)
-    _sum_second[(parts, tasks)](
+    device.sum_second[(parts, tasks)](
         u, gz, y, moments, gamma, beta, partial, gamma.stride(0), beta.stride(0), cells, images, height,
         width, eps, C=channels, BLOCK=block, ACC=acc,
     )  # fmt: skip
     ggz, gy, ggamma = empty(gz, *gz.shape), empty(y, *y.shape), empty(y, tasks, channels, dtype=dtype)
-    _pull_back_again[(blocks(cells, block), tasks)](
-        u, c, b, gz, y, moments, sums, joined(partial), gamma, beta, ggz, gy, ggamma, c.stride(0), b.stride(0),
-        gamma.stride(0), beta.stride(0), cells, images, height, width, eps, C=channels, BLOCK=block, ACC=acc,
+    device.pull_back_again[(blocks(cells, block), tasks)](
+        u, c, b, gz, y, moments, sums, joined(partial), gamma, beta, ggz, gy, ggamma, c.stride(0),
+        b.stride(0), gamma.stride(0), beta.stride(0), cells, images, height, width, eps,
+        C=channels, BLOCK=block, ACC=acc,
     )  # fmt: skip
     return ggz, gy, ggamma
 
@@ -99,267 +99,3 @@ def pull_back_again(
 def _windows(channels: int) -> int:
     """Windows a program takes, so that four pixels of each fit in registers."""
     return max(8, 2048 // channels)
-
-
-@triton.jit
-def channel_values(
-    moments, gamma, beta, gamma_stride, beta_stride, task, eps, C: tl.constexpr, ACC: tl.constexpr
-):
-    """μ, r, γ, β of every channel of a task."""
-    c = tl.arange(0, C)
-    mean = tl.load(moments + task * 2 * C + c).to(ACC)
-    scale = 1.0 / tl.sqrt(tl.load(moments + (task * 2 + 1) * C + c).to(ACC) + eps)
-    gain = tl.load(gamma + task * gamma_stride + c).to(ACC)
-    shift = tl.load(beta + task * beta_stride + c).to(ACC)
-    return mean[None, :], scale[None, :], gain[None, :], shift[None, :]
-
-
-@triton.jit
-def rows_of(data, at, ok, C: tl.constexpr, ACC: tl.constexpr):
-    """Rows `at` of `[…, C]` as a block, zero where not `ok`."""
-    return tl.load(data + at[:, None] * C + tl.arange(0, C)[None, :], mask=ok[:, None], other=0.0).to(ACC)
-
-
-@triton.jit
-def put(data, at, ok, value, C: tl.constexpr):
-    at = data + at[:, None] * C + tl.arange(0, C)[None, :]
-    tl.store(at, value.to(data.dtype.element_ty), mask=ok[:, None])
-
-
-@triton.jit
-def cells_of(w, cells, height, width):
-    """The window w of a task's images: its first pixel, which of the other pixels exist, and its place in the
-    pooled image. Where a side is odd the last windows are cut off, and count in no maximum."""
-    across = (width + 1) // 2
-    down = (height + 1) // 2
-    column = w % across
-    row = (w // across) % down
-    image = w // (across * down)
-    inside = w < cells
-    right = inside & (2 * column + 1 < width)
-    below = inside & (2 * row + 1 < height)
-    first = (image * height + 2 * row) * width + 2 * column
-    pooled = (image * (height // 2) + row) * (width // 2) + column
-    return first, inside, right, below, pooled
-
-
-@triton.jit
-def peak_of(n0, n1, n2, n3, gain, shift, whole):
-    """Where the maximum of a window is and positive, as four masks; of equals the first, as PyTorch has it."""
-    a0 = n0 * gain + shift
-    a1 = n1 * gain + shift
-    a2 = n2 * gain + shift
-    a3 = n3 * gain + shift
-    top = tl.maximum(tl.maximum(a0, a1), tl.maximum(a2, a3))
-    on = whole[:, None] & (top > 0)
-    is0 = on & (a0 == top)
-    is1 = on & (a1 == top) & (a0 != top)
-    is2 = on & (a2 == top) & (a0 != top) & (a1 != top)
-    is3 = on & (a0 != top) & (a1 != top) & (a2 != top)
-    return is0, is1, is2, is3
-
-
-@triton.jit
-def _normalise(
-    y, moments, gamma, beta, z, peaks, gamma_stride, beta_stride, windows, height, width, eps,
-    C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
-):  # fmt: skip
-    task = tl.program_id(1).to(tl.int64)
-    mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, C, ACC
-    )
-    w = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    ok = w < windows
-    across = width // 2
-    down = height // 2
-    first = ((w // (across * down)) * height + 2 * ((w // across) % down)) * width + 2 * (w % across)
-    images = windows // (across * down)
-    y += task * images * height * width * C
-    n0 = (rows_of(y, first, ok, C, ACC) - mean) * scale
-    n1 = (rows_of(y, first + 1, ok, C, ACC) - mean) * scale
-    n2 = (rows_of(y, first + width, ok, C, ACC) - mean) * scale
-    n3 = (rows_of(y, first + width + 1, ok, C, ACC) - mean) * scale
-    high = tl.maximum(tl.maximum(n0, n1), tl.maximum(n2, n3))
-    low = tl.minimum(tl.minimum(n0, n1), tl.minimum(n2, n3))
-    best = tl.where(gain > 0, high, tl.where(gain < 0, low, n0))
-    put(peaks + task * windows * C, w, ok, best, C)
-    put(z + task * windows * C, w, ok, tl.maximum(best * gain + shift, 0.0), C)
-
-
-@triton.jit
-def _sum_first(
-    gz, peaks, gamma, beta, partial, gamma_stride, beta_stride, windows,
-    C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
-):  # fmt: skip
-    part = tl.program_id(0)
-    parts = tl.num_programs(0)
-    task = tl.program_id(1).to(tl.int64)
-    c = tl.arange(0, C)
-    gain = tl.load(gamma + task * gamma_stride + c).to(ACC)[None, :]
-    shift = tl.load(beta + task * beta_stride + c).to(ACC)[None, :]
-    gz += task * windows * C
-    peaks += task * windows * C
-    a = tl.zeros((BLOCK, C), ACC)
-    b = tl.zeros((BLOCK, C), ACC)
-    for first in range(part * BLOCK, windows, parts * BLOCK):
-        w = first + tl.arange(0, BLOCK)
-        ok = w < windows
-        slope = rows_of(gz, w, ok, C, ACC)
-        peak = rows_of(peaks, w, ok, C, ACC)
-        slope = tl.where(peak * gain + shift > 0, slope, 0.0)
-        a += slope
-        b += slope * peak
-    at = partial + ((task * parts + part) * 2) * C + c
-    tl.store(at, tl.sum(a, 0))
-    tl.store(at + C, tl.sum(b, 0))
-
-
-@triton.jit
-def load_sum(sums, which: tl.constexpr, of: tl.constexpr, task, C: tl.constexpr):
-    """One of the sums `[T, of, C]`, as a row."""
-    return tl.load(sums + (task * of + which) * C + tl.arange(0, C))[None, :]
-
-
-@triton.jit
-def _pull_back(
-    gz, y, moments, gamma, beta, sums, gy, gamma_stride, beta_stride, cells, images, height, width, eps,
-    C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
-):  # fmt: skip
-    task = tl.program_id(1).to(tl.int64)
-    mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, C, ACC
-    )
-    w = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    first, inside, right, below, pooled = cells_of(w, cells, height, width)
-    corner = right & below
-    pixels = images * height * width
-    y += task * pixels * C
-    gy += task * pixels * C
-    gz += task * images * (height // 2) * (width // 2) * C
-    n0 = (rows_of(y, first, inside, C, ACC) - mean) * scale
-    n1 = (rows_of(y, first + 1, right, C, ACC) - mean) * scale
-    n2 = (rows_of(y, first + width, below, C, ACC) - mean) * scale
-    n3 = (rows_of(y, first + width + 1, corner, C, ACC) - mean) * scale
-    is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, corner)
-    slope = rows_of(gz, pooled, corner, C, ACC)
-    a = load_sum(sums, 0, 2, task, C) / pixels
-    b = load_sum(sums, 1, 2, task, C) / pixels
-    factor = gain * scale
-    put(gy, first, inside, factor * (tl.where(is0, slope, 0.0) - a - n0 * b), C)
-    put(gy, first + 1, right, factor * (tl.where(is1, slope, 0.0) - a - n1 * b), C)
-    put(gy, first + width, below, factor * (tl.where(is2, slope, 0.0) - a - n2 * b), C)
-    put(gy, first + width + 1, corner, factor * (tl.where(is3, slope, 0.0) - a - n3 * b), C)
-
-
-@triton.jit
-def _sum_second(
-    u, gz, y, moments, gamma, beta, partial, gamma_stride, beta_stride, cells, images, height, width, eps,
-    C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
-):  # fmt: skip
-    part = tl.program_id(0)
-    parts = tl.num_programs(0)
-    task = tl.program_id(1).to(tl.int64)
-    mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, C, ACC
-    )
-    y += task * images * height * width * C
-    u += task * images * height * width * C
-    gz += task * images * (height // 2) * (width // 2) * C
-    su = tl.zeros((BLOCK, C), ACC)
-    sv = tl.zeros((BLOCK, C), ACC)
-    sx = tl.zeros((BLOCK, C), ACC)
-    for start in range(part * BLOCK, cells, parts * BLOCK):
-        first, inside, right, below, pooled = cells_of(start + tl.arange(0, BLOCK), cells, height, width)
-        corner = right & below
-        n0 = (rows_of(y, first, inside, C, ACC) - mean) * scale
-        n1 = (rows_of(y, first + 1, right, C, ACC) - mean) * scale
-        n2 = (rows_of(y, first + width, below, C, ACC) - mean) * scale
-        n3 = (rows_of(y, first + width + 1, corner, C, ACC) - mean) * scale
-        u0 = rows_of(u, first, inside, C, ACC)
-        u1 = rows_of(u, first + 1, right, C, ACC)
-        u2 = rows_of(u, first + width, below, C, ACC)
-        u3 = rows_of(u, first + width + 1, corner, C, ACC)
-        is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, corner)
-        at_peak = tl.where(is0, u0, 0.0) + tl.where(is1, u1, 0.0) + tl.where(is2, u2, 0.0)
-        at_peak += tl.where(is3, u3, 0.0)
-        su += (u0 + u1) + (u2 + u3)
-        sv += (u0 * n0 + u1 * n1) + (u2 * n2 + u3 * n3)
-        sx += at_peak * rows_of(gz, pooled, corner, C, ACC)
-    at = partial + (task * parts + part) * 3 * C + tl.arange(0, C)
-    tl.store(at, tl.sum(su, 0))
-    tl.store(at + C, tl.sum(sv, 0))
-    tl.store(at + 2 * C, tl.sum(sx, 0))
-
-
-@triton.jit
-def second_coefficients(
-    c, b, sums, second, ggamma, store, c_stride, b_stride, gain, scale, task, pixels,
-    C: tl.constexpr, ACC: tl.constexpr,
-):  # fmt: skip
-    """The second derivative is linear in u, a, ŷ and 1, with these coefficients for each channel:
-
-    ḡz = factor u + by_n ŷ + by_1, at the maximum;  ȳ = on_u u + on_a a + on_n ŷ + on_1.  Stores γ̄.
-    """
-    channel = tl.arange(0, C)[None, :]
-    sa = load_sum(sums, 0, 2, task, C)
-    sb = load_sum(sums, 1, 2, task, C)
-    su = load_sum(second, 0, 3, task, C)
-    sv = load_sum(second, 1, 3, task, C)
-    weight = load_sum(second, 2, 3, task, C) - (su * sa + sv * sb) / pixels
-    if store:
-        tl.store(ggamma + task * C + channel, scale * weight)
-    to_gain = tl.load(c + task * c_stride + channel).to(ACC)
-    to_shift = tl.load(b + task * b_stride + channel).to(ACC)
-    factor = gain * scale
-    by_n = to_gain - factor * sv / pixels
-    by_1 = to_shift - factor * su / pixels
-    on_u = -scale * factor * sb / pixels
-    on_a = scale * by_n
-    on_n = -(on_u * sv + on_a * sb + factor * scale * weight) / pixels
-    on_1 = -(on_u * su + on_a * sa) / pixels
-    return factor, by_n, by_1, on_u, on_a, on_n, on_1
-
-
-@triton.jit
-def _pull_back_again(
-    u, c, b, gz, y, moments, sums, second, gamma, beta, ggz, gy, ggamma, c_stride, b_stride, gamma_stride,
-    beta_stride, cells, images, height, width, eps,
-    C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
-):  # fmt: skip
-    task = tl.program_id(1).to(tl.int64)
-    pixels = images * height * width
-    mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, C, ACC
-    )
-    factor, by_n, by_1, on_u, on_a, on_n, on_1 = second_coefficients(
-        c, b, sums, second, ggamma, tl.program_id(0) == 0, c_stride, b_stride, gain, scale, task, pixels, C, ACC
-    )
-    first, inside, right, below, pooled = cells_of(
-        tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), cells, height, width
-    )
-    corner = right & below
-    y += task * pixels * C
-    u += task * pixels * C
-    gy += task * pixels * C
-    gz += task * images * (height // 2) * (width // 2) * C
-    ggz += task * images * (height // 2) * (width // 2) * C
-    n0 = (rows_of(y, first, inside, C, ACC) - mean) * scale
-    n1 = (rows_of(y, first + 1, right, C, ACC) - mean) * scale
-    n2 = (rows_of(y, first + width, below, C, ACC) - mean) * scale
-    n3 = (rows_of(y, first + width + 1, corner, C, ACC) - mean) * scale
-    u0 = rows_of(u, first, inside, C, ACC)
-    u1 = rows_of(u, first + 1, right, C, ACC)
-    u2 = rows_of(u, first + width, below, C, ACC)
-    u3 = rows_of(u, first + width + 1, corner, C, ACC)
-    is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, corner)
-    slope = on_a * rows_of(gz, pooled, corner, C, ACC)
-    t0 = factor * u0 + by_n * n0 + by_1
-    t1 = factor * u1 + by_n * n1 + by_1
-    t2 = factor * u2 + by_n * n2 + by_1
-    t3 = factor * u3 + by_n * n3 + by_1
-    there = tl.where(is0, t0, 0.0) + tl.where(is1, t1, 0.0) + tl.where(is2, t2, 0.0) + tl.where(is3, t3, 0.0)
-    put(ggz, pooled, corner, there, C)
-    put(gy, first, inside, on_u * u0 + tl.where(is0, slope, 0.0) + on_n * n0 + on_1, C)
-    put(gy, first + 1, right, on_u * u1 + tl.where(is1, slope, 0.0) + on_n * n1 + on_1, C)
-    put(gy, first + width, below, on_u * u2 + tl.where(is2, slope, 0.0) + on_n * n2 + on_1, C)
-    put(gy, first + width + 1, corner, on_u * u3 + tl.where(is3, slope, 0.0) + on_n * n3 + on_1, C)

@@ -1,12 +1,12 @@
-"""The first block of a network, from images: convolution, batch norm, ReLU and pool without what lies between.
+"""The first block of a network: convolution, batch norm, ReLU and pool of images, nothing in between stored.
 
 Images have few channels, so the convolution's output is many times larger than its input and cheaper to
-compute than to read. It is therefore never stored: every pass computes the pixels that it needs again, and the
-derivatives of the filters are summed up on the spot. Images are data and get no gradient. The mathematics is that of
+compute than to read. Every pass therefore computes the pixels that it needs again, and derivatives of the
+filters are summed up on the spot. Images are data and get no gradient. The mathematics is that of
 `normalisation`, with u = conv(x, v) for a cotangent v of the filters' gradient.
 
-Images come padded by one pixel, and to even sides: `[T, N, I, H + 2, W + 2]`. Then the 9·I values that a pixel
-needs lie at fixed distances, and one matrix product with the filters `[O, 9·I]` gives its channels.
+Images come padded by one pixel, and to even sides: `[T, N, I, H + 2, W + 2]`. Then the 9·I values that a
+pixel needs lie at fixed distances, and one matrix product with the filters `[O, 9·I]` gives its channels.
 """
 
 from __future__ import annotations
@@ -15,29 +15,18 @@ from dataclasses import dataclass
 
 import torch.nn.functional as F
 import triton
-import triton.language as tl
 from torch import Tensor
 
-from pathaware.batched.kernels.convolution import join_moments, store_moments
+from pathaware.batched.kernels.convolution import join_moments
+from pathaware.batched.kernels.device import stem as device
 from pathaware.batched.kernels.launch import accumulator, blocks, dot_precision, empty, joined
-from pathaware.batched.kernels.normalisation import (
-    cells_of,
-    channel_values,
-    first_sums,
-    load_sum,
-    peak_of,
-    put,
-    rows_of,
-    second_coefficients,
-)
+from pathaware.batched.kernels.normalisation import first_sums
 
 _PARTS = 1056
 """Into how many parts sums are split: eight programs for each multiprocessor of an H200."""
 
 _BLOCK = 16
 """Windows that a program works on at once."""
-
-_WARPS = 4
 
 
 @dataclass(frozen=True)
@@ -74,7 +63,6 @@ class Images:
             "DEPTH": max(16, triton.next_power_of_2(9 * inputs)),
             "PRECISION": dot_precision(self.padded),
             "ACC": accumulator(self.padded)[1],
-            "num_warps": _WARPS,
         }
 
 
@@ -85,7 +73,7 @@ def moments_of(images: Images, weight: Tensor) -> Tensor:
     rows = 128
     tiles = blocks(pixels, rows)
     partial = empty(weight, tasks, 2, outputs, tiles, dtype=accumulator(images.padded)[0])
-    _stem_moments[(tiles, tasks)](
+    device.stem_moments[(tiles, tasks)](
         images.padded, weight, partial, weight.stride(0), pixels, *images.sizes(),
         OUTPUTS=outputs, ROWS=rows, **images.settings(),
     )  # fmt: skip
@@ -100,9 +88,9 @@ def normalise(
     count, height, width = images.sizes()
     z = empty(images.padded, tasks, count, height // 2, width // 2, outputs)
     peaks = empty(z, *z.shape)
-    _stem_normalise[(blocks(images.cells, _BLOCK), tasks)](
-        images.padded, weight, moments, gamma, beta, z, peaks, weight.stride(0), gamma.stride(0), beta.stride(0),
-        images.cells, *images.sizes(), eps, C=outputs, BLOCK=_BLOCK, **images.settings(),
+    device.stem_normalise[(blocks(images.cells, _BLOCK), tasks)](
+        images.padded, weight, moments, gamma, beta, z, peaks, weight.stride(0), gamma.stride(0),
+        beta.stride(0), images.cells, *images.sizes(), eps, C=outputs, BLOCK=_BLOCK, **images.settings(),
     )  # fmt: skip
     return z, peaks
 
@@ -117,7 +105,7 @@ def pull_back(
     sums = first_sums(gz, peaks, gamma, beta)
     parts = min(_PARTS // tasks + 1, blocks(images.cells, _BLOCK))
     filters = empty(weight, tasks, parts, *weight.shape[1:], dtype=dtype)
-    _stem_pull_back[(parts, tasks)](
+    device.stem_pull_back[(parts, tasks)](
         gz, images.padded, weight, moments, gamma, beta, sums, filters, weight.stride(0), gamma.stride(0),
         beta.stride(0), images.cells, *images.sizes(), eps, C=outputs, BLOCK=_BLOCK, **images.settings(),
     )  # fmt: skip
@@ -125,8 +113,8 @@ def pull_back(
 
 
 def pull_back_again(
-    v: Tensor, c: Tensor, b: Tensor, gz: Tensor, images: Images, weight: Tensor, sums: Tensor, moments: Tensor,
-    gamma: Tensor, beta: Tensor, eps: float,
+    v: Tensor, c: Tensor, b: Tensor, gz: Tensor, images: Images, weight: Tensor, sums: Tensor,
+    moments: Tensor, gamma: Tensor, beta: Tensor, eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """ḡz, w̄ and γ̄ for cotangents v of the filters' gradient, c of gγ and b of gβ."""
     tasks, outputs = weight.shape[:2]
@@ -135,261 +123,14 @@ def pull_back_again(
     partial = empty(weight, tasks, parts, 3, outputs, dtype=dtype)
     strides = weight.stride(0), v.stride(0), gamma.stride(0), beta.stride(0)
     common = {"C": outputs, "BLOCK": _BLOCK, **images.settings()}
-    _stem_sum_second[(parts, tasks)](
-        gz, images.padded, weight, v, moments, gamma, beta, partial, *strides, images.cells, *images.sizes(), eps,
-        **common,
+    device.stem_sum_second[(parts, tasks)](
+        gz, images.padded, weight, v, moments, gamma, beta, partial, *strides, images.cells, *images.sizes(),
+        eps, **common,
     )  # fmt: skip
     ggz, ggamma = empty(gz, *gz.shape), empty(weight, tasks, outputs, dtype=dtype)
     filters = empty(weight, tasks, parts, *weight.shape[1:], dtype=dtype)
-    _stem_pull_back_again[(parts, tasks)](
+    device.stem_pull_back_again[(parts, tasks)](
         gz, images.padded, weight, v, c, b, moments, sums, joined(partial), gamma, beta, ggz, filters, ggamma,
         *strides, c.stride(0), b.stride(0), images.cells, *images.sizes(), eps, **common,
     )  # fmt: skip
     return ggz, joined(filters), ggamma
-
-
-@triton.jit
-def _filters(weight, task, stride, C: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr):
-    """A task's filters as `[C, DEPTH]`, zero beyond the 9·I true columns."""
-    k = tl.arange(0, DEPTH)
-    at = weight + task * stride + tl.arange(0, C)[:, None] * (9 * INPUTS) + k[None, :]
-    return tl.load(at, mask=(k < 9 * INPUTS)[None, :], other=0.0)
-
-
-@triton.jit
-def _patches(x, corner, ok, height, width, INPUTS: tl.constexpr, DEPTH: tl.constexpr):
-    """The 3×3 surroundings of pixels, `[BLOCK, DEPTH]`; `corner` is where each begins in the padded images."""
-    k = tl.arange(0, DEPTH)
-    across = width + width % 2 + 2
-    down = height + height % 2 + 2
-    at = (k // 9) * (down * across) + (k % 9) // 3 * across + k % 3
-    return tl.load(x + corner[:, None] + at[None, :], mask=ok[:, None] & (k < 9 * INPUTS)[None, :], other=0.0)
-
-
-@triton.jit
-def _corner(first, height, width, INPUTS: tl.constexpr):
-    """Where the surroundings of pixel number `first` of a task begin in its padded images."""
-    across = width + width % 2 + 2
-    down = height + height % 2 + 2
-    image = first // (height * width)
-    row = first // width % height
-    return image * (INPUTS * down * across) + row * across + first % width
-
-
-@triton.jit
-def _images(x, task, count, height, width, INPUTS: tl.constexpr):
-    """Where a task's padded images begin."""
-    return x + task * count * (INPUTS * (height + height % 2 + 2) * (width + width % 2 + 2))
-
-
-@triton.jit
-def _times(patches, filters, PRECISION: tl.constexpr, ACC: tl.constexpr):
-    return tl.dot(patches, tl.trans(filters.to(patches.dtype)), input_precision=PRECISION, out_dtype=ACC)
-
-
-@triton.jit
-def _onto(filters, slope, patches, PRECISION: tl.constexpr, ACC: tl.constexpr):
-    """Adds Σ over pixels of slope ⊗ patch to the filters' gradient."""
-    return tl.dot(
-        tl.trans(slope.to(patches.dtype)), patches, filters, input_precision=PRECISION, out_dtype=ACC
-    )
-
-
-@triton.jit
-def _stem_moments(
-    x, weight, partial, stride, pixels, count, height, width,
-    OUTPUTS: tl.constexpr, ROWS: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
-    PRECISION: tl.constexpr, ACC: tl.constexpr,
-):  # fmt: skip
-    task = tl.program_id(1).to(tl.int64)
-    m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    inside = m < pixels
-    x = _images(x, task, count, height, width, INPUTS)
-    patches = _patches(x, _corner(m, height, width, INPUTS), inside, height, width, INPUTS, DEPTH)
-    y = _times(patches, _filters(weight, task, stride, OUTPUTS, INPUTS, DEPTH), PRECISION, ACC)
-    store_moments(partial, y, inside, pixels, task, OUTPUTS, ROWS)
-
-
-@triton.jit
-def _stem_normalise(
-    x, weight, moments, gamma, beta, z, peaks, stride, gamma_stride, beta_stride, cells, count, height, width, eps,
-    C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
-    PRECISION: tl.constexpr, ACC: tl.constexpr,
-):  # fmt: skip
-    task = tl.program_id(1).to(tl.int64)
-    mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, C, ACC
-    )
-    filters = _filters(weight, task, stride, C, INPUTS, DEPTH)
-    x = _images(x, task, count, height, width, INPUTS)
-    first, inside, right, below, pooled = cells_of(
-        tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), cells, height, width
-    )
-    corner = _corner(first, height, width, INPUTS)
-    across = width + width % 2 + 2
-    whole = right & below
-    y0 = _times(_patches(x, corner, whole, height, width, INPUTS, DEPTH), filters, PRECISION, ACC)
-    y1 = _times(_patches(x, corner + 1, whole, height, width, INPUTS, DEPTH), filters, PRECISION, ACC)
-    high = tl.maximum(y0, y1)
-    low = tl.minimum(y0, y1)
-    y2 = _times(_patches(x, corner + across, whole, height, width, INPUTS, DEPTH), filters, PRECISION, ACC)
-    y3 = _times(
-        _patches(x, corner + across + 1, whole, height, width, INPUTS, DEPTH), filters, PRECISION, ACC
-    )
-    high = tl.maximum(high, tl.maximum(y2, y3))
-    low = tl.minimum(low, tl.minimum(y2, y3))
-    best = (tl.where(gain > 0, high, tl.where(gain < 0, low, y0)) - mean) * scale
-    windows = count * (height // 2) * (width // 2)
-    put(peaks + task * windows * C, pooled, whole, best, C)
-    put(z + task * windows * C, pooled, whole, tl.maximum(best * gain + shift, 0.0), C)
-
-
-@triton.jit
-def _stem_pull_back(
-    gz, x, weight, moments, gamma, beta, sums, gfilters, stride, gamma_stride, beta_stride, cells, count, height,
-    width, eps, C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
-    PRECISION: tl.constexpr, ACC: tl.constexpr,
-):  # fmt: skip
-    part = tl.program_id(0)
-    parts = tl.num_programs(0)
-    task = tl.program_id(1).to(tl.int64)
-    mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, C, ACC
-    )
-    filters = _filters(weight, task, stride, C, INPUTS, DEPTH)
-    x = _images(x, task, count, height, width, INPUTS)
-    gz += task * count * (height // 2) * (width // 2) * C
-    across = width + width % 2 + 2
-    pixels = count * height * width
-    a = load_sum(sums, 0, 2, task, C) / pixels
-    b = load_sum(sums, 1, 2, task, C) / pixels
-    factor = gain * scale
-    gw = tl.zeros((C, DEPTH), ACC)
-    for start in range(part * BLOCK, cells, parts * BLOCK):
-        first, inside, right, below, pooled = cells_of(start + tl.arange(0, BLOCK), cells, height, width)
-        whole = right & below
-        corner = _corner(first, height, width, INPUTS)
-        p0 = _patches(x, corner, inside, height, width, INPUTS, DEPTH)
-        p1 = _patches(x, corner + 1, right, height, width, INPUTS, DEPTH)
-        p2 = _patches(x, corner + across, below, height, width, INPUTS, DEPTH)
-        p3 = _patches(x, corner + across + 1, whole, height, width, INPUTS, DEPTH)
-        n0 = (_times(p0, filters, PRECISION, ACC) - mean) * scale
-        n1 = (_times(p1, filters, PRECISION, ACC) - mean) * scale
-        n2 = (_times(p2, filters, PRECISION, ACC) - mean) * scale
-        n3 = (_times(p3, filters, PRECISION, ACC) - mean) * scale
-        is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, whole)
-        slope = rows_of(gz, pooled, whole, C, ACC)
-        # patches of pixels that do not exist are zero, and add nothing
-        gw = _onto(gw, factor * (tl.where(is0, slope, 0.0) - a - n0 * b), p0, PRECISION, ACC)
-        gw = _onto(gw, factor * (tl.where(is1, slope, 0.0) - a - n1 * b), p1, PRECISION, ACC)
-        gw = _onto(gw, factor * (tl.where(is2, slope, 0.0) - a - n2 * b), p2, PRECISION, ACC)
-        gw = _onto(gw, factor * (tl.where(is3, slope, 0.0) - a - n3 * b), p3, PRECISION, ACC)
-    k = tl.arange(0, DEPTH)
-    at = (task * parts + part) * C + tl.arange(0, C)
-    at = gfilters + at[:, None] * (9 * INPUTS) + k[None, :]
-    tl.store(at, gw, mask=(k < 9 * INPUTS)[None, :])
-
-
-@triton.jit
-def _stem_sum_second(
-    gz, x, weight, v, moments, gamma, beta, partial, stride, v_stride, gamma_stride, beta_stride, cells, count,
-    height, width, eps, C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
-    PRECISION: tl.constexpr, ACC: tl.constexpr,
-):  # fmt: skip
-    part = tl.program_id(0)
-    parts = tl.num_programs(0)
-    task = tl.program_id(1).to(tl.int64)
-    mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, C, ACC
-    )
-    filters = _filters(weight, task, stride, C, INPUTS, DEPTH)
-    direction = _filters(v, task, v_stride, C, INPUTS, DEPTH)
-    x = _images(x, task, count, height, width, INPUTS)
-    gz += task * count * (height // 2) * (width // 2) * C
-    across = width + width % 2 + 2
-    su = tl.zeros((BLOCK, C), ACC)
-    sv = tl.zeros((BLOCK, C), ACC)
-    sx = tl.zeros((BLOCK, C), ACC)
-    for start in range(part * BLOCK, cells, parts * BLOCK):
-        first, inside, right, below, pooled = cells_of(start + tl.arange(0, BLOCK), cells, height, width)
-        whole = right & below
-        corner = _corner(first, height, width, INPUTS)
-        p0 = _patches(x, corner, inside, height, width, INPUTS, DEPTH)
-        p1 = _patches(x, corner + 1, right, height, width, INPUTS, DEPTH)
-        p2 = _patches(x, corner + across, below, height, width, INPUTS, DEPTH)
-        p3 = _patches(x, corner + across + 1, whole, height, width, INPUTS, DEPTH)
-        n0 = (_times(p0, filters, PRECISION, ACC) - mean) * scale
-        n1 = (_times(p1, filters, PRECISION, ACC) - mean) * scale
-        n2 = (_times(p2, filters, PRECISION, ACC) - mean) * scale
-        n3 = (_times(p3, filters, PRECISION, ACC) - mean) * scale
-        u0 = _times(p0, direction, PRECISION, ACC)
-        u1 = _times(p1, direction, PRECISION, ACC)
-        u2 = _times(p2, direction, PRECISION, ACC)
-        u3 = _times(p3, direction, PRECISION, ACC)
-        is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, whole)
-        at_peak = tl.where(is0, u0, 0.0) + tl.where(is1, u1, 0.0) + tl.where(is2, u2, 0.0)
-        at_peak += tl.where(is3, u3, 0.0)
-        su += (u0 + u1) + (u2 + u3)
-        sv += (u0 * n0 + u1 * n1) + (u2 * n2 + u3 * n3)
-        sx += at_peak * rows_of(gz, pooled, whole, C, ACC)
-    at = partial + (task * parts + part) * 3 * C + tl.arange(0, C)
-    tl.store(at, tl.sum(su, 0))
-    tl.store(at + C, tl.sum(sv, 0))
-    tl.store(at + 2 * C, tl.sum(sx, 0))
-
-
-@triton.jit
-def _stem_pull_back_again(
-    gz, x, weight, v, c, b, moments, sums, second, gamma, beta, ggz, gfilters, ggamma, stride, v_stride,
-    gamma_stride, beta_stride, c_stride, b_stride, cells, count, height, width, eps,
-    C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
-    PRECISION: tl.constexpr, ACC: tl.constexpr,
-):  # fmt: skip
-    part = tl.program_id(0)
-    parts = tl.num_programs(0)
-    task = tl.program_id(1).to(tl.int64)
-    pixels = count * height * width
-    mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, C, ACC
-    )
-    factor, by_n, by_1, on_u, on_a, on_n, on_1 = second_coefficients(
-        c, b, sums, second, ggamma, part == 0, c_stride, b_stride, gain, scale, task, pixels, C, ACC
-    )
-    filters = _filters(weight, task, stride, C, INPUTS, DEPTH)
-    direction = _filters(v, task, v_stride, C, INPUTS, DEPTH)
-    x = _images(x, task, count, height, width, INPUTS)
-    gz += task * count * (height // 2) * (width // 2) * C
-    ggz += task * count * (height // 2) * (width // 2) * C
-    across = width + width % 2 + 2
-    gw = tl.zeros((C, DEPTH), ACC)
-    for start in range(part * BLOCK, cells, parts * BLOCK):
-        first, inside, right, below, pooled = cells_of(start + tl.arange(0, BLOCK), cells, height, width)
-        whole = right & below
-        corner = _corner(first, height, width, INPUTS)
-        p0 = _patches(x, corner, inside, height, width, INPUTS, DEPTH)
-        p1 = _patches(x, corner + 1, right, height, width, INPUTS, DEPTH)
-        p2 = _patches(x, corner + across, below, height, width, INPUTS, DEPTH)
-        p3 = _patches(x, corner + across + 1, whole, height, width, INPUTS, DEPTH)
-        n0 = (_times(p0, filters, PRECISION, ACC) - mean) * scale
-        n1 = (_times(p1, filters, PRECISION, ACC) - mean) * scale
-        n2 = (_times(p2, filters, PRECISION, ACC) - mean) * scale
-        n3 = (_times(p3, filters, PRECISION, ACC) - mean) * scale
-        is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, whole)
-        slope = on_a * rows_of(gz, pooled, whole, C, ACC)
-        u = _times(p0, direction, PRECISION, ACC)
-        there = tl.where(is0, factor * u + by_n * n0 + by_1, 0.0)
-        gw = _onto(gw, on_u * u + tl.where(is0, slope, 0.0) + on_n * n0 + on_1, p0, PRECISION, ACC)
-        u = _times(p1, direction, PRECISION, ACC)
-        there += tl.where(is1, factor * u + by_n * n1 + by_1, 0.0)
-        gw = _onto(gw, on_u * u + tl.where(is1, slope, 0.0) + on_n * n1 + on_1, p1, PRECISION, ACC)
-        u = _times(p2, direction, PRECISION, ACC)
-        there += tl.where(is2, factor * u + by_n * n2 + by_1, 0.0)
-        gw = _onto(gw, on_u * u + tl.where(is2, slope, 0.0) + on_n * n2 + on_1, p2, PRECISION, ACC)
-        u = _times(p3, direction, PRECISION, ACC)
-        there += tl.where(is3, factor * u + by_n * n3 + by_1, 0.0)
-        gw = _onto(gw, on_u * u + tl.where(is3, slope, 0.0) + on_n * n3 + on_1, p3, PRECISION, ACC)
-        put(ggz, pooled, whole, there, C)
-    k = tl.arange(0, DEPTH)
-    at = (task * parts + part) * C + tl.arange(0, C)
-    at = gfilters + at[:, None] * (9 * INPUTS) + k[None, :]
-    tl.store(at, gw, mask=(k < 9 * INPUTS)[None, :])

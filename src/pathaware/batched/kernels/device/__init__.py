@@ -1,0 +1,1 @@
+"""What runs on the GPU, written for Triton; the modules beside this package launch it."""

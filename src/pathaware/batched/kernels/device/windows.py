@@ -1,0 +1,99 @@
+"""What the passes over 2×2 windows of all channels share; the symbols are those of `normalisation`."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def channel_values(
+    moments, gamma, beta, gamma_stride, beta_stride, task, eps, C: tl.constexpr, ACC: tl.constexpr
+):
+    """μ, r, γ, β of every channel of a task."""
+    c = tl.arange(0, C)
+    mean = tl.load(moments + task * 2 * C + c).to(ACC)
+    scale = 1.0 / tl.sqrt(tl.load(moments + (task * 2 + 1) * C + c).to(ACC) + eps)
+    gain = tl.load(gamma + task * gamma_stride + c).to(ACC)
+    shift = tl.load(beta + task * beta_stride + c).to(ACC)
+    return mean[None, :], scale[None, :], gain[None, :], shift[None, :]
+
+
+@triton.jit
+def rows_of(data, at, ok, C: tl.constexpr, ACC: tl.constexpr):
+    """Rows `at` of `[…, C]` as a block, zero where not `ok`."""
+    return tl.load(data + at[:, None] * C + tl.arange(0, C)[None, :], mask=ok[:, None], other=0.0).to(ACC)
+
+
+@triton.jit
+def put(data, at, ok, value, C: tl.constexpr):
+    at = data + at[:, None] * C + tl.arange(0, C)[None, :]
+    tl.store(at, value.to(data.dtype.element_ty), mask=ok[:, None])
+
+
+@triton.jit
+def cells_of(w, cells, height, width):
+    """The window w of a task's images: its first pixel, which of the other pixels exist, and its place in the
+    pooled image. Where a side is odd the last windows are cut off, and count in no maximum."""
+    across = (width + 1) // 2
+    down = (height + 1) // 2
+    column = w % across
+    row = (w // across) % down
+    image = w // (across * down)
+    inside = w < cells
+    right = inside & (2 * column + 1 < width)
+    below = inside & (2 * row + 1 < height)
+    first = (image * height + 2 * row) * width + 2 * column
+    pooled = (image * (height // 2) + row) * (width // 2) + column
+    return first, inside, right, below, pooled
+
+
+@triton.jit
+def peak_of(n0, n1, n2, n3, gain, shift, whole):
+    """Where the maximum of a window is, if positive, as four masks; of equals the first, as in PyTorch."""
+    a0 = n0 * gain + shift
+    a1 = n1 * gain + shift
+    a2 = n2 * gain + shift
+    a3 = n3 * gain + shift
+    top = tl.maximum(tl.maximum(a0, a1), tl.maximum(a2, a3))
+    on = whole[:, None] & (top > 0)
+    is0 = on & (a0 == top)
+    is1 = on & (a1 == top) & (a0 != top)
+    is2 = on & (a2 == top) & (a0 != top) & (a1 != top)
+    is3 = on & (a0 != top) & (a1 != top) & (a2 != top)
+    return is0, is1, is2, is3
+
+
+@triton.jit
+def load_sum(sums, which: tl.constexpr, of: tl.constexpr, task, C: tl.constexpr):
+    """One of the sums `[T, of, C]`, as a row."""
+    return tl.load(sums + (task * of + which) * C + tl.arange(0, C))[None, :]
+
+
+@triton.jit
+def second_coefficients(
+    c, b, sums, second, ggamma, store, c_stride, b_stride, gain, scale, task, pixels,
+    C: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    """The second derivative is linear in u, a, ŷ and 1, with these coefficients for each channel:
+
+    ḡz = factor u + by_n ŷ + by_1, at the maximum;  ȳ = on_u u + on_a a + on_n ŷ + on_1.  Stores γ̄.
+    """
+    channel = tl.arange(0, C)[None, :]
+    sa = load_sum(sums, 0, 2, task, C)
+    sb = load_sum(sums, 1, 2, task, C)
+    su = load_sum(second, 0, 3, task, C)
+    sv = load_sum(second, 1, 3, task, C)
+    weight = load_sum(second, 2, 3, task, C) - (su * sa + sv * sb) / pixels
+    if store:
+        tl.store(ggamma + task * C + channel, scale * weight)
+    to_gain = tl.load(c + task * c_stride + channel).to(ACC)
+    to_shift = tl.load(b + task * b_stride + channel).to(ACC)
+    factor = gain * scale
+    by_n = to_gain - factor * sv / pixels
+    by_1 = to_shift - factor * su / pixels
+    on_u = -scale * factor * sb / pixels
+    on_a = scale * by_n
+    on_n = -(on_u * sv + on_a * sb + factor * scale * weight) / pixels
+    on_1 = -(on_u * su + on_a * sa) / pixels
+    return factor, by_n, by_1, on_u, on_a, on_n, on_1
