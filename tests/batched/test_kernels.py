@@ -59,7 +59,12 @@ def with_hard_channels(gamma: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("height, width", [(4, 6), (5, 7), (2, 3)])
 def test_a_block_and_its_two_derivatives_are_those_of_the_layers(height: int, width: int):
-    inputs = leaf(2, 3, height, width, 16), leaf(2, 32, 16, 3, 3), with_hard_channels(leaf(2, 32)), leaf(2, 32)
+    inputs = (
+        leaf(2, 3, height, width, 16),
+        leaf(2, 32, 16, 3, 3),
+        with_hard_channels(leaf(2, 32)),
+        leaf(2, 32),
+    )
     for ours, theirs in zip(derivatives(block, *inputs), derivatives(plain, *inputs), strict=True):
         assert distance(ours, theirs) < CLOSE
 
@@ -83,7 +88,9 @@ def test_filters_may_be_views_of_a_flat_point():
         return lambda x, eps: operation(x, weight.view(2, 16, 16, 3, 3), gamma, beta, eps)
 
     x = leaf(2, 2, 4, 4, 16)
-    ours, theirs = (torch.autograd.grad(of_point(f)(x, 1e-5).square().sum(), point)[0] for f in (block, plain))
+    ours, theirs = (
+        torch.autograd.grad(of_point(f)(x, 1e-5).square().sum(), point)[0] for f in (block, plain)
+    )
     assert distance(ours, theirs) < CLOSE
 
 
@@ -97,7 +104,9 @@ def test_more_pieces_make_a_weight_gradient_more_exact(monkeypatch, pieces: int,
     x, g = (leaf(2, 3, 5, 6, 16).detach() for _ in range(2))
     exact = torch.stack(
         [
-            torch.nn.grad.conv2d_weight(a.permute(0, 3, 1, 2), (16, 16, 3, 3), b.permute(0, 3, 1, 2), padding=1)
+            torch.nn.grad.conv2d_weight(
+                a.permute(0, 3, 1, 2), (16, 16, 3, 3), b.permute(0, 3, 1, 2), padding=1
+            )
             for a, b in zip(x.double(), g.double(), strict=True)
         ]
     )

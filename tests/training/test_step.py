@@ -57,18 +57,50 @@ def test_a_meta_gradient_that_is_not_finite_is_left_out_and_counted():
     assert torch.equal(advance(step, 3), advance(calm, 3))  # the optimiser forgot it too
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+
+
+def image_step(kind: type[MetaStep], dtype: torch.dtype, width: int = 8, **options) -> MetaStep:
+    """Five-way tasks of noise on the GPU; with a width of 16 and float32 its blocks run in kernels."""
+    checkpoint = options.pop("checkpoint", False)
+    images = torch.randint(0, 256, (8, 12, 3, 16, 16), dtype=torch.uint8).numpy()
+    store = in_memory("noise", [(f"c{i}", "train", x) for i, x in enumerate(images)], ImageFormat(16, 3), "")
+    torch.manual_seed(0)
+    model = conv4(5, size=16, width=width)
+    learner = MetaLearner(model, GradientDescent(model, 2), F.cross_entropy, checkpoint=checkpoint)
+    source = ImageEpisodes(store, "train", 5, 1, 3, True, "cuda", dtype)
+    return kind(learner.to("cuda", dtype), Unrolled(), source, rate=1e-2, **options)
+
+
+def advance_both(iterations: int, *args, **options) -> tuple[torch.Tensor, torch.Tensor]:
+    both = []
+    for kind in (GraphedStep, MetaStep):
+        torch.manual_seed(0)
+        both.append(advance(image_step(kind, *args, **options), iterations))
+    return both[0], both[1]
+
+
+@needs_cuda
 @pytest.mark.parametrize("chunk", [0, 1])
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_the_graphed_step_gives_the_numbers_of_the_plain_one(chunk, checkpoint):
-    images = torch.randint(0, 256, (8, 12, 3, 16, 16), dtype=torch.uint8).numpy()
-    store = in_memory("noise", [(f"c{i}", "train", x) for i, x in enumerate(images)], ImageFormat(16, 3), "")
+    assert distance(*advance_both(6, torch.float64, chunk=chunk, checkpoint=checkpoint)) < 1e-9
 
-    def run(kind: type[MetaStep]) -> torch.Tensor:
+
+@needs_cuda
+@pytest.mark.parametrize("chunk", [0, 1])
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_the_graphed_step_gives_the_bits_of_the_plain_one_where_kernels_run(chunk, checkpoint):
+    assert torch.equal(*advance_both(6, torch.float32, 16, chunk=chunk, checkpoint=checkpoint))
+
+
+@needs_cuda
+def test_a_changed_number_of_tasks_records_a_new_graph_and_forgets_nothing():
+    ends = []
+    for kind in (GraphedStep, MetaStep):
         torch.manual_seed(0)
-        model = conv4(5, size=16, width=8)
-        learner = MetaLearner(model, GradientDescent(model, 2), F.cross_entropy, checkpoint=checkpoint)
-        source = ImageEpisodes(store, "train", 5, 1, 3, True, "cuda", torch.float64)
-        return advance(kind(learner.cuda(), Unrolled(), source, rate=1e-2, chunk=chunk), 6)
-
-    assert distance(run(GraphedStep), run(MetaStep)) < 1e-9
+        step = image_step(kind, torch.float64)
+        for tasks in (4, 4, 2, 4):
+            step(step.source.draw(tasks, generator(0, "train", tasks)), 1e-2)
+        ends.append(parameters(step))
+    assert distance(*ends) < 1e-9

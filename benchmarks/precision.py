@@ -1,0 +1,78 @@
+"""How far off is a meta-gradient in each precision? Against one task after another in float64.
+
+    python benchmarks/precision.py --json results/precision-h200.json
+
+Conv-4 of 64 filters, 32×32, 5-way 5-shot PAMELA, one task a draw; layer by layer (`plain`) and through the
+kernels. A pixel that ties in one precision and not in another turns a whole derivative on or off, so single
+draws differ by orders of magnitude: medians of many are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from pathaware import Episodes, MetaLearner, Pamela
+from pathaware.batched import kernels
+from pathaware.models import conv4
+from pathaware.report.environment import environment
+from pathaware.report.record import commit
+from pathaware.training.config import Training
+
+PRECISIONS = ("fp32", "tf32", "bf16")
+
+
+def learner(seed: int, execution: str, dtype: torch.dtype) -> MetaLearner:
+    torch.manual_seed(seed)
+    model = conv4(5, size=32)
+    learner = MetaLearner(model, Pamela(model, 5), F.cross_entropy, execution=execution)
+    return learner.to("cuda", dtype)
+
+
+def episodes(seed: int, dtype: torch.dtype) -> Episodes:
+    generator = torch.Generator().manual_seed(seed)
+    parts = []
+    for shots in (5, 15):
+        labels = torch.arange(5).repeat(shots)
+        prototypes = torch.randn(5, 3, 32, 32, generator=generator)
+        noise = torch.randn(1, 5 * shots, 3, 32, 32, generator=generator)
+        parts += [(prototypes[labels] + noise).to("cuda", dtype), labels[None].cuda()]
+    return Episodes(*parts)
+
+
+def meta_gradient(seed: int, execution: str, dtype: torch.dtype) -> torch.Tensor:
+    one = learner(seed, execution, dtype)
+    one.meta_loss(episodes(seed, dtype)).backward()
+    return torch.cat([p.grad.flatten().double() for p in one.parameters() if p.grad is not None])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--draws", type=int, default=15)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    errors: dict[str, dict[str, list[float]]] = {p: {"plain": [], "kernels": []} for p in PRECISIONS}
+    for seed in range(options.draws):
+        exact = meta_gradient(seed, "loop", torch.float64)
+        for precision in PRECISIONS:
+            Training(precision=precision).apply()
+            for name, around in (("plain", kernels.switched_off()), ("kernels", nullcontext())):
+                with around:
+                    found = meta_gradient(seed, "batched", torch.float32)
+                errors[precision][name].append(float((found - exact).norm() / exact.norm()))
+    medians = {p: {k: statistics.median(v) for k, v in each.items()} for p, each in errors.items()}
+    for precision, each in medians.items():
+        print(f"{precision}: layer by layer {each['plain']:.1e}, kernels {each['kernels']:.1e}")
+    if options.json:
+        record = {"median": medians, "each": errors, "commit": commit(), "environment": environment()}
+        options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
