@@ -37,10 +37,10 @@ def learner(seed: int, execution: str, dtype: torch.dtype) -> MetaLearner:
 
 def episodes(seed: int, dtype: torch.dtype) -> Episodes:
     generator = torch.Generator().manual_seed(seed)
+    prototypes = torch.randn(5, 3, 32, 32, generator=generator)
     parts = []
     for shots in (5, 15):
         labels = torch.arange(5).repeat(shots)
-        prototypes = torch.randn(5, 3, 32, 32, generator=generator)
         noise = torch.randn(1, 5 * shots, 3, 32, 32, generator=generator)
         parts += [(prototypes[labels] + noise).to("cuda", dtype), labels[None].cuda()]
     return Episodes(*parts)

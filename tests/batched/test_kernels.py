@@ -15,8 +15,8 @@ from pathaware.models import conv4
 from tests.conftest import distance, image_episodes, meta_gradient
 
 pytest.importorskip("triton")
-from pathaware.batched.kernels import weight_gradient as gradients  # noqa: E402
-from pathaware.batched.kernels.functions import Stem, block  # noqa: E402
+from pathaware.batched.kernels import weight_gradient as gradients
+from pathaware.batched.kernels.functions import Stem, block
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
@@ -57,7 +57,7 @@ def with_hard_channels(gamma: Tensor) -> Tensor:
     return gamma
 
 
-@pytest.mark.parametrize("height, width", [(4, 6), (5, 7), (2, 3)])
+@pytest.mark.parametrize(("height", "width"), [(4, 6), (5, 7), (2, 3)])
 def test_a_block_and_its_two_derivatives_are_those_of_the_layers(height: int, width: int):
     inputs = (
         leaf(2, 3, height, width, 16),
@@ -70,7 +70,7 @@ def test_a_block_and_its_two_derivatives_are_those_of_the_layers(height: int, wi
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("height, width", [(4, 6), (5, 7)])
+@pytest.mark.parametrize(("height", "width"), [(4, 6), (5, 7)])
 def test_the_first_block_and_its_two_derivatives_are_those_of_the_layers(channels, height, width):
     images = leaf(2, 3, channels, height, width).detach()
     inputs = leaf(2, 16, channels, 3, 3), with_hard_channels(leaf(2, 16)), leaf(2, 16)
@@ -94,7 +94,7 @@ def test_filters_may_be_views_of_a_flat_point():
     assert distance(ours, theirs) < CLOSE
 
 
-@pytest.mark.parametrize("pieces, error", [(1, 3e-3), (2, 2e-5), (3, 1e-6)])
+@pytest.mark.parametrize(("pieces", "error"), [(1, 3e-3), (2, 2e-5), (3, 1e-6)])
 def test_more_pieces_make_a_weight_gradient_more_exact(monkeypatch, pieces: int, error: float):
     monkeypatch.setattr(gradients, "_pieces", lambda x: pieces)
     if not CUDA:  # the interpreter has no products of bfloat16; pieces of float16 are cut alike
