@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from pathaware import Layout, MetaSGD, Pamela, UsageError
+from pathaware.layout import Spread
 from pathaware.models import conv4
 
 
@@ -65,3 +66,17 @@ def test_views_share_memory_with_the_point():
     point = torch.zeros(4, len(layout))
     layout.views(point)["bias"].fill_(1.0)
     assert point.sum() == 12
+
+
+@pytest.mark.parametrize("granularity", ["filter", "layer", "tensor-channel"])
+def test_spreading_differentiates_as_indexing_does_to_any_order(granularity):
+    spread = Spread(Layout.of(conv4(5, size=16, width=4)), granularity)
+    q = torch.randn(spread.groups, requires_grad=True)
+    weights = torch.randn(len(spread.index))
+
+    def twice(laid_out):
+        (first,) = torch.autograd.grad((laid_out(q).pow(3) * weights).sum(), q, create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), q)
+        return torch.cat([first, second])
+
+    assert torch.allclose(twice(spread), twice(lambda q: q[spread.index]))

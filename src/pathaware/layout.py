@@ -144,25 +144,37 @@ class Layout:
 
 
 class Spread(nn.Module):
-    """Lays coefficients `[…, groups]` out over the flat vector `[…, D]`; derivatives are for `[groups]`."""
+    """Lays coefficients `[…, groups]` out over the flat vector `[…, D]`; derivatives are for `[groups]`.
+
+    `order` lists the entries of the vector group by group, `starts` where each group begins in it.
+    """
 
     index: Tensor
     order: Tensor
-    sizes: Tensor
+    starts: Tensor
 
     def __init__(self, layout: Layout, granularity: Granularity) -> None:
         super().__init__()
         index, self.groups = layout.index(granularity)
         self.identity = self.groups == len(layout)
+        self.sorted = bool((index.diff() >= 0).all())
+        starts = torch.cat(
+            [torch.zeros(1, dtype=torch.long), index.bincount(minlength=self.groups).cumsum(0)]
+        )
         self.register_buffer("index", index, persistent=False)
         self.register_buffer("order", index.argsort(stable=True), persistent=False)
-        self.register_buffer("sizes", index.bincount(minlength=self.groups), persistent=False)
+        self.register_buffer("starts", starts, persistent=False)
 
     def forward(self, coefficients: Tensor) -> Tensor:
         if self.identity:
             return coefficients
         spread: Tensor = _Spread.apply(coefficients, self)
         return spread
+
+    def sums(self, values: Tensor) -> Tensor:
+        """Of the entries `[D]` of each group: `[groups]`."""
+        ordered = values if self.sorted else values.index_select(0, self.order)
+        return torch.segment_reduce(ordered, "sum", offsets=self.starts, unsafe=True)
 
 
 class _Spread(Function):
@@ -184,8 +196,7 @@ class _GroupSums(Function):
     @staticmethod
     def forward(ctx: Any, gradient: Tensor, spread: Spread) -> Tensor:
         ctx.spread = spread
-        ordered = gradient.index_select(0, spread.order)
-        return torch.segment_reduce(ordered, "sum", lengths=spread.sizes, unsafe=True)
+        return spread.sums(gradient)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:

@@ -15,6 +15,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from pathaware.batched import kernels
 from pathaware.errors import UsageError
 from pathaware.layout import Granularity, Layout, Spread
 from pathaware.rules.base import Rule
@@ -68,9 +69,14 @@ class Pamela(Rule):
         return [] if self.skip is None else list(range(self.skip, self.steps, self.skip))
 
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
-        q = self.spread_q(self.q[min(j, len(self.q) - 1)])
-        moved = torch.addcmul(points[-1], q, gradient, value=-1)
-        if self.skip is None or j not in self.skips:
-            return moved
-        p = self.spread_p(self.p[j // self.skip - 1])
-        return torch.lerp(moved, points[j - self.skip], p)
+        q = self.q[min(j, len(self.q) - 1)]
+        p = earlier = None
+        if self.skip is not None and j in self.skips:
+            p, earlier = self.p[j // self.skip - 1], points[j - self.skip]
+        if kernels.usable(gradient):
+            from pathaware.batched.kernels.update import Update  # needs Triton
+
+            fused: Tensor = Update.apply(points[-1], gradient, q, self.spread_q, earlier, p, self.spread_p)
+            return fused
+        moved = torch.addcmul(points[-1], self.spread_q(q), gradient, value=-1)
+        return moved if p is None or earlier is None else torch.lerp(moved, earlier, self.spread_p(p))
