@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -16,6 +14,7 @@ from pathaware.losses import Loss
 from pathaware.path import Gradient, Order, Path, unroll
 from pathaware.rules.base import Rule
 from pathaware.tasks.episodes import Episodes
+from pathaware.twin import twin
 
 
 class MetaLearner(nn.Module):
@@ -135,12 +134,7 @@ class MetaLearner(nn.Module):
     ) -> nn.Module:
         """Adapt to one task, `support_x [S, …]`; returns a copy of the model with the new parameters."""
         path = self.path(support_x[None], support_y[None], steps=steps, extend=extend)
-        adapted = copy.deepcopy(self.model)
-        parameters = dict(adapted.named_parameters())
-        with torch.no_grad():
-            for name, value in path.layout.views(self.end(path)[0]).items():
-                parameters[name].copy_(value)
-        return adapted
+        return twin(self.model, path.layout.views(self.end(path)[0]))
 
     def _steps(self, steps: int | None, extend: bool) -> int:
         trained = self.rule.steps
