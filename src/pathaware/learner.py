@@ -122,6 +122,9 @@ class MetaLearner(nn.Module):
 
     def losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The loss of each task at a point: `[T]`."""
+        program = None if torch.is_grad_enabled() else self._program(point, x, y)
+        if program is not None:
+            return program.values(point, x, y)
         return self.execution.losses(self.predict(point, x), y)
 
     def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:

@@ -52,7 +52,11 @@ class Linear(Layer):
 
 def _affine(p: Parameters, x: Tensor) -> Tensor:
     weight = p["weight"].mT
-    return torch.baddbmm(p["bias"].unsqueeze(1), x, weight) if "bias" in p else torch.bmm(x, weight)
+    if "bias" not in p:
+        return torch.bmm(x, weight)
+    # a product over one feature is no matrix product's work
+    join = torch.addcmul if x.shape[-1] == 1 else torch.baddbmm
+    return join(p["bias"].unsqueeze(1), x, weight)
 
 
 class ReLU(Layer):
@@ -84,7 +88,7 @@ class ReLU(Layer):
 
 
 def _where_positive(values: Tensor, y: Tensor) -> Tensor:
-    return torch.ops.aten.threshold_backward(values, y, 0)  # type: ignore[no-any-return]
+    return torch.ops.aten.threshold_backward.default(values, y, 0)  # type: ignore[no-any-return]
 
 
 class Smooth(Layer):

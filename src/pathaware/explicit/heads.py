@@ -33,11 +33,15 @@ class MeanSquaredError(Head):
 
     def slope(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Kept]:
         error = outputs - targets
-        share = 2 / error[0].numel()
-        return error.square().flatten(1).mean(1), error * share, []
+        slope = error * _share(error)
+        return torch.linalg.vecdot(error.flatten(1), slope.flatten(1)) / 2, slope, []
 
     def curve(self, kept: Kept, d: Tensor) -> Tensor:
-        return d * (2 / d[0].numel())
+        return d * _share(d)
+
+
+def _share(outputs: Tensor) -> float:
+    return 2 / (outputs.shape[1] * outputs.shape[2])
 
 
 class CrossEntropy(Head):

@@ -40,16 +40,15 @@ class Program:
         losses: Tensor = _Losses.apply(point, self, x, y)  # type: ignore[no-untyped-call]
         return losses
 
+    def values(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Losses `[T]`, with nothing to differentiate."""
+        return self.head.slope(self._forward(self._by_layer(point), x)[0], y)[0]
+
     def slope(self, point: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, list[Kept]]:
         """Losses, slopes, and what each layer kept (the last entry is the head's)."""
         p = self._by_layer(point)
-        kept: list[Kept] = []
-        if self.images:
-            x = x.movedim(2, -1).contiguous()
-        for link, own in zip(self.links, p, strict=True):
-            x, remembered = link.layer.forward(own, x)
-            kept.append(remembered)
-        loss, of_outputs, remembered = self.head.slope(x, y)
+        outputs, kept = self._forward(p, x)
+        loss, of_outputs, remembered = self.head.slope(outputs, y)
         g: Any = of_outputs
         slopes: list[Parameters] = [{} for _ in self.links]
         for i in reversed(range(len(self.links))):
@@ -70,6 +69,15 @@ class Program:
             d = self.links[i].layer.curve(p[i], v[i], kept[i], seen[i], d, products[i], i > 0)
         return self._flat(products)
 
+    def _forward(self, p: list[Parameters], x: Tensor) -> tuple[Tensor, list[Kept]]:
+        kept: list[Kept] = []
+        if self.images:
+            x = x.movedim(2, -1).contiguous()
+        for link, own in zip(self.links, p, strict=True):
+            x, remembered = link.layer.forward(own, x)
+            kept.append(remembered)
+        return x, kept
+
     def _by_layer(self, point: Tensor) -> list[Parameters]:
         views = self.layout.views(point)
         return [{own: views[name] for own, name in link.names.items()} for link in self.links]
@@ -80,7 +88,8 @@ class Program:
             for link, found in zip(self.links, by_layer, strict=True)
             for own, value in found.items()
         }
-        return torch.cat([values[entry.name].flatten(1) for entry in self.layout.entries], dim=1)
+        rows = (values[entry.name] for entry in self.layout.entries)
+        return torch.cat([row if row.ndim == 2 else row.flatten(1) for row in rows], dim=1)
 
 
 class _Gradient(torch.autograd.Function):
@@ -91,22 +100,23 @@ class _Gradient(torch.autograd.Function):
         loss, slope, kept = program.slope(point, x, y)
         ctx.program = program
         ctx.sizes = [len(remembered) for remembered in kept]
-        # all of it goes through autograd's own store, so that checkpointing can drop it
-        ctx.save_for_backward(point, slope, *(tensor for remembered in kept for tensor in remembered))
+        # All of it goes through autograd's own store, so that checkpointing can drop it. The slope is not
+        # kept: the next step takes its place in the processor's cache.
+        ctx.save_for_backward(point, x, y, *(tensor for remembered in kept for tensor in remembered))
         ctx.set_materialize_grads(False)
         return loss, slope
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, of_loss: Tensor | None, of_slope: Tensor | None) -> Any:
-        point, slope, *flat = ctx.saved_tensors
+        point, x, y, *flat = ctx.saved_tensors
         result = None
         if of_slope is not None:
             tensors = iter(flat)
             kept = [[next(tensors) for _ in range(size)] for size in ctx.sizes]
             result = ctx.program.curvature(point, of_slope, kept)
         if of_loss is not None:
-            step = of_loss.unsqueeze(1) * slope
+            step = of_loss.unsqueeze(1) * ctx.program.slope(point, x, y)[1]
             result = step if result is None else result.add_(step)
         return result, None, None, None
 
