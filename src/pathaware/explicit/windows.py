@@ -12,14 +12,15 @@ from torch import Tensor
 
 
 def windows(images: Tensor, kernel: int, padding: int) -> Tensor:
-    """`[T, N·H′·W′, kernel·kernel·C]`: what a filter sees at each of its H′ × W′ places."""
+    """`[T, N·H′·W′, kernel·kernel·C]`: what a filter sees at each of its H′ × W′ places.
+
+    Joined from shifted images: each is copied in long runs, which one strided view of all is not.
+    """
     if padding:
         images = F.pad(images, (0, 0, padding, padding, padding, padding))
-    tasks, count, height, width, channels = images.shape
-    t, n, h, w, c = images.stride()
-    places = (height - kernel + 1, width - kernel + 1)
-    rows = images.as_strided((tasks, count, *places, kernel, kernel, channels), (t, n, h, w, h, w, c))
-    return rows.reshape(tasks, -1, kernel * kernel * channels)
+    height, width = (side - kernel + 1 for side in images.shape[2:4])
+    shifts = [images[:, :, i : i + height, j : j + width] for i in range(kernel) for j in range(kernel)]
+    return torch.cat(shifts, dim=-1).flatten(1, 3)
 
 
 def filters(weight: Tensor) -> Tensor:
