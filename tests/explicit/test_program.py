@@ -48,7 +48,7 @@ IMAGES = {
     "two blocks": lambda: [*block(2, 3), *block(3, 5), nn.Flatten(), nn.Linear(5 * 4, 3)],
     "a block without bias": lambda: [*block(2, 3), *block(3, 5, bias=False), nn.Flatten(), nn.Linear(20, 3)],
     "pool 3, places left over": lambda: [*block(2, 3, pool=3), *block(3, 3), nn.Flatten(), nn.Linear(3, 3)],
-    "kernel 5, padding 1": lambda: [*block(2, 3), *block(3, 3, 5, 2), *block(3, 5, 2, 1, 1), nn.Flatten()],
+    "other kernels": lambda: [*block(2, 3), *block(3, 3, 5, 2), *block(3, 5, 2, 1, 1), nn.Flatten()],
     "no padding": lambda: [*block(2, 3, 3, 0, 1), *block(3, 3, 3, 0, 2), nn.Flatten(), nn.Linear(12, 3)],
     "an activation between": lambda: [*block(2, 3), nn.Tanh(), *block(3, 5), nn.Flatten(), nn.Linear(20, 3)],
 }

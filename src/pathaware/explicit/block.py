@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pathaware.explicit.layer import Kept, Layer, Parameters
 from pathaware.explicit.windows import filters, mirrored, unfilter, windows
+from pathaware.tracing import tracing
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ class Block(Layer):
         The largest γ n + β lies where n is largest, or, for a negative gain, smallest.
         """
         tasks, count, height, width, channels = n.shape
-        if bool((gain <= 0).any()):
+        if tracing() or bool((gain <= 0).any()):
             n = n * gain.sign().view(tasks, 1, 1, 1, channels)
         images = n.flatten(0, 1).permute(0, 3, 1, 2)
         _, places = F.max_pool2d(images, self.pool, return_indices=True)

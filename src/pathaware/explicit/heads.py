@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pathaware.explicit.layer import Kept
 from pathaware.losses import Loss, cross_entropy, mean_squared_error
+from pathaware.tracing import tracing
 
 
 class Head(ABC):
@@ -46,7 +47,8 @@ def _share(outputs: Tensor) -> float:
 
 class CrossEntropy(Head):
     def fits(self, targets: Tensor) -> bool:
-        return targets.ndim == 2 and targets.dtype == torch.long and bool(targets.min() >= 0)
+        labels = targets.ndim == 2 and targets.dtype == torch.long
+        return labels and (tracing() or bool(targets.min() >= 0))  # below zero: to be ignored
 
     def slope(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Kept]:
         share = 1 / targets.shape[1]
