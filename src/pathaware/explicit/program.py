@@ -13,6 +13,7 @@ from pathaware.explicit.heads import HEADS, Head
 from pathaware.explicit.layer import Kept, Parameters
 from pathaware.layout import Layout
 from pathaware.losses import Loss
+from pathaware.tracing import tracing
 
 
 class Program:
@@ -23,6 +24,10 @@ class Program:
         self.images = chain.images
         self.head = head
         self.layout = layout
+        entries = {
+            entry.name: (i, entry.shape, len(entry.shape) == 1) for i, entry in enumerate(layout.entries)
+        }
+        self.plans = [[(own, *entries[name]) for own, name in link.names.items()] for link in self.links]
 
     def fits(self, point: Tensor, x: Tensor, y: Tensor) -> bool:
         """Whether the program serves these arguments. A GPU has kernels of its own, and is not waited for;
@@ -57,16 +62,17 @@ class Program:
 
     def curvature(self, point: Tensor, direction: Tensor, kept: list[Kept]) -> Tensor:
         """The Hessian of each task's loss at its point, times its direction: `[T, D]`."""
-        p, v = self._by_layer(point), self._by_layer(direction)
-        seen: list[Any] = []
-        d: Any = None
-        for i, link in enumerate(self.links):
-            d, found = link.layer.tangent(p[i], v[i], kept[i], d)
-            seen.append(found)
-        d = self.head.curve(kept[-1], d)
         products: list[Parameters] = [{} for _ in self.links]
-        for i in reversed(range(len(self.links))):
-            d = self.links[i].layer.curve(p[i], v[i], kept[i], seen[i], d, products[i], i > 0)
+        with torch.inference_mode(not tracing()):  # spares every operation a look for a graph to join
+            p, v = self._by_layer(point), self._by_layer(direction)
+            seen: list[Any] = []
+            d: Any = None
+            for i, link in enumerate(self.links):
+                d, found = link.layer.tangent(p[i], v[i], kept[i], d)
+                seen.append(found)
+            d = self.head.curve(kept[-1], d)
+            for i in reversed(range(len(self.links))):
+                d = self.links[i].layer.curve(p[i], v[i], kept[i], seen[i], d, products[i], i > 0)
         return self._flat(products)
 
     def _forward(self, p: list[Parameters], x: Tensor) -> tuple[Tensor, list[Kept]]:
@@ -79,8 +85,11 @@ class Program:
         return x, kept
 
     def _by_layer(self, point: Tensor) -> list[Parameters]:
-        views = self.layout.views(point)
-        return [{own: views[name] for own, name in link.names.items()} for link in self.links]
+        parts = point.split_with_sizes(self.layout.sizes, dim=-1)
+        return [
+            {own: parts[i] if flat else parts[i].view(len(point), *shape) for own, i, shape, flat in plan}
+            for plan in self.plans
+        ]
 
     def _flat(self, by_layer: list[Parameters]) -> Tensor:
         values = {
