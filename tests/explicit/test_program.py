@@ -12,12 +12,18 @@ from tests.conftest import distance, image_episodes, meta_gradient, regression_e
 
 
 def block(
-    inputs: int, outputs: int, kernel: int = 3, padding: int = 1, pool: int = 2, bias: bool = True
+    inputs: int,
+    outputs: int,
+    kernel: int = 3,
+    padding: int = 1,
+    pool: int = 2,
+    bias: bool = True,
+    least_gain: float = -1.0,
 ) -> list[nn.Module]:
     """With gains of both signs, and one that is zero: the pool then sees equal values only."""
     norm = nn.BatchNorm2d(outputs, track_running_stats=False)
     with torch.no_grad():
-        norm.weight.copy_(torch.linspace(-1, 1, outputs))
+        norm.weight.copy_(torch.linspace(least_gain, 1, outputs))
         norm.bias.copy_(torch.randn(outputs) + 0.5)
     conv = nn.Conv2d(inputs, outputs, kernel, padding=padding, bias=bias)
     return [conv, norm, nn.ReLU(), nn.MaxPool2d(pool)]
@@ -45,6 +51,7 @@ ROWS = {
 IMAGES = {
     "flat images": lambda: [nn.Flatten(), nn.Linear(2 * 8 * 8, 3)],
     "one block": lambda: [*block(2, 3), nn.Flatten(), nn.Linear(3 * 16, 3)],
+    "no negative gain": lambda: [*block(2, 3, least_gain=0.0), nn.Flatten(), nn.Linear(3 * 16, 3)],
     "two blocks": lambda: [*block(2, 3), *block(3, 5), nn.Flatten(), nn.Linear(5 * 4, 3)],
     "a block without bias": lambda: [*block(2, 3), *block(3, 5, bias=False), nn.Flatten(), nn.Linear(20, 3)],
     "pool 3, places left over": lambda: [*block(2, 3, pool=3), *block(3, 3), nn.Flatten(), nn.Linear(3, 3)],
