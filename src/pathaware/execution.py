@@ -15,6 +15,7 @@ from torch.func import functional_call, vmap
 
 from pathaware.batched import NotLowerable, lower
 from pathaware.errors import UsageError
+from pathaware.explicit import Program, explicit_program
 from pathaware.layout import Layout
 from pathaware.losses import Loss, per_task, per_task_loop
 
@@ -23,12 +24,16 @@ Forward = Callable[[Tensor, Tensor], Tensor]
 
 
 class Execution:
-    """A network's forward pass and its loss, with a task axis."""
+    """A network's forward pass and its loss, with a task axis.
 
-    def __init__(self, name: str, forward: Forward, losses: Loss) -> None:
+    `program`, where there is one, computes gradients of the two faster than autograd differentiates them.
+    """
+
+    def __init__(self, name: str, forward: Forward, losses: Loss, program: Program | None = None) -> None:
         self.name = name
         self.forward = forward
         self.losses = losses
+        self.program = program
 
 
 def select_execution(name: ExecutionName, model: nn.Module, layout: Layout, loss: Loss) -> Execution:
@@ -36,7 +41,8 @@ def select_execution(name: ExecutionName, model: nn.Module, layout: Layout, loss
 
     - `loop`: one task after another. Works for every module; what the others are checked against.
     - `vmap`: `torch.func.vmap`. Works for modules without data-dependent control flow.
-    - `batched`: every layer lowered to one operation for all tasks. Works where every layer is known.
+    - `batched`: every layer lowered to one operation for all tasks. Works where every layer is known; on a
+      CPU, a plain chain of layers has its derivatives written out as well (see `pathaware.explicit`).
     """
     if name not in get_args(ExecutionName):
         raise UsageError(f"execution: {name!r} is none of {', '.join(get_args(ExecutionName))}")
@@ -45,7 +51,8 @@ def select_execution(name: ExecutionName, model: nn.Module, layout: Layout, loss
     if name == "vmap":
         return Execution("vmap", _vmap(model, layout), per_task(loss))
     try:
-        return Execution("batched", lower(model, layout), per_task(loss))
+        losses = per_task(loss)
+        return Execution("batched", lower(model, layout), losses, explicit_program(model, layout, losses))
     except NotLowerable as reason:
         if name == "batched":
             raise UsageError(f"execution: 'batched' cannot run this model ({reason}); use auto") from None

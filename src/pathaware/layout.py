@@ -105,8 +105,11 @@ class Layout:
     def views(self, point: Tensor) -> dict[str, Tensor]:
         """Name → parameter, as views of a point `[…, D]`; leading axes are kept."""
         lead = point.shape[:-1]
-        parts = point.split(self.sizes, dim=-1)
-        return {e.name: part.view(*lead, *e.shape) for e, part in zip(self.entries, parts, strict=True)}
+        parts = point.split_with_sizes(self.sizes, dim=-1)
+        return {
+            e.name: part if len(e.shape) == 1 else part.view(*lead, *e.shape)
+            for e, part in zip(self.entries, parts, strict=True)
+        }
 
     def index(self, granularity: Granularity) -> tuple[Tensor, int]:
         """For every entry of the flat vector, the coefficient it reads, `[D]`; and how many there are.

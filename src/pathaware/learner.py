@@ -9,6 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from pathaware.batched import kernels
 from pathaware.errors import UsageError
 from pathaware.execution import ExecutionName, select_execution
+from pathaware.explicit import Program
 from pathaware.inductive import FirstExamplesStatistics
 from pathaware.losses import Loss
 from pathaware.path import Gradient, Order, Path, unroll
@@ -97,6 +98,9 @@ class MetaLearner(nn.Module):
         self, point: Tensor, x: Tensor, y: Tensor, *, create_graph: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Loss `[T]` at a point `[T, D]` and its gradient `[T, D]`, each task's own."""
+        program = self._program(point, x, y)
+        if program is not None:
+            return program.gradient(point if create_graph else point.detach(), x, y)
         if not create_graph:
             point = point.detach().requires_grad_()
         with torch.enable_grad():
@@ -118,12 +122,17 @@ class MetaLearner(nn.Module):
 
     def losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The loss of each task at a point: `[T]`."""
+        program = None if torch.is_grad_enabled() else self._program(point, x, y)
+        if program is not None:
+            return program.values(point, x, y)
         return self.execution.losses(self.predict(point, x), y)
 
     def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
         """Query loss of each task at the end of its path: `[T]`."""
         path = self.path(episodes.support_x, episodes.support_y, order=order)
-        return self.losses(self.end(path), episodes.query_x, episodes.query_y)
+        end, x, y = self.end(path), episodes.query_x, episodes.query_y
+        program = self._program(end, x, y) if end.requires_grad else None
+        return self.losses(end, x, y) if program is None else program.losses(end, x, y)
 
     def meta_loss(self, episodes: Episodes, order: Order = "second") -> Tensor:
         """The mean query loss after adaptation, differentiable in θ₀ and Φ."""
@@ -135,6 +144,10 @@ class MetaLearner(nn.Module):
         """Adapt to one task, `support_x [S, …]`; returns a copy of the model with the new parameters."""
         path = self.path(support_x[None], support_y[None], steps=steps, extend=extend)
         return twin(self.model, path.layout.views(self.end(path)[0]))
+
+    def _program(self, point: Tensor, x: Tensor, y: Tensor) -> Program | None:
+        program = self.execution.program
+        return program if program is not None and program.fits(point, x, y) else None
 
     def _steps(self, steps: int | None, extend: bool) -> int:
         trained = self.rule.steps

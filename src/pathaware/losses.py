@@ -24,9 +24,9 @@ def per_task_loop(loss: Loss) -> Loss:
 def per_task(loss: Loss) -> Loss:
     """The batched form where the loss is a known one, else a loop over tasks."""
     if loss is F.mse_loss or (isinstance(loss, nn.MSELoss) and loss.reduction == "mean"):
-        return _mean_squared_error
+        return mean_squared_error
     if loss is F.cross_entropy or _is_plain_cross_entropy(loss):
-        return _cross_entropy
+        return cross_entropy
     return per_task_loop(loss)
 
 
@@ -40,10 +40,10 @@ def _is_plain_cross_entropy(loss: Loss) -> bool:
     )
 
 
-def _mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+def mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - targets).square().flatten(1).mean(1)
 
 
-def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     each = F.cross_entropy(outputs.flatten(0, 1), targets.flatten(0, 1), reduction="none")
     return each.view(targets.shape).flatten(1).mean(1)

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint as recompute_in_backward
 
 from pathaware.layout import Layout
 from pathaware.rules.base import Rule
+from pathaware.tracing import tracing
 
 Order = Literal["second", "first", "none"]
 """What is differentiable: everything; all but the inner gradients; nothing (no graph is kept)."""
@@ -107,4 +108,4 @@ def _stay_if(stopped: Tensor, point: Tensor, following: Tensor) -> Tensor:
 
 def _none(tasks: Tensor) -> bool:
     """Whether no task is marked, as far as that can be told for free: a look at a GPU would stall it."""
-    return not tasks.is_cuda and not bool(tasks.any())
+    return not tasks.is_cuda and not tracing() and not bool(tasks.any())

@@ -40,7 +40,7 @@ def _single_precision():
 
 
 def test_adaptation_turns_chance_into_knowledge_on_held_out_scripts(tmp_path):
-    settings = config(iterations=80, rate=5e-3, validate=80, validation_tasks=20)
+    settings = config(iterations=160, rate=5e-3, validate=160, validation_tasks=20)
     run = train_run(settings, tmp_path / "run", quiet=True)
     result = evaluate(run.load(), settings.problem, tasks=60)
     before, after = (result.values[:, j].mean().item() for j in (0, -1))

@@ -22,4 +22,4 @@ class GradientDescent(Rule):
         self.rate = rate
 
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
-        return torch.sub(points[-1], gradient, alpha=self.rate)
+        return torch.add(points[-1], gradient, alpha=-self.rate)  # `sub` takes a pass more to differentiate

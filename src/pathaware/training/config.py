@@ -34,6 +34,8 @@ class Training:
       of convolution blocks in bfloat16. Parameters and their gradients are float32 in all three.
     - `device`: `auto`, `cpu`, `cuda` or `cuda:1`; `threads` 0 leaves the choice to PyTorch; `graph` records
       the meta-iteration in a CUDA graph.
+    - `compile`: compile the meta-iteration to C++ on a CPU (see `pathaware.outer.compiled`); `auto` where
+      the run is so long that it pays many times over.
     """
 
     iterations: int = 60_000
@@ -53,6 +55,7 @@ class Training:
     device: str = "auto"
     threads: int = 0
     graph: bool = True
+    compile: Literal["auto", "on", "off"] = "auto"
 
     def __post_init__(self) -> None:
         at_least(1, iterations=self.iterations, tasks=self.tasks, validation_tasks=self.validation_tasks)
