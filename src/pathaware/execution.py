@@ -15,7 +15,7 @@ from torch.func import functional_call, vmap
 
 from pathaware.batched import NotLowerable, lower
 from pathaware.errors import UsageError
-from pathaware.explicit import Program, explicit_program
+from pathaware.explicit import NativeProgram, Program, explicit_program
 from pathaware.layout import Layout
 from pathaware.losses import Loss, per_task, per_task_loop
 
@@ -26,7 +26,8 @@ Forward = Callable[[Tensor, Tensor], Tensor]
 class Execution:
     """A network's forward pass and its loss, with a task axis.
 
-    `program`, where there is one, computes gradients of the two faster than autograd differentiates them.
+    `program`, where there is one, computes gradients of the two faster than autograd differentiates them, and
+    `native` those of one task on a GPU.
     """
 
     def __init__(self, name: str, forward: Forward, losses: Loss, program: Program | None = None) -> None:
@@ -34,6 +35,7 @@ class Execution:
         self.forward = forward
         self.losses = losses
         self.program = program
+        self.native = None if program is None else NativeProgram(program)
 
 
 def select_execution(name: ExecutionName, model: nn.Module, layout: Layout, loss: Loss) -> Execution:

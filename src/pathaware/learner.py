@@ -98,7 +98,7 @@ class MetaLearner(nn.Module):
         self, point: Tensor, x: Tensor, y: Tensor, *, create_graph: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Loss `[T]` at a point `[T, D]` and its gradient `[T, D]`, each task's own."""
-        program = self._program(point, x, y)
+        program = self._program(point, x, y, differentiable=create_graph)
         if program is not None:
             return program.gradient(point if create_graph else point.detach(), x, y)
         if not create_graph:
@@ -122,7 +122,7 @@ class MetaLearner(nn.Module):
 
     def losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The loss of each task at a point: `[T]`."""
-        program = None if torch.is_grad_enabled() else self._program(point, x, y)
+        program = None if torch.is_grad_enabled() else self._program(point, x, y, differentiable=False)
         if program is not None:
             return program.values(point, x, y)
         return self.execution.losses(self.predict(point, x), y)
@@ -131,7 +131,7 @@ class MetaLearner(nn.Module):
         """Query loss of each task at the end of its path: `[T]`."""
         path = self.path(episodes.support_x, episodes.support_y, order=order)
         end, x, y = self.end(path), episodes.query_x, episodes.query_y
-        program = self._program(end, x, y) if end.requires_grad else None
+        program = self._program(end, x, y, differentiable=True) if end.requires_grad else None
         return self.losses(end, x, y) if program is None else program.losses(end, x, y)
 
     def meta_loss(self, episodes: Episodes, order: Order = "second") -> Tensor:
@@ -145,9 +145,11 @@ class MetaLearner(nn.Module):
         path = self.path(support_x[None], support_y[None], steps=steps, extend=extend)
         return twin(self.model, path.layout.views(self.end(path)[0]))
 
-    def _program(self, point: Tensor, x: Tensor, y: Tensor) -> Program | None:
-        program = self.execution.program
-        return program if program is not None and program.fits(point, x, y) else None
+    def _program(self, point: Tensor, x: Tensor, y: Tensor, *, differentiable: bool) -> Program | None:
+        for program in (self.execution.program, self.execution.native):
+            if program is not None and program.fits(point, x, y, differentiable=differentiable):
+                return program
+        return None
 
     def _steps(self, steps: int | None, extend: bool) -> int:
         trained = self.rule.steps

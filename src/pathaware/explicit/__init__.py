@@ -5,6 +5,7 @@ own. A second-order meta-gradient needs far less of an inner step: its loss and 
 of its Hessian with a vector. Both are short programs of whole-batch operations, kept in this package.
 """
 
+from pathaware.explicit.native import NativeProgram
 from pathaware.explicit.program import Program, explicit_program
 
-__all__ = ["Program", "explicit_program"]
+__all__ = ["NativeProgram", "Program", "explicit_program"]

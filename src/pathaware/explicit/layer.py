@@ -14,7 +14,20 @@ Kept = list[Tensor]
 """What a layer remembers from one pass to the next."""
 
 
-class Layer(ABC):
+class FirstOrder(ABC):
+    """The first two of a layer's passes, which a loss and its slope take."""
+
+    @abstractmethod
+    def forward(self, p: Parameters, x: Tensor) -> tuple[Tensor, Kept]: ...
+
+    @abstractmethod
+    def backward(
+        self, p: Parameters, kept: Kept, g: Tensor, slope: Parameters, wanted: bool
+    ) -> Tensor | None:
+        """May add to `kept` what later passes need."""
+
+
+class Layer(FirstOrder):
     """Four passes, written `forward`, `backward`, and the derivative of each along one direction.
 
     With a loss L and a direction v in parameter space, d below is the derivative along v:
@@ -29,15 +42,6 @@ class Layer(ABC):
     Nothing of this is recorded by autograd. The first layer's input is constant: `dx` is None there and
     with `wanted` False no derivative with respect to it is computed.
     """
-
-    @abstractmethod
-    def forward(self, p: Parameters, x: Tensor) -> tuple[Tensor, Kept]: ...
-
-    @abstractmethod
-    def backward(
-        self, p: Parameters, kept: Kept, g: Tensor, slope: Parameters, wanted: bool
-    ) -> Tensor | None:
-        """May add to `kept` what `tangent` and `curve` need."""
 
     @abstractmethod
     def tangent(self, p: Parameters, v: Parameters, kept: Kept, dx: Tensor | None) -> tuple[Tensor, Any]:

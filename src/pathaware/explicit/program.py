@@ -20,7 +20,9 @@ class Program:
     """Computes what an inner step needs of a network, for all tasks at once and without a graph."""
 
     def __init__(self, chain: Chain, head: Head, layout: Layout) -> None:
+        self.chain = chain
         self.links = chain.links
+        self.layers: list[Any] = [link.layer for link in chain.links]
         self.images = chain.images
         self.head = head
         self.layout = layout
@@ -29,9 +31,10 @@ class Program:
         }
         self.plans = [[(own, *entries[name]) for own, name in link.names.items()] for link in self.links]
 
-    def fits(self, point: Tensor, x: Tensor, y: Tensor) -> bool:
-        """Whether the program serves these arguments. A GPU has kernels of its own, and is not waited for;
-        derivatives with respect to the examples themselves are autograd's."""
+    def fits(self, point: Tensor, x: Tensor, y: Tensor, *, differentiable: bool) -> bool:
+        """Whether the program serves these arguments, and derivatives of its results if they are wanted.
+
+        A GPU has programs of its own; derivatives with respect to the examples themselves are autograd's."""
         constant = not (x.requires_grad or y.requires_grad)
         return not point.is_cuda and constant and x.ndim == (5 if self.images else 3) and self.head.fits(y)
 
@@ -57,7 +60,7 @@ class Program:
         g: Any = of_outputs
         slopes: list[Parameters] = [{} for _ in self.links]
         for i in reversed(range(len(self.links))):
-            g = self.links[i].layer.backward(p[i], kept[i], g, slopes[i], i > 0)
+            g = self.layers[i].backward(p[i], kept[i], g, slopes[i], i > 0)
         return loss, self._flat(slopes), [*kept, remembered]
 
     def curvature(self, point: Tensor, direction: Tensor, kept: list[Kept]) -> Tensor:
@@ -67,22 +70,26 @@ class Program:
             p, v = self._by_layer(point), self._by_layer(direction)
             seen: list[Any] = []
             d: Any = None
-            for i, link in enumerate(self.links):
-                d, found = link.layer.tangent(p[i], v[i], kept[i], d)
+            for i, layer in enumerate(self.layers):
+                d, found = layer.tangent(p[i], v[i], kept[i], d)
                 seen.append(found)
             d = self.head.curve(kept[-1], d)
             for i in reversed(range(len(self.links))):
-                d = self.links[i].layer.curve(p[i], v[i], kept[i], seen[i], d, products[i], i > 0)
+                d = self.layers[i].curve(p[i], v[i], kept[i], seen[i], d, products[i], i > 0)
         return self._flat(products)
 
     def _forward(self, p: list[Parameters], x: Tensor) -> tuple[Tensor, list[Kept]]:
         kept: list[Kept] = []
         if self.images:
-            x = x.movedim(2, -1).contiguous()
-        for link, own in zip(self.links, p, strict=True):
-            x, remembered = link.layer.forward(own, x)
+            x = self._images(x)
+        for layer, own in zip(self.layers, p, strict=True):
+            x, remembered = layer.forward(own, x)
             kept.append(remembered)
         return x, kept
+
+    def _images(self, x: Tensor) -> Tensor:
+        """Images `[T, N, C, H, W]` as the first layer takes them."""
+        return x.movedim(2, -1).contiguous()
 
     def _by_layer(self, point: Tensor) -> list[Parameters]:
         parts = point.split_with_sizes(self.layout.sizes, dim=-1)

@@ -86,7 +86,7 @@ def train(
 def meta_step(
     config: Config, learner: MetaLearner, source: TaskSource, outer: Outer | None = None
 ) -> MetaStep:
-    """A meta-iteration as a run does it: from a CUDA graph where it can be recorded, compiled where it pays."""
+    """A meta-iteration as a run does it: from a CUDA graph if one can be recorded, compiled where it pays."""
     training = config.training
     kind = GraphedStep if training.graph and source.capturable else MetaStep
     estimator = outer or method(config.method).outer()
