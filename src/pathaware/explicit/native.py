@@ -1,7 +1,7 @@
 """A single task on a GPU: PyTorch's own backward kernels, called one by one.
 
 There the time goes into asking for work, not into doing it. Autograd and its bookkeeping ask for three times
-as much as an inner step needs, which is eight operations for a block of four layers. Kernels of our own are no
+as much as an inner step needs, which is eight operations for a block of four layers. Our own kernels are no
 help: each takes longer to launch than one of PyTorch's.
 """
 
