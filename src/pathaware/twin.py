@@ -8,6 +8,13 @@ from typing import Any
 from torch import Tensor, nn
 
 
+def _own(value: Any) -> Any:
+    """Containers are the twin's own: a hook that it is given must not fire in the model."""
+    if not isinstance(value, (dict, list, set)):
+        return value
+    return copy.copy(value) if value else value.__class__()
+
+
 def twin(model: nn.Module, values: dict[str, Tensor]) -> nn.Module:
     """A copy of the model that holds these values by name; no parameter or buffer is shared with the model.
 
@@ -22,10 +29,7 @@ def twin(model: nn.Module, values: dict[str, Tensor]) -> nn.Module:
 
     def module(original: nn.Module) -> nn.Module:
         new = original.__class__.__new__(original.__class__)
-        containers = (dict, list, set)
-        new.__dict__ = {
-            k: copy.copy(v) if isinstance(v, containers) else v for k, v in original.__dict__.items()
-        }
+        new.__dict__ = {k: _own(v) for k, v in original.__dict__.items()}
         new._parameters = {k: once(v, parameter) for k, v in original._parameters.items()}
         new._buffers = {k: once(v, Tensor.clone) for k, v in original._buffers.items()}
         new._modules = {k: once(v, module) for k, v in original._modules.items()}

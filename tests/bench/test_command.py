@@ -71,7 +71,7 @@ def test_scaling_writes_its_file_and_its_picture(tmp_path, monkeypatch, capsys):
     [
         (("--rows", "cosine"), "--rows: 'cosine' is none of sine, glyphs"),
         (("--rows", "sine", "--full"), "--full: it means all rows"),
-        (("--only", "lower"), "--only: 'lower' is none of pathaware, loop, higher"),
+        (("--only", "lower"), "--only: 'lower' is none of pathaware, compiled, loop, higher"),
         (("--repeats", "0"), "repeats: 0 is not allowed; at least 1"),
         (("--threads", "-1"), "threads: -1 is not allowed; at least 0"),
         (("--device", "tpu"), "device: 'tpu' is none of auto, cpu, cuda"),

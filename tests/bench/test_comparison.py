@@ -205,9 +205,11 @@ def test_ratios_are_of_the_times_beside_them():
         ],
     }
     assert lines(record, "training") == [
-        ["r", "second", "maml", "2.00", "9.00", "not installed", "4.50", "–"],
-        ["r", "second", "pamela", "3.00", "12.0", "not installed", "4.00", "1.50"],
+        ["r", "second", "maml", "2.00", "9.00", "not installed", "4.50", "–", "–"],
+        ["r", "second", "pamela", "3.00", "12.0", "not installed", "4.00", "–", "1.50"],
     ]
+    record["rows"][0]["entries"]["higher"] = {"ms": 30.0, "same": True}
+    assert lines(record, "training")[0][-3:] == ["4.50", "15.00", "–"]
     assert memory_lines(record)[0] == ["r", "second", "maml", "1,234", "88.9", "–"]
     assert memory_lines({**record, "device": "cpu"}) == []
 

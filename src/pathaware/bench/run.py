@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pathaware.bench.contestant import Contestant, Missing
 from pathaware.bench.job import Inputs, Job, MethodName, What
-from pathaware.bench.ours import ENGINE, LOOP
+from pathaware.bench.ours import COMPILED, ENGINE, LOOP
 from pathaware.bench.peers import PEERS
 from pathaware.bench.timing import in_turns, one_line, warmed_up
 from pathaware.bench.workloads import Workload
@@ -37,12 +37,12 @@ Entry = dict[str, Any]
 
 
 def contestants(only: Sequence[str] = ()) -> list[Contestant]:
-    everyone: list[Contestant] = [ENGINE, LOOP, *PEERS]
+    everyone: list[Contestant] = [ENGINE, COMPILED, LOOP, *PEERS]
     names = [c.name for c in everyone]
     for name in only:
         if name not in names:
             raise UsageError(f"--only: {name!r} is none of {', '.join(names)}")
-    return [c for c in everyone if not only or c.name in only]
+    return [c for c in everyone if (c.name in only if only else c is not COMPILED)]
 
 
 def bench(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pathaware.bench.ours import COMPILED
 from pathaware.bench.run import contestants
 
-TITLES = {c.name: c.title for c in contestants()}
+TITLES = {c.name: c.title for c in (*contestants(), COMPILED)}
 NOTHING = "–"
 
 
@@ -15,7 +16,8 @@ def header(record: dict[str, Any], what: str) -> list[str]:
     """Contestants have a column each, in milliseconds; peers do MAML only."""
     names = [TITLES.get(name, name) for name in record["contestants"]]
     order = ["order"] if what == "training" else []
-    return ["row", *order, "method", *names, "loop / pathaware", "PAMELA / MAML"]
+    over = [f"{other} / pathaware" for other in _compared(record)]
+    return ["row", *order, "method", *names, *over, "PAMELA / MAML"]
 
 
 def lines(record: dict[str, Any], what: str) -> list[list[str]]:
@@ -31,11 +33,16 @@ def lines(record: dict[str, Any], what: str) -> list[list[str]]:
                 *order,
                 row["method"],
                 *(cell(entries.get(name, {})) for name in record["contestants"]),
-                ratio(entries, "loop", entries, "pathaware"),
+                *(ratio(entries, other, entries, "pathaware") for other in _compared(record)),
                 _over_maml(row, rows),
             ]
         )
     return cells
+
+
+def _compared(record: dict[str, Any]) -> list[str]:
+    """Those whose time is also given as a multiple of ours."""
+    return [name for name in ("loop", "higher") if name in record["contestants"]]
 
 
 def memory_header(record: dict[str, Any]) -> list[str]:

@@ -21,7 +21,9 @@ def bench(
     full: Annotated[bool, typer.Option("--full", help="All rows, whatever the device.")] = False,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="A contestant: pathaware, loop, higher, torchopt, learn2learn. Can be repeated."),
+        typer.Option(
+            help="A contestant: pathaware, compiled, loop, higher, torchopt, learn2learn. Can be repeated."
+        ),
     ] = None,
     repeats: Annotated[
         int | None, typer.Option(help="Turns to take medians of [11; CUDA 30; CPU scaling 7].")

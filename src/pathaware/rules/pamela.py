@@ -73,7 +73,7 @@ class Pamela(Rule):
         p = earlier = None
         if self.skip is not None and j in self.skips:
             p, earlier = self.p[j // self.skip - 1], points[j - self.skip]
-        if kernels.usable(gradient):
+        if torch.is_grad_enabled() and kernels.usable(gradient):  # it is the derivative that gains by it
             from pathaware.batched.kernels.update import Update  # needs Triton
 
             fused: Tensor = Update.apply(points[-1], gradient, q, self.spread_q, earlier, p, self.spread_p)
