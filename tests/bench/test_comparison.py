@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import json
 import sys
+import time
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from pathaware.bench.peers import PEERS, Higher, Peer
 from pathaware.bench.run import SAME, bench, contestants
 from pathaware.bench.synthetic import SyntheticImages
 from pathaware.bench.table import cell, header, lines, memory_lines
+from pathaware.bench.timing import in_turns
 from pathaware.bench.workloads import WORKLOADS, Workload, choose
 from pathaware.errors import UsageError
 from pathaware.training.regression import Sine
@@ -164,12 +166,26 @@ def test_who_fails_while_being_timed_leaves_the_race(monkeypatch):
                 raise RuntimeError("tired")
 
     monkeypatch.setattr(run, "RACES", (("training", "second"),))
+    monkeypatch.setattr(run, "BURST", 0.0)
     entries = row(measured(ENGINE, Tiring()), "training")
     assert entries["wrong"] == {"error": "RuntimeError: tired"}
     assert len(turns) == 5
 
 
-def test_peers_are_given_the_very_tasks_that_we_draw_ourselves():
+def test_work_shorter_than_a_burst_runs_many_times_a_turn_and_the_mean_is_taken():
+    calls: list[int] = []
+
+    def short(i: int) -> None:
+        calls.append(i)
+        time.sleep(0.005)
+
+    times, _ = in_turns({"short": short}, 2, CPU, burst=0.05)
+    assert 2 * 3 <= len(calls) - 1 <= 2 * 10  # and one to see how long it takes
+    assert 5 <= times["short"].median < 15
+
+
+def test_peers_are_given_the_very_tasks_that_we_draw_ourselves(monkeypatch):
+    monkeypatch.setattr(run, "BURST", 0.0)
     seen = []
 
     class Watching(Wrong):

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pathaware.bench import scaling, table
+from pathaware.bench import insight, scaling, table
 from pathaware.report.results_table import BEGIN, END, replaced
 
 
@@ -24,6 +24,13 @@ def render(results: Path, images: Path) -> str:
         if picture.exists():
             body += ["", f"![Cost of a meta-iteration as each quantity grows](images/{picture.name})"]
         sections.append("\n".join([f"### {heading(record)}", "", *body]))
+    if (results / "precision").exists():
+        sections.append(
+            "\n".join(["### Precision: NVIDIA H200", "", *insight.precision(results / "precision")])
+        )
+    if (results / "profile-h200.json").exists():
+        lines = insight.profile(results / "profile-h200.json")
+        sections.append("\n".join(["### Profile: NVIDIA H200, tf32, PAMELA, second order", "", *lines]))
     return "\n\n".join([BEGIN, *sections, END])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -37,7 +38,8 @@ def draw(record: dict[str, Any]) -> Figure:
                 panel(axis, points)
                 axis.set_xlabel(LABELS.get(name, name))
             row[0].set_ylabel(QUANTITIES[key])
-        figure.suptitle(f"One meta-iteration of PAMELA, from {record['base']}", fontsize=9)
+        title = f"One meta-iteration of PAMELA, from {record['base']}"
+        figure.suptitle("\n".join(wrap(title, 26 * len(series))), fontsize=9)
         axes[0][0].legend()
     return figure
 

@@ -33,12 +33,14 @@ def write_record(path: Path, run: Run, evaluation: Evaluation, seed: int) -> Non
 
 
 def commit() -> str | None:
-    """Of the code that runs, where that can be told: by git, or by the variable CI systems set."""
+    """Of the code that runs, where that can be told: by the variable that CI systems set, or by git."""
+    if "GIT_COMMIT" in os.environ:
+        return os.environ["GIT_COMMIT"]
     where = Path(__file__).parent
     try:
         done = subprocess.run(
             ["git", "rev-parse", "HEAD"], cwd=where, capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("GIT_COMMIT")
+        return None
     return done.stdout.strip()

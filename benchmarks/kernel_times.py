@@ -1,0 +1,86 @@
+"""Which kernels does a meta-iteration spend its time in?
+
+    python benchmarks/kernel_times.py --json results/profile-h200.json
+
+PAMELA, Conv-4 of 64 filters, 5-way 5-shot, 4 tasks, 5 steps, second order, as `pathaware bench` runs it. On a
+CPU (`--device cpu --rows sine`) it lists PyTorch's operations instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from pathaware.bench.job import Inputs, Job
+from pathaware.bench.ours import ENGINE
+from pathaware.bench.timing import wait
+from pathaware.bench.workloads import choose
+from pathaware.report.environment import environment
+from pathaware.report.record import commit
+
+TURNS = 5
+
+
+def measure(job: Job) -> dict[str, Any]:
+    training = job.config().training
+    training.apply()
+    device = training.torch_device
+    work = ENGINE.training(job, Inputs(job))
+    for i in range(5):
+        work(i)
+    wait(device)
+    start = time.perf_counter()
+    for i in range(TURNS):
+        work(i)
+    wait(device)
+    elapsed = 1e3 * (time.perf_counter() - start) / TURNS
+    cuda = device.type == "cuda"
+    with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as seen:
+        for i in range(TURNS):
+            work(i)
+        wait(device)
+    kernels = [
+        {
+            "name": event.key[:70],
+            "microseconds": (event.self_device_time_total if cuda else event.self_cpu_time_total) / TURNS,
+            "launches": event.count / TURNS,
+        }
+        for event in seen.key_averages()
+    ]
+    kernels.sort(key=lambda kernel: -kernel["microseconds"])
+    return {
+        "iteration_ms": elapsed,
+        "busy_ms": sum(kernel["microseconds"] for kernel in kernels) / 1e3,
+        "launches": sum(kernel["launches"] for kernel in kernels),
+        "kernels": kernels[:40],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rows", default="images-84-5shot,images-32-5shot")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--precision", default="tf32")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    found = {}
+    for workload in choose(options.rows.split(","), torch.device(options.device)):
+        job = Job(workload, "training", "pamela", "second", options.device, options.precision)
+        found[workload.name] = measure(job)
+        print(workload.name, {k: v for k, v in found[workload.name].items() if k != "kernels"})
+        for kernel in found[workload.name]["kernels"][:20]:
+            print(f"{kernel['microseconds']:10.1f} µs {kernel['launches']:7.1f} ×  {kernel['name']}")
+    if options.json:
+        record = {"rows": found, "precision": options.precision, "commit": commit()}
+        text = json.dumps({**record, "environment": environment()}, indent=1)
+        options.json.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
