@@ -142,6 +142,7 @@ def learner(monkeypatch) -> Callable[[str], MetaLearner]:
             for parameter in model.parameters():
                 parameter.add_(0.1 * torch.randn_like(parameter))
         learner = MetaLearner(model, rule(model), F.cross_entropy, execution=execution)
+        learner.execution.program = learner.execution.native = None  # which would take their place on a CPU
         return learner.to(DEVICE, DTYPE)
 
     return build

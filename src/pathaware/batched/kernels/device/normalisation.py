@@ -10,9 +10,12 @@ from pathaware.batched.kernels.device.windows import (
     channel_values,
     load_sum,
     peak_of,
+    pick,
     put,
     rows_of,
     second_coefficients,
+    store_sums,
+    window_of,
 )
 
 
@@ -87,10 +90,11 @@ def pull_back(
     y += task * pixels * C
     gy += task * pixels * C
     gz += task * images * (height // 2) * (width // 2) * C
-    n0 = (rows_of(y, first, inside, C, ACC) - mean) * scale
-    n1 = (rows_of(y, first + 1, right, C, ACC) - mean) * scale
-    n2 = (rows_of(y, first + width, below, C, ACC) - mean) * scale
-    n3 = (rows_of(y, first + width + 1, corner, C, ACC) - mean) * scale
+    n0, n1, n2, n3 = window_of(y, first, inside, right, below, width, C, ACC)
+    n0 = (n0 - mean) * scale
+    n1 = (n1 - mean) * scale
+    n2 = (n2 - mean) * scale
+    n3 = (n3 - mean) * scale
     is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, corner)
     slope = rows_of(gz, pooled, corner, C, ACC)
     a = load_sum(sums, 0, 2, task, C) / pixels
@@ -122,24 +126,17 @@ def sum_second(
     for start in range(part * BLOCK, cells, parts * BLOCK):
         first, inside, right, below, pooled = cells_of(start + tl.arange(0, BLOCK), cells, height, width)
         corner = right & below
-        n0 = (rows_of(y, first, inside, C, ACC) - mean) * scale
-        n1 = (rows_of(y, first + 1, right, C, ACC) - mean) * scale
-        n2 = (rows_of(y, first + width, below, C, ACC) - mean) * scale
-        n3 = (rows_of(y, first + width + 1, corner, C, ACC) - mean) * scale
-        u0 = rows_of(u, first, inside, C, ACC)
-        u1 = rows_of(u, first + 1, right, C, ACC)
-        u2 = rows_of(u, first + width, below, C, ACC)
-        u3 = rows_of(u, first + width + 1, corner, C, ACC)
+        n0, n1, n2, n3 = window_of(y, first, inside, right, below, width, C, ACC)
+        n0 = (n0 - mean) * scale
+        n1 = (n1 - mean) * scale
+        n2 = (n2 - mean) * scale
+        n3 = (n3 - mean) * scale
+        u0, u1, u2, u3 = window_of(u, first, inside, right, below, width, C, ACC)
         is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, corner)
-        at_peak = tl.where(is0, u0, 0.0) + tl.where(is1, u1, 0.0) + tl.where(is2, u2, 0.0)
-        at_peak += tl.where(is3, u3, 0.0)
         su += (u0 + u1) + (u2 + u3)
         sv += (u0 * n0 + u1 * n1) + (u2 * n2 + u3 * n3)
-        sx += at_peak * rows_of(gz, pooled, corner, C, ACC)
-    at = partial + (task * parts + part) * 3 * C + tl.arange(0, C)
-    tl.store(at, tl.sum(su, 0))
-    tl.store(at + C, tl.sum(sv, 0))
-    tl.store(at + 2 * C, tl.sum(sx, 0))
+        sx += pick(is0, is1, is2, is3, u0, u1, u2, u3) * rows_of(gz, pooled, corner, C, ACC)
+    store_sums(partial, su, sv, sx, task, C)
 
 
 @triton.jit
@@ -178,22 +175,19 @@ def pull_back_again(
     gy += task * pixels * C
     gz += task * images * (height // 2) * (width // 2) * C
     ggz += task * images * (height // 2) * (width // 2) * C
-    n0 = (rows_of(y, first, inside, C, ACC) - mean) * scale
-    n1 = (rows_of(y, first + 1, right, C, ACC) - mean) * scale
-    n2 = (rows_of(y, first + width, below, C, ACC) - mean) * scale
-    n3 = (rows_of(y, first + width + 1, corner, C, ACC) - mean) * scale
-    u0 = rows_of(u, first, inside, C, ACC)
-    u1 = rows_of(u, first + 1, right, C, ACC)
-    u2 = rows_of(u, first + width, below, C, ACC)
-    u3 = rows_of(u, first + width + 1, corner, C, ACC)
+    n0, n1, n2, n3 = window_of(y, first, inside, right, below, width, C, ACC)
+    n0 = (n0 - mean) * scale
+    n1 = (n1 - mean) * scale
+    n2 = (n2 - mean) * scale
+    n3 = (n3 - mean) * scale
+    u0, u1, u2, u3 = window_of(u, first, inside, right, below, width, C, ACC)
     is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, corner)
     slope = on_a * rows_of(gz, pooled, corner, C, ACC)
     t0 = factor * u0 + by_n * n0 + by_1
     t1 = factor * u1 + by_n * n1 + by_1
     t2 = factor * u2 + by_n * n2 + by_1
     t3 = factor * u3 + by_n * n3 + by_1
-    there = tl.where(is0, t0, 0.0) + tl.where(is1, t1, 0.0) + tl.where(is2, t2, 0.0) + tl.where(is3, t3, 0.0)
-    put(ggz, pooled, corner, there, C)
+    put(ggz, pooled, corner, pick(is0, is1, is2, is3, t0, t1, t2, t3), C)
     put(gy, first, inside, on_u * u0 + tl.where(is0, slope, 0.0) + on_n * n0 + on_1, C)
     put(gy, first + 1, right, on_u * u1 + tl.where(is1, slope, 0.0) + on_n * n1 + on_1, C)
     put(gy, first + width, below, on_u * u2 + tl.where(is2, slope, 0.0) + on_n * n2 + on_1, C)

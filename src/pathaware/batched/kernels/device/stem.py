@@ -11,9 +11,11 @@ from pathaware.batched.kernels.device.windows import (
     channel_values,
     load_sum,
     peak_of,
+    pick,
     put,
     rows_of,
     second_coefficients,
+    store_sums,
 )
 
 
@@ -43,6 +45,28 @@ def _corner(first, height, width, INPUTS: tl.constexpr):
     image = first // (height * width)
     row = first // width % height
     return image * (INPUTS * down * across) + row * across + first % width
+
+
+@triton.jit
+def _window(
+    x, first, inside, right, below, height, width, INPUTS: tl.constexpr, DEPTH: tl.constexpr
+):  # fmt: skip
+    """The surroundings of the four pixels of each window."""
+    corner = _corner(first, height, width, INPUTS)
+    across = width + width % 2 + 2
+    p0 = _patches(x, corner, inside, height, width, INPUTS, DEPTH)
+    p1 = _patches(x, corner + 1, right, height, width, INPUTS, DEPTH)
+    p2 = _patches(x, corner + across, below, height, width, INPUTS, DEPTH)
+    p3 = _patches(x, corner + across + 1, right & below, height, width, INPUTS, DEPTH)
+    return p0, p1, p2, p3
+
+
+@triton.jit
+def _store_filters(partial, gw, task, C: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr):
+    """This program's part of the filters' gradient."""
+    k = tl.arange(0, DEPTH)
+    at = (task * tl.num_programs(0) + tl.program_id(0)) * C + tl.arange(0, C)
+    tl.store(partial + at[:, None] * (9 * INPUTS) + k[None, :], gw, mask=(k < 9 * INPUTS)[None, :])
 
 
 @triton.jit
@@ -128,7 +152,7 @@ def stem_pull_back(
     filters = _filters(weight, task, stride, C, INPUTS, DEPTH)
     x = _images(x, task, count, height, width, INPUTS)
     gz += task * count * (height // 2) * (width // 2) * C
-    across = width + width % 2 + 2
+    width + width % 2 + 2
     pixels = count * height * width
     a = load_sum(sums, 0, 2, task, C) / pixels
     b = load_sum(sums, 1, 2, task, C) / pixels
@@ -137,11 +161,7 @@ def stem_pull_back(
     for start in range(part * BLOCK, cells, parts * BLOCK):
         first, inside, right, below, pooled = cells_of(start + tl.arange(0, BLOCK), cells, height, width)
         whole = right & below
-        corner = _corner(first, height, width, INPUTS)
-        p0 = _patches(x, corner, inside, height, width, INPUTS, DEPTH)
-        p1 = _patches(x, corner + 1, right, height, width, INPUTS, DEPTH)
-        p2 = _patches(x, corner + across, below, height, width, INPUTS, DEPTH)
-        p3 = _patches(x, corner + across + 1, whole, height, width, INPUTS, DEPTH)
+        p0, p1, p2, p3 = _window(x, first, inside, right, below, height, width, INPUTS, DEPTH)
         n0 = (_times(p0, filters, PRECISION, ACC) - mean) * scale
         n1 = (_times(p1, filters, PRECISION, ACC) - mean) * scale
         n2 = (_times(p2, filters, PRECISION, ACC) - mean) * scale
@@ -153,10 +173,7 @@ def stem_pull_back(
         gw = _onto(gw, factor * (tl.where(is1, slope, 0.0) - a - n1 * b), p1, PRECISION, ACC)
         gw = _onto(gw, factor * (tl.where(is2, slope, 0.0) - a - n2 * b), p2, PRECISION, ACC)
         gw = _onto(gw, factor * (tl.where(is3, slope, 0.0) - a - n3 * b), p3, PRECISION, ACC)
-    k = tl.arange(0, DEPTH)
-    at = (task * parts + part) * C + tl.arange(0, C)
-    at = gfilters + at[:, None] * (9 * INPUTS) + k[None, :]
-    tl.store(at, gw, mask=(k < 9 * INPUTS)[None, :])
+    _store_filters(gfilters, gw, task, C, INPUTS, DEPTH)
 
 
 @triton.jit
@@ -176,18 +193,14 @@ def stem_sum_second(
     direction = _filters(v, task, v_stride, C, INPUTS, DEPTH)
     x = _images(x, task, count, height, width, INPUTS)
     gz += task * count * (height // 2) * (width // 2) * C
-    across = width + width % 2 + 2
+    width + width % 2 + 2
     su = tl.zeros((BLOCK, C), ACC)
     sv = tl.zeros((BLOCK, C), ACC)
     sx = tl.zeros((BLOCK, C), ACC)
     for start in range(part * BLOCK, cells, parts * BLOCK):
         first, inside, right, below, pooled = cells_of(start + tl.arange(0, BLOCK), cells, height, width)
         whole = right & below
-        corner = _corner(first, height, width, INPUTS)
-        p0 = _patches(x, corner, inside, height, width, INPUTS, DEPTH)
-        p1 = _patches(x, corner + 1, right, height, width, INPUTS, DEPTH)
-        p2 = _patches(x, corner + across, below, height, width, INPUTS, DEPTH)
-        p3 = _patches(x, corner + across + 1, whole, height, width, INPUTS, DEPTH)
+        p0, p1, p2, p3 = _window(x, first, inside, right, below, height, width, INPUTS, DEPTH)
         n0 = (_times(p0, filters, PRECISION, ACC) - mean) * scale
         n1 = (_times(p1, filters, PRECISION, ACC) - mean) * scale
         n2 = (_times(p2, filters, PRECISION, ACC) - mean) * scale
@@ -197,15 +210,10 @@ def stem_sum_second(
         u2 = _times(p2, direction, PRECISION, ACC)
         u3 = _times(p3, direction, PRECISION, ACC)
         is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, whole)
-        at_peak = tl.where(is0, u0, 0.0) + tl.where(is1, u1, 0.0) + tl.where(is2, u2, 0.0)
-        at_peak += tl.where(is3, u3, 0.0)
         su += (u0 + u1) + (u2 + u3)
         sv += (u0 * n0 + u1 * n1) + (u2 * n2 + u3 * n3)
-        sx += at_peak * rows_of(gz, pooled, whole, C, ACC)
-    at = partial + (task * parts + part) * 3 * C + tl.arange(0, C)
-    tl.store(at, tl.sum(su, 0))
-    tl.store(at + C, tl.sum(sv, 0))
-    tl.store(at + 2 * C, tl.sum(sx, 0))
+        sx += pick(is0, is1, is2, is3, u0, u1, u2, u3) * rows_of(gz, pooled, whole, C, ACC)
+    store_sums(partial, su, sv, sx, task, C)
 
 
 @triton.jit
@@ -230,16 +238,12 @@ def stem_pull_back_again(
     x = _images(x, task, count, height, width, INPUTS)
     gz += task * count * (height // 2) * (width // 2) * C
     ggz += task * count * (height // 2) * (width // 2) * C
-    across = width + width % 2 + 2
+    width + width % 2 + 2
     gw = tl.zeros((C, DEPTH), ACC)
     for start in range(part * BLOCK, cells, parts * BLOCK):
         first, inside, right, below, pooled = cells_of(start + tl.arange(0, BLOCK), cells, height, width)
         whole = right & below
-        corner = _corner(first, height, width, INPUTS)
-        p0 = _patches(x, corner, inside, height, width, INPUTS, DEPTH)
-        p1 = _patches(x, corner + 1, right, height, width, INPUTS, DEPTH)
-        p2 = _patches(x, corner + across, below, height, width, INPUTS, DEPTH)
-        p3 = _patches(x, corner + across + 1, whole, height, width, INPUTS, DEPTH)
+        p0, p1, p2, p3 = _window(x, first, inside, right, below, height, width, INPUTS, DEPTH)
         n0 = (_times(p0, filters, PRECISION, ACC) - mean) * scale
         n1 = (_times(p1, filters, PRECISION, ACC) - mean) * scale
         n2 = (_times(p2, filters, PRECISION, ACC) - mean) * scale
@@ -259,7 +263,4 @@ def stem_pull_back_again(
         there += tl.where(is3, factor * u + by_n * n3 + by_1, 0.0)
         gw = _onto(gw, on_u * u + tl.where(is3, slope, 0.0) + on_n * n3 + on_1, p3, PRECISION, ACC)
         put(ggz, pooled, whole, there, C)
-    k = tl.arange(0, DEPTH)
-    at = (task * parts + part) * C + tl.arange(0, C)
-    at = gfilters + at[:, None] * (9 * INPUTS) + k[None, :]
-    tl.store(at, gw, mask=(k < 9 * INPUTS)[None, :])
+    _store_filters(gfilters, gw, task, C, INPUTS, DEPTH)

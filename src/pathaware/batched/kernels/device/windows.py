@@ -97,3 +97,29 @@ def second_coefficients(
     on_n = -(on_u * sv + on_a * sb + factor * scale * weight) / pixels
     on_1 = -(on_u * su + on_a * sa) / pixels
     return factor, by_n, by_1, on_u, on_a, on_n, on_1
+
+
+@triton.jit
+def window_of(data, first, inside, right, below, width, C: tl.constexpr, ACC: tl.constexpr):
+    """The four pixels of each window, `[BLOCK, C]` each."""
+    v0 = rows_of(data, first, inside, C, ACC)
+    v1 = rows_of(data, first + 1, right, C, ACC)
+    v2 = rows_of(data, first + width, below, C, ACC)
+    v3 = rows_of(data, first + width + 1, right & below, C, ACC)
+    return v0, v1, v2, v3
+
+
+@triton.jit
+def pick(is0, is1, is2, is3, v0, v1, v2, v3):
+    """The value at each window's maximum, zero where there is none."""
+    found = tl.where(is0, v0, 0.0) + tl.where(is1, v1, 0.0)
+    return found + tl.where(is2, v2, 0.0) + tl.where(is3, v3, 0.0)
+
+
+@triton.jit
+def store_sums(partial, su, sv, sx, task, C: tl.constexpr):
+    """This program's part of U, V and X."""
+    at = partial + (task * tl.num_programs(0) + tl.program_id(0)) * 3 * C + tl.arange(0, C)
+    tl.store(at, tl.sum(su, 0))
+    tl.store(at + C, tl.sum(sv, 0))
+    tl.store(at + 2 * C, tl.sum(sx, 0))
