@@ -27,8 +27,9 @@ def accumulator(data: Tensor) -> tuple[torch.dtype, tl.dtype]:
 def dot_precision(data: Tensor) -> str:
     """How the tensor cores multiply float32: rounded to TF32 if PyTorch may do so, else split in three
     TF32 products, which gives float32's accuracy at a third of the speed."""
-    fast = data.is_cuda and data.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
-    return "tf32" if fast else "tf32x3" if data.dtype == torch.float32 else "ieee"
+    if data.dtype != torch.float32:
+        return "ieee"
+    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3"
 
 
 def joined(partial: Tensor) -> Tensor:
