@@ -16,19 +16,17 @@ from pathaware.batched.kernels.device import sums
 from pathaware.batched.kernels.launch import accumulator, blocks, dot_precision, empty
 
 
-class Packed:
+def pack(weight: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
     """Filters `[T, O, I, 3, 3]` in the two orders that `convolve` reads: `[T, 9, O, I]`, and, for the
     input gradient, `[T, 9, I, O]` with taps reversed."""
-
-    def __init__(self, weight: Tensor, like: Tensor) -> None:
-        tasks, outputs, inputs = weight.shape[:3]
-        self.forward = empty(like, tasks, 9, outputs, inputs)
-        self.reverse = empty(like, tasks, 9, inputs, outputs)
-        block = 128
-        grid = (blocks(outputs * inputs, block), tasks)
-        device.pack[grid](
-            weight, self.forward, self.reverse, weight.stride(0), OUTPUTS=outputs, INPUTS=inputs, BLOCK=block
-        )
+    tasks, outputs, inputs = weight.shape[:3]
+    forward = empty(like, tasks, 9, outputs, inputs)
+    reverse = empty(like, tasks, 9, inputs, outputs)
+    block = 128
+    device.pack[(blocks(outputs * inputs, block), tasks)](
+        weight, forward, reverse, weight.stride(0), OUTPUTS=outputs, INPUTS=inputs, BLOCK=block
+    )
+    return forward, reverse
 
 
 def convolve(

@@ -1,7 +1,8 @@
 """The kernels as operations that PyTorch can differentiate twice.
 
 Each operation is followed by its vector-Jacobian product as an operation of its own, whose derivative is
-written out: that is all a meta-gradient asks for. A third derivative raises.
+written out: that is all a meta-gradient asks for. A third derivative raises. Tensors that a derivative needs
+are kept by autograd, so that checkpointing can drop them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 
 from pathaware.batched.kernels import stem
-from pathaware.batched.kernels.convolution import Packed, convolve
+from pathaware.batched.kernels.convolution import convolve, pack
 from pathaware.batched.kernels.normalisation import normalise, pull_back, pull_back_again
 from pathaware.batched.kernels.weight_gradient import weight_gradient
 
@@ -26,50 +27,46 @@ class Convolution(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
-        ctx.packed = Packed(_rows(weight), x)
-        y, moments = convolve(x, ctx.packed.forward, stats=True)
+        forward, reverse = pack(_rows(weight), x)
+        y, moments = convolve(x, forward, stats=True)
         assert moments is not None
-        ctx.save_for_backward(x, weight)
+        ctx.save_for_backward(x, weight, forward, reverse)
         ctx.mark_non_differentiable(moments)
         return y, moments
 
     @staticmethod
     def backward(ctx: Any, gy: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor]:
-        x, weight = ctx.saved_tensors
-        gx, gw = ConvolutionGradient.apply(gy, x, weight, ctx.packed, ctx.needs_input_grad[0])
+        gx, gw = ConvolutionGradient.apply(gy, *ctx.saved_tensors, ctx.needs_input_grad[0])
         return gx, gw
 
 
 class ConvolutionGradient(Function):
-    """gy, x, filters → gx and gw. Images need no gradient, so gx is left out where nobody asks for it."""
+    """gy, x, filters → gx and gw; gx is left out where nobody asks for it."""
 
     @staticmethod
     def forward(
-        ctx: Any, gy: Tensor, x: Tensor, weight: Tensor, packed: Packed, wanted: bool
+        ctx: Any, gy: Tensor, x: Tensor, weight: Tensor, forward: Tensor, reverse: Tensor, wanted: bool
     ) -> tuple[Tensor | None, Tensor]:
-        ctx.packed = packed
-        ctx.save_for_backward(gy, x)
+        gy = gy.contiguous()
+        ctx.save_for_backward(gy, x, forward)
         ctx.set_materialize_grads(False)
-        gx = convolve(gy, packed.reverse)[0] if wanted else None
-        return gx, weight_gradient(x, gy)
+        return convolve(gy, reverse)[0] if wanted else None, weight_gradient(x, gy)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, u: Tensor | None, v: Tensor | None) -> tuple[Tensor | None, ...]:
-        gy, x = ctx.saved_tensors
+        gy, x, forward = ctx.saved_tensors
         ggy = gx = gw = None
         if v is not None:
-            filters = Packed(_rows(v), x)
-            gx = convolve(gy, filters.reverse)[0] if ctx.needs_input_grad[1] else None
-            if u is None:
-                ggy = convolve(x, filters.forward)[0]
-            else:
-                ggy = convolve(u, ctx.packed.forward, x, filters.forward)[0]
+            along, back = pack(_rows(v), x)
+            gx = convolve(gy, back)[0] if ctx.needs_input_grad[1] else None
+            # both parts of ḡy in one sum, so that it is written once
+            ggy = convolve(x, along)[0] if u is None else convolve(u.contiguous(), forward, x, along)[0]
         elif u is not None:
-            ggy = convolve(u, ctx.packed.forward)[0]
+            ggy = convolve(u.contiguous(), forward)[0]
         if u is not None:
-            gw = weight_gradient(u, gy)
-        return ggy, gx, gw, None, None
+            gw = weight_gradient(u.contiguous(), gy)
+        return ggy, gx, gw, None, None, None
 
 
 class Normalisation(Function):
@@ -122,16 +119,16 @@ class Stem(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
-        ctx.images, ctx.eps = stem.Images.of(x), eps
-        ctx.moments = stem.moments_of(ctx.images, weight)
-        z, ctx.peaks = stem.normalise(ctx.images, weight, ctx.moments, gamma, beta, eps)
-        ctx.save_for_backward(weight, gamma, beta)
+        images = stem.Images.of(x)
+        moments = stem.moments_of(images, weight)
+        z, peaks = stem.normalise(images, weight, moments, gamma, beta, eps)
+        ctx.size, ctx.eps = (images.height, images.width), eps
+        ctx.save_for_backward(weight, gamma, beta, images.padded, moments, peaks)
         return z
 
     @staticmethod
     def backward(ctx: Any, gz: Tensor) -> tuple[Tensor | None, ...]:
-        gradients = StemGradient.apply(gz, *ctx.saved_tensors, ctx.images, ctx.moments, ctx.peaks, ctx.eps)
-        return None, *gradients, None
+        return None, *StemGradient.apply(gz, *ctx.saved_tensors, ctx.size, ctx.eps), None
 
 
 class StemGradient(Function):
@@ -139,24 +136,25 @@ class StemGradient(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, gz: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, images: stem.Images,
-        moments: Tensor, peaks: Tensor, eps: float,
+        ctx: Any, gz: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, padded: Tensor, moments: Tensor,
+        peaks: Tensor, size: tuple[int, int], eps: float,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         gz = gz.contiguous()
+        images = stem.Images(padded, *size)
         gw, sums = stem.pull_back(gz, images, weight, peaks, moments, gamma, beta, eps)
-        ctx.images, ctx.moments, ctx.sums, ctx.eps = images, moments, sums, eps
-        ctx.save_for_backward(gz, weight, gamma, beta)
+        ctx.size, ctx.eps = size, eps
+        ctx.save_for_backward(gz, weight, gamma, beta, padded, moments, sums)
         return gw, sums[:, 1], sums[:, 0]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, v: Tensor, c: Tensor, b: Tensor) -> tuple[Tensor | None, ...]:
-        gz, weight, gamma, beta = ctx.saved_tensors
+        gz, weight, gamma, beta, padded, moments, sums = ctx.saved_tensors
+        images = stem.Images(padded, *ctx.size)
         ggz, gw, ggamma = stem.pull_back_again(
-            _rows(v), _rows(c), _rows(b), gz, ctx.images, weight, ctx.sums, ctx.moments, gamma,
-            beta, ctx.eps,
-        )  # fmt: skip
-        return ggz, gw, ggamma, None, None, None, None, None
+            _rows(v), _rows(c), _rows(b), gz, images, weight, sums, moments, gamma, beta, ctx.eps
+        )
+        return ggz, gw, ggamma, *[None] * 6
 
 
 def _rows(data: Tensor) -> Tensor:

@@ -152,7 +152,6 @@ def stem_pull_back(
     filters = _filters(weight, task, stride, C, INPUTS, DEPTH)
     x = _images(x, task, count, height, width, INPUTS)
     gz += task * count * (height // 2) * (width // 2) * C
-    width + width % 2 + 2
     pixels = count * height * width
     a = load_sum(sums, 0, 2, task, C) / pixels
     b = load_sum(sums, 1, 2, task, C) / pixels
@@ -193,7 +192,6 @@ def stem_sum_second(
     direction = _filters(v, task, v_stride, C, INPUTS, DEPTH)
     x = _images(x, task, count, height, width, INPUTS)
     gz += task * count * (height // 2) * (width // 2) * C
-    width + width % 2 + 2
     su = tl.zeros((BLOCK, C), ACC)
     sv = tl.zeros((BLOCK, C), ACC)
     sx = tl.zeros((BLOCK, C), ACC)
@@ -238,7 +236,6 @@ def stem_pull_back_again(
     x = _images(x, task, count, height, width, INPUTS)
     gz += task * count * (height // 2) * (width // 2) * C
     ggz += task * count * (height // 2) * (width // 2) * C
-    width + width % 2 + 2
     gw = tl.zeros((C, DEPTH), ACC)
     for start in range(part * BLOCK, cells, parts * BLOCK):
         first, inside, right, below, pooled = cells_of(start + tl.arange(0, BLOCK), cells, height, width)
