@@ -15,6 +15,7 @@ from pathaware.models import conv4
 from tests.conftest import distance, image_episodes, meta_gradient
 
 pytest.importorskip("triton")
+from pathaware.batched.kernels import normalisation, stem
 from pathaware.batched.kernels import weight_gradient as gradients
 from pathaware.batched.kernels.functions import Stem, block
 
@@ -80,6 +81,31 @@ def test_a_block_and_its_two_derivatives_are_those_of_the_layers(height: int, wi
 def test_the_first_block_and_its_two_derivatives_are_those_of_the_layers(channels, height, width):
     images = leaf(2, 3, channels, height, width).detach()
     inputs = leaf(2, 16, channels, 3, 3), with_hard_channels(leaf(2, 16)), leaf(2, 16)
+    ours = derivatives(Stem.apply, images, *inputs)
+    theirs = derivatives(plain, *exact(images.permute(0, 1, 3, 4, 2), *inputs))
+    for our, their in zip(ours, theirs, strict=True):
+        assert distance(our, their) < CLOSE
+
+
+@pytest.fixture
+def _few_programs(monkeypatch):
+    """As where there is more work than programs: each then takes many rounds."""
+    monkeypatch.setattr(normalisation, "_PARTS", 0)
+    monkeypatch.setattr(normalisation, "_windows", lambda channels: 8)
+    monkeypatch.setattr(stem, "_PARTS", 0)
+    monkeypatch.setattr(gradients, "_PROGRAMS", 9)
+
+
+@pytest.mark.usefixtures("_few_programs")
+def test_programs_that_take_many_rounds_give_the_same_block():
+    inputs = leaf(2, 5, 6, 6, 16), leaf(2, 16, 16, 3, 3), leaf(2, 16), leaf(2, 16)
+    for ours, theirs in zip(derivatives(block, *inputs), derivatives(plain, *exact(*inputs)), strict=True):
+        assert distance(ours, theirs) < CLOSE
+
+
+@pytest.mark.usefixtures("_few_programs")
+def test_programs_that_take_many_rounds_give_the_same_first_block():
+    images, inputs = leaf(2, 5, 3, 6, 6).detach(), (leaf(2, 16, 3, 3, 3), leaf(2, 16), leaf(2, 16))
     ours = derivatives(Stem.apply, images, *inputs)
     theirs = derivatives(plain, *exact(images.permute(0, 1, 3, 4, 2), *inputs))
     for our, their in zip(ours, theirs, strict=True):
@@ -272,7 +298,7 @@ def test_a_block_whose_inside_is_read_elsewhere_is_left_to_the_layers():
 @pytest.mark.parametrize("granularity", ["filter", "layer", "parameter"])
 @pytest.mark.parametrize("skip", [None, 1])
 def test_the_fused_update_and_its_derivative_are_those_of_the_rule(monkeypatch, granularity, skip):
-    model = conv4(3, size=4, channels=2, width=16, blocks=2)
+    model = conv4(3, size=4, channels=2, width=32, blocks=2)  # a filter has more entries than one round sums
     rule = Pamela(model, 2, skip=skip, q_granularity=granularity, p_granularity=granularity).to(DEVICE, DTYPE)
     with torch.no_grad():
         for parameter in rule.parameters():
