@@ -29,7 +29,7 @@ class Progress:
 
     `loss` is the meta-loss and `worst` that of the worst task, `norm` the meta-gradient's before it was
     clipped, `skipped` counts meta-gradients that were not finite. `validation` is the metric on new
-    tasks of the validation split, where it was taken.
+    tasks of the validation split, where it was taken; `memory_mb` the most a GPU has held so far.
     """
 
     iteration: int
@@ -40,6 +40,7 @@ class Progress:
     rate: float
     seconds: float
     validation: float | None = None
+    memory_mb: float | None = None
 
 
 def build(config: Config, device: torch.device | None = None) -> MetaLearner:
@@ -143,4 +144,5 @@ class _Window:
             rate=rate,
             seconds=time.perf_counter() - self.started,
             validation=validation,
+            memory_mb=torch.cuda.max_memory_allocated() / 1e6 if losses.is_cuda else None,
         )
