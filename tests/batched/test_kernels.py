@@ -233,6 +233,20 @@ def test_images_that_want_a_gradient_go_around_the_kernels(learner, launches):
     assert not launches
 
 
+def test_a_machine_where_triton_cannot_compile_is_told_and_goes_without(monkeypatch):
+    from pathaware.batched.kernels import launch
+
+    device = torch.device(DEVICE)
+    assert kernels._compiles(device)
+
+    def fail(partial: Tensor) -> Tensor:
+        raise RuntimeError("Failed to find C compiler.\nPlease specify one")
+
+    monkeypatch.setattr(launch, "joined", fail)
+    with pytest.warns(UserWarning, match=r"layers run one by one: Failed to find C compiler\.$"):
+        assert not kernels._compiles(device)
+
+
 def blocks_of(model: nn.Module) -> int:
     from pathaware import Layout
     from pathaware.batched import lower

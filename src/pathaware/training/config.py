@@ -83,6 +83,8 @@ class Training:
 
     def apply(self) -> None:
         """Set what PyTorch keeps for the whole process."""
+        if self.torch_device.index is not None and self.torch_device.type == "cuda":
+            torch.cuda.set_device(self.torch_device)  # kernels run on the current GPU
         torch.set_num_threads(self.threads or _THREADS)
         torch.set_float32_matmul_precision(_PRECISIONS[self.precision])
         torch.backends.cudnn.allow_tf32 = self.precision != "fp32"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,8 +20,10 @@ _allowed = True
 
 
 def usable(point: Tensor) -> bool:
-    """Whether the kernels can run a network whose parameters are `point`."""
-    return _allowed and point.is_cuda and point.dtype == torch.float32 and _installed(point.device)
+    """Whether the kernels can run a network with these parameters. They run on the current GPU only."""
+    if not (_allowed and point.is_cuda and point.dtype == torch.float32):
+        return False
+    return point.device.index == torch.cuda.current_device() and _installed(point.device)
 
 
 def storage(point: Tensor) -> torch.dtype:
@@ -42,8 +45,20 @@ def switched_off() -> Iterator[None]:
 
 @functools.cache
 def _installed(device: torch.device) -> bool:
-    """Triton is there, and the GPU has the tensor cores it compiles for (since Ampere)."""
-    return importlib.util.find_spec("triton") is not None and torch.cuda.get_device_capability(device) >= (
-        8,
-        0,
-    )
+    """Triton is there and works, and the GPU has the tensor cores it compiles for (since Ampere)."""
+    if importlib.util.find_spec("triton") is None or torch.cuda.get_device_capability(device) < (8, 0):
+        return False
+    return _compiles(device)
+
+
+def _compiles(device: torch.device) -> bool:
+    """Triton needs a C compiler and a cache to write to; a machine without them can train all the same."""
+    from pathaware.batched.kernels import launch
+
+    try:
+        launch.joined(torch.zeros(1, 2, 1, 16, device=device))
+    except Exception as error:  # Triton fails in many ways
+        reason = str(error).strip().split("\n")[0]
+        warnings.warn(f"Triton cannot compile kernels here, layers run one by one: {reason}", stacklevel=2)
+        return False
+    return True
