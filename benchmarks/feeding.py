@@ -16,12 +16,10 @@ from pathlib import Path
 
 import torch
 
-from pathaware.methods import method
 from pathaware.report.environment import environment
 from pathaware.seeding import generator
 from pathaware.training.config import Config
-from pathaware.training.step import GraphedStep, MetaStep
-from pathaware.training.trainer import build
+from pathaware.training.trainer import build, in_graph, meta_step
 
 
 def milliseconds(work: Callable[[int], object], repeats: int) -> float:
@@ -57,8 +55,7 @@ def main() -> None:
     training = config.training
     training.apply()
     source = config.problem.tasks("train", training.torch_device, training.torch_dtype)
-    kind = GraphedStep if source.capturable else MetaStep
-    step = kind(build(config), method(config.method).outer(), source, rate=1e-3, clip=10.0)
+    step = in_graph(meta_step(config, build(config), source), training.graph)
 
     def draw(i: int) -> object:
         return source.draw(training.tasks, generator(0, "feeding", i))
@@ -70,7 +67,7 @@ def main() -> None:
         "meta_iteration_ms": whole,
         "feeding_ms": feeding,
         "feeding_share": feeding / whole,
-        "graph": kind is GraphedStep,
+        "graph": source.capturable,
         "environment": environment(),
     }
     print(json.dumps(result, indent=1))

@@ -12,7 +12,8 @@ from pathaware.datasets.packing import in_memory
 from pathaware.datasets.store import ImageStore
 from pathaware.errors import UsageError
 from pathaware.seeding import generator
-from pathaware.tasks.images import ImageEpisodes, Plan, crop_and_flip, crop_padding
+from pathaware.tasks.images import ImageEpisodes
+from pathaware.tasks.views import Augmentation, Plan, crop_and_flip, crop_padding
 
 WAYS, SHOTS, QUERIES = 5, 2, 3
 
@@ -34,8 +35,8 @@ def make_store(
     return in_memory("made", classes, ImageFormat(size, channels, mirror=mirror), "a test")  # type: ignore[arg-type]
 
 
-def episodes(store: ImageStore, **options) -> ImageEpisodes:
-    return ImageEpisodes(store, "train", WAYS, SHOTS, QUERIES, **options)
+def episodes(store: ImageStore, augment: bool = False, **options) -> ImageEpisodes:
+    return ImageEpisodes(store, "train", WAYS, SHOTS, QUERIES, Augmentation(crop=augment), **options)
 
 
 def class_of(store: ImageStore, images: Tensor) -> Tensor:
@@ -154,7 +155,7 @@ def test_augmentation_is_the_crop_and_flip_of_the_plan() -> None:
     assert plan.flips is not None
     raw = crop_and_flip(store.images, plan.images[1], plan.offsets[1], plan.flips[1], crop_padding(12))
     plain = episodes(store)
-    expected = raw.float().sub(plain._mean).mul(plain._scale)
+    expected = raw.float().sub(plain.views._mean).mul(plain.views._scale)
     batch = episodes(store, augment=True).gather(plan)
     assert torch.equal(torch.cat([batch.support_x[1], batch.query_x[1]]), expected)
 
@@ -212,6 +213,7 @@ def test_gathering_can_be_captured_in_a_cuda_graph() -> None:
     source = episodes(make_store(), augment=True, device="cuda")
     held = source.draw(3, generator(0, "draw")).to("cuda")
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         source.gather(held)
     torch.cuda.synchronize()
@@ -235,7 +237,7 @@ def test_low_precision_is_rounded_once_at_the_end() -> None:
 
 
 def test_drawing_four_tasks_takes_well_under_a_millisecond() -> None:
-    source = ImageEpisodes(make_store(counts=(600,) * 64, size=1), "train", 5, 5, 15, augment=True)
+    source = ImageEpisodes(make_store(counts=(600,) * 64, size=1), "train", 5, 5, 15, Augmentation(crop=True))
     random = generator(0, "draw")
     times = []
     for _ in range(50):

@@ -13,7 +13,9 @@ from pathaware.models import conv4, mlp
 from pathaware.seeding import generator
 from pathaware.tasks.images import ImageEpisodes
 from pathaware.tasks.sine import SineWaves
-from pathaware.training.step import GraphedStep, MetaStep
+from pathaware.tasks.views import Augmentation
+from pathaware.training.graphed import Graphed
+from pathaware.training.step import MetaStep
 from tests.conftest import distance
 
 
@@ -28,9 +30,10 @@ def parameters(step: MetaStep) -> torch.Tensor:
     return torch.cat([p.detach().flatten().cpu() for p in step.parameters])
 
 
-def advance(step: MetaStep, iterations: int) -> torch.Tensor:
+def advance(step: MetaStep, iterations: int, graph: bool = False) -> torch.Tensor:
+    run = Graphed(step) if graph else step
     for i in range(iterations):
-        step(step.source.draw(4, generator(0, "train", i)), 1e-2)
+        run(step.source.draw(4, generator(0, "train", i)), 1e-2)
     return parameters(step)
 
 
@@ -60,7 +63,7 @@ def test_a_meta_gradient_that_is_not_finite_is_left_out_and_counted():
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
 
 
-def image_step(kind: type[MetaStep], dtype: torch.dtype, width: int = 8, **options) -> MetaStep:
+def image_step(dtype: torch.dtype, width: int = 8, **options) -> MetaStep:
     """Five-way tasks of noise on the GPU; with a width of 16 and float32 its blocks run in kernels."""
     checkpoint = options.pop("checkpoint", False)
     images = torch.randint(0, 256, (8, 12, 3, 16, 16), dtype=torch.uint8).numpy()
@@ -68,15 +71,15 @@ def image_step(kind: type[MetaStep], dtype: torch.dtype, width: int = 8, **optio
     torch.manual_seed(0)
     model = conv4(5, size=16, width=width)
     learner = MetaLearner(model, GradientDescent(model, 2), F.cross_entropy, checkpoint=checkpoint)
-    source = ImageEpisodes(store, "train", 5, 1, 3, True, "cuda", dtype)
-    return kind(learner.to("cuda", dtype), Unrolled(), source, rate=1e-2, **options)
+    source = ImageEpisodes(store, "train", 5, 1, 3, Augmentation(crop=True), "cuda", dtype)
+    return MetaStep(learner.to("cuda", dtype), Unrolled(), source, rate=1e-2, **options)
 
 
 def advance_both(iterations: int, *args, **options) -> tuple[torch.Tensor, torch.Tensor]:
     both = []
-    for kind in (GraphedStep, MetaStep):
+    for graph in (True, False):
         torch.manual_seed(0)
-        both.append(advance(image_step(kind, *args, **options), iterations))
+        both.append(advance(image_step(*args, **options), iterations, graph))
     return both[0], both[1]
 
 
@@ -97,10 +100,11 @@ def test_the_graphed_step_gives_the_bits_of_the_plain_one_where_kernels_run(chun
 @needs_cuda
 def test_a_changed_number_of_tasks_records_a_new_graph_and_forgets_nothing():
     ends = []
-    for kind in (GraphedStep, MetaStep):
+    for graph in (True, False):
         torch.manual_seed(0)
-        step = image_step(kind, torch.float64)
+        step = image_step(torch.float64)
+        run = Graphed(step) if graph else step
         for tasks in (4, 4, 2, 4):
-            step(step.source.draw(tasks, generator(0, "train", tasks)), 1e-2)
+            run(step.source.draw(tasks, generator(0, "train", tasks)), 1e-2)
         ends.append(parameters(step))
     assert distance(*ends) < 1e-9

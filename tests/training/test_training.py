@@ -48,6 +48,12 @@ def test_the_same_seed_trains_the_same_parameters_bit_by_bit():
     assert not torch.equal(state["model.0.weight"], other.state_dict()["model.0.weight"])
 
 
+def test_precision_is_a_matter_of_gpus_and_changes_nothing_on_a_cpu():
+    both = [train(config(iterations=3, precision=p)).state_dict() for p in ("fp32", "bf16")]
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert all(torch.equal(both[0][name], both[1][name]) for name in both[0])
+
+
 def test_evaluation_meets_the_same_tasks_whatever_was_drawn_before():
     settings = config()
     learner = build(settings)

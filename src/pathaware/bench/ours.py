@@ -12,7 +12,7 @@ from pathaware.bench.job import Inputs, Job
 from pathaware.learner import MetaLearner
 from pathaware.outer.compiled import CompiledUnrolled
 from pathaware.tasks.episodes import Episodes
-from pathaware.training.trainer import build, meta_step
+from pathaware.training.trainer import build, in_graph, meta_step
 
 RATE = 1e-3
 
@@ -30,7 +30,7 @@ class Ours:
     def training(self, job: Job, inputs: Inputs) -> Work:
         """Drawing, gathering and augmenting the images is timed too."""
         config = job.config(**self.settings)
-        step = meta_step(config, build(config), inputs.source, job.outer())
+        step = in_graph(meta_step(config, build(config), inputs.source, job.outer()), config.training.graph)
         return lambda i: step(inputs.draw(i), RATE)
 
     def adaptation(self, job: Job, inputs: Inputs) -> Work:

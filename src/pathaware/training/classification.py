@@ -15,9 +15,11 @@ from torch import Tensor, nn
 from pathaware.losses import Loss
 from pathaware.settings import at_least
 from pathaware.tasks.episodes import TaskSource
+from pathaware.tasks.views import Augmentation
 
 if TYPE_CHECKING:
     from pathaware.datasets import ImageStore
+    from pathaware.tasks.labelled import LabelledImages
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,9 @@ class Classification:
 
     `data` names an imported set (see `pathaware data list`); `model` is `conv4`, `resnet12` or a function
     of your own as `package.module:function`, called with `ways`, `size`, `channels` and, if it is not 0,
-    `width`.
+    `width`. Training images are cropped and mirrored at random (`augment`), recoloured (`jitter`) and
+    blanked in part (`erase`), see `Augmentation`. With `zero_head` the last layer starts at zero, so that
+    all classes start alike.
     """
 
     name: ClassVar[str] = "classification"
@@ -42,12 +46,16 @@ class Classification:
     model_name: str = "conv4"
     width: int = 0
     augment: bool = True
+    jitter: float = 0.0
+    erase: float = 0.0
+    zero_head: bool = False
     data_dir: str = ""
 
     def __post_init__(self) -> None:
         at_least(2, ways=self.ways)
         at_least(1, shots=self.shots, queries=self.queries)
         at_least(0, width=self.width)
+        self._augmentation("train")
 
     @property
     def label(self) -> str:
@@ -70,16 +78,32 @@ class Classification:
         from pathaware.models.by_name import build_model
 
         channels, size, _ = self._store().shape
-        return build_model(self.model_name, self.ways, size, channels, self.width)
+        model = build_model(self.model_name, self.ways, size, channels, self.width)
+        if self.zero_head:
+            from pathaware.models.head import last_linear
+
+            _, head = last_linear(model)
+            for parameter in head.parameters():
+                nn.init.zeros_(parameter)
+        return model
 
     def tasks(self, split: str, device: torch.device | str, dtype: torch.dtype) -> TaskSource:
-        """Training images are cropped and mirrored at random, others shown as they are."""
         from pathaware.tasks.images import ImageEpisodes
 
-        augment = self.augment and split == "train"
+        augmentation = self._augmentation(split)
         return ImageEpisodes(
-            self._store(), split, self.ways, self.shots, self.queries, augment, device, dtype
+            self._store(), split, self.ways, self.shots, self.queries, augmentation, device, dtype
         )
+
+    def labelled(self, split: str, device: torch.device | str, dtype: torch.dtype) -> LabelledImages:
+        """The same images with the labels of their classes, for ordinary training."""
+        from pathaware.tasks.labelled import LabelledImages
+
+        return LabelledImages(self._store(), split, self._augmentation(split), device, dtype)
+
+    def _augmentation(self, split: str) -> Augmentation:
+        """Only training images are varied."""
+        return Augmentation(self.augment, self.jitter, self.erase) if split == "train" else Augmentation()
 
     def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return (outputs.argmax(-1) == targets).double().mean(1)

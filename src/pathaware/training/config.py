@@ -28,6 +28,9 @@ class Training:
     - `clip` bounds the norm of the meta-gradient, 0 for no bound; `guard` keeps inner loops from running
       away (see `Path.settled`).
     - `validate`: iterations between validations, 0 for none; the best checkpoint is the one kept.
+    - `pretrain`: epochs of ordinary classification of all training classes before meta-training, which
+      then starts from those features (see `pathaware.training.pretraining`).
+    - `save`: iterations between saved states, from which a run that was stopped goes on; 0 for none.
     - `chunk`: tasks that run side by side, 0 for all; `checkpoint`: recompute inner steps instead of
       keeping them. Both save memory and change no number.
     - `precision` on CUDA: `fp32`, `tf32` for products on the tensor cores, `bf16` to also keep activations
@@ -45,8 +48,10 @@ class Training:
     clip: float = 10.0
     guard: bool = True
     seed: int = 0
+    pretrain: int = 0
     validate: int = 0
     validation_tasks: int = 200
+    save: int = 1000
     execution: ExecutionName = "auto"
     chunk: int = 0
     checkpoint: bool = False
@@ -60,7 +65,7 @@ class Training:
     def __post_init__(self) -> None:
         at_least(1, iterations=self.iterations, tasks=self.tasks, validation_tasks=self.validation_tasks)
         at_least(0, chunk=self.chunk, seed=self.seed, clip=self.clip, validate=self.validate)
-        at_least(0, threads=self.threads)
+        at_least(0, threads=self.threads, pretrain=self.pretrain, save=self.save)
         if self.rate <= 0:
             raise UsageError(f"rate: {self.rate} is not allowed; a positive number")
 
@@ -86,8 +91,10 @@ class Training:
         if self.torch_device.index is not None and self.torch_device.type == "cuda":
             torch.cuda.set_device(self.torch_device)  # kernels run on the current GPU
         torch.set_num_threads(self.threads or _THREADS)
-        torch.set_float32_matmul_precision(_PRECISIONS[self.precision])
-        torch.backends.cudnn.allow_tf32 = self.precision != "fp32"
+        # On a CPU PyTorch would take bf16 for leave to use instructions that not every such CPU has.
+        precision = self.precision if self.torch_device.type == "cuda" else "fp32"
+        torch.set_float32_matmul_precision(_PRECISIONS[precision])
+        torch.backends.cudnn.allow_tf32 = precision != "fp32"
         torch.backends.cudnn.benchmark = True  # shapes never change within a run
 
 

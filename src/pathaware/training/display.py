@@ -1,4 +1,4 @@
-"""What a person sees while a run trains: a bar in a terminal, plain lines in a pipe."""
+"""What a person sees while a run trains: a bar in a terminal, plain lines in a pipe or for several runs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from pathaware.training.trainer import Progress
 class Display:
     """Follows one run on standard error, which leaves standard output to results."""
 
-    def __init__(self, title: str, iterations: int, *, quiet: bool = False, interval: float = 10.0) -> None:
+    def __init__(
+        self, title: str, iterations: int, *, quiet: bool = False, bar: bool = True, interval: float = 10.0
+    ) -> None:
         self.title = title
         self.iterations = iterations
         self.quiet = quiet
         self.interval = interval
         self.spoke = time.monotonic()
         self.bar: Bar | None = None
-        if not quiet and sys.stderr.isatty():
+        if bar and not quiet and sys.stderr.isatty():
             self.bar = Bar(
                 TextColumn("{task.description}"),
                 BarColumn(),

@@ -12,13 +12,16 @@ from typing import Any
 from pathaware.errors import UsageError
 from pathaware.learner import MetaLearner
 from pathaware.training.config import Config
+from pathaware.training.state import State
 from pathaware.training.trainer import Progress, build
 
 CONFIG, METRICS, CHECKPOINT, FIGURES = "config.toml", "metrics.jsonl", "checkpoint.safetensors", "figures"
+STATE = "state.safetensors"
 
 
 class Run:
-    """`config.toml`, `metrics.jsonl`, TensorBoard events, `checkpoint.safetensors`, `figures/`."""
+    """`config.toml`, `metrics.jsonl`, TensorBoard events, `checkpoint.safetensors`, `figures/`; and while it
+    is not finished `state.safetensors`, from which it goes on when it was stopped."""
 
     def __init__(self, folder: Path, config: Config) -> None:
         self.folder = folder
@@ -59,6 +62,32 @@ class Run:
         if path.exists():
             for line in path.read_text(encoding="utf-8").splitlines():
                 yield json.loads(line)
+
+    def forget_after(self, iteration: int) -> None:
+        """Drop what was written after an iteration to which the run goes back; a cut-off line too."""
+        path = self.folder / METRICS
+        if not path.exists():
+            return
+        kept = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                if json.loads(line)["iteration"] > iteration:
+                    break
+            except ValueError:
+                break
+            kept.append(line + "\n")
+        path.write_text("".join(kept), encoding="utf-8")
+
+    def save_state(self, state: State) -> None:
+        state.write(self.folder / STATE)
+
+    def state(self) -> State | None:
+        """Where the run was when it was last saved; None if it was not, or is finished."""
+        path = self.folder / STATE
+        return State.read(path) if path.exists() else None
+
+    def forget_state(self) -> None:
+        (self.folder / STATE).unlink(missing_ok=True)
 
     @property
     def finished(self) -> bool:

@@ -17,7 +17,10 @@ from pathaware.seeding import generator
 from pathaware.tasks.episodes import TaskSource
 from pathaware.training.config import Config, Training
 from pathaware.training.evaluation import evaluate
-from pathaware.training.step import GraphedStep, MetaStep, Outcome
+from pathaware.training.graphed import Graphed
+from pathaware.training.pretraining import start_pretrained
+from pathaware.training.state import State
+from pathaware.training.step import MetaStep, Outcome
 
 WORTH_COMPILING = 100_000
 """Iterations from which `compile = "auto"` compiles: about 2 ms saved by each, against 30 to 40 s once."""
@@ -61,39 +64,82 @@ def build(config: Config, device: torch.device | None = None) -> MetaLearner:
     return learner.to(device or training.torch_device, training.torch_dtype)
 
 
+class Trainer:
+    """Meta-training, one iteration at a time, from the start or from a saved state.
+
+    >>> trainer = Trainer(config)                                     # doctest: +SKIP
+    >>> while not trainer.done:                                       # doctest: +SKIP
+    ...     progress = trainer.advance()
+
+    What an iteration does depends on the configuration, the state and its number, and on nothing else:
+    a run that was stopped and restored goes on as if it had not been.
+    """
+
+    def __init__(self, config: Config, state: State | None = None, every: int = 100) -> None:
+        self.config, self.every = config, every
+        training = config.training
+        training.apply()
+        self.learner = build(config)
+        self.source = config.problem.tasks("train", training.torch_device, training.torch_dtype)
+        if state is None and training.pretrain:
+            start_pretrained(self.learner.model, config)
+        self.meta = meta_step(config, self.learner, self.source)
+        self.iteration = 0
+        if state is not None:
+            self.iteration = state.iteration
+            state.restore(self.learner, self.meta.optimizer)
+        self.step = in_graph(self.meta, training.graph)
+        self.window = _Window(state.seconds if state else 0.0)
+
+    @property
+    def done(self) -> bool:
+        return self.iteration >= self.config.training.iterations
+
+    def advance(self) -> Progress | None:
+        """One meta-iteration; a report after every `every`-th, after validations and after the last."""
+        training = self.config.training
+        rate = learning_rate(training, self.iteration)
+        plan = self.source.draw(training.tasks, generator(training.seed, "train", self.iteration))
+        self.window.add(self.step(plan, rate))
+        self.iteration += 1
+        validate = bool(training.validate) and (self.done or self.iteration % training.validate == 0)
+        if not (self.done or validate or self.iteration % self.every == 0):
+            return None
+        validation = _validate(self.config, self.learner) if validate else None
+        return self.window.close(self.iteration, rate, validation)
+
+    def state(self) -> State:
+        return State.of(self.learner, self.meta.optimizer, self.iteration, self.window.seconds)
+
+
 def train(
     config: Config,
     report: Callable[[Progress, MetaLearner], None] = lambda progress, learner: None,
     every: int = 100,
 ) -> MetaLearner:
     """Meta-train from the start; `report` hears of every `every`-th iteration and of the last."""
-    training = config.training
-    training.apply()
-    learner = build(config)
-    source = config.problem.tasks("train", training.torch_device, training.torch_dtype)
-    step = meta_step(config, learner, source)
-    window = _Window()
-    for i in range(training.iterations):
-        rate = learning_rate(training, i)
-        window.add(step(source.draw(training.tasks, generator(training.seed, "train", i)), rate))
-        done = i + 1
-        validate = bool(training.validate) and (done % training.validate == 0 or done == training.iterations)
-        if done % every == 0 or done == training.iterations or validate:
-            validation = _validate(config, learner) if validate else None
-            report(window.close(done, rate, validation), learner)
-    return learner
+    trainer = Trainer(config, every=every)
+    while not trainer.done:
+        progress = trainer.advance()
+        if progress:
+            report(progress, trainer.learner)
+    return trainer.learner
 
 
 def meta_step(
     config: Config, learner: MetaLearner, source: TaskSource, outer: Outer | None = None
 ) -> MetaStep:
-    """A meta-iteration as a run does it: from a CUDA graph if one can be recorded, compiled where it pays."""
+    """A meta-iteration as a run does it, compiled where it pays."""
     training = config.training
-    kind = GraphedStep if training.graph and source.capturable else MetaStep
     estimator = outer or method(config.method).outer()
     if isinstance(estimator, Unrolled) and compiles(training, learner):
         estimator = CompiledUnrolled(estimator.order)
-    return kind(learner, estimator, source, rate=training.rate, clip=training.clip, chunk=training.chunk)
+    return MetaStep(learner, estimator, source, rate=training.rate, clip=training.clip, chunk=training.chunk)
+
+
+def in_graph(step: MetaStep, wanted: bool = True) -> MetaStep | Graphed[Outcome]:
+    """The step from a CUDA graph, if one can be recorded."""
+    return Graphed(step) if wanted and step.source.capturable else step
 
 
 def compiles(training: Training, learner: MetaLearner) -> bool:
@@ -121,9 +167,13 @@ def _validate(config: Config, learner: MetaLearner) -> float:
 class _Window:
     """Averages over the iterations since the last report, summed where the tensors are."""
 
-    def __init__(self) -> None:
-        self.started = time.perf_counter()
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.started = time.perf_counter() - seconds
         self.outcomes: list[Outcome] = []
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.started
 
     def add(self, outcome: Outcome) -> None:
         # A replayed graph writes every outcome to the same place.
@@ -142,7 +192,7 @@ class _Window:
             norm=float(norms[sound].mean()) if usable else math.nan,
             skipped=int((~sound).sum()),
             rate=rate,
-            seconds=time.perf_counter() - self.started,
+            seconds=self.seconds,
             validation=validation,
             memory_mb=torch.cuda.max_memory_allocated() / 1e6 if losses.is_cuda else None,
         )

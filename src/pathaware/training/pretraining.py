@@ -1,0 +1,105 @@
+"""Features first: classify all training classes in the ordinary way, then meta-train from there.
+
+Not in the paper. It is how later work starts its networks (Tian et al., ECCV 2020, arXiv:2003.11539; Ye and
+Chao, ICLR 2022, arXiv:2106.16245): the body learns from every image at once, which costs a fraction of
+meta-training, and only the body is kept. SGD with Nesterov momentum and a cosine rate.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pathaware.errors import UsageError
+from pathaware.models.head import last_linear
+from pathaware.tasks.labelled import LabelledImages
+from pathaware.tasks.views import Plan
+from pathaware.training.config import Config
+from pathaware.training.graphed import Graphed
+
+BATCH, RATE, MOMENTUM, DECAY = 256, 0.1, 0.9, 5e-4
+
+
+def start_pretrained(model: nn.Module, config: Config) -> None:
+    """Give the model's body the features that classification of the training classes finds."""
+    if not hasattr(config.problem, "labelled"):
+        raise UsageError(f"pretrain: {config.problem.name} has no classes to pretrain on")
+    head, _ = last_linear(model)
+    own = {name: value for name, value in model.state_dict().items() if name.startswith(f"{head}.")}
+    model.load_state_dict({**_features(_decisive(config)), **own})
+
+
+def _decisive(config: Config) -> str:
+    """What the features depend on, as TOML. Runs that differ in the rest, such as shots, share them."""
+    tables = config.to_dict()
+    irrelevant = ("shots", "queries", "zero_head")
+    relevant = ("pretrain", "seed", "precision", "dtype", "device", "threads", "graph")
+    problem = {k: v for k, v in tables["problem"].items() if k not in irrelevant}
+    training = {k: v for k, v in tables["training"].items() if k in relevant}
+    return Config.from_dict({"problem": problem, "method": {"name": "maml"}, "training": training}).to_toml()
+
+
+@lru_cache(maxsize=2)
+def _features(settings: str) -> dict[str, Tensor]:
+    """Parameters of the body after training a classifier."""
+    config = Config.from_toml(settings)
+    problem: Any = config.problem
+    training, device, dtype = config.training, config.training.torch_device, config.training.torch_dtype
+    images: LabelledImages = problem.labelled("train", device, dtype)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(training.seed)
+        body = problem.model()
+        classifier, head = as_classifier(body, images.classes)
+    classifier = classifier.to(device, dtype)
+    meta = ClassifierStep(classifier, images, low_precision=training.precision == "bf16")
+    step = Graphed(meta) if training.graph and images.capturable else meta
+    batch = min(BATCH, len(images))
+    total, done = training.pretrain * (len(images) // batch), 0
+    for epoch in range(training.pretrain):
+        for plan in images.batches(batch, epoch, training.seed):
+            step(plan, RATE * 0.5 * (1 + math.cos(math.pi * done / total)))
+            done += 1
+    return {n: v.detach().contiguous() for n, v in classifier.state_dict().items() if not n.startswith(head)}
+
+
+def as_classifier(model: nn.Module, classes: int) -> tuple[nn.Module, str]:
+    """A copy of the model that tells `classes` apart, and the prefix of its new layer's parameters."""
+    classifier = copy.deepcopy(model)
+    name, head = last_linear(classifier)
+    owner, _, attribute = name.rpartition(".")
+    setattr(classifier.get_submodule(owner), attribute, nn.Linear(head.in_features, classes))
+    return classifier, f"{name}."
+
+
+class ClassifierStep:
+    """One step of ordinary supervised training."""
+
+    def __init__(self, model: nn.Module, images: LabelledImages, *, low_precision: bool = False) -> None:
+        # Channels last is the order that convolutions on tensor cores want.
+        self.model, self.images = model.to(memory_format=torch.channels_last), images  # type: ignore[call-overload]
+        self.parameters: list[Tensor] = list(model.parameters())
+        self.device = self.parameters[0].device
+        self.low_precision = low_precision and self.device.type == "cuda"
+        self.rate = torch.tensor(RATE, device=self.device, dtype=torch.float32)
+        self.optimizer: Any = torch.optim.SGD(
+            self.parameters, self.rate, MOMENTUM, weight_decay=DECAY, nesterov=True, fused=True
+        )
+
+    def __call__(self, plan: Plan, rate: float) -> Tensor:
+        self.rate.fill_(rate)
+        return self.run(plan)
+
+    def run(self, plan: Plan) -> Tensor:
+        x, y = self.images.show(plan)
+        self.optimizer.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16, enabled=self.low_precision, cache_enabled=False):
+            loss = F.cross_entropy(self.model(x.contiguous(memory_format=torch.channels_last)), y)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()

@@ -1,0 +1,90 @@
+"""A run that was stopped goes on as if it had not been."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from pathaware.training.run import Run
+from pathaware.training.session import Session, train_or_open, train_run, train_sessions
+from pathaware.training.trainer import Trainer
+from tests.training.test_training import config
+
+
+class Killed(Exception):
+    """Stands for what ends a process in the middle of an iteration."""
+
+
+@pytest.fixture(autouse=True)
+def _single_precision():
+    torch.set_default_dtype(torch.float32)
+
+
+def settings(**training):
+    return config(**{"iterations": 30, "save": 10, "validate": 10, "validation_tasks": 5, **training})
+
+
+def parameters(run: Run) -> dict[str, torch.Tensor]:
+    return run.load().state_dict()
+
+
+def rows(run: Run) -> list[dict]:
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in run.metrics()]
+
+
+@pytest.mark.parametrize("moment", [4, 10, 19, 25])
+def test_a_run_killed_at_any_moment_ends_as_one_that_was_not(tmp_path, monkeypatch, moment):
+    calm = train_run(settings(), tmp_path / "calm", quiet=True)
+    plain = Trainer.advance
+
+    def advance(self):
+        if self.iteration == moment:
+            raise Killed
+        return plain(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "advance", advance)
+        with pytest.raises(Killed):
+            train_run(settings(), tmp_path / "killed", quiet=True)
+    assert not Run.open(tmp_path / "killed").finished
+    again = train_or_open(settings(), tmp_path / "killed", quiet=True)
+    assert again.finished
+    assert rows(again) == rows(calm)
+    for name, value in parameters(calm).items():
+        assert torch.equal(parameters(again)[name], value), name
+
+
+def test_a_saved_state_brings_back_the_optimiser_too(tmp_path):
+    trainer = Trainer(settings())
+    for _ in range(7):
+        trainer.advance()
+    trainer.state().write(tmp_path / "state.safetensors")
+    restored = Trainer(settings(), type(trainer.state()).read(tmp_path / "state.safetensors"))
+    for _ in range(5):
+        trainer.advance()
+        restored.advance()
+    assert restored.iteration == 12
+    for a, b in zip(trainer.learner.parameters(), restored.learner.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_line_cut_off_by_the_kill_is_dropped_when_the_run_goes_on(tmp_path):
+    run = Run.create(tmp_path / "run", settings())
+    with Session(run, quiet=True) as session:
+        for _ in range(15):
+            session.advance()
+    with (run.folder / "metrics.jsonl").open("a") as file:
+        file.write('{"iteration": 1')
+    train_sessions([run], quiet=True)
+    found = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["iteration"] for row in found] == list(range(1, 31))
+
+
+def test_runs_trained_side_by_side_end_as_each_does_alone(tmp_path):
+    both = [settings(seed=0), settings(seed=1, iterations=20)]
+    runs = train_sessions([Run.create(tmp_path / f"s{c.training.seed}", c) for c in both], quiet=True)
+    for run, each in zip(runs, both, strict=True):
+        alone = train_run(each, tmp_path / f"alone{each.training.seed}", quiet=True)
+        assert all(torch.equal(v, parameters(alone)[k]) for k, v in parameters(run).items())
