@@ -42,6 +42,7 @@ pre { background: var(--code); padding: .9rem 1.1rem; overflow-x: auto; border-r
       font-size: .85rem; }
 @media (max-width: 44rem) {
   body { margin: 1.2rem auto; padding: 0 .9rem; }
+  th, td { padding: .3rem .6rem; }
   figure { flex-basis: 100%; }
   figure img { padding: .3rem; }
 }
