@@ -12,6 +12,8 @@ from typing import Any
 
 from pathaware.bench import insight, scaling, table
 from pathaware.report.results_table import BEGIN, END, replaced
+from pathaware.report.tables.markdown import markdown, pipe_table
+from pathaware.report.tables.model import Table
 
 
 def render(results: Path, images: Path) -> str:
@@ -26,11 +28,11 @@ def render(results: Path, images: Path) -> str:
         sections.append("\n".join([f"### {heading(record)}", "", *body]))
     if (results / "precision").exists():
         sections.append(
-            "\n".join(["### Precision: NVIDIA H200", "", *insight.precision(results / "precision")])
+            "\n".join(["### Precision: NVIDIA H200", "", insight.precision(results / "precision")])
         )
     if (results / "profile-h200.json").exists():
-        lines = insight.profile(results / "profile-h200.json")
-        sections.append("\n".join(["### Profile: NVIDIA H200, tf32, PAMELA, second order", "", *lines]))
+        shares = insight.profile(results / "profile-h200.json")
+        sections.append("\n".join(["### Profile: NVIDIA H200, tf32, PAMELA, second order", "", shares]))
     return "\n\n".join([BEGIN, *sections, END])
 
 
@@ -51,15 +53,9 @@ def comparison(record: dict[str, Any]) -> list[str]:
     versions = ", ".join(f"{table.TITLES.get(n, n)} {v}" for n, v in record["contestants"].items())
     body += ["", f"{versions}. Medians of {record['repeats']}. {table.disagreement(record)}"]
     for what, title in (("training", "A meta-iteration, ms"), ("adaptation", "Adapting to one task, ms")):
-        body += [
-            "",
-            f"**{title}**",
-            "",
-            *table.markdown(table.header(record, what), table.lines(record, what)),
-        ]
+        body += ["", markdown(Table.of(title, table.header(record, what), table.lines(record, what)))]
     if weighed := table.memory_lines(record):
-        body += ["", "**A meta-iteration, MB at most**", ""]
-        body += table.markdown(table.memory_header(record), weighed)
+        body += ["", markdown(Table.of("A meta-iteration, MB at most", table.memory_header(record), weighed))]
     return body
 
 
@@ -68,7 +64,7 @@ def growth(record: dict[str, Any]) -> list[str]:
         f"One meta-iteration of PAMELA, second order, from {record['base']}; medians of {record['repeats']}."
     ]
     body += ["", *(f"- {sentence}" for sentence in scaling.verdicts(record))]
-    return [*body, "", *table.markdown(scaling.header(record), scaling.lines(record))]
+    return [*body, "", pipe_table(Table.of("", scaling.header(record), scaling.lines(record)))]
 
 
 if __name__ == "__main__":

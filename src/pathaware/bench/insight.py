@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pathaware.bench.table import markdown, number
+from pathaware.bench.table import number
+from pathaware.report.tables.markdown import pipe_table
+from pathaware.report.tables.model import Table
 
 PARTS = {
     "convolutions and their input gradients": ("convolve", "pack"),
@@ -17,7 +19,7 @@ PARTS = {
 """What a kernel belongs to, by how its name begins; the first that fits counts."""
 
 
-def precision(folder: Path) -> list[str]:
+def precision(folder: Path) -> str:
     """Error of a meta-gradient, and accuracy of a run, in each precision."""
     errors = json.loads((folder / "meta-gradient-h200.json").read_text(encoding="utf-8"))["median"]
     rows = []
@@ -34,10 +36,10 @@ def precision(folder: Path) -> list[str]:
             ]
         )
     head = ["precision", "error, layer by layer", "error, kernels", "validation accuracy, %", "iterations"]
-    return markdown(head, rows)
+    return pipe_table(Table.of("", head, rows))
 
 
-def profile(path: Path) -> list[str]:
+def profile(path: Path) -> str:
     """Milliseconds and launches of each part of a meta-iteration."""
     record = json.loads(path.read_text(encoding="utf-8"))
     head, columns = ["part"], []
@@ -45,7 +47,7 @@ def profile(path: Path) -> list[str]:
         head += [f"{name}, ms", "launches"]
         columns.append(_parts(row))
     lines = [[part, *(cell for column in columns for cell in column[part])] for part in columns[0]]
-    return markdown(head, lines)
+    return pipe_table(Table.of("", head, lines))
 
 
 def _parts(row: dict[str, Any]) -> dict[str, tuple[str, str]]:

@@ -14,12 +14,13 @@ from pathaware.bench.contestant import Work
 from pathaware.bench.job import Inputs, Job
 from pathaware.bench.ours import ENGINE
 from pathaware.bench.synthetic import SyntheticImages
-from pathaware.bench.table import NOTHING, number
+from pathaware.bench.table import number
 from pathaware.bench.timing import in_turns, one_line, warmed_up
 from pathaware.bench.workloads import Workload
 from pathaware.errors import UsageError
 from pathaware.report.environment import environment
 from pathaware.report.record import commit
+from pathaware.report.tables.model import NOTHING, Remark
 
 LINEAR = ("tasks", "steps")
 """Twice of these is twice the work; no more than that must it cost."""
@@ -148,7 +149,7 @@ def lines(record: dict[str, Any]) -> list[list[str]]:
     cells = []
     for name, one in record["series"].items():
         for point in one["points"]:
-            time = number(point["ms"]) if "ms" in point else f"failed: {point['error']}"
+            time = number(point["ms"]) if "ms" in point else Remark(f"failed: {point['error']}")
             memory = point.get("memory_mb")
             weight = [NOTHING if memory is None else number(memory)] if record["device"] == "cuda" else []
             cells.append([name, str(point["value"]), time, *weight])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from pathaware.bench.ours import COMPILED
 from pathaware.bench.run import contestants
+from pathaware.report.tables.model import NOTHING, Remark
 
 TITLES = {c.name: c.title for c in (*contestants(), COMPILED)}
-NOTHING = "–"
 
 
 def header(record: dict[str, Any], what: str) -> list[str]:
@@ -66,8 +65,8 @@ def memory_lines(record: dict[str, Any]) -> list[list[str]]:
 def cell(entry: dict[str, Any]) -> str:
     """A time in milliseconds, marked if something else was computed; or why there is none."""
     if "ms" not in entry:
-        reason = entry.get("error") and f"failed: {entry['error']}"
-        return reason or entry.get("missing", NOTHING)
+        reason = f"failed: {entry['error']}" if entry.get("error") else entry.get("missing")
+        return Remark(reason) if reason else NOTHING
     time = number(entry["ms"])
     return time if entry["same"] else f"{time}, not the same result (off by {entry['difference']:.0e})"
 
@@ -86,10 +85,6 @@ def disagreement(record: dict[str, Any]) -> str:
     """How far apart those are that compute the same, in a sentence."""
     found = [e["difference"] for row in record["rows"] for e in row["entries"].values() if e.get("same")]
     return f"Results agree to {max(found):.0e} in float64." if found else "Nothing was compared."
-
-
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
 
 
 def _over_maml(row: dict[str, Any], rows: list[dict[str, Any]]) -> str:

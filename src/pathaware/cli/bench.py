@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as jsonlib
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,6 +37,7 @@ def bench(
     json: Annotated[Path | None, typer.Option(help="Write all that was measured to this file.")] = None,
 ) -> None:
     """Time a meta-iteration and an adaptation in turns with other libraries, each checked before."""
+    from pathaware.cli.writable import must_be_writable
     from pathaware.errors import UsageError
     from pathaware.settings import at_least, fit
     from pathaware.training.config import Training, setting_type
@@ -52,7 +52,8 @@ def bench(
         "repeats": repeats or (30 if chosen.type == "cuda" else 7 if scaling else 11),
     }
     for option, path in (("--json", json), ("--plot", plot)):
-        _can_be_written(option, path)
+        if path is not None:
+            must_be_writable(option, path)
     names = [name.strip() for name in rows.split(",")] if rows else []
     if plot and not scaling:
         raise UsageError("--plot: only --scaling has something to draw")
@@ -67,23 +68,27 @@ def _contest(names: list[str], full: bool, only: list[str], settings: dict[str, 
     from pathaware.bench.run import bench, contestants
     from pathaware.bench.table import disagreement, header, lines, memory_header, memory_lines
     from pathaware.bench.workloads import choose
+    from pathaware.cli.show import print_table
+    from pathaware.report.tables.model import Table
 
     workloads = choose(names, settings["device"], full=full)
     record = bench(workloads, contestants(only), **settings, report=_progress)
     for what in ("training", "adaptation"):
         title = f"{what}: milliseconds, medians of {record['repeats']}"
-        _print(title, header(record, what), lines(record, what))
+        print_table(Table.of(title, header(record, what), lines(record, what)))
     if weighed := memory_lines(record):
-        _print("training: megabytes at most", memory_header(record), weighed)
+        print_table(Table.of("training: megabytes at most", memory_header(record), weighed))
     print(disagreement(record))
     return record
 
 
 def _scaling(names: list[str], settings: dict[str, Any], plot: Path | None) -> dict[str, Any]:
     from pathaware.bench.scaling import header, lines, measure, verdicts
+    from pathaware.cli.show import print_table
+    from pathaware.report.tables.model import Table
 
     record = measure(names, **settings, report=_progress)
-    _print("one meta-iteration of PAMELA", header(record), lines(record))
+    print_table(Table.of("one meta-iteration of PAMELA", header(record), lines(record)))
     for sentence in verdicts(record):
         print(sentence)
     if plot:
@@ -94,23 +99,5 @@ def _scaling(names: list[str], settings: dict[str, Any], plot: Path | None) -> d
     return record
 
 
-def _print(title: str, head: list[str], cells: list[list[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*head, title=title)
-    for row in cells:
-        table.add_row(*row)
-    Console().print(table)
-
-
 def _progress(line: str) -> None:
     typer.echo(line, err=True)
-
-
-def _can_be_written(option: str, path: Path | None) -> None:
-    """Asked before minutes of measuring, not after them."""
-    from pathaware.errors import UsageError
-
-    if path is not None and (path.is_dir() or not os.access(path.absolute().parent, os.W_OK)):
-        raise UsageError(f"{option}: {path} cannot be written")

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-REPORT = "report.html"
 SINE: dict[str, Any] = {"problem": {"name": "sine", "shots": 10}}
 
 
@@ -16,9 +15,8 @@ def demo(
     scale: Annotated[float, typer.Option(help="Fraction of the usual training.", min=0.001)] = 1.0,
 ) -> None:
     """Train on sine waves and on glyphs, compare with the paper, write an HTML report."""
-    from rich.console import Console
-    from rich.table import Table
-
+    from pathaware.cli.report import REPORT
+    from pathaware.cli.show import print_table
     from pathaware.presets import load_preset
     from pathaware.report.comparison import compare
     from pathaware.report.run_report import write_report
@@ -37,11 +35,7 @@ def demo(
             training = {**tables.get("training", {}), "iterations": max(1, round(scale * iterations))}
             config = Config.from_dict({**tables, "method": method, "training": training})
             runs.append(train_or_open(config, out / f"{config.problem.label}-{name}"))
-        results = compare(runs, judged)
-        table = Table(*results.header, title=results.title)
-        for row in results.rows:
-            table.add_row(*row)
-        Console().print(table)
-        groups.append((results, runs))
+        groups.append(compare(runs, judged))
+        print_table(groups[-1].results)
     write_report(out / REPORT, "Learning to learn", groups)
     print(f"the report with all pictures: {out / REPORT}")

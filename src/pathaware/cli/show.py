@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 from typing import Any
 
+from pathaware.report.tables.model import Table
 from pathaware.training.evaluation import Evaluation
 from pathaware.training.run import Run
 
@@ -15,15 +16,30 @@ def print_evaluation(run: Run, evaluation: Evaluation, *, json: bool) -> None:
     if json:
         print(jsonlib.dumps({"method": run.config.method, "problem": run.config.problem.name, **summary}))
         return
-    from rich.console import Console
-    from rich.table import Table
-
     metric = evaluation.metric
-    table = Table("after step", *(str(j) for j in range(len(summary[f"{metric}_per_step"]))))
-    table.add_row(metric, *(f"{value:.4f}" for value in summary[f"{metric}_per_step"]))
-    console = Console()
-    console.print(table)
-    console.print(headline(summary, metric), highlight=False, soft_wrap=True)
+    steps = summary[f"{metric}_per_step"]
+    print_table(
+        Table.of(
+            "", ["after step", *map(str, range(len(steps)))], [[metric, *(f"{value:.4f}" for value in steps)]]
+        )
+    )
+    print(headline(summary, metric))
+
+
+def print_table(content: Table) -> None:
+    """A table on the terminal."""
+    from rich.console import Console
+    from rich.table import Table as Lines
+    from rich.text import Text
+
+    lines = Lines(title=content.title)
+    for name, number in zip(content.header, content.numeric, strict=True):
+        lines.add_column(name, justify="right" if number else "left", no_wrap=number, overflow="fold")
+    for group in content.groups:
+        for row in group:
+            lines.add_row(*map(Text, row.cells), style="bold" if row.emphasis else None)
+        lines.add_section()
+    Console().print(lines)
 
 
 def headline(summary: dict[str, Any], metric: str) -> str:

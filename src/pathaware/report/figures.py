@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from matplotlib.figure import Figure
 
+from pathaware.report.looks import labels
 from pathaware.report.path_figures import Trained, along_the_path, fitted_curves
 from pathaware.report.trend_figures import training_curves, trend
 from pathaware.rules import Pamela
@@ -17,8 +18,8 @@ def figures(runs: Sequence[Trained]) -> Iterator[tuple[str, str, Figure]]:
     if metric == "mse":
         yield "curves", "Curves fitted to a few points of a new wave.", fitted_curves(runs)
     yield f"{metric}-per-step", "How adaptation goes, step by step.", along_the_path(runs)
-    for run, learner in runs:
+    for (_, learner), label in zip(runs, labels([run for run, _ in runs]), strict=True):
         if isinstance(learner.rule, Pamela):
-            caption = f"What {run.config.method} learned about how to move: steps across, layers down."
+            caption = f"What {label} learned about how to move: steps across, layers down."
             yield "trend", caption, trend(learner.rule)
-    yield "training", "Meta-loss while training.", training_curves([run for run, _ in runs])
+    yield "training", "How training went.", training_curves([run for run, _ in runs])

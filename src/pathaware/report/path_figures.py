@@ -9,7 +9,8 @@ import torch
 from matplotlib.figure import Figure
 
 from pathaware.learner import MetaLearner
-from pathaware.report.style import INK, TRUTH, colour, styled
+from pathaware.report.looks import looks
+from pathaware.report.style import INK, TRUTH, styled
 from pathaware.seeding import generator
 from pathaware.training.evaluation import evaluate
 from pathaware.training.run import Run
@@ -22,6 +23,7 @@ QUANTILES = (0.05, 0.25, 0.75, 0.95)
 def fitted_curves(runs: Sequence[Trained], seed: int = 10) -> Figure:
     """Fig. 4. Left: what each method makes of the same few points. Right: the first one, step by step."""
     shown, learner = runs[0]
+    named = looks([run for run, _ in runs])
     source = shown.config.problem.tasks("test", "cpu", torch.float32)
     episodes = source.sample(1, generator(seed, "figure"))
     x, y = episodes.query_x[0, :, 0], episodes.query_y[0, :, 0]
@@ -36,14 +38,14 @@ def fitted_curves(runs: Sequence[Trained], seed: int = 10) -> Figure:
         for axes in (left, right):
             axes.plot(x, y, color=TRUTH, linestyle="--", label="true wave")
             axes.set_xlabel("x")
-        for run, each in runs:
-            left.plot(x, fit(each)[-1], color=colour(run.config.method), label=run.config.method)
+        for (_, each), (label, shade) in zip(runs, named, strict=True):
+            left.plot(x, fit(each)[-1], color=shade, label=label)
         left.set(ylabel="y", title="after adaptation")
         curves = fit(learner)
         shades = plt.get_cmap("viridis_r")(torch.linspace(0.05, 0.95, len(curves)).numpy())
         for j, (curve, shade) in enumerate(zip(curves, shades, strict=True)):
             right.plot(x, curve, color=shade, label=f"{j} steps" if j != 1 else "1 step")
-        right.set_title(f"{shown.config.method}, step by step")
+        right.set_title(f"{named[0][0]}, step by step")
         for axes in (left, right):
             axes.plot(*support, "o", color=INK, markersize=4, label="support points", zorder=5)
             axes.legend(fontsize=8, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.16))
@@ -55,14 +57,13 @@ def along_the_path(runs: Sequence[Trained], tasks: int = 100) -> Figure:
     metric = runs[0][0].config.problem.metric
     with styled():
         figure, axes = plt.subplots(figsize=(6, 4))
-        for run, learner in runs:
+        for (run, learner), (label, shade) in zip(runs, looks([run for run, _ in runs]), strict=True):
             values = evaluate(learner, run.config.problem, tasks=tasks).values.double()
             low, quarter, three, high = values.quantile(values.new_tensor(QUANTILES), dim=0)
             steps = range(values.shape[1])
-            shade = colour(run.config.method)
             axes.fill_between(steps, low, high, color=shade, alpha=0.12, linewidth=0)
             axes.fill_between(steps, quarter, three, color=shade, alpha=0.25, linewidth=0)
-            axes.plot(steps, values.mean(0), color=shade, marker="o", markersize=4, label=run.config.method)
+            axes.plot(steps, values.mean(0), color=shade, marker="o", markersize=4, label=label)
         axes.set(xlabel="inner steps", ylabel=metric, yscale="log" if metric == "mse" else "linear")
         axes.set_xticks(range(1 + max(learner.rule.steps for _, learner in runs)))
         axes.set_title(f"{tasks} new tasks: mean, middle 50 % and 90 %")

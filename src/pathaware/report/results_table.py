@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pathaware.report.paper import IMAGE_ACCURACY, SINE_MSE
+from pathaware.report.paper import image_accuracy, sine_mse
+from pathaware.report.tables.markdown import pipe_table
+from pathaware.report.tables.model import NOTHING, Row, Table
 
 BEGIN, END = "<!-- results: made by `make tables` -->", "<!-- end of results -->"
 
@@ -21,51 +23,76 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return [record for record in found if "result" in record]
 
 
-def sine_table(found: list[dict[str, Any]]) -> list[str]:
-    lines = [
-        "| sine waves, K points | method | seed | MSE | worst task | put back | the paper | training |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+def sine_table(found: list[dict[str, Any]]) -> Table:
     chosen = [r for r in found if r["config"]["problem"]["name"] == "sine"]
     order = {"maml": 0, "meta-sgd": 1, "pamela": 2}
-    key = [(r["config"]["problem"]["shots"], order[r["config"]["method"]["name"]]) for r in chosen]
-    for (shots, _), record in sorted(zip(key, chosen, strict=True), key=lambda pair: pair[0]):
-        result, method = record["result"], record["config"]["method"]["name"]
-        paper = SINE_MSE[shots][method]
-        lines.append(
-            f"| {shots} | {method} | {record['config']['training']['seed']} "
-            f"| {result['mse']:.4f} ± {result['mse_ci95']:.4f} | {result['mse_max']:.1f} "
-            f"| {100 * result['strayed']:.2f} % | {paper[0]:.2f} ± {paper[1]:.2f} "
-            f"| {record['config']['training']['iterations']:,} iterations |"
+    chosen.sort(key=lambda r: (r["config"]["problem"]["shots"], order[r["config"]["method"]["name"]]))
+    rows = []
+    for record in chosen:
+        result, method, training = (
+            record["result"],
+            record["config"]["method"]["name"],
+            record["config"]["training"],
         )
-    return lines
+        shots = record["config"]["problem"]["shots"]
+        cells = (
+            str(shots),
+            method,
+            str(training["seed"]),
+            f"{result['mse']:.4f} ± {result['mse_ci95']:.4f}",
+            f"{result['mse_max']:.1f}",
+            f"{100 * result['strayed']:.2f} %",
+            sine_mse(shots, method),
+            f"{training['iterations']:,} iterations",
+        )
+        rows.append(Row(cells, group=str(shots)))
+    header = (
+        "sine waves, K points",
+        "method",
+        "seed",
+        "MSE",
+        "worst task",
+        "put back",
+        "the paper",
+        "training",
+    )
+    return Table("Sine regression: mean squared error after adaptation", header, rows)
 
 
-def image_table(found: list[dict[str, Any]]) -> list[str]:
-    lines = [
-        "| images | method | accuracy, % | batch norm of queries | test tasks | the paper | training |",
-        "|---|---|---|---|---|---|---|",
-    ]
+def image_table(found: list[dict[str, Any]]) -> Table:
+    rows = []
     for record in found:
         problem, result = record["config"]["problem"], record["result"]
         if problem["name"] != "classification":
             continue
         method = record["config"]["method"]["name"]
-        paper = IMAGE_ACCURACY.get((problem["data"], problem["shots"]), {}).get(method, "–")
-        kind = "transductive" if result["transductive"] else "inductive"
-        lines.append(
-            f"| {problem['data']}, {problem['ways']}-way {problem['shots']}-shot | {method} "
-            f"| {100 * result['accuracy']:.2f} ± {100 * result['accuracy_ci95']:.2f} | {kind} "
-            f"| {result['tasks']:,} | {paper if result['transductive'] else '–'} "
-            f"| {record['config']['training']['iterations']:,} iterations, "
-            f"{record['training_seconds'] / 60:.1f} min, {record['environment']['device']} |"
+        paper = image_accuracy(problem["data"], problem["ways"], problem["shots"], method)
+        cells = (
+            f"{problem['data']}, {problem['ways']}-way {problem['shots']}-shot",
+            method,
+            f"{100 * result['accuracy']:.2f} ± {100 * result['accuracy_ci95']:.2f}",
+            "transductive" if result["transductive"] else "inductive",
+            f"{result['tasks']:,}",
+            paper if result["transductive"] else NOTHING,
+            f"{record['config']['training']['iterations']:,} iterations, "
+            f"{record['training_seconds'] / 60:.1f} min, {record['environment']['device']}",
         )
-    return lines
+        rows.append(Row(cells, group=problem["data"]))
+    header = (
+        "images",
+        "method",
+        "accuracy, %",
+        "batch norm of queries",
+        "test tasks",
+        "the paper",
+        "training",
+    )
+    return Table("Few-shot classification: accuracy after adaptation", header, rows)
 
 
 def render(folder: Path) -> str:
     found = records(folder)
-    return "\n".join([BEGIN, *sine_table(found), "", *image_table(found), END])
+    return "\n".join([BEGIN, pipe_table(sine_table(found)), "", pipe_table(image_table(found)), END])
 
 
 def replaced(text: str, tables: str) -> str:

@@ -24,7 +24,7 @@ COLOURS = {
     "fomaml": "#56b4e9",
     "reptile": "#cc79a7",
 }
-INK, FAINT, TRUTH = "#222222", "#b8b8b8", "#999999"
+INK, QUIET, FAINT, TRUTH = "#222222", "#6b6b6b", "#b8b8b8", "#999999"
 
 
 def colour(method: str) -> str:

@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pathaware.layout import Layout
-from pathaware.report.style import colour, styled
+from pathaware.report.looks import looks
+from pathaware.report.style import styled
 from pathaware.rules import Pamela
 from pathaware.training.run import Run
 
@@ -46,7 +47,9 @@ def _heat_map(
     axes: Axes, title: str, values: torch.Tensor, layers: list[str], steps: list[str], cmap: str
 ) -> None:
     bound = float(values.abs().max()) or 1.0
-    image = axes.imshow(values, cmap=cmap, vmin=0 if cmap == "viridis" else -bound, vmax=bound, aspect="auto")
+    image = axes.imshow(
+        values.numpy(), cmap=cmap, vmin=0 if cmap == "viridis" else -bound, vmax=bound, aspect="auto"
+    )
     axes.set(title=title, xlabel="step j", xticks=range(len(steps)), yticks=range(len(layers)))
     axes.set_xticklabels(steps)
     axes.set_yticklabels([f"layer {name}" if name.isdigit() else name for name in layers])
@@ -63,14 +66,29 @@ def _heat_map(
 
 
 def training_curves(runs: Sequence[Run]) -> Figure:
-    """Meta-loss over training."""
+    """Meta-loss, norm of the meta-gradient, and validation where it was taken."""
+    metric = runs[0].config.problem.metric
+    panels = [
+        ("loss", "meta-loss"),
+        ("norm", "norm of the meta-gradient"),
+        ("validation", f"validation {metric}"),
+    ]
+    metrics = [list(run.metrics()) for run in runs]
+    if not any(row["validation"] is not None for rows in metrics for row in rows):
+        panels.pop()
     with styled():
-        figure, axes = plt.subplots(figsize=(6, 4))
-        for run in runs:
-            rows = list(run.metrics())
-            iterations = [row["iteration"] for row in rows]
-            losses = [row["loss"] for row in rows]
-            axes.plot(iterations, losses, color=colour(run.config.method), label=run.config.method)
-        axes.set(xlabel="meta-iterations", ylabel="meta-loss", yscale="log", title="training")
-        axes.legend()
+        figure, grid = plt.subplots(1, len(panels), figsize=(1 + 4 * len(panels), 3.6))
+        for axes, (key, title) in zip(grid, panels, strict=True):
+            for rows, (label, shade) in zip(metrics, looks(runs), strict=True):
+                taken = [row for row in rows if row[key] is not None]
+                iterations, values = [row["iteration"] for row in taken], [row[key] for row in taken]
+                mark = "." if key == "validation" else None
+                axes.plot(iterations, values, color=shade, label=label, linewidth=1, marker=mark)
+            axes.set(
+                xlabel="meta-iterations",
+                title=title,
+                yscale="linear" if title == "validation accuracy" else "log",
+            )
+            axes.locator_params(axis="x", nbins=5)
+        grid[0].legend()
     return figure

@@ -61,7 +61,10 @@ class Run:
         path = self.folder / METRICS
         if path.exists():
             for line in path.read_text(encoding="utf-8").splitlines():
-                yield json.loads(line)
+                try:
+                    yield json.loads(line)
+                except ValueError:
+                    raise UsageError(f"RUN: {path} cannot be read (line {line[:40]!r})") from None
 
     def forget_after(self, iteration: int) -> None:
         """Drop what was written after an iteration to which the run goes back; a cut-off line too."""

@@ -1,0 +1,45 @@
+"""`pathaware report RUN…`: all there is to see of one run, or of several, in one HTML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+REPORT = "report.html"
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of trained runs.", metavar="RUN...")],
+    out: Annotated[Path | None, typer.Option(help="The file to write; default: RUN/report.html.")] = None,
+    tasks: Annotated[int | None, typer.Option(help="How many new tasks [1000 waves, 600 episodes].")] = None,
+) -> None:
+    """Write results, figures and settings to one HTML file; runs of the same problem stand side by side."""
+    from pathaware.cli.show import print_table
+    from pathaware.cli.writable import must_be_writable
+    from pathaware.errors import UsageError
+    from pathaware.report.comparison import compare
+    from pathaware.report.run_report import write_report
+    from pathaware.settings import at_least
+    from pathaware.training.problems import Problem
+    from pathaware.training.run import Run
+
+    at_least(1, tasks=1 if tasks is None else tasks)
+    groups: dict[Problem, list[Run]] = {}
+    for folder in dict.fromkeys(runs):
+        run = Run.open(folder)
+        if not run.finished:
+            raise UsageError(f"RUN: {folder} is not finished; it was stopped while it trained")
+        groups.setdefault(run.config.problem, []).append(run)
+    path = out or runs[0] / REPORT
+    must_be_writable("--out", path)
+    judged = []
+    for problem, group in groups.items():
+        judged.append(compare(group, problem.evaluation_tasks if tasks is None else tasks))
+        print_table(judged[-1].results)
+    names = " and ".join(problem.label for problem in groups)
+    every = [run for group in groups.values() for run in group]
+    what = every[0].config.method if len(every) == 1 else f"{len(every)} runs"
+    write_report(path, f"{what} on {names}", judged)
+    print(path)
