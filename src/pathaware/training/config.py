@@ -110,6 +110,10 @@ class Config:
     def __post_init__(self) -> None:
         object.__setattr__(self, "rule", method(self.method).complete(self.rule))
 
+    def trained(self, **training: Any) -> Config:
+        """The same with other training settings."""
+        return dataclasses.replace(self, training=dataclasses.replace(self.training, **training))
+
     def to_dict(self) -> dict[str, dict[str, Any]]:
         problem: Any = self.problem
         return {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+import time
 from functools import lru_cache
 from typing import Any
 
@@ -49,23 +50,40 @@ def _decisive(config: Config) -> str:
 def _features(settings: str) -> dict[str, Tensor]:
     """Parameters of the body after training a classifier."""
     config = Config.from_toml(settings)
+    step, head = _prepared(config)
+    run = Graphed(step) if config.training.graph and step.images.capturable else step
+    epochs, seed = config.training.pretrain, config.training.seed
+    total, done = epochs * step.batches, 0
+    for epoch in range(epochs):
+        for plan in step.images.batches(step.batch, epoch, seed):
+            run(plan, RATE * 0.5 * (1 + math.cos(math.pi * done / total)))
+            done += 1
+    state = step.model.state_dict()
+    return {n: v.detach().contiguous() for n, v in state.items() if not n.startswith(head)}
+
+
+def seconds_of_pretraining(config: Config) -> float:
+    """About how long it would take, from a few steps."""
+    step, _ = _prepared(config)
+    run = Graphed(step) if config.training.graph and step.images.capturable else step
+    plan = next(step.images.batches(step.batch, 0, 0))
+    run(plan, RATE)  # records or tries out algorithms
+    started = time.perf_counter()
+    for _ in range(5):
+        run(plan, RATE).item()
+    return (time.perf_counter() - started) / 5 * config.training.pretrain * step.batches
+
+
+def _prepared(config: Config) -> tuple[ClassifierStep, str]:
+    """A classifier at its start, and the prefix of the parameters that are not kept."""
     problem: Any = config.problem
     training, device, dtype = config.training, config.training.torch_device, config.training.torch_dtype
     images: LabelledImages = problem.labelled("train", device, dtype)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(training.seed)
-        body = problem.model()
-        classifier, head = as_classifier(body, images.classes)
-    classifier = classifier.to(device, dtype)
-    meta = ClassifierStep(classifier, images, low_precision=training.precision == "bf16")
-    step = Graphed(meta) if training.graph and images.capturable else meta
-    batch = min(BATCH, len(images))
-    total, done = training.pretrain * (len(images) // batch), 0
-    for epoch in range(training.pretrain):
-        for plan in images.batches(batch, epoch, training.seed):
-            step(plan, RATE * 0.5 * (1 + math.cos(math.pi * done / total)))
-            done += 1
-    return {n: v.detach().contiguous() for n, v in classifier.state_dict().items() if not n.startswith(head)}
+        classifier, head = as_classifier(problem.model(), images.classes)
+    low_precision = training.precision == "bf16"
+    return ClassifierStep(classifier.to(device, dtype), images, low_precision=low_precision), head
 
 
 def as_classifier(model: nn.Module, classes: int) -> tuple[nn.Module, str]:
@@ -83,6 +101,8 @@ class ClassifierStep:
     def __init__(self, model: nn.Module, images: LabelledImages, *, low_precision: bool = False) -> None:
         # Channels last is the order that convolutions on tensor cores want.
         self.model, self.images = model.to(memory_format=torch.channels_last), images  # type: ignore[call-overload]
+        self.batch = min(BATCH, len(images))
+        self.batches = len(images) // self.batch
         self.parameters: list[Tensor] = list(model.parameters())
         self.device = self.parameters[0].device
         self.low_precision = low_precision and self.device.type == "cuda"

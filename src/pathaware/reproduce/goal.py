@@ -1,0 +1,45 @@
+"""What is to be made: a table of places, each filled by a trial or left empty for a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pathaware.report.tables.model import NOTHING
+from pathaware.reproduce.trial import Trial
+
+
+@dataclass(frozen=True)
+class Place:
+    """A number of a table: the paper's, and the trial that makes ours or why there is none."""
+
+    trial: Trial | None
+    printed: str = NOTHING
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row: `key` names it on the command line, `label` in the table; its places by column."""
+
+    key: str
+    label: str
+    places: Mapping[str, Place]
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A table of the paper. With `equal` all of its rows must have been trained equally long."""
+
+    name: str
+    title: str
+    metric: str
+    columns: Sequence[str]
+    lines: Sequence[Line]
+    notes: Sequence[str] = ()
+    equal: bool = False
+
+    def trials(self) -> list[Trial]:
+        found = (place.trial for line in self.lines for place in line.places.values())
+        return [trial for trial in found if trial is not None]
