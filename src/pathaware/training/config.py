@@ -28,6 +28,8 @@ class Training:
     - `clip` bounds the norm of the meta-gradient, 0 for no bound; `guard` keeps inner loops from running
       away (see `Path.settled`).
     - `validate`: iterations between validations, 0 for none; the best checkpoint is the one kept.
+    - `histograms`: iterations between snapshots of the gradients of one layer, 0 for none (see
+      `pathaware.training.histograms`); they change no number either.
     - `chunk`: tasks that run side by side, 0 for all; `checkpoint`: recompute inner steps instead of
       keeping them. Both save memory and change no number.
     - `precision` on CUDA: `fp32`, `tf32` for products on the tensor cores, `bf16` to also keep activations
@@ -47,6 +49,7 @@ class Training:
     seed: int = 0
     validate: int = 0
     validation_tasks: int = 200
+    histograms: int = 0
     execution: ExecutionName = "auto"
     chunk: int = 0
     checkpoint: bool = False
@@ -60,7 +63,7 @@ class Training:
     def __post_init__(self) -> None:
         at_least(1, iterations=self.iterations, tasks=self.tasks, validation_tasks=self.validation_tasks)
         at_least(0, chunk=self.chunk, seed=self.seed, clip=self.clip, validate=self.validate)
-        at_least(0, threads=self.threads)
+        at_least(0, threads=self.threads, histograms=self.histograms)
         if self.rate <= 0:
             raise UsageError(f"rate: {self.rate} is not allowed; a positive number")
 

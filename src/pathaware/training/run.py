@@ -12,13 +12,16 @@ from typing import Any
 from pathaware.errors import UsageError
 from pathaware.learner import MetaLearner
 from pathaware.training.config import Config
+from pathaware.training.histograms import Histograms
 from pathaware.training.trainer import Progress, build
 
 CONFIG, METRICS, CHECKPOINT, FIGURES = "config.toml", "metrics.jsonl", "checkpoint.safetensors", "figures"
+HISTOGRAMS = "histograms.safetensors"
 
 
 class Run:
-    """`config.toml`, `metrics.jsonl`, TensorBoard events, `checkpoint.safetensors`, `figures/`."""
+    """`config.toml`, `metrics.jsonl`, TensorBoard events, `checkpoint.safetensors`, `figures/`, and
+    `histograms.safetensors` if it was asked for."""
 
     def __init__(self, folder: Path, config: Config) -> None:
         self.folder = folder
@@ -59,6 +62,11 @@ class Run:
         if path.exists():
             for line in path.read_text(encoding="utf-8").splitlines():
                 yield json.loads(line)
+
+    def histograms(self) -> Histograms | None:
+        """How gradients were spread over training, if the run kept that."""
+        path = self.folder / HISTOGRAMS
+        return Histograms.load(path) if path.exists() else None
 
     @property
     def finished(self) -> bool:

@@ -6,10 +6,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from pathaware.learner import MetaLearner
-from pathaware.training.config import Config
+from pathaware.training.config import Config, Training
 from pathaware.training.display import Display
-from pathaware.training.run import CONFIG, Run
+from pathaware.training.histograms import Histograms
+from pathaware.training.run import CONFIG, HISTOGRAMS, Run
 from pathaware.training.trainer import Progress, build, train
+from pathaware.training.watched import watched_tensor
 
 
 def default_folder(config: Config) -> Path:
@@ -23,8 +25,8 @@ def train_run(config: Config, folder: Path, *, quiet: bool = False) -> Run:
     The checkpoint is the best one by validation, or the last where nothing is validated.
     """
     # Network and tasks are built once before the folder is, so that a bad setting leaves nothing behind.
-    build(config)
     training = config.training
+    histograms = _histograms(training, build(config))
     for split in ("train", "val") if training.validate else ("train",):
         config.problem.tasks(split, training.torch_device, training.torch_dtype)
     run = Run.create(folder, config)
@@ -47,11 +49,19 @@ def train_run(config: Config, folder: Path, *, quiet: bool = False) -> Run:
             if value is not None and (best is None or better(value, best) == value):
                 best = value
                 run.save(learner)
+            if value is not None and histograms:
+                histograms.save(folder / HISTOGRAMS)
 
-        learner = train(config, report, every=max(1, min(100, training.iterations // 100)))
+        learner = train(config, report, max(1, min(100, training.iterations // 100)), histograms)
     if best is None:
         run.save(learner)
+    if histograms:
+        histograms.save(folder / HISTOGRAMS)
     return run
+
+
+def _histograms(training: Training, learner: MetaLearner) -> Histograms | None:
+    return Histograms(watched_tensor(learner)) if training.histograms else None
 
 
 def train_or_open(config: Config, folder: Path, *, quiet: bool = False) -> Run:

@@ -17,7 +17,9 @@ from pathaware.seeding import generator
 from pathaware.tasks.episodes import TaskSource
 from pathaware.training.config import Config, Training
 from pathaware.training.evaluation import evaluate
+from pathaware.training.histograms import Histograms
 from pathaware.training.step import GraphedStep, MetaStep, Outcome
+from pathaware.training.watched import WatchedStep
 
 WORTH_COMPILING = 100_000
 """Iterations from which `compile = "auto"` compiles: about 2 ms saved by each, against 30 to 40 s once."""
@@ -65,17 +67,22 @@ def train(
     config: Config,
     report: Callable[[Progress, MetaLearner], None] = lambda progress, learner: None,
     every: int = 100,
+    histograms: Histograms | None = None,
 ) -> MetaLearner:
-    """Meta-train from the start; `report` hears of every `every`-th iteration and of the last."""
+    """Meta-train from the start; `report` hears of every `every`-th iteration and of the last.
+
+    `histograms` collects what the setting of that name asks for.
+    """
     training = config.training
     training.apply()
     learner = build(config)
     source = config.problem.tasks("train", training.torch_device, training.torch_dtype)
     step = meta_step(config, learner, source)
+    advance = step if histograms is None else WatchedStep(step, histograms, training.histograms)
     window = _Window()
     for i in range(training.iterations):
         rate = learning_rate(training, i)
-        window.add(step(source.draw(training.tasks, generator(training.seed, "train", i)), rate))
+        window.add(advance(source.draw(training.tasks, generator(training.seed, "train", i)), rate))
         done = i + 1
         validate = bool(training.validate) and (done % training.validate == 0 or done == training.iterations)
         if done % every == 0 or done == training.iterations or validate:
