@@ -47,6 +47,7 @@ def test_a_setting_that_is_off_survives_too():
         ({"method": {"name": "pamela", "steps": "five"}}, "steps: 'five' is not allowed; a whole number"),
         ({"method": {"name": "pamela", "q": "both"}}, "q: 'both' is not allowed; one of per-step, shared"),
         ({"training": {"rate": 0.0}}, "rate: 0.0 is not allowed; a positive number"),
+        ({"training": {"histograms": -1}}, "histograms: -1 is not allowed; at least 0"),
         ({"training": {"iterations": True}}, "iterations: True is not allowed; a whole number"),
         ({"training": {"clip": float("nan")}}, "clip: nan is not allowed; a finite number"),
         ({"extra": {}}, r"\[extra\]: no such table"),

@@ -12,7 +12,7 @@ def plot(
     runs: Annotated[list[Path], typer.Argument(help="Folders of trained runs.", metavar="RUN...")],
     out: Annotated[Path | None, typer.Option(help="Folder for the figures; default: RUN/figures.")] = None,
 ) -> None:
-    """Draw fitted curves, loss along the path, learned Q and P, and the training curve."""
+    """Draw fitted curves, loss along the path, learned Q and P, gradients if kept, and the training curve."""
     from pathaware.errors import UsageError
     from pathaware.report.figures import figures
     from pathaware.report.style import save

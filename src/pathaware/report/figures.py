@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from matplotlib.figure import Figure
 
+from pathaware.report.gradient_figures import gradient_histograms
 from pathaware.report.looks import labels
 from pathaware.report.path_figures import Trained, along_the_path, fitted_curves
 from pathaware.report.trend_figures import training_curves, trend
@@ -22,4 +23,7 @@ def figures(runs: Sequence[Trained]) -> Iterator[tuple[str, str, Figure]]:
         if isinstance(learner.rule, Pamela):
             caption = f"What {label} learned about how to move: steps across, layers down."
             yield "trend", caption, trend(learner.rule)
+    if any(run.histograms() for run, _ in runs):
+        caption = "How the gradients of one layer were spread while training; the bluer, the more of them."
+        yield "gradients", caption, gradient_histograms([run for run, _ in runs])
     yield "training", "How training went.", training_curves([run for run, _ in runs])

@@ -7,7 +7,7 @@ from typing import Any
 from pathaware.report.paper import ABLATION
 from pathaware.report.tables.model import NOTHING
 from pathaware.reproduce.goal import Goal, Line, Place
-from pathaware.reproduce.image_tables import DATA, imported
+from pathaware.reproduce.image_tables import DATA, base, imported
 from pathaware.reproduce.trial import Trial
 
 # One Q for every parameter, as Meta-SGD has it; PAMELA's own is one for each filter.
@@ -39,6 +39,5 @@ def table4(data: str) -> Goal:
 
 def _place(data: str, key: str, method: dict[str, Any]) -> Place:
     printed = ABLATION.get(key, NOTHING)
-    problem = {"name": "classification", "data": data, "shots": 5}
-    trial = Trial(f"{data}-5shot-ablation-{key}", {"problem": problem, "method": method})
+    trial = Trial(f"{data}-5shot-ablation-{key}", base(data, method))
     return Place(trial, printed, "" if imported(data) else "data set not imported")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pathaware.datasets.location import store_folder
 from pathaware.datasets.store import MANIFEST
 from pathaware.presets import load_preset, presets
@@ -76,3 +78,13 @@ def _place(table: str, method: str, data: str, shots: int) -> Place:
 def imported(data: str) -> bool:
     """Whether the data set is on this machine."""
     return data == "glyphs" or (store_folder(data, None) / MANIFEST).exists()
+
+
+def base(data: str, method: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """5-way 5-shot with the paper's settings; those of glyphs, which suit a CPU, are its own."""
+    own = load_preset(data) if data in presets() else {}
+    return {
+        "problem": {"name": "classification", "data": data, **own.get("problem", {}), "shots": 5},
+        "method": {**own.get("method", {}), **method},
+        "training": dict(own.get("training", {})),
+    }

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from pathaware.errors import UsageError
 from pathaware.training.config import Config
+from pathaware.training.evaluation import evaluate
 from pathaware.training.pretraining import seconds_of_pretraining
 from pathaware.training.trainer import Trainer
 
@@ -18,44 +20,51 @@ ENOUGH = 1.0  # seconds of iterations to time
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds before the first meta-iteration, and of each."""
+    """Seconds of what comes besides the meta-iterations (pretraining, judging the result), and of each of
+    them, validation included."""
 
-    before: float
+    besides: float
     each: float
 
     def seconds(self, iterations: int) -> float:
-        return self.before + self.each * iterations
+        return self.besides + self.each * iterations
 
 
-def measure(config: Config) -> Pace:
+def measure(config: Config, tasks: int) -> Pace:
     """Run a few iterations. The first compiles and records, so it counts only if it takes long by itself."""
-    before = seconds_of_pretraining(config) if config.training.pretrain else 0.0
-    trainer = Trainer(config.trained(pretrain=0, validate=0))
-    started = time.perf_counter()
-    trainer.advance()
-    _wait(config)
-    first = time.perf_counter() - started
-    if first > 5 * ENOUGH:
-        return Pace(before, first)
-    done, started = 0, time.perf_counter()
-    while not done or time.perf_counter() - started < ENOUGH:
-        trainer.advance()
-        done += 1
-        _wait(config)
-    return Pace(before, (time.perf_counter() - started) / done)
+    training = config.training
+    besides = seconds_of_pretraining(config) if training.pretrain else 0.0
+    trainer = Trainer(config.trained(pretrain=0, validate=0, histograms=0))
+    each = _timed(trainer.advance, config)
+    few = min(config.problem.evaluation_batch, tasks)
+    judging = _timed(lambda: evaluate(trainer.learner, config.problem, split="val", tasks=few), config) / few
+    if training.validate:
+        each += judging * training.validation_tasks / training.validate
+        besides += judging * training.validation_tasks  # after the last iteration in any case
+    return Pace(besides + judging * tasks, each)
+
+
+def _timed(work: Callable[[], object], config: Config) -> float:
+    """Mean seconds of some work, from as many times as fit in a second."""
+    times: list[float] = []
+    while len(times) < 2 or sum(times[1:]) < ENOUGH:
+        started = time.perf_counter()
+        work()
+        if config.training.torch_device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - started)
+        if times[0] > 5 * ENOUGH:
+            return times[0]
+    return sum(times[1:]) / len(times[1:])
 
 
 def fitting(paces: list[Pace], lengths: list[int], budget: float) -> list[int]:
-    """How long each training may be so that all fit in the budget: the same share of its own length each.
-
-    A tenth of the budget is kept for evaluation.
-    """
-    time_left = 0.9 * budget - sum(pace.before for pace in paces)
+    """How long each training may be so that all fit in the budget: the same share of its own length each."""
     whole = sum(pace.each * length for pace, length in zip(paces, lengths, strict=True))
-    share = min(1.0, time_left / whole)
-    if share <= 0 or any(share * length < 1 for length in lengths):
-        least = (sum(p.before + p.each for p in paces)) / 0.9
-        raise UsageError(f"--budget: not enough for a single iteration of each run; at least {spoken(least)}")
+    share = min(1.0, (budget - sum(pace.besides for pace in paces)) / whole)
+    if any(share * length < 1 for length in lengths):
+        least = sum(pace.seconds(1) for pace in paces)
+        raise UsageError(f"--budget: not enough for one iteration of each run; at least {spoken(least)}")
     return [_rounded(share * length) for length in lengths]
 
 
@@ -85,8 +94,3 @@ def spoken(duration: float) -> str:
     if duration < 90:
         return f"{max(1, round(duration))} s"
     return f"{duration / 60:.0f} min" if duration < 5400 else f"{duration / 3600:.1f} h"
-
-
-def _wait(config: Config) -> None:
-    if config.training.torch_device.type == "cuda":
-        torch.cuda.synchronize()

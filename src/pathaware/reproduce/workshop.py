@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 from pathaware.report.record import write_record
 from pathaware.reproduce.pace import Pace, fitting, measure
 from pathaware.reproduce.results import Results
-from pathaware.reproduce.trial import Trial
+from pathaware.reproduce.trial import Trial, signature
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
 from pathaware.training.run import Run
@@ -33,6 +34,19 @@ class Order:
         return self.trial.config(self.seed, self.iterations)
 
 
+@dataclass(frozen=True)
+class Length:
+    """How long to train: as the paper did, for a number of iterations, or for a time.
+
+    With a `budget`, in seconds, a trial that was begun keeps the length it was given then, and the others
+    share what time there is. If all must be `equal`, they all take the length of what was begun.
+    """
+
+    iterations: int | None = None
+    budget: float | None = None
+    equal: bool = False
+
+
 class Workshop:
     """`runs/` with a folder for each run, and a folder of records with a file for each.
 
@@ -49,51 +63,63 @@ class Workshop:
     def results(self) -> Results:
         return Results.read(self.records)
 
-    def orders(self, trials: Sequence[Trial], seeds: int, budget: float | None = None) -> list[Order]:
-        """What is missing. Without a budget every trial is as long as the paper's; with one, a trial that
-        was begun keeps the length it was given then, and the others share what time there is."""
-        results = self.results()
-        lengths = {
-            t.name: t.config().training.iterations if budget is None else self._begun(t) for t in trials
-        }
-        if budget is not None:
-            new = [t for t in trials if lengths[t.name] is None and not results.of(t)]
-            if new:
-                every = [t for t in new for _ in range(seeds)]
-                full = [t.config().training.iterations for t in every]
-                found = fitting([self.pace(t) for t in every], full, budget)
-                lengths.update(zip((t.name for t in every), found, strict=True))
+    def orders(self, trials: Sequence[Trial], length: Length, seeds: int = 1) -> list[Order]:
+        """What is missing, each trial once: rows can share one, such as PAMELA and the ablation that ablates
+        nothing."""
+        trials, results = _different(trials), self.results()
+        lengths = self._lengths(trials, length, seeds, results)
         orders = []
         for trial in trials:
-            length = lengths[trial.name]
-            done = {r.seed for r in results.of(trial, length)}
-            if length is None:  # there is a record of another length and no run: with a budget, it will do
-                continue
-            orders += [Order(trial, seed, length) for seed in range(seeds) if seed not in done]
+            done = {r.seed for r in results.of(trial, lengths[trial.name])}
+            orders += [Order(trial, s, lengths[trial.name]) for s in range(seeds) if s not in done]
         return orders
 
-    def _begun(self, trial: Trial) -> int | None:
-        """The length of the run of this trial that is there, finished or not."""
-        lengths = [
-            int(folder.name.removeprefix(f"{trial.name}-").partition("-seed")[0])
-            for folder in self.runs.glob(f"{trial.name}-[0-9]*-seed[0-9]*")
-        ]
+    def _lengths(
+        self, trials: Sequence[Trial], length: Length, seeds: int, results: Results | None = None
+    ) -> dict[str, int]:
+        if length.budget is None:
+            return {t.name: length.iterations or t.config().training.iterations for t in trials}
+        found = {t.name: n for t in trials if (n := self._begun(t, None if length.equal else results))}
+        if length.equal and found:
+            return {t.name: max(found.values()) for t in trials}
+        return found | self._fitting([t for t in trials if t.name not in found], seeds, length.budget)
+
+    def _fitting(self, trials: Sequence[Trial], seeds: int, budget: float) -> dict[str, int]:
+        every = [trial for trial in trials for _ in range(seeds)]
+        full = [trial.config().training.iterations for trial in every]
+        started = time.perf_counter()
+        paces = [self.pace(trial) for trial in every]
+        found = fitting(paces, full, budget - (time.perf_counter() - started)) if every else []
+        return dict(zip((trial.name for trial in every), found, strict=True))
+
+    def _begun(self, trial: Trial, results: Results | None) -> int | None:
+        """The length of the longest run of this trial that is there, finished or not, or has a result."""
+        lengths = [run.config.training.iterations for run in self._runs(trial)]
+        lengths += [r.iterations for r in results.of(trial)] if results else []
         return max(lengths, default=None)
+
+    def _runs(self, trial: Trial) -> list[Run]:
+        return [Run.open(folder) for folder in sorted(self.runs.glob(f"{trial.name}-[0-9]*-seed[0-9]*"))]
 
     def pace(self, trial: Trial) -> Pace:
         if trial.name not in self.paces:
-            self.paces[trial.name] = measure(trial.config())
+            config = trial.config()
+            self.paces[trial.name] = measure(config, self.tasks or config.problem.evaluation_tasks)
         return self.paces[trial.name]
 
     def seconds(self, orders: Sequence[Order]) -> float:
         """How long these will take, what is done of them counted."""
         total = 0.0
         for order in orders:
-            state = self._open(order).state() if (self.runs / order.name).exists() else None
-            if not (self.runs / order.name).exists() or not Run.open(self.runs / order.name).finished:
-                left = order.iterations - (state.iteration if state else 0)
-                pace = self.pace(order.trial)
-                total += pace.each * left + (0.0 if state else pace.before)
+            folder = self.runs / order.name
+            run = Run.open(folder) if folder.exists() else None
+            if run and run.finished:
+                continue
+            pace, state = self.pace(order.trial), run.state() if run else None
+            if state:
+                total += pace.each * (order.iterations - state.iteration)
+            else:
+                total += pace.seconds(order.iterations)
         return total
 
     def make(
@@ -125,6 +151,15 @@ class Workshop:
 
     def trained(self, trial: Trial) -> Run | None:
         """The longest finished run of a trial, for figures that need the network itself."""
-        found = [Run.open(f) for f in sorted(self.runs.glob(f"{trial.name}-[0-9]*-seed[0-9]*"))]
-        finished = [run for run in found if run.finished]
+        finished = [run for run in self._runs(trial) if run.finished]
         return max(finished, key=lambda run: run.config.training.iterations, default=None)
+
+    def afresh(self, trials: Sequence[Trial], length: Length) -> list[Order]:
+        """Runs of trials whose result may be known but whose network is not here."""
+        lengths = self._lengths(trials, length, 1)
+        return [Order(trial, 0, lengths[trial.name]) for trial in trials]
+
+
+def _different(trials: Sequence[Trial]) -> list[Trial]:
+    """Each once: rows can share a training, such as PAMELA and its ablation with everything left in."""
+    return list({signature(trial.config()): trial for trial in reversed(trials)}.values())[::-1]

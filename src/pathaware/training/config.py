@@ -31,6 +31,8 @@ class Training:
     - `pretrain`: epochs of ordinary classification of all training classes before meta-training, which
       then starts from those features (see `pathaware.training.pretraining`).
     - `save`: iterations between saved states, from which a run that was stopped goes on; 0 for none.
+    - `histograms`: iterations between snapshots of the gradients of one layer, 0 for none (see
+      `pathaware.training.histograms`); they change no number either.
     - `chunk`: tasks that run side by side, 0 for all; `checkpoint`: recompute inner steps instead of
       keeping them. Both save memory and change no number.
     - `precision` on CUDA: `fp32`, `tf32` for products on the tensor cores, `bf16` to also keep activations
@@ -52,6 +54,7 @@ class Training:
     validate: int = 0
     validation_tasks: int = 200
     save: int = 1000
+    histograms: int = 0
     execution: ExecutionName = "auto"
     chunk: int = 0
     checkpoint: bool = False
@@ -65,7 +68,7 @@ class Training:
     def __post_init__(self) -> None:
         at_least(1, iterations=self.iterations, tasks=self.tasks, validation_tasks=self.validation_tasks)
         at_least(0, chunk=self.chunk, seed=self.seed, clip=self.clip, validate=self.validate)
-        at_least(0, threads=self.threads, pretrain=self.pretrain, save=self.save)
+        at_least(0, threads=self.threads, pretrain=self.pretrain, save=self.save, histograms=self.histograms)
         if self.rate <= 0:
             raise UsageError(f"rate: {self.rate} is not allowed; a positive number")
 

@@ -17,6 +17,9 @@ from pathaware.tasks.episodes import TaskSource
 from pathaware.training.problems import Problem
 
 BLOCK = 100
+_ROOM = (
+    4 * 2**30
+)  # bytes of GPU memory for each `evaluation_batch` of tasks, which take about a quarter of it
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ def evaluate(
     at_least(1, tasks=tasks)
     source = problem.tasks(split, reference.device, reference.dtype)
     values, strayed = [], []
-    for plan in _plans(source, split, seed, tasks, batch or problem.evaluation_batch):
+    for plan in _plans(source, split, seed, tasks, batch or _side_by_side(problem, reference.device)):
         episodes = source.gather(plan)
         path = learner.path(episodes.support_x, episodes.support_y, steps=steps, extend=extend)
         known = episodes.support_x if inductive else None
@@ -88,6 +91,14 @@ def evaluate(
         strayed.append(path.strayed().cpu() if learner.guard else torch.zeros(len(episodes)))
     share = torch.cat(strayed).double().mean().item()
     return Evaluation(problem.metric, torch.cat(values), share, split, not inductive)
+
+
+def _side_by_side(problem: Problem, device: torch.device) -> int:
+    """As many tasks as fit in a part of a GPU's free memory: small batches leave it waiting for launches."""
+    if device.type != "cuda":
+        return problem.evaluation_batch
+    free, _ = torch.cuda.mem_get_info(device)
+    return min(BLOCK, problem.evaluation_batch * max(1, free // _ROOM))
 
 
 def _plans(source: TaskSource, split: str, seed: int, tasks: int, batch: int) -> Iterator[Any]:

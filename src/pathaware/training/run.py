@@ -12,16 +12,18 @@ from typing import Any
 from pathaware.errors import UsageError
 from pathaware.learner import MetaLearner
 from pathaware.training.config import Config
+from pathaware.training.histograms import Histograms
 from pathaware.training.state import State
 from pathaware.training.trainer import Progress, build
 
 CONFIG, METRICS, CHECKPOINT, FIGURES = "config.toml", "metrics.jsonl", "checkpoint.safetensors", "figures"
-STATE = "state.safetensors"
+STATE, HISTOGRAMS = "state.safetensors", "histograms.safetensors"
 
 
 class Run:
-    """`config.toml`, `metrics.jsonl`, TensorBoard events, `checkpoint.safetensors`, `figures/`; and while it
-    is not finished `state.safetensors`, from which it goes on when it was stopped."""
+    """`config.toml`, `metrics.jsonl`, TensorBoard events, `checkpoint.safetensors`, `figures/`, and
+    `histograms.safetensors` if it was asked for; while it is not finished `state.safetensors`, from which
+    it goes on when it was stopped."""
 
     def __init__(self, folder: Path, config: Config) -> None:
         self.folder = folder
@@ -91,6 +93,11 @@ class Run:
 
     def forget_state(self) -> None:
         (self.folder / STATE).unlink(missing_ok=True)
+
+    def histograms(self) -> Histograms | None:
+        """How gradients were spread over training, if the run kept that."""
+        path = self.folder / HISTOGRAMS
+        return Histograms.load(path) if path.exists() else None
 
     @property
     def finished(self) -> bool:

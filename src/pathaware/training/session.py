@@ -11,8 +11,9 @@ import torch
 
 from pathaware.training.config import Config, Training
 from pathaware.training.display import Display
-from pathaware.training.run import CONFIG, Run
+from pathaware.training.run import CONFIG, HISTOGRAMS, Run
 from pathaware.training.trainer import Trainer, build
+from pathaware.training.watched import watched_tensor
 
 
 def default_folder(config: Config) -> Path:
@@ -37,7 +38,7 @@ class Session:
         run.forget_after(state.iteration if state else 0)
         found = [row["validation"] for row in run.metrics() if row["validation"] is not None]
         self.best: float | None = self.better(found) if found else None
-        self.trainer = Trainer(run.config, state, self.every)
+        self.trainer = Trainer(run.config, state, self.every, run.histograms() if state else None)
         title = f"{run.config.method} on {run.config.problem.label}" if bar else run.folder.name
         self.display = Display(title, self.training.iterations, quiet=quiet, bar=bar)
         self.board = SummaryWriter(run.folder, purge_step=self.trainer.iteration + 1 if state else None)
@@ -67,18 +68,22 @@ class Session:
             if value is not None and (self.best is None or self.better(value, self.best) == value):
                 self.best = value
                 self.run.save(self.trainer.learner)
+        due = self.training.save and self.trainer.iteration % self.training.save == 0
+        if self.trainer.histograms and (due or self.done):
+            self.trainer.histograms.save(self.run.folder / HISTOGRAMS)
         if self.done:
             if self.best is None:
                 self.run.save(self.trainer.learner)
             self.run.forget_state()
-        elif self.training.save and self.trainer.iteration % self.training.save == 0:
+        elif due:
             self.run.save_state(self.trainer.state())
 
 
 def check(config: Config) -> None:
     """Build network and tasks once, so that a bad setting is an error before a folder is made."""
-    build(config)
-    training = config.training
+    learner, training = build(config), config.training
+    if training.histograms:
+        watched_tensor(learner)
     for split in ("train", "val") if training.validate else ("train",):
         config.problem.tasks(split, training.torch_device, training.torch_dtype)
 

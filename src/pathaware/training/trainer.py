@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -18,9 +19,11 @@ from pathaware.tasks.episodes import TaskSource
 from pathaware.training.config import Config, Training
 from pathaware.training.evaluation import evaluate
 from pathaware.training.graphed import Graphed
+from pathaware.training.histograms import Histograms
 from pathaware.training.pretraining import start_pretrained
 from pathaware.training.state import State
 from pathaware.training.step import MetaStep, Outcome
+from pathaware.training.watched import WatchedStep, watched_tensor
 
 WORTH_COMPILING = 100_000
 """Iterations from which `compile = "auto"` compiles: about 2 ms saved by each, against 30 to 40 s once."""
@@ -75,7 +78,13 @@ class Trainer:
     a run that was stopped and restored goes on as if it had not been.
     """
 
-    def __init__(self, config: Config, state: State | None = None, every: int = 100) -> None:
+    def __init__(
+        self,
+        config: Config,
+        state: State | None = None,
+        every: int = 100,
+        histograms: Histograms | None = None,
+    ) -> None:
         self.config, self.every = config, every
         training = config.training
         training.apply()
@@ -88,7 +97,13 @@ class Trainer:
         if state is not None:
             self.iteration = state.iteration
             state.restore(self.learner, self.meta.optimizer)
-        self.step = in_graph(self.meta, training.graph)
+        self.step: Callable[[Any, float], Outcome] = in_graph(self.meta, training.graph)
+        self.histograms = histograms
+        if training.histograms:
+            self.histograms = histograms or Histograms(watched_tensor(self.learner))
+            self.step = WatchedStep(
+                self.meta, self.histograms, training.histograms, run=self.step, iteration=self.iteration
+            )
         self.window = _Window(state.seconds if state else 0.0)
 
     @property

@@ -1,0 +1,109 @@
+"""Figures 4, 5 and 6 and the gradients of section 3.2: what each needs trained, and how it is drawn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from pathaware.errors import UsageError
+from pathaware.report.environment import environment
+from pathaware.report.flow_figures import flow_figure
+from pathaware.report.gradient_figures import gradient_histograms
+from pathaware.report.gradient_flow import Flow, controlled, of_trained
+from pathaware.report.path_figures import along_the_path, fitted_curves
+from pathaware.report.record import commit
+from pathaware.reproduce.image_tables import base, imported
+from pathaware.reproduce.sine_table import sine_trial
+from pathaware.reproduce.trial import Trial
+from pathaware.training.run import Run
+from pathaware.training.trainer import build
+
+Drawn = list[tuple[str, Figure]]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure of the paper; `draw` takes the trained runs, in the order of `trials`, and a data folder."""
+
+    name: str
+    title: str
+    trials: Sequence[Trial]
+    draw: Callable[[Sequence[Run], Path], Drawn]
+
+
+def fig4() -> Picture:
+    trials = [sine_trial(10, method) for method in ("pamela", "maml", "meta-sgd")]
+    return Picture("fig4", "Fig. 4: waves fitted to ten points", trials, _curves)
+
+
+def fig5() -> Picture:
+    trials = [sine_trial(10, method) for method in ("pamela", "maml")]
+    return Picture("fig5", "Fig. 5: error after every inner step, 100 tasks", trials, _along)
+
+
+def fig6(data: str) -> Picture:
+    if not imported(data):
+        raise UsageError(f"fig6: {data} is not imported; --data names another set, such as glyphs")
+    trials = [Trial(f"{data}-{method}-5shot", _watched(data, method)) for method in ("maml", "pamela")]
+    return Picture("fig6", f"Fig. 6: gradients of conv4 over training, {data}", trials, _histograms)
+
+
+def gradients() -> Picture:
+    trials = [sine_trial(10, method) for method in ("pamela", "maml")]
+    return Picture("gradients", "Section 3.2: what comes back of the gradient", trials, _flow)
+
+
+def _watched(data: str, method: str) -> dict[str, dict[str, Any]]:
+    tables = base(data, {"name": method})
+    return {**tables, "training": {**tables["training"], "histograms": 10 if data == "glyphs" else 100}}
+
+
+def _curves(runs: Sequence[Run], folder: Path) -> Drawn:
+    return [("fig4", fitted_curves([(run, run.load("cpu")) for run in runs]))]
+
+
+def _along(runs: Sequence[Run], folder: Path) -> Drawn:
+    return [("fig5", along_the_path([(run, run.load("cpu")) for run in runs], tasks=100))]
+
+
+def _histograms(runs: Sequence[Run], folder: Path) -> Drawn:
+    for run in runs:
+        if run.histograms() is None:
+            raise UsageError(
+                f"fig6: {run.folder} was trained without training.histograms; choose another --out"
+            )
+    return [("fig6", gradient_histograms(runs))]
+
+
+def _flow(runs: Sequence[Run], folder: Path, tasks: int = 100) -> Drawn:
+    """The skip alone at chosen values, on a fresh and on a trained start; then the trained runs."""
+    first = runs[0]
+    learner, problem, rate = first.load("cpu"), first.config.problem, first.config.rule["rate"]
+    fresh = build(first.config, next(learner.parameters()).device)
+    views: dict[str, list[Flow]] = {
+        "untrained": controlled(fresh, problem, rate=rate, tasks=tasks),
+        f"start of {first.config.method}": controlled(learner, problem, rate=rate, tasks=tasks),
+        "trained": of_trained([(run, run.load("cpu")) for run in runs], tasks=tasks),
+    }
+    record = {
+        "flow": {name: [flow.summary() for flow in flows] for name, flows in views.items()},
+        "problem": problem.label,
+        "rate": rate,
+        "commit": commit(),
+        "environment": environment(),
+    }
+    path = folder / f"gradients-{problem.label}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return [
+        (
+            f"gradients-{name.replace(' ', '-')}",
+            flow_figure(flows, f"{problem.label}, {name}: median and middle half of {tasks} tasks"),
+        )
+        for name, flows in views.items()
+    ]
