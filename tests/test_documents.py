@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from pathaware.bench import document
-from pathaware.report.results_table import BEGIN, render, replaced
+from pathaware.report.blocks import fill
+from pathaware.reproduce.document import readme, reproduction
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -43,14 +44,19 @@ def test_links_between_documents_lead_somewhere():
                 assert (path.parent / target).exists(), f"{path.name} links to {target}"
 
 
-def test_the_readmes_tables_are_those_of_the_results():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert replaced(text, render(ROOT / "results")) == text, "run `make tables`"
-    assert BEGIN in text
+@pytest.mark.parametrize(
+    ("name", "blocks"),
+    [
+        ("README.md", lambda: readme(ROOT / "results")),
+        ("docs/reproduction.md", lambda: reproduction(ROOT / "results")),
+        ("docs/performance.md", lambda: {"results": document.render(ROOT / "results", ROOT / "docs/images")}),
+    ],
+)
+def test_the_tables_of_a_document_are_those_of_the_results(name, blocks):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert fill(text, blocks()) == text, "run `make tables`"
 
 
-def test_the_tables_on_performance_are_those_of_the_results():
-    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
-    tables = document.render(ROOT / "results", ROOT / "docs" / "images")
-    assert replaced(text, tables) == text, "run `make tables`"
-    assert BEGIN in text
+def test_a_part_that_a_document_lacks_is_an_error():
+    with pytest.raises(ValueError, match="no part 'table9'"):
+        fill("text", {"table9": "rows"})

@@ -13,12 +13,16 @@ from matplotlib.text import Text
 from PIL import Image
 
 from pathaware.report import html
-from pathaware.report.results_table import image_table, records, sine_table
 from pathaware.report.tables.files import write_table
 from pathaware.report.tables.image import image
 from pathaware.report.tables.latex import escaped, latex
 from pathaware.report.tables.markdown import markdown, pipe_table
 from pathaware.report.tables.model import NOTHING, Remark, Row, Table
+from pathaware.reproduce.ablation import table4
+from pathaware.reproduce.image_tables import table1, table2
+from pathaware.reproduce.render import render
+from pathaware.reproduce.results import Results
+from pathaware.reproduce.sine_table import table3
 
 RESULTS = Path(__file__).parents[2] / "results"
 MISSING = Remark("not run: data set is not imported")
@@ -109,9 +113,9 @@ def test_latex_closes_what_it_opens_and_has_a_cell_for_every_column():
 
 
 def test_latex_of_our_own_tables_is_plain_ascii():
-    found = records(RESULTS)
-    for table in (sine_table(found), image_table(found)):
-        assert latex(table).isascii()
+    results = Results.read(RESULTS)
+    for goal in (table1(), table2(), table3(), table4("cifar-fs")):
+        assert latex(render(goal, results)).isascii()
 
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="there is no LaTeX here")

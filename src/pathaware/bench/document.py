@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pathaware.bench import insight, scaling, table
-from pathaware.report.results_table import BEGIN, END, replaced
+from pathaware.report.blocks import fill
 from pathaware.report.tables.markdown import markdown, pipe_table
 from pathaware.report.tables.model import Table
 
@@ -33,7 +33,7 @@ def render(results: Path, images: Path) -> str:
     if (results / "profile-h200.json").exists():
         shares = insight.profile(results / "profile-h200.json")
         sections.append("\n".join(["### Profile: NVIDIA H200, tf32, PAMELA, second order", "", shares]))
-    return "\n\n".join([BEGIN, *sections, END])
+    return "\n\n".join(["", *sections, ""])
 
 
 def heading(record: dict[str, Any]) -> str:
@@ -70,4 +70,4 @@ def growth(record: dict[str, Any]) -> list[str]:
 if __name__ == "__main__":
     document, folder = Path(sys.argv[1]), Path(sys.argv[2])
     tables = render(folder, document.parent / "images")
-    document.write_text(replaced(document.read_text(encoding="utf-8"), tables), encoding="utf-8")
+    document.write_text(fill(document.read_text(encoding="utf-8"), {"results": tables}), encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
+import sys
 from typing import Any
 
 from pathaware.report.tables.model import Table
@@ -27,7 +28,12 @@ def print_evaluation(run: Run, evaluation: Evaluation, *, json: bool) -> None:
 
 
 def print_table(content: Table) -> None:
-    """A table on the terminal."""
+    """Drawn on a terminal; in Markdown where a file or another program reads it, which has no width."""
+    if not sys.stdout.isatty():
+        from pathaware.report.tables.markdown import markdown
+
+        print(markdown(content))
+        return
     from rich.console import Console
     from rich.table import Table as Lines
     from rich.text import Text

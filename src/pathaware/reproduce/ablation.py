@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pathaware.report.paper import ABLATION
@@ -24,10 +25,15 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def table4(data: str) -> Goal:
+def table4(data: str, available: Callable[[str], bool] = imported) -> Goal:
     column = f"{DATA.get(data, data)} 5-shot"
     lines = [
-        Line(key, label, {column: _place(data, key, method)}, group="parts" if key[:2] != "qp" else "skips")
+        Line(
+            key,
+            label,
+            {column: _place(data, key, method, available(data))},
+            group="parts" if key[:2] != "qp" else "skips",
+        )
         for key, (label, method) in ROWS.items()
     ]
     notes = [
@@ -37,7 +43,7 @@ def table4(data: str) -> Goal:
     return Goal("table4", "Table 4: dissecting PAMELA", "accuracy", [column], lines, notes, equal=True)
 
 
-def _place(data: str, key: str, method: dict[str, Any]) -> Place:
+def _place(data: str, key: str, method: dict[str, Any], available: bool) -> Place:
     printed = ABLATION.get(key, NOTHING)
     trial = Trial(f"{data}-5shot-ablation-{key}", base(data, method))
-    return Place(trial, printed, "" if imported(data) else "data set not imported")
+    return Place(trial, printed, "" if available else "data set not imported")

@@ -60,7 +60,7 @@ def gradients() -> Picture:
 
 def _watched(data: str, method: str) -> dict[str, dict[str, Any]]:
     tables = base(data, {"name": method})
-    return {**tables, "training": {**tables["training"], "histograms": 10 if data == "glyphs" else 100}}
+    return {**tables, "training": {**tables["training"], "histograms": 10 if data == "glyphs" else 200}}
 
 
 def _curves(runs: Sequence[Run], folder: Path) -> Drawn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pathaware.datasets.location import store_folder
@@ -37,25 +38,32 @@ NOTES = (
 )
 
 
-def table1() -> Goal:
-    columns = _columns("table1", ("miniimagenet",))
+def imported(data: str) -> bool:
+    """Whether the data set is on this machine."""
+    return data == "glyphs" or (store_folder(data, None) / MANIFEST).exists()
+
+
+def table1(available: Callable[[str], bool] = imported) -> Goal:
+    columns = _columns("table1", ("miniimagenet",), available)
     return Goal("table1", "Table 1: few-shot classification of miniImageNet", "accuracy", *columns, NOTES)
 
 
-def table2() -> Goal:
-    columns = _columns("table2", ("cifar-fs", "tieredimagenet"))
+def table2(available: Callable[[str], bool] = imported) -> Goal:
+    columns = _columns("table2", ("cifar-fs", "tieredimagenet"), available)
     title = "Table 2: few-shot classification of CIFAR-FS and tieredImageNet"
     return Goal("table2", title, "accuracy", *columns, NOTES)
 
 
-def _columns(table: str, sets: tuple[str, ...]) -> tuple[list[str], list[Line]]:
+def _columns(
+    table: str, sets: tuple[str, ...], available: Callable[[str], bool]
+) -> tuple[list[str], list[Line]]:
     columns = {f"{DATA[data]} {shots}-shot": (data, shots) for data in sets for shots in (1, 5)}
     cited = {method for key in columns.values() for method in IMAGE_ACCURACY[key]} | {TUNED}
     lines = [
         Line(
             method,
             label,
-            {name: _place(table, method, *where) for name, where in columns.items()},
+            {name: _place(table, method, *where, available) for name, where in columns.items()},
             group="ours" if method in ("pamela", TUNED) else "others",
         )
         for method, label in LABELS.items()
@@ -64,20 +72,13 @@ def _columns(table: str, sets: tuple[str, ...]) -> tuple[list[str], list[Line]]:
     return list(columns), lines
 
 
-def _place(table: str, method: str, data: str, shots: int) -> Place:
+def _place(table: str, method: str, data: str, shots: int, available: Callable[[str], bool]) -> Place:
     printed = IMAGE_ACCURACY[data, shots].get("pamela" if method == TUNED else method, NOTHING)
     name = f"{table}-{data}-{method}-{shots}shot"
     if name not in presets():
         return Place(None, printed, "no such method here")
     trial = Trial(name.removeprefix(f"{table}-"), load_preset(name))
-    if not imported(data):
-        return Place(trial, printed, "data set not imported")
-    return Place(trial, printed)
-
-
-def imported(data: str) -> bool:
-    """Whether the data set is on this machine."""
-    return data == "glyphs" or (store_folder(data, None) / MANIFEST).exists()
+    return Place(trial, printed, "" if available(data) else "data set not imported")
 
 
 def base(data: str, method: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -15,7 +15,7 @@ from pathaware.training.evaluation import evaluate
 from pathaware.training.pretraining import seconds_of_pretraining
 from pathaware.training.trainer import Trainer
 
-ENOUGH = 1.0  # seconds of iterations to time
+ENOUGH = 0.3  # seconds of iterations to time
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Pace:
 
 
 def measure(config: Config, tasks: int) -> Pace:
-    """Run a few iterations. The first compiles and records, so it counts only if it takes long by itself."""
+    """From a few iterations and a few tasks judged."""
     training = config.training
     besides = seconds_of_pretraining(config) if training.pretrain else 0.0
     trainer = Trainer(config.trained(pretrain=0, validate=0, histograms=0))
@@ -45,17 +45,16 @@ def measure(config: Config, tasks: int) -> Pace:
 
 
 def _timed(work: Callable[[], object], config: Config) -> float:
-    """Mean seconds of some work, from as many times as fit in a second."""
+    """Mean seconds of some work. The first time does not count: it compiles and records."""
+    work()
     times: list[float] = []
-    while len(times) < 2 or sum(times[1:]) < ENOUGH:
+    while sum(times) < ENOUGH:
         started = time.perf_counter()
         work()
         if config.training.torch_device.type == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - started)
-        if times[0] > 5 * ENOUGH:
-            return times[0]
-    return sum(times[1:]) / len(times[1:])
+    return sum(times) / len(times)
 
 
 def fitting(paces: list[Pace], lengths: list[int], budget: float) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pathaware.report.tables.model import NOTHING, Remark, Row, Table
-from pathaware.reproduce.goal import Goal, Line, Place
+from pathaware.reproduce.goal import Goal, Place
 from pathaware.reproduce.results import Result, Results
 
 
@@ -23,8 +23,9 @@ def render(goal: Goal, results: Results) -> Table:
     for line in goal.lines:
         cells: list[str] = [line.label]
         for column, place in line.places.items():
-            cells += [_ours(place, found[line.key, column], goal.metric), place.printed]
-        cells.append(_training(line, [found[line.key, column] for column in goal.columns], goal.metric))
+            cells += [ours(place, found[line.key, column], goal.metric), place.printed]
+        told = (training(p, found[line.key, column], goal.metric) for column, p in line.places.items())
+        cells.append("; ".join(dict.fromkeys(t for t in told if t != NOTHING)) or NOTHING)
         rows.append(Row(tuple(cells), line.group))
     return Table(goal.title, (*header, "training"), rows, goal.notes)
 
@@ -41,23 +42,20 @@ def mean(results: Sequence[Result], metric: str) -> tuple[float, float]:
     return sum(value for value, _ in pairs) / len(pairs), sum(ci for _, ci in pairs) / len(pairs)
 
 
-def _ours(place: Place, results: Sequence[Result], metric: str) -> str:
+def ours(place: Place, results: Sequence[Result], metric: str) -> str:
     if results:
         return shown(*mean(results, metric), metric)
     return Remark(f"not run: {place.reason}" if place.reason else "not run")
 
 
-def _training(line: Line, by_column: Sequence[Sequence[Result]], metric: str) -> str:
-    """`17,000 of 60,000 iterations, 3 seeds (68.2–69.1), NVIDIA H200`; once where columns are alike."""
-    told = []
-    for place, results in zip(line.places.values(), by_column, strict=True):
-        if not results or place.trial is None:
-            continue
-        full, length = place.trial.config().training.iterations, results[0].iterations
-        part = f"{length:,}" if length == full else f"{length:,} of {full:,}"
-        seeds = "1 seed" if len(results) == 1 else f"{len(results)} seeds ({_range(results, metric)})"
-        told.append(f"{part} iterations, {seeds}, {results[0].device}")
-    return "; ".join(dict.fromkeys(told)) or NOTHING
+def training(place: Place, results: Sequence[Result], metric: str) -> str:
+    """`17,000 of 60,000 iterations, 3 seeds (68.2–69.1), NVIDIA H200`"""
+    if not results or place.trial is None:
+        return NOTHING
+    full, length = place.trial.config().training.iterations, results[0].iterations
+    part = f"{length:,}" if length == full else f"{length:,} of {full:,}"
+    seeds = "1 seed" if len(results) == 1 else f"{len(results)} seeds ({_range(results, metric)})"
+    return f"{part} iterations, {seeds}, {results[0].device}"
 
 
 def _range(results: Sequence[Result], metric: str) -> str:

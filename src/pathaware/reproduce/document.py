@@ -1,0 +1,126 @@
+"""The tables of README.md and docs/reproduction.md, rendered from the files in `results/`.
+
+python -m pathaware.reproduce.document README.md docs/reproduction.md results
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pathaware.report.blocks import fill
+from pathaware.report.tables.markdown import pipe_table
+from pathaware.report.tables.model import Row, Table
+from pathaware.reproduce.ablation import table4
+from pathaware.reproduce.complexity import table5
+from pathaware.reproduce.goal import Goal
+from pathaware.reproduce.image_tables import table1, table2
+from pathaware.reproduce.render import ours, render, shown, training
+from pathaware.reproduce.results import Result, Results
+from pathaware.reproduce.sine_table import table3
+from pathaware.reproduce.trial import signature
+from pathaware.training.config import Config
+
+
+def at_hand(data: str) -> bool:
+    """Which sets our results are of, whatever this machine has: tieredImageNet's images we could not get."""
+    return data != "tieredimagenet"
+
+
+def readme(folder: Path) -> dict[str, str]:
+    results = Results.read(folder)
+    images = [table1(at_hand), table2(at_hand)]
+    return {"sine": pipe_table(render(table3(), results)), "images": pipe_table(_ran(images, results))}
+
+
+def reproduction(folder: Path) -> dict[str, str]:
+    results = Results.read(folder)
+    goals = [table1(at_hand), table2(at_hand), table3(), table4("cifar-fs", at_hand)]
+    blocks = {goal.name: pipe_table(render(goal, results)) for goal in goals}
+    blocks["table5"] = "\n\n".join(
+        pipe_table(table5(json.loads(path.read_text(encoding="utf-8"))))
+        for path in sorted(folder.glob("complexity-*.json"))
+    )
+    blocks["readings"] = pipe_table(_readings(json.loads((folder / "readings-sine.json").read_text())))
+    blocks["others"] = pipe_table(_others(folder, goals))
+    return blocks
+
+
+def _ran(goals: Sequence[Goal], results: Results) -> Table:
+    """Only what was trained, a row for each number."""
+    rows = [
+        Row(
+            (
+                column,
+                line.label,
+                ours(place, found, goal.metric),
+                place.printed,
+                training(place, found, goal.metric),
+            )
+        )
+        for goal in goals
+        for column in goal.columns
+        for line in goal.lines
+        if (place := line.places[column]).trial and (found := results.of(place.trial))
+    ]
+    return Table("", ("images, 5-way", "method", "accuracy, %", "the paper", "training"), rows)
+
+
+def _readings(record: dict[str, Any]) -> Table:
+    """Mean and range over seeds, the chosen reading first."""
+    by_name: dict[str, list[dict[str, Any]]] = {}
+    for each in record["readings"]:
+        by_name.setdefault(each["reading"], []).append(each)
+    rows = []
+    for name, found in by_name.items():
+        values = [each["mse"] for each in found]
+        cells = (
+            name,
+            f"{sum(values) / len(values):.4f}",
+            ", ".join(f"{value:.4f}" for value in values),
+            f"{max(each['mse_max'] for each in found):.3g}",
+        )
+        rows.append(Row(cells))
+    return Table("", ("reading", "MSE", "each seed", "worst task"), rows)
+
+
+def _others(folder: Path, goals: Sequence[Goal]) -> Table:
+    """Every other result there is, with the settings in which it differs from the defaults."""
+    known = {signature(trial.config()) for goal in goals for trial in goal.trials()}
+    rows = []
+    for path in sorted(folder.glob("*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if "result" not in record or (
+            Result.of(record).signature in known and record["result"]["transductive"]
+        ):
+            continue
+        metric = "accuracy" if "accuracy" in record["result"] else "mse"
+        kind = "" if record["result"]["transductive"] else ", inductive"
+        value = shown(*Result.of(record).value(metric), metric)
+        rows.append(Row((f"[{path.stem}](../results/{path.name}){kind}", value, _settings(record))))
+    return Table("", ("file", "result", "settings other than the defaults"), rows)
+
+
+def _settings(record: dict[str, Any]) -> str:
+    """`q_granularity tensor-channel, iterations 17000`"""
+    config = Config.from_dict(record["config"])
+    plain = Config.from_dict(
+        {"problem": {"name": config.problem.name}, "method": {"name": config.method}}
+    ).to_dict()
+    irrelevant = ("validate", "validation_tasks", "device", "threads", "precision", "save", "data", "seed")
+    told = [
+        f"{key} {value}"
+        for table, values in config.to_dict().items()
+        for key, value in values.items()
+        if value != plain[table][key] and key not in irrelevant
+    ]
+    return ", ".join(told)
+
+
+if __name__ == "__main__":
+    front, page, folder = (Path(argument) for argument in sys.argv[1:])
+    for document, blocks in ((front, readme(folder)), (page, reproduction(folder))):
+        document.write_text(fill(document.read_text(encoding="utf-8"), blocks), encoding="utf-8")
