@@ -39,7 +39,7 @@ def test_a_table_is_trained_shown_and_written_in_every_form(reproduce, tmp_path)
         "table3", "--only", "k5-maml", "--only", "k5-mt-net", "--iterations", "3", *TINY, out=tmp_path
     )
     assert code == 0
-    assert "table3: 1 runs to train, about" in told
+    assert "table3: 1 run to train, about" in told
     assert "| K = 5, MAML |" in shown
     assert "3 of 40,000 iterations, 1 seed" in shown
     assert "1.13 ± 0.18" in shown

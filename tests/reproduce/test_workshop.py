@@ -72,6 +72,15 @@ def test_a_run_that_was_stopped_is_continued(tmp_path):
     assert made.results().of(order.trial)[0].iterations == 6
 
 
+def test_a_folder_with_a_run_of_other_settings_is_refused(tmp_path):
+    made = shop(tmp_path)
+    made.make([Order(trial(), 0, 2)])
+    with pytest.raises(UsageError, match=r"--out: .*maml-2-seed0 holds a run of other settings"):
+        made.make([Order(trial(rate=0.5), 0, 2)])
+    assert made.trained(trial()) is not None
+    assert made.trained(trial(rate=0.5)) is None
+
+
 def test_rows_that_must_be_equal_take_the_length_of_what_was_begun(tmp_path):
     made = shop(tmp_path)
     made.make([Order(trial(), 0, 3)])

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pathaware.report.blocks import fill
 from pathaware.report.tables.markdown import pipe_table
-from pathaware.report.tables.model import Row, Table
+from pathaware.report.tables.model import NOTHING, Row, Table
 from pathaware.reproduce.ablation import table4
 from pathaware.reproduce.complexity import table5
-from pathaware.reproduce.goal import Goal
-from pathaware.reproduce.image_tables import table1, table2
-from pathaware.reproduce.render import ours, render, shown, training
+from pathaware.reproduce.goal import Goal, Place
+from pathaware.reproduce.image_tables import TUNED, table1, table2
+from pathaware.reproduce.render import mean, ours, render, shown, training
 from pathaware.reproduce.results import Result, Results
 from pathaware.reproduce.sine_table import table3
 from pathaware.reproduce.trial import signature
@@ -45,6 +45,8 @@ def reproduction(folder: Path) -> dict[str, str]:
         for path in sorted(folder.glob("complexity-*.json"))
     )
     blocks["readings"] = pipe_table(_readings(json.loads((folder / "readings-sine.json").read_text())))
+    blocks["standing"] = pipe_table(_standing(goals, results))
+    blocks["tried"] = pipe_table(_tried(json.loads((folder / "tried-cifar-fs-h200.json").read_text())))
     blocks["others"] = pipe_table(_others(folder, goals))
     return blocks
 
@@ -67,6 +69,59 @@ def _ran(goals: Sequence[Goal], results: Results) -> Table:
         if (place := line.places[column]).trial and (found := results.of(place.trial))
     ]
     return Table("", ("images, 5-way", "method", "accuracy, %", "the paper", "training"), rows)
+
+
+def _standing(goals: Sequence[Goal], results: Results) -> Table:
+    """PAMELA's numbers and its lead over MAML, with our settings and the paper's."""
+    rows = []
+    for goal in goals[:2]:
+        places = {line.key: line.places for line in goal.lines}
+        for column in goal.columns:
+            found = {key: _best(places[key][column], results) for key in ("maml", "pamela", TUNED)}
+            if not found["pamela"] and not found[TUNED]:
+                continue
+            printed = {key: places[key][column].printed for key in ("maml", "pamela")}
+            numbers = [_told(found[key], goal.metric) for key in (TUNED, "pamela", "maml")]
+            lead = f"{_value(printed['pamela']) - _value(printed['maml']):+.1f}"
+            rows.append(Row((column, printed["pamela"], *numbers, lead, _lead(found, goal.metric))))
+    header = (
+        "",
+        "the paper",
+        "ours, our settings",
+        "ours, its settings",
+        "our MAML",
+        "its lead over MAML",
+        "ours, as long",
+    )
+    return Table("", header, rows)
+
+
+def _best(place: Place, results: Results) -> list[Result]:
+    return results.of(place.trial) if place.trial else []
+
+
+def _told(found: Sequence[Result], metric: str) -> str:
+    return f"{shown(*mean(found, metric), metric)} ({found[0].iterations:,})" if found else NOTHING
+
+
+def _lead(found: Mapping[str, Sequence[Result]], metric: str) -> str:
+    """Of runs of the same settings and length only."""
+    pamela, maml = found["pamela"], found["maml"]
+    if not pamela or not maml or pamela[0].iterations != maml[0].iterations:
+        return NOTHING
+    return f"{100 * (mean(pamela, metric)[0] - mean(maml, metric)[0]):+.1f}"
+
+
+def _value(printed: str) -> float:
+    return float(printed.partition(" ")[0])
+
+
+def _tried(record: dict[str, Any]) -> Table:
+    rows = []
+    for each in record["tried"]:
+        value = shown(each["accuracy"], each["accuracy_ci95"], "accuracy")
+        rows.append(Row((each["what"], value, f"{each['train_loss']:.3f}")))
+    return Table("", ("settings", "validation, %", "training loss"), rows)
 
 
 def _readings(record: dict[str, Any]) -> Table:

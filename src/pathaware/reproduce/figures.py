@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from matplotlib.figure import Figure
 
 from pathaware.errors import UsageError
@@ -20,6 +21,7 @@ from pathaware.report.record import commit
 from pathaware.reproduce.image_tables import base, imported
 from pathaware.reproduce.sine_table import sine_trial
 from pathaware.reproduce.trial import Trial
+from pathaware.training.histograms import Histograms
 from pathaware.training.run import Run
 from pathaware.training.trainer import build
 
@@ -72,11 +74,13 @@ def _along(runs: Sequence[Run], folder: Path) -> Drawn:
 
 
 def _histograms(runs: Sequence[Run], folder: Path) -> Drawn:
+    problem, gradients = runs[0].config.problem, {}
     for run in runs:
-        if run.histograms() is None:
-            raise UsageError(
-                f"fig6: {run.folder} was trained without training.histograms; choose another --out"
-            )
+        found = run.histograms()
+        if found is None:
+            raise UsageError(f"fig6: {run.folder} was trained without histograms; choose another --out")
+        gradients[run.config.method] = spread(found)
+    _write(folder / f"fig6-{problem.label}.json", {"gradients": gradients, "problem": problem.label})
     return [("fig6", gradient_histograms(runs))]
 
 
@@ -90,16 +94,9 @@ def _flow(runs: Sequence[Run], folder: Path, tasks: int = 100) -> Drawn:
         f"start of {first.config.method}": controlled(learner, problem, rate=rate, tasks=tasks),
         "trained": of_trained([(run, run.load("cpu")) for run in runs], tasks=tasks),
     }
-    record = {
-        "flow": {name: [flow.summary() for flow in flows] for name, flows in views.items()},
-        "problem": problem.label,
-        "rate": rate,
-        "commit": commit(),
-        "environment": environment(),
-    }
-    path = folder / f"gradients-{problem.label}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    flow = {name: [flow.summary() for flow in flows] for name, flows in views.items()}
+    about = {"problem": problem.label, "rate": rate}
+    _write(folder / f"gradients-{problem.label}.json", {"flow": flow, **about})
     return [
         (
             f"gradients-{name.replace(' ', '-')}",
@@ -107,3 +104,21 @@ def _flow(runs: Sequence[Run], folder: Path, tasks: int = 100) -> Drawn:
         )
         for name, flows in views.items()
     ]
+
+
+def spread(histograms: Histograms) -> dict[str, Any]:
+    """Mean and largest |gradient| of each inner step and then of the meta-gradient, early and late."""
+    tenth = max(1, len(histograms) // 10)
+    parts = {"first tenth": slice(0, tenth), "last tenth": slice(-tenth, None)}
+    columns = {"mean": torch.stack(histograms.mean), "largest": torch.stack(histograms.largest)}
+    medians = {
+        name: {what: values[part].median(0).values.tolist() for what, values in columns.items()}
+        for name, part in parts.items()
+    }
+    return {"of": histograms.of, "snapshots": len(histograms), **medians}
+
+
+def _write(path: Path, record: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = {**record, "commit": commit(), "environment": environment()}
+    path.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")

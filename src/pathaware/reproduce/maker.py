@@ -91,16 +91,20 @@ class Maker:
             self.say(f"{name}: nothing to train")
             return
         left = spoken(self.workshop.seconds(orders))
-        self.say(f"{name}: {len(orders)} runs to train, about {left} if one after another")
+        runs = "1 run" if len(orders) == 1 else f"{len(orders)} runs"
+        self.say(f"{name}: {runs} to train, about {left} if one after another")
         self.workshop.make(orders, self.together, self.say)
 
     def _complexity(self) -> Table:
-        """Timings are of a machine: those of this one, measured once."""
+        """Timings are of a machine: measured once on this one, or, where nothing is measured, another's."""
         device = environment()["device"].lower().replace(" ", "-")
         path = self.workshop.records / f"complexity-{device}.json"
-        if not path.exists():
-            if not self.train:
+        others = sorted(self.workshop.records.glob("complexity-*.json"))
+        if not path.exists() and not self.train:
+            if not others:
                 raise UsageError(f"table5: {path} is not there; it is measured without --no-train")
+            path = others[0]
+        if not path.exists():
             complexity.write(complexity.measure(), path)
         return complexity.table5(json.loads(path.read_text(encoding="utf-8")))
 

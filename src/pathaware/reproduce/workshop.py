@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pathaware.errors import UsageError
 from pathaware.report.record import write_record
 from pathaware.reproduce.pace import Pace, fitting, measure
 from pathaware.reproduce.results import Results
@@ -99,7 +100,8 @@ class Workshop:
         return max(lengths, default=None)
 
     def _runs(self, trial: Trial) -> list[Run]:
-        return [Run.open(folder) for folder in sorted(self.runs.glob(f"{trial.name}-[0-9]*-seed[0-9]*"))]
+        found = [Run.open(folder) for folder in sorted(self.runs.glob(f"{trial.name}-[0-9]*-seed[0-9]*"))]
+        return [run for run in found if signature(run.config) == signature(trial.config())]
 
     def pace(self, trial: Trial) -> Pace:
         if trial.name not in self.paces:
@@ -139,10 +141,13 @@ class Workshop:
 
     def _open(self, order: Order) -> Run:
         folder = self.runs / order.name
-        if folder.exists():
-            return Run.open(folder)
-        check(order.config)
-        return Run.create(folder, order.config)
+        if not folder.exists():
+            check(order.config)
+            return Run.create(folder, order.config)
+        run = Run.open(folder)
+        if signature(run.config) != signature(order.config):
+            raise UsageError(f"--out: {folder} holds a run of other settings; name a new folder or remove it")
+        return run
 
     def _judge(self, order: Order, run: Run) -> None:
         problem = run.config.problem
