@@ -23,7 +23,7 @@ def plot(
         raise UsageError("RUN: runs of different problems cannot share a figure; plot them one by one")
     folder = out or opened[0].folder / FIGURES
     try:
-        for name, _, figure in figures([(run, run.load("cpu")) for run in opened]):
+        for name, _, figure in figures(opened):
             print(save(figure, folder / f"{name}.png"))
     except OSError as error:
         raise UsageError(f"--out: {folder} cannot be written ({error.strerror})") from None

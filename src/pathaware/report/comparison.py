@@ -20,6 +20,7 @@ class Comparison:
     """Runs with what they reached, and how they came there step by step."""
 
     runs: Sequence[Run]
+    tasks: int
     results: Table
     steps: Table
 
@@ -36,7 +37,7 @@ def compare(runs: Sequence[Run], tasks: int) -> Comparison:
     header = ("run", "before", "after", "worst task", "put back", "the paper")
     title = f"{problem.label}: {_unit(problem.metric)}"
     results = Table(title, header, rows, _notes(found[0], problem.metric))
-    return Comparison(runs, results, _per_step(labels(runs), found, problem.metric))
+    return Comparison(runs, tasks, results, _per_step(labels(runs), found, problem.metric))
 
 
 def _cells(name: str, run: Run, summary: dict[str, Any]) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ def write_report(path: Path, title: str, groups: Sequence[Comparison]) -> None:
 def _part(group: Comparison) -> Iterator[str]:
     yield html.table(group.results)
     yield html.subsection(group.steps.title, html.table(group.steps))
-    drawn = figures([(run, run.load("cpu")) for run in group.runs])
+    drawn = figures(group.runs, min(100, group.tasks))
     yield html.figures(_figure(caption, figure) for _, caption, figure in drawn)
     training = training_table(group.runs)
     yield html.subsection(training.title, html.table(training))
