@@ -1,6 +1,10 @@
-"""The one error a person can cause: a setting or a file that cannot be used."""
+"""What can go wrong: something given that cannot be used, or a run that cannot go on."""
 
 from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from pathlib import Path
 
 
 class UsageError(ValueError):
@@ -9,3 +13,19 @@ class UsageError(ValueError):
     Its message is one line that names the setting or file and says what is allowed. The command line
     prints that line and exits with code 2; in Python it is an ordinary `ValueError`.
     """
+
+
+class RunError(RuntimeError):
+    """A run that cannot go on, for a reason that lies outside of its settings or shows only while it trains.
+
+    Its message is one line that says what happened, what is kept, and what to try; the command line exits
+    with code 1.
+    """
+
+
+class Stopped(Exception):
+    """Training was stopped by a signal; every run named here goes on from its saved state."""
+
+    def __init__(self, signum: int, folders: Sequence[Path]) -> None:
+        self.signum, self.folders = signum, list(folders)
+        super().__init__(f"{signal.Signals(signum).name}: stopped after a whole step, and saved")

@@ -170,4 +170,6 @@ def test_an_unfinished_or_damaged_run_is_refused(tmp_path, capsys):
     metrics.write_text("\n".join(lines) + "\n")
     assert "is not finished" in refused(capsys, str(run.folder))
     metrics.write_text("\n".join([*lines, '{"iteration": 4, "lo']))
-    assert "metrics.jsonl cannot be read" in refused(capsys, str(run.folder))
+    assert "is not finished" in refused(capsys, str(run.folder))  # its last line was cut off
+    metrics.write_text("\n".join([*lines, '{"iteration": 4, "lo', ""]))
+    assert "metrics.jsonl is damaged (line" in refused(capsys, str(run.folder))

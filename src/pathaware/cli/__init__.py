@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import Any
 
 import typer
 
 from pathaware.cli import bench, data, demo, evaluate, methods, plot, report, reproduce, train
-from pathaware.errors import UsageError
+from pathaware.errors import RunError, Stopped, UsageError
 
 app = typer.Typer(
     help="Path-aware meta-learning: train, evaluate and look at models that learn how to learn.",
@@ -32,11 +33,18 @@ _CallError: Any = typer.BadParameter.__bases__[0]
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command. What the caller got wrong is one line on stderr and exit code 2."""
+    """Run a command. What the caller got wrong is one line on stderr and exit code 2; a run that cannot go on
+    is one line and 1; one that was stopped says how to go on, and exits as the signal would have it."""
     try:
         code = app(arguments, standalone_mode=False)
     except UsageError as error:
         fail(str(error))
+    except RunError as error:
+        fail(str(error), 1)
+    except Stopped as stopped:
+        for folder in stopped.folders:
+            print(f"go on with: pathaware train --resume {shlex.quote(str(folder))}", file=sys.stderr)
+        fail(str(stopped), 128 + stopped.signum)
     except _CallError as error:
         message = error.format_message()
         if not message:  # a command group called without a command has printed its help
@@ -47,6 +55,6 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def fail(message: str) -> None:
+def fail(message: str, code: int = 2) -> None:
     print("error: " + " ".join(message.split()), file=sys.stderr)
-    sys.exit(2)
+    sys.exit(code)

@@ -35,7 +35,7 @@ def demo(
             training = {**tables.get("training", {}), "iterations": max(1, round(scale * iterations))}
             config = Config.from_dict({**tables, "method": method, "training": training})
             runs.append(train_or_open(config, out / f"{config.problem.label}-{name}"))
-        groups.append(compare(runs, judged))
+        groups.append(compare(runs, max(10, round(min(scale, 1) * judged))))
         print_table(groups[-1].results)
     write_report(out / REPORT, "Learning to learn", groups)
     print(f"the report with all pictures: {out / REPORT}")

@@ -15,6 +15,9 @@ Iterations = Annotated[int | None, typer.Option(help="Meta-iterations [40000 for
 Tasks = Annotated[int | None, typer.Option(help="Tasks of a meta-iteration [25 waves, 4 of images].")]
 Seed = Annotated[int | None, typer.Option(help="Seed of the start and of all tasks [0].")]
 Out = Annotated[Path | None, typer.Option(help="New folder for the run; [runs/…].")]
+FitMemory = Annotated[
+    bool | None, typer.Option("--fit-memory", help="When memory runs out, take less at a time and go on.")
+]
 Setting = Annotated[
     list[str] | None,
     typer.Option("--set", help="Any other setting, as `method.q=shared` or `training.clip=1`."),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from pathaware.cli.options import Setting
+from pathaware.cli.train import laid_over
 from pathaware.errors import UsageError
 
 TARGETS = "table1 to table5, fig4, fig5, fig6, gradients (of section 3.2), or all"
@@ -55,7 +56,7 @@ def reproduce(
         Length(iterations, None if budget is None else seconds(budget)),
         together,
         train,
-        _tables(setting),
+        laid_over(setting),
     )
     for target in chosen:
         try:
@@ -67,16 +68,6 @@ def reproduce(
         else:
             if table:
                 print_table(table)
-
-
-def _tables(settings: list[str] | None) -> dict[str, dict[str, Any]]:
-    from pathaware.training.config import parse_setting
-
-    tables: dict[str, dict[str, Any]] = {}
-    for text in settings or []:
-        table, key, value = parse_setting(text)
-        tables.setdefault(table, {})[key] = value
-    return tables
 
 
 def _say(line: str) -> None:

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pathaware.cli.options import Iterations, Json, Method, Out, Rate, Seed, Setting, Skip, Steps, Tasks
+from pathaware.cli.options import (
+    FitMemory,
+    Iterations,
+    Json,
+    Method,
+    Out,
+    Rate,
+    Seed,
+    Setting,
+    Skip,
+    Steps,
+    Tasks,
+)
 from pathaware.errors import UsageError
 
-app = typer.Typer(help="Meta-train a method on a problem.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from pathaware.training.run import Run
+
+app = typer.Typer(help="Meta-train a method on a problem, or go on with a run that was stopped.")
 
 FOLDER = "folder"
 SETS = ("miniimagenet", "cifar-fs", "fc100", "tieredimagenet", "omniglot", "glyphs")
@@ -22,6 +37,29 @@ Model = Annotated[str | None, typer.Option(help="conv4, resnet12 or package.modu
 Width = Annotated[int | None, typer.Option(help="Filters of the network's layers [64].")]
 Data = Annotated[str | None, typer.Option(help="Another imported set; see `pathaware data list`.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where packed data sets are kept.")]
+
+
+@app.callback(invoke_without_command=True)
+def resume(
+    context: typer.Context,
+    run: Annotated[
+        Path | None, typer.Option("--resume", help="Go on with the run in this folder.", metavar="RUN")
+    ] = None,
+    setting: Setting = None,
+    json: Json = False,
+) -> None:
+    if context.invoked_subcommand is not None:
+        if run is not None:
+            raise UsageError(
+                f"--resume: it takes its settings from the run; leave out {context.invoked_subcommand}"
+            )
+        return
+    if run is None:
+        print(context.get_help())
+        raise typer.Exit(2)
+    from pathaware.training.session import resume_run
+
+    judge(resume_run(run, laid_over(setting), quiet=json), json)
 
 
 @app.command("sine")
@@ -36,6 +74,7 @@ def sine(
     tasks: Tasks = None,
     seed: Seed = None,
     out: Out = None,
+    fit_memory: FitMemory = None,
     setting: Setting = None,
     json: Json = False,
 ) -> None:
@@ -43,7 +82,7 @@ def sine(
     tables: dict[str, dict[str, Any]] = {
         "problem": {"name": "sine", "shots": shots, "queries": queries},
         "method": {"name": method, "steps": steps, "skip": skip, "rate": rate},
-        "training": {"iterations": iterations, "tasks": tasks, "seed": seed},
+        "training": {"iterations": iterations, "tasks": tasks, "seed": seed, "fit_memory": fit_memory},
     }
     run_training(given(tables), setting, out, json)
 
@@ -65,6 +104,7 @@ def images(
     data: Data = None,
     data_dir: DataDir = None,
     out: Out = None,
+    fit_memory: FitMemory = None,
     setting: Setting = None,
     json: Json = False,
 ) -> None:
@@ -77,7 +117,7 @@ def images(
     tables: dict[str, dict[str, Any]] = {
         "problem": {"name": "classification", "data": data or named, "data_dir": place, **problem},
         "method": {"name": method, "steps": steps, "skip": skip, "rate": rate},
-        "training": {"iterations": iterations, "tasks": tasks, "seed": seed},
+        "training": {"iterations": iterations, "tasks": tasks, "seed": seed, "fit_memory": fit_memory},
     }
     run_training(over_preset(named, given(tables)), setting, out, json)
 
@@ -95,6 +135,7 @@ def preset(
     iterations: Iterations = None,
     seed: Seed = None,
     out: Out = None,
+    fit_memory: FitMemory = None,
     setting: Setting = None,
     json: Json = False,
 ) -> None:
@@ -102,7 +143,7 @@ def preset(
     from pathaware.presets import load_preset
 
     tables = load_preset(name)
-    training = {"iterations": iterations, "seed": seed}
+    training = {"iterations": iterations, "seed": seed, "fit_memory": fit_memory}
     tables.setdefault("training", {}).update({k: v for k, v in training.items() if v is not None})
     run_training(tables, setting, out, json)
 
@@ -132,18 +173,31 @@ def run_training(
     tables: dict[str, dict[str, Any]], settings: list[str] | None, out: Path | None, json: bool
 ) -> None:
     """Train what the tables say, keep it, and say how good it became."""
-    from pathaware.cli.show import print_evaluation
-    from pathaware.training.config import Config, parse_setting
-    from pathaware.training.evaluation import evaluate
+    from pathaware.training.config import Config
     from pathaware.training.session import default_folder, train_run
 
+    for table, values in laid_over(settings).items():
+        tables.setdefault(table, {}).update(values)
+    config = Config.from_dict(tables)
+    judge(train_run(config, out or default_folder(config), quiet=json), json)
+
+
+def judge(run: Run, json: bool) -> None:
+    from pathaware.cli.show import print_evaluation
+    from pathaware.training.evaluation import evaluate
+
+    problem = run.config.problem
+    print_evaluation(run, evaluate(run.load(), problem, tasks=problem.evaluation_tasks), json=json)
+    if not json:
+        print(f"the run is in {run.folder}; see it with: pathaware plot {run.folder}")
+
+
+def laid_over(settings: list[str] | None) -> dict[str, dict[str, Any]]:
+    """`--set` as tables."""
+    from pathaware.training.config import parse_setting
+
+    tables: dict[str, dict[str, Any]] = {}
     for text in settings or []:
         table, key, value = parse_setting(text)
         tables.setdefault(table, {})[key] = value
-    config = Config.from_dict(tables)
-    run = train_run(config, out or default_folder(config), quiet=json)
-    print_evaluation(
-        run, evaluate(run.load(), config.problem, tasks=config.problem.evaluation_tasks), json=json
-    )
-    if not json:
-        print(f"the run is in {run.folder}; see it with: pathaware plot {run.folder}")
+    return tables

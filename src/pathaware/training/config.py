@@ -34,7 +34,7 @@ class Training:
     - `histograms`: iterations between snapshots of the gradients of one layer, 0 for none (see
       `pathaware.training.histograms`); they change no number either.
     - `chunk`: tasks that run side by side, 0 for all; `checkpoint`: recompute inner steps instead of
-      keeping them. Both save memory and change no number.
+      keeping them. Both save memory and change no number. `fit_memory`: turn to them when memory runs out.
     - `precision` on CUDA: `fp32`, `tf32` for products on the tensor cores, `bf16` to also keep activations
       of convolution blocks in bfloat16. Parameters and their gradients are float32 in all three.
     - `device`: `auto`, `cpu`, `cuda` or `cuda:1`; `threads` 0 leaves the choice to PyTorch; `graph` records
@@ -58,6 +58,7 @@ class Training:
     execution: ExecutionName = "auto"
     chunk: int = 0
     checkpoint: bool = False
+    fit_memory: bool = False
     precision: Literal["fp32", "tf32", "bf16"] = "tf32"
     dtype: Literal["float32", "float64"] = "float32"
     device: str = "auto"
@@ -160,6 +161,18 @@ class Config:
         return cls.from_dict(
             {t: {k: None if v == "none" else v for k, v in values.items()} for t, values in tables.items()}
         )
+
+
+def differences(there: Config, here: Config) -> str:
+    """`training.rate 0.001, here 0.002; …`: what tells two configurations apart, or nothing."""
+    old, new = there.to_dict(), here.to_dict()
+    found = [
+        f"{table}.{key} {old[table].get(key)}, here {new[table].get(key)}"
+        for table in old
+        for key in dict.fromkeys([*old[table], *new[table]])
+        if old[table].get(key) != new[table].get(key)
+    ]
+    return "; ".join(found)
 
 
 def setting_type(kind: Any, name: str) -> Any:

@@ -43,6 +43,10 @@ class Graphed(Generic[Result]):
         self.graph.replay()
         return self.outcome
 
+    def forget(self) -> None:
+        """Give back the recording's memory; the next call records again."""
+        self.graph = None
+
     def _capture(self, plan: Any) -> None:
         """Record one iteration. The warm-up it needs must leave no trace in parameters and optimiser."""
         step, device = self.step, self.step.rate.device

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pathaware.errors import UsageError
+from pathaware.training.sealed import Damaged, read_sealed, write_sealed
 
 BINS, FINEST, LARGEST = 512, 1e-6, 1e3
 """Gradients change sign and span orders of magnitude, over training and between methods. So the bins are
@@ -67,8 +67,6 @@ class Histograms:
 
     def save(self, path: Path) -> None:
         """Write all snapshots, of which there must be one, or nothing."""
-        from safetensors.torch import save_file
-
         tensors = {
             "iterations": torch.tensor(self.iterations),
             "counts": torch.stack(self.counts),
@@ -82,19 +80,13 @@ class Histograms:
             "edges": f"equally spaced in asinh(g / {FINEST}); the outermost bins also hold what is beyond",
             "mean, largest": "of the absolute values",
         }
-        draft = path.with_name(f"{path.name}.new")
-        save_file(tensors, draft, about)
-        os.replace(draft, path)
+        write_sealed(path, tensors, about)
 
     @classmethod
     def load(cls, path: Path) -> Histograms:
-        from safetensors import SafetensorError, safe_open
-
         try:
-            with safe_open(path, "pt") as file:
-                columns = [file.get_tensor(name) for name in ("counts", "mean", "largest")]
-                iterations = file.get_tensor("iterations").tolist()
-                return cls(file.metadata()["of"], iterations, *(list(column) for column in columns))
-        except (SafetensorError, OSError) as error:
-            reason = str(error).splitlines()[0]
-            raise UsageError(f"RUN: {path} cannot be read ({reason})") from None
+            tensors, about = read_sealed(path)
+        except Damaged as error:
+            raise UsageError(f"RUN: {path} cannot be read ({error})") from None
+        columns = [list(tensors[name]) for name in ("counts", "mean", "largest")]
+        return cls(about["of"], tensors["iterations"].tolist(), *columns)

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from pathaware.errors import UsageError
 from pathaware.learner import MetaLearner
-from pathaware.training.config import Config
+from pathaware.training.config import Config, differences
 from pathaware.training.histograms import Histograms
+from pathaware.training.sealed import Damaged, read_sealed, write_sealed
 from pathaware.training.state import State
 from pathaware.training.trainer import Progress, build
 
 CONFIG, METRICS, CHECKPOINT, FIGURES = "config.toml", "metrics.jsonl", "checkpoint.safetensors", "figures"
-STATE, HISTOGRAMS = "state.safetensors", "histograms.safetensors"
+HISTOGRAMS, STATES = "histograms.safetensors", "state-[0-9]*.safetensors"
+KEPT = 2
+"""States that are kept: if the last one is damaged, there is one before it."""
 
 
 class Run:
     """`config.toml`, `metrics.jsonl`, TensorBoard events, `checkpoint.safetensors`, `figures/`, and
-    `histograms.safetensors` if it was asked for; while it is not finished `state.safetensors`, from which
+    `histograms.safetensors` if it was asked for; while it is not finished its last two states, from which
     it goes on when it was stopped."""
 
     def __init__(self, folder: Path, config: Config) -> None:
@@ -56,43 +60,81 @@ class Run:
             raise UsageError(f"RUN: {folder / CONFIG}: {error}") from None
 
     def append(self, progress: Progress) -> None:
+        """A line of its own, with a checksum, since a line can be cut off or rot as any file can."""
+        text = json.dumps(asdict(progress))
         with (self.folder / METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(progress)) + "\n")
+            file.write(f'{text[:-1]}, "crc32": {zlib.crc32(text.encode())}}}\n')
 
     def metrics(self) -> Iterator[dict[str, Any]]:
-        path = self.folder / METRICS
-        if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
-                try:
-                    yield json.loads(line)
-                except ValueError:
-                    raise UsageError(f"RUN: {path} cannot be read (line {line[:40]!r})") from None
+        """Every report so far; a damaged line is an error."""
+        for number, row in enumerate(self._rows(), 1):
+            if row is None:
+                raise UsageError(f"RUN: {self.folder / METRICS} is damaged (line {number})")
+            yield row
 
-    def forget_after(self, iteration: int) -> None:
-        """Drop what was written after an iteration to which the run goes back; a cut-off line too."""
+    def _rows(self) -> Iterator[dict[str, Any] | None]:
+        """The reports line by line, None for a damaged one."""
         path = self.folder / METRICS
         if not path.exists():
             return
+        for line in path.read_bytes().split(b"\n")[:-1]:
+            text, mark, checksum = line.rpartition(b', "crc32": ')
+            good = mark and checksum == b"%d}" % zlib.crc32(text + b"}")
+            yield json.loads(text + b"}") if good else None
+
+    def forget_after(self, iteration: int) -> None:
+        """Drop reports of what comes after an iteration to which the run goes back, and a cut-off line."""
+        path = self.folder / METRICS
+        if not path.exists():
+            return
+        lines = path.read_bytes().split(b"\n")
         kept = []
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                if json.loads(line)["iteration"] > iteration:
-                    break
-            except ValueError:
+        for line, row in zip(lines, self._rows(), strict=False):
+            if row is None or row["iteration"] > iteration:
                 break
-            kept.append(line + "\n")
-        path.write_text("".join(kept), encoding="utf-8")
+            kept.append(line + b"\n")
+        draft = path.with_name(f"{METRICS}.new")
+        draft.write_bytes(b"".join(kept))
+        os.replace(draft, path)
 
     def save_state(self, state: State) -> None:
-        state.write(self.folder / STATE)
+        state.write(self.folder / f"state-{state.iteration}.safetensors")
+        for old in self._states()[KEPT:]:
+            old.unlink()
 
-    def state(self) -> State | None:
-        """Where the run was when it was last saved; None if it was not, or is finished."""
-        path = self.folder / STATE
-        return State.read(path) if path.exists() else None
+    def _states(self) -> list[Path]:
+        """The newest first."""
+        return sorted(
+            self.folder.glob(STATES), key=lambda path: int(path.stem.partition("-")[2]), reverse=True
+        )
 
-    def forget_state(self) -> None:
-        (self.folder / STATE).unlink(missing_ok=True)
+    def state(self, say: Callable[[str], None] = lambda line: None) -> State | None:
+        """Where the run was when it was last saved; None if it was not, or is finished.
+
+        A damaged state is passed over for the one before it, and `say` hears of it.
+        """
+        found = self._states()
+        for path in found:
+            try:
+                state = State.read(path)
+            except Damaged as error:
+                say(f"{path} is damaged ({error}); it is passed over")
+                continue
+            self._refuse_another(Config.from_dict(state.config), path)
+            return state
+        if found:
+            raise UsageError(f"RUN: no state in {self.folder} can be read; start again in a new folder")
+        return None
+
+    def forget_states(self) -> None:
+        for path in self._states():
+            path.unlink()
+
+    def _refuse_another(self, config: Config, path: Path) -> None:
+        """What was saved must have been made with the settings that the folder names."""
+        found = differences(config, self.config)
+        if found:
+            raise UsageError(f"RUN: {self.folder / CONFIG} is not what {path.name} was made with: {found}")
 
     def histograms(self) -> Histograms | None:
         """How gradients were spread over training, if the run kept that."""
@@ -105,27 +147,21 @@ class Run:
         last = max((row["iteration"] for row in self.metrics()), default=0)
         return last == self.config.training.iterations and (self.folder / CHECKPOINT).exists()
 
-    def save(self, learner: MetaLearner) -> None:
-        """Write θ₀ and Φ: all of it or nothing."""
-        from safetensors.torch import save_file
-
-        state = {name: value.detach().cpu().contiguous() for name, value in learner.state_dict().items()}
-        draft = self.folder / f"{CHECKPOINT}.new"
-        save_file(state, draft)
-        os.replace(draft, self.folder / CHECKPOINT)
+    def save(self, learner: MetaLearner, iteration: int) -> None:
+        """Keep θ₀ and Φ as what the run has learned."""
+        about = {"iteration": iteration, "config": self.config.to_dict()}
+        write_sealed(self.folder / CHECKPOINT, learner.state_dict(), about)
 
     def load(self, device: str = "auto") -> MetaLearner:
         """The trained learner, ready to adapt; on this machine's device, whatever it was trained on."""
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
         path = self.folder / CHECKPOINT
         if not path.exists():
             raise UsageError(f"RUN: {self.folder} has no {CHECKPOINT}; it was stopped before it was trained")
-        learner = build(self.config, replace(self.config.training, device=device).torch_device)
         try:
-            learner.load_state_dict(load_file(path))
-        except (SafetensorError, RuntimeError) as error:
-            reason = str(error).splitlines()[0]
-            raise UsageError(f"RUN: {path} cannot be read ({reason})") from None
+            tensors, about = read_sealed(path)
+        except Damaged as error:
+            raise UsageError(f"RUN: {path} cannot be read ({error})") from None
+        self._refuse_another(Config.from_dict(about["config"]), path)
+        learner = build(self.config, replace(self.config.training, device=device).torch_device)
+        learner.load_state_dict(tensors)
         return learner

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from pathaware.training.config import Config, Training
+from pathaware.errors import RunError, Stopped, UsageError
+from pathaware.training.config import Config, Training, differences
 from pathaware.training.display import Display
+from pathaware.training.lock import RunLock
 from pathaware.training.run import CONFIG, HISTOGRAMS, Run
-from pathaware.training.trainer import Trainer, build
+from pathaware.training.stopping import StopRequest
+from pathaware.training.trainer import Progress, Trainer, build
 from pathaware.training.watched import watched_tensor
 
 
@@ -24,7 +29,8 @@ def default_folder(config: Config) -> Path:
 class Session:
     """A run being trained: everything a run keeps is kept as it goes.
 
-    The checkpoint is the best one by validation, or the last where nothing is validated.
+    The checkpoint is the best one by validation, or the last where nothing is validated. No second process
+    can train the same run meanwhile.
     """
 
     def __init__(self, run: Run, *, quiet: bool = False, bar: bool = True) -> None:
@@ -34,14 +40,19 @@ class Session:
         self.run, self.training = run, run.config.training
         self.every = max(1, min(100, self.training.iterations // 100))
         self.better = min if run.config.problem.metric == "mse" else max
-        state = run.state()
-        run.forget_after(state.iteration if state else 0)
-        found = [row["validation"] for row in run.metrics() if row["validation"] is not None]
-        self.best: float | None = self.better(found) if found else None
-        self.trainer = Trainer(run.config, state, self.every, run.histograms() if state else None)
-        title = f"{run.config.method} on {run.config.problem.label}" if bar else run.folder.name
-        self.display = Display(title, self.training.iterations, quiet=quiet, bar=bar)
-        self.board = SummaryWriter(run.folder, purge_step=self.trainer.iteration + 1 if state else None)
+        self.lock = RunLock(run.folder)
+        try:
+            state = run.state(_say)
+            run.forget_after(state.iteration if state else 0)
+            self.best = state.best if state else None
+            self.saved = state.iteration if state else 0
+            self.trainer = Trainer(run.config, state, self.every, run.histograms() if state else None)
+            title = f"{run.config.method} on {run.config.problem.label}" if bar else run.folder.name
+            self.display = Display(title, self.training.iterations, quiet=quiet, bar=bar)
+            self.board = SummaryWriter(run.folder, purge_step=self.trainer.iteration + 1 if state else None)
+        except BaseException:
+            self.lock.release()
+            raise
 
     @property
     def done(self) -> bool:
@@ -51,32 +62,60 @@ class Session:
         self.display.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.display.__exit__(None, None, None)
-        self.board.close()
+        if kind is None:
+            self.board.close()
+        self.lock.release()
 
     def advance(self) -> None:
         """One meta-iteration, and what is to be kept of it."""
         progress = self.trainer.advance()
-        if progress:
-            self.run.append(progress)
-            for name, value in asdict(progress).items():
-                if name not in ("iteration", "seconds") and value is not None:
-                    self.board.add_scalar(f"train/{name}", value, progress.iteration)
-            self.display.show(progress)
-            value = progress.validation
-            if value is not None and (self.best is None or self.better(value, self.best) == value):
-                self.best = value
-                self.run.save(self.trainer.learner)
-        due = self.training.save and self.trainer.iteration % self.training.save == 0
-        if self.trainer.histograms and (due or self.done):
+        try:
+            if progress:
+                self._keep(progress)
+            if self.done:
+                self._finish()
+            elif self.training.save and self.trainer.iteration % self.training.save == 0:
+                self.save()
+        except OSError as error:
+            raise RunError(
+                f"{self.run.folder} cannot be written ({error.strerror or error}); {self._kept}"
+            ) from None
+
+    def save(self) -> None:
+        """Write where the run stands, so that it can go on from here."""
+        if self.trainer.histograms:
             self.trainer.histograms.save(self.run.folder / HISTOGRAMS)
-        if self.done:
-            if self.best is None:
-                self.run.save(self.trainer.learner)
-            self.run.forget_state()
-        elif due:
-            self.run.save_state(self.trainer.state())
+        self.run.save_state(self.trainer.state(self.best))
+        self.saved = self.trainer.iteration
+
+    def _keep(self, progress: Progress) -> None:
+        value = progress.validation
+        if value is not None and (self.best is None or self.better(value, self.best) == value):
+            self.best = value
+            self.run.save(self.trainer.learner, progress.iteration)
+        if self.done and self.best is None:
+            self.run.save(self.trainer.learner, progress.iteration)
+        # Only now, since the report of the last iteration is what makes a run a finished one.
+        self.run.append(progress)
+        for name, number in asdict(progress).items():
+            if name not in ("iteration", "seconds") and number is not None:
+                self.board.add_scalar(f"train/{name}", number, progress.iteration)
+        self.display.show(progress)
+
+    def _finish(self) -> None:
+        if self.trainer.histograms:
+            self.trainer.histograms.save(self.run.folder / HISTOGRAMS)
+        self.run.forget_states()
+
+    @property
+    def _kept(self) -> str:
+        return f"its state after {self.saved} iterations is kept" if self.saved else "nothing was saved yet"
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def check(config: Config) -> None:
@@ -94,6 +133,20 @@ def train_run(config: Config, folder: Path, *, quiet: bool = False) -> Run:
     return train_sessions([Run.create(folder, config)], quiet=quiet)[0]
 
 
+def resume_run(
+    folder: Path, asked: Mapping[str, Mapping[str, Any]] | None = None, *, quiet: bool = False
+) -> Run:
+    """Go on with a run that was stopped. Settings that were `asked` for must be those it has."""
+    run = Run.open(folder)
+    tables = run.config.to_dict()
+    for table, values in (asked or {}).items():
+        tables[table].update(values)
+    found = differences(run.config, Config.from_dict(tables))
+    if found:
+        raise UsageError(f"--resume: {folder} was begun with other settings: {found}")
+    return run if run.finished else train_sessions([run], quiet=quiet)[0]
+
+
 def train_or_open(config: Config, folder: Path, *, quiet: bool = False) -> Run:
     """The run of this configuration in `folder`: opened if it is complete, continued if it was stopped."""
     if not (folder / CONFIG).exists():
@@ -107,11 +160,13 @@ def train_or_open(config: Config, folder: Path, *, quiet: bool = False) -> Run:
 def train_sessions(runs: Iterable[Run], *, quiet: bool = False) -> list[Run]:
     """Train these runs to their end, side by side on one GPU if they are several.
 
+    On SIGTERM or Ctrl-C they finish the step, save, and `Stopped` is raised.
+
     A meta-iteration of small images leaves most of a large GPU idle; iterations of several runs, each in
     a stream of its own, fill it. Each run computes what it computes alone.
     """
     runs = list(runs)
-    with ExitStack() as stack:
+    with StopRequest() as stop, ExitStack() as stack:
         sessions = [stack.enter_context(Session(run, quiet=quiet, bar=len(runs) == 1)) for run in runs]
         streams = [_stream(session.training, alone=len(runs) == 1) for session in sessions]
         while not all(session.done for session in sessions):
@@ -119,6 +174,11 @@ def train_sessions(runs: Iterable[Run], *, quiet: bool = False) -> list[Run]:
                 if not session.done:
                     with torch.cuda.stream(stream):
                         session.advance()
+            if stop.signum is not None:
+                left = [session for session in sessions if not session.done]
+                for session in left:
+                    session.save()
+                raise Stopped(stop.signum, [session.run.folder for session in left])
     return runs
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
+import platform
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,57 +10,79 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathaware.errors import UsageError
+import pathaware
 from pathaware.learner import MetaLearner
+from pathaware.training.sealed import Damaged, read_sealed, write_sealed
 
 
 @dataclass(frozen=True)
 class State:
-    """θ₀ and Φ, the optimiser's memory, and how far the run is.
+    """θ₀ and Φ, the optimiser's memory, PyTorch's random state, and how far the run is.
 
-    Tasks are drawn from the seed and the number of the iteration, so there is no random state to keep.
+    Tasks are drawn from the seed and the number of the iteration, so samplers have nothing to be kept.
+    `best` is the best validation so far, `config` what the run was asked for.
     """
 
     iteration: int
     seconds: float
+    best: float | None
+    config: dict[str, Any]
     tensors: dict[str, Tensor]
 
     @classmethod
-    def of(cls, learner: MetaLearner, optimizer: Any, iteration: int, seconds: float) -> State:
+    def of(
+        cls,
+        learner: MetaLearner,
+        optimizer: Any,
+        iteration: int,
+        seconds: float,
+        best: float | None,
+        config: dict[str, Any],
+    ) -> State:
         tensors = {f"learner.{name}": value for name, value in learner.state_dict().items()}
         for i, parameter in enumerate(learner.parameters()):
             for name, value in optimizer.state[parameter].items():
                 tensors[f"optimizer.{i}.{name}"] = value
-        return cls(iteration, seconds, {k: v.detach().cpu().clone() for k, v in tensors.items()})
+        tensors["random.cpu"] = torch.get_rng_state()
+        device = next(learner.parameters()).device
+        if device.type == "cuda":
+            tensors["random.cuda"] = torch.cuda.get_rng_state(device)
+        kept = {name: value.detach().cpu().clone() for name, value in tensors.items()}
+        return cls(iteration, seconds, best, config, kept)
 
     @torch.no_grad()
     def restore(self, learner: MetaLearner, optimizer: Any) -> None:
-        learner.load_state_dict(
-            {k.removeprefix("learner."): v for k, v in self.tensors.items() if k.startswith("learner.")}
-        )
+        learner.load_state_dict(self._part("learner."))
         for i, parameter in enumerate(learner.parameters()):
-            prefix = f"optimizer.{i}."
-            found = {k.removeprefix(prefix): v for k, v in self.tensors.items() if k.startswith(prefix)}
-            # A step of the optimiser is counted where it wants to count it: on the device.
-            optimizer.state[parameter] = {k: v.to(parameter.device) for k, v in found.items()}
+            # The optimiser counts its steps where it wants to: beside the parameter.
+            found = self._part(f"optimizer.{i}.")
+            optimizer.state[parameter] = {name: value.to(parameter.device) for name, value in found.items()}
+        torch.set_rng_state(self.tensors["random.cpu"])
+        if "random.cuda" in self.tensors and torch.cuda.is_available():
+            torch.cuda.set_rng_state(self.tensors["random.cuda"], next(learner.parameters()).device)
+
+    def _part(self, prefix: str) -> dict[str, Tensor]:
+        return {k.removeprefix(prefix): v for k, v in self.tensors.items() if k.startswith(prefix)}
 
     def write(self, path: Path) -> None:
-        """All of it or nothing: a reader meets the old file or the new one."""
-        from safetensors.torch import save_file
-
-        draft = path.with_name(path.name + ".new")
-        about = json.dumps({"iteration": self.iteration, "seconds": self.seconds})
-        save_file(self.tensors, draft, metadata={"state": about})
-        os.replace(draft, path)
+        about = {
+            "iteration": self.iteration,
+            "seconds": self.seconds,
+            "best": self.best,
+            "config": self.config,
+            "versions": {
+                "pathaware": pathaware.__version__,
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+            },
+        }
+        write_sealed(path, self.tensors, about)
 
     @classmethod
     def read(cls, path: Path) -> State:
-        from safetensors import SafetensorError, safe_open
-
+        """Raises `Damaged` if the file is not what was written."""
+        tensors, about = read_sealed(path)
         try:
-            with safe_open(path, framework="pt") as file:
-                about = json.loads((file.metadata() or {})["state"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError, ValueError, KeyError) as error:
-            raise UsageError(f"RUN: {path} cannot be read ({error})") from None
-        return cls(about["iteration"], about["seconds"], tensors)
+            return cls(about["iteration"], about["seconds"], about["best"], about["config"], tensors)
+        except KeyError as error:
+            raise Damaged(f"it lacks {error}") from None

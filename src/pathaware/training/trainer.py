@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from pathaware.errors import RunError
 from pathaware.learner import MetaLearner
 from pathaware.methods import method
 from pathaware.outer import Outer, Unrolled
@@ -27,6 +28,9 @@ from pathaware.training.watched import WatchedStep, watched_tensor
 
 WORTH_COMPILING = 100_000
 """Iterations from which `compile = "auto"` compiles: about 2 ms saved by each, against 30 to 40 s once."""
+
+PATIENCE = 100
+"""Meta-gradients in a row that may be unusable before a run gives up."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,7 @@ class Trainer:
             self.iteration = state.iteration
             state.restore(self.learner, self.meta.optimizer)
         self.step: Callable[[Any, float], Outcome] = in_graph(self.meta, training.graph)
+        self.graphed = self.step if isinstance(self.step, Graphed) else None
         self.histograms = histograms
         if training.histograms:
             self.histograms = histograms or Histograms(watched_tensor(self.learner))
@@ -115,16 +120,48 @@ class Trainer:
         training = self.config.training
         rate = learning_rate(training, self.iteration)
         plan = self.source.draw(training.tasks, generator(training.seed, "train", self.iteration))
-        self.window.add(self.step(plan, rate))
+        self.window.add(self._step(plan, rate))
         self.iteration += 1
         validate = bool(training.validate) and (self.done or self.iteration % training.validate == 0)
         if not (self.done or validate or self.iteration % self.every == 0):
             return None
+        if self.window.unusable() >= PATIENCE:
+            raise RunError(
+                f"the last {PATIENCE} meta-gradients were not finite: lower training.rate or method.rate"
+                ", or set training.clip=1 or training.guard=true; the last state and checkpoint are sound"
+            )
         validation = _validate(self.config, self.learner) if validate else None
         return self.window.close(self.iteration, rate, validation)
 
-    def state(self) -> State:
-        return State.of(self.learner, self.meta.optimizer, self.iteration, self.window.seconds)
+    def _step(self, plan: Any, rate: float) -> Outcome:
+        while True:
+            try:
+                return self.step(plan, rate)
+            except (torch.OutOfMemoryError, RuntimeError) as error:
+                if not _out_of_memory(error):
+                    raise
+            self.meta.optimizer.zero_grad()  # outside of the handler, where the error would hold on to memory
+            self._need_less_memory()
+
+    def _need_less_memory(self) -> None:
+        """Fewer tasks side by side, then steps that are computed again: no number changes, only time."""
+        training, meta = self.config.training, self.meta
+        at_once = meta.chunk or training.tasks
+        if not training.fit_memory or (at_once == 1 and self.learner.checkpoint):
+            raise RunError(
+                f"out of memory with {at_once} tasks side by side: training.chunk=1, training.checkpoint=true"
+                " take less and change no number; --fit-memory turns to them by itself"
+            )
+        if at_once > 1:
+            meta.chunk = (at_once + 1) // 2
+        else:
+            self.learner.checkpoint = True
+        if self.graphed:
+            self.graphed.forget()
+
+    def state(self, best: float | None = None) -> State:
+        config = self.config.to_dict()
+        return State.of(self.learner, self.meta.optimizer, self.iteration, self.window.seconds, best, config)
 
 
 def train(
@@ -174,6 +211,11 @@ def learning_rate(training: Training, iteration: int) -> float:
     return training.rate * 0.5 * (1 + math.cos(math.pi * iteration / training.iterations))
 
 
+def _out_of_memory(error: RuntimeError) -> bool:
+    """A GPU's has a class of its own; a CPU's is known by what it says."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
 def _validate(config: Config, learner: MetaLearner) -> float:
     result = evaluate(learner, config.problem, split="val", tasks=config.training.validation_tasks)
     return result.values[:, -1].double().mean().item()
@@ -185,10 +227,17 @@ class _Window:
     def __init__(self, seconds: float = 0.0) -> None:
         self.started = time.perf_counter() - seconds
         self.outcomes: list[Outcome] = []
+        self.earlier = 0  # of the reports before, as `unusable` counts
 
     @property
     def seconds(self) -> float:
         return time.perf_counter() - self.started
+
+    def unusable(self) -> int:
+        """How many meta-gradients in a row, up to now, were not finite."""
+        flags = torch.stack([o.skipped for o in self.outcomes]).flip(0)
+        run = int(flags.cumprod(0).sum())
+        return run + self.earlier if run == len(flags) else run
 
     def add(self, outcome: Outcome) -> None:
         # A replayed graph writes every outcome to the same place.
@@ -198,6 +247,7 @@ class _Window:
         losses = torch.stack([o.losses for o in self.outcomes])
         norms = torch.stack([o.norm for o in self.outcomes])
         sound = torch.stack([o.skipped for o in self.outcomes]) == 0
+        self.earlier = self.unusable()
         self.outcomes.clear()
         usable = bool(sound.any())
         return Progress(

@@ -1,0 +1,35 @@
+"""One process at a time trains in a run's folder."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from pathaware.errors import UsageError
+
+LOCK = "run.lock"
+
+
+class RunLock:
+    """Held until it is released or its process ends, however it ends; a second one is refused."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / LOCK
+        try:
+            self.file = self.path.open("w")
+        except OSError as error:
+            raise UsageError(f"RUN: {folder} cannot be written ({error.strerror})") from None
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Whoever held the lock before may have removed this very file in between.
+            held = os.fstat(self.file.fileno()).st_ino == self.path.stat().st_ino
+        except OSError:
+            held = False
+        if not held:
+            self.file.close()
+            raise UsageError(f"RUN: {folder} is being trained by another process")
+
+    def release(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self.file.close()

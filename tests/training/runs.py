@@ -1,0 +1,57 @@
+"""Small runs to be ill-treated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from pathaware.training.config import Config
+from pathaware.training.run import Run
+from pathaware.training.sealed import read_sealed
+from pathaware.training.session import Session
+from tests.training.test_classification import SMALL
+from tests.training.test_training import config
+
+
+def sine(**training) -> Config:
+    small = {"iterations": 300, "save": 7, "validate": 50, "validation_tasks": 5, "histograms": 20}
+    return config(**{**small, **training})
+
+
+def glyphs() -> Config:
+    training = {"iterations": 60, "tasks": 1, "save": 5, "validate": 20, "validation_tasks": 2, "threads": 1}
+    return Config.from_dict(
+        {
+            "problem": {**SMALL, "queries": 1, "width": 4},
+            "method": {"name": "pamela", "steps": 2},
+            "training": training,
+        }
+    )
+
+
+def stopped_run(folder: Path) -> Run:
+    """A run left after 20 iterations, with two states, a checkpoint and histograms."""
+    run = Run.create(folder, sine(validate=5, histograms=5))
+    with Session(run, quiet=True) as session:
+        for _ in range(20):
+            session.advance()
+    return run
+
+
+def rows(run: Run) -> list[dict]:
+    """What it reported, but for the time it took."""
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in run.metrics()]
+
+
+def assert_same_end(run: Run, other: Run) -> None:
+    """Equal to the last bit in all that two runs keep."""
+    assert run.finished
+    assert rows(run) == rows(other)
+    names = {path.name for path in other.folder.glob("*.safetensors")}
+    assert {path.name for path in run.folder.glob("*.safetensors")} == names
+    for name in names:
+        (tensors, about), (others, about_other) = (read_sealed(r.folder / name) for r in (run, other))
+        assert about == about_other
+        assert tensors.keys() == others.keys()
+        assert all(torch.equal(tensors[key], others[key]) for key in tensors)

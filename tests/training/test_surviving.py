@@ -1,0 +1,162 @@
+"""Runs that are killed, stopped, started twice, or have nowhere to write."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from pathaware.errors import RunError, UsageError
+from pathaware.training.run import Run
+from pathaware.training.session import Session, resume_run, train_or_open, train_run, train_sessions
+from pathaware.training.stopping import StopRequest
+from tests.training.runs import assert_same_end, glyphs, sine, stopped_run
+
+# Forked from a process that has done nothing but import: quick to start, and no threads are lost on the way.
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["pathaware.training.session", "torch.utils.tensorboard"])
+
+
+@pytest.fixture(autouse=True)
+def _single_precision():
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("settings", [sine(), glyphs()], ids=["sine", "glyphs"])
+def test_a_run_killed_twenty_times_ends_as_one_that_was_not(tmp_path, settings):
+    calm = train_run(settings, tmp_path / "calm", quiet=True)
+    moments = random.Random(0)
+    for _ in range(20):
+        process = SERVER.Process(target=_train, args=(settings, tmp_path / "run"))
+        process.start()
+        process.join(moments.uniform(0.1, 0.6))
+        process.kill()
+        process.join()
+    run = train_or_open(settings, tmp_path / "run", quiet=True)
+    assert_same_end(run, calm)
+    assert not list(run.folder.glob("*.new"))
+
+
+def _train(settings, folder: Path) -> None:
+    train_or_open(settings, folder, quiet=True)
+
+
+def test_a_second_process_on_the_same_run_is_refused(tmp_path):
+    run = stopped_run(tmp_path / "run")
+    with Session(run, quiet=True):
+        second = SERVER.Process(target=_exit_two_if_refused, args=(run.folder,))
+        second.start()
+        second.join()
+        assert second.exitcode == 2
+    assert not (run.folder / "run.lock").exists()
+    train_sessions([run], quiet=True)
+
+
+def _exit_two_if_refused(folder: Path) -> None:
+    try:
+        resume_run(folder, quiet=True)
+    except UsageError as error:
+        sys.exit(2 if "is being trained by another process" in str(error) else 3)
+
+
+def command(*arguments: str, **options) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "pathaware", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+LONG = ("--tasks", "2", "--set", "problem.points=10", "--iterations", "100000")
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_lets_the_step_end_saves_and_says_how_to_go_on(tmp_path, signum, code):
+    folder = tmp_path / "a run"
+    process = command("train", "sine", *LONG, "--out", str(folder))
+    while not (folder / "metrics.jsonl").exists():
+        time.sleep(0.05)
+        assert process.poll() is None
+    process.send_signal(signum)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert f"go on with: pathaware train --resume '{folder}'" in told
+    assert "Traceback" not in told
+    state = Run.open(folder).state()
+    assert state is not None
+    assert state.iteration > 0
+
+
+def test_a_second_ctrl_c_stops_at_once(tmp_path):
+    with StopRequest() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.signum == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def _advance(session: Session, iterations: int) -> None:
+    for _ in range(iterations):
+        session.advance()
+
+
+def test_a_folder_that_vanishes_ends_the_run_with_one_line(tmp_path):
+    run = Run.create(tmp_path / "run", sine())
+    with Session(run, quiet=True) as session:
+        session.advance()
+        shutil.rmtree(run.folder)
+        with pytest.raises(RunError, match=r"cannot be written \(No such file"):
+            _advance(session, 30)
+
+
+def test_a_full_disk_ends_the_run_with_its_last_state_intact(tmp_path):
+    """A limit on the size of files stands for the disk: writing beyond it fails just so."""
+
+    def limited() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
+
+    folder = tmp_path / "run"
+    growing = ("--set", "training.save=20", "--set", "training.histograms=10")
+    process = command("train", "sine", *LONG, *growing, "--out", str(folder), preexec_fn=limited)
+    _, told = process.communicate(timeout=100)
+    assert process.returncode == 1
+    assert "cannot be written (File too large" in told.splitlines()[-1]
+    assert "Traceback" not in told
+    state = Run.open(folder).state()
+    assert state is not None
+    assert f"its state after {state.iteration} iterations is kept" in told
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
+def test_ten_thousand_iterations_take_no_more_memory_than_the_first(tmp_path):
+    run = Run.create(tmp_path / "run", sine(iterations=10_000, save=500, validate=500, histograms=500))
+    before = len(os.listdir("/proc/self/fd"))
+    with Session(run, quiet=True) as session:
+        while session.trainer.iteration < 2_000:
+            session.advance()
+        warm = resident()
+        while not session.done:
+            session.advance()
+        assert resident() < 1.01 * warm
+    assert len(os.listdir("/proc/self/fd")) <= before
+    assert json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[-1])["iteration"] == 10_000

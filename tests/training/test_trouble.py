@@ -1,0 +1,76 @@
+"""Trouble inside a run: meta-gradients that are not finite, and too little memory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pathaware.errors import RunError
+from pathaware.outer import Unrolled
+from pathaware.training.session import train_sessions
+from pathaware.training.step import MetaStep, Outcome
+from pathaware.training.trainer import PATIENCE, Trainer
+from tests.training.runs import stopped_run
+from tests.training.test_training import config
+
+
+@pytest.fixture(autouse=True)
+def _single_precision():
+    torch.set_default_dtype(torch.float32)
+
+
+def test_meta_gradients_that_stay_unusable_end_the_run_and_keep_what_was_good(tmp_path, monkeypatch):
+    run = stopped_run(tmp_path / "run")
+    plain = MetaStep.run
+    monkeypatch.setattr(
+        MetaStep,
+        "run",
+        lambda self, plan: Outcome(plain(self, plan).losses, torch.tensor(torch.nan), torch.tensor(1.0)),
+    )
+    with pytest.raises(RunError, match=rf"last {PATIENCE} meta-gradients were not finite: lower"):
+        train_sessions([run], quiet=True)
+    assert run.state() is not None
+
+
+def test_a_few_unusable_meta_gradients_do_not_end_a_run(monkeypatch):
+    trainer = Trainer(config(iterations=3 * PATIENCE), every=10)
+    plain, count = MetaStep.run, iter(range(10**6))
+
+    def run(self, plan):
+        outcome = plain(self, plan)
+        return Outcome(outcome.losses, outcome.norm, torch.tensor(float(next(count) % PATIENCE != 0)))
+
+    monkeypatch.setattr(MetaStep, "run", run)
+    while not trainer.done:
+        trainer.advance()
+
+
+def out_of_memory_beyond(tasks: int, monkeypatch) -> None:
+    plain = Unrolled.backward
+
+    def backward(self, learner, episodes, weight):
+        if len(episodes) > tasks:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return plain(self, learner, episodes, weight)
+
+    monkeypatch.setattr(Unrolled, "backward", backward)
+
+
+def test_out_of_memory_names_what_helps(monkeypatch):
+    out_of_memory_beyond(2, monkeypatch)
+    with pytest.raises(RunError, match=r"with 25 tasks side by side: training\.chunk=1"):
+        Trainer(config(iterations=3)).advance()
+
+
+def test_fitting_memory_goes_on_with_fewer_tasks_at_a_time_and_the_same_numbers(monkeypatch):
+    calm = Trainer(config(iterations=5, dtype="float64"))
+    out_of_memory_beyond(25, monkeypatch)
+    while not calm.done:
+        calm.advance()
+    out_of_memory_beyond(4, monkeypatch)
+    tight = Trainer(config(iterations=5, dtype="float64", fit_memory=True))
+    while not tight.done:
+        tight.advance()
+    assert tight.meta.chunk == 4
+    for a, b in zip(calm.learner.parameters(), tight.learner.parameters(), strict=True):
+        assert torch.allclose(a, b, atol=1e-12)
