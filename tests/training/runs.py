@@ -15,12 +15,12 @@ from tests.training.test_training import config
 
 
 def sine(**training) -> Config:
-    small = {"iterations": 300, "save": 7, "validate": 50, "validation_tasks": 5, "histograms": 20}
+    small = {"iterations": 1000, "save": 7, "validate": 50, "validation_tasks": 5, "histograms": 20}
     return config(**{**small, **training})
 
 
 def glyphs() -> Config:
-    training = {"iterations": 60, "tasks": 1, "save": 5, "validate": 20, "validation_tasks": 2, "threads": 1}
+    training = {"iterations": 200, "tasks": 1, "save": 3, "validate": 50, "validation_tasks": 2, "threads": 1}
     return Config.from_dict(
         {
             "problem": {**SMALL, "queries": 1, "width": 4},

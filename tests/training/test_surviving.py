@@ -36,16 +36,25 @@ def _single_precision():
 @pytest.mark.parametrize("settings", [sine(), glyphs()], ids=["sine", "glyphs"])
 def test_a_run_killed_twenty_times_ends_as_one_that_was_not(tmp_path, settings):
     calm = train_run(settings, tmp_path / "calm", quiet=True)
-    moments = random.Random(0)
+    moments, reached = random.Random(0), 0
     for _ in range(20):
         process = SERVER.Process(target=_train, args=(settings, tmp_path / "run"))
         process.start()
-        process.join(moments.uniform(0.1, 0.6))
+        while _saved(tmp_path / "run") <= reached and process.is_alive():  # it must have got somewhere
+            time.sleep(0.005)
+        process.join(moments.uniform(0, 0.1))
         process.kill()
         process.join()
+        reached = _saved(tmp_path / "run")
     run = train_or_open(settings, tmp_path / "run", quiet=True)
     assert_same_end(run, calm)
     assert not list(run.folder.glob("*.new"))
+
+
+def _saved(folder: Path) -> int:
+    """The iteration of the last state; none is left once a run has come to its end."""
+    states = [int(path.stem.removeprefix("state-")) for path in folder.glob("state-*.safetensors")]
+    return max(states, default=0)
 
 
 def _train(settings, folder: Path) -> None:

@@ -17,7 +17,8 @@ from pathaware.training.sealed import Damaged, read_sealed, write_sealed
 
 @dataclass(frozen=True)
 class State:
-    """θ₀ and Φ, the optimiser's memory, PyTorch's random state, and how far the run is.
+    """θ₀ and Φ, the optimiser's memory, PyTorch's random state, what waits for the next report, and how far
+    the run is.
 
     Tasks are drawn from the seed and the number of the iteration, so samplers have nothing to be kept.
     `best` is the best validation so far, `config` what the run was asked for.
@@ -38,8 +39,10 @@ class State:
         seconds: float,
         best: float | None,
         config: dict[str, Any],
+        waiting: dict[str, Tensor],
     ) -> State:
         tensors = {f"learner.{name}": value for name, value in learner.state_dict().items()}
+        tensors |= {f"waiting.{name}": value for name, value in waiting.items()}
         for i, parameter in enumerate(learner.parameters()):
             for name, value in optimizer.state[parameter].items():
                 tensors[f"optimizer.{i}.{name}"] = value
@@ -60,6 +63,10 @@ class State:
         torch.set_rng_state(self.tensors["random.cpu"])
         if "random.cuda" in self.tensors and torch.cuda.is_available():
             torch.cuda.set_rng_state(self.tensors["random.cuda"], next(learner.parameters()).device)
+
+    @property
+    def waiting(self) -> dict[str, Tensor]:
+        return self._part("waiting.")
 
     def _part(self, prefix: str) -> dict[str, Tensor]:
         return {k.removeprefix(prefix): v for k, v in self.tensors.items() if k.startswith(prefix)}

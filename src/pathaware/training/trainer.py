@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pathaware.errors import RunError
 from pathaware.learner import MetaLearner
@@ -110,6 +111,8 @@ class Trainer:
                 self.meta, self.histograms, training.histograms, run=self.step, iteration=self.iteration
             )
         self.window = _Window(state.seconds if state else 0.0)
+        if state is not None:
+            self.window.wait_with(state.waiting, training.torch_device)
 
     @property
     def done(self) -> bool:
@@ -161,7 +164,8 @@ class Trainer:
 
     def state(self, best: float | None = None) -> State:
         config = self.config.to_dict()
-        return State.of(self.learner, self.meta.optimizer, self.iteration, self.window.seconds, best, config)
+        waiting, seconds = self.window.waiting(), self.window.seconds
+        return State.of(self.learner, self.meta.optimizer, self.iteration, seconds, best, config, waiting)
 
 
 def train(
@@ -232,6 +236,18 @@ class _Window:
     @property
     def seconds(self) -> float:
         return time.perf_counter() - self.started
+
+    def waiting(self) -> dict[str, Tensor]:
+        """What the next report will be of, for a state that is saved between two."""
+        columns = {f.name: [getattr(o, f.name) for o in self.outcomes] for f in fields(Outcome)}
+        stacked = {name: torch.stack(values) for name, values in columns.items() if values}
+        return {**stacked, "earlier": torch.tensor(self.earlier)}
+
+    def wait_with(self, found: dict[str, Tensor], device: torch.device) -> None:
+        """Take up again what `waiting` gave."""
+        self.earlier = int(found["earlier"])
+        columns = [found[f.name].to(device) for f in fields(Outcome) if f.name in found]
+        self.outcomes = [Outcome(*row) for row in zip(*columns, strict=True)]
 
     def unusable(self) -> int:
         """How many meta-gradients in a row, up to now, were not finite."""
