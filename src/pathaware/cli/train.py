@@ -134,16 +134,20 @@ def run_training(
     """Train what the tables say, keep it, and say how good it became."""
     from pathaware.cli.show import print_evaluation
     from pathaware.training.config import Config, parse_setting
+    from pathaware.training.distribution import joined
     from pathaware.training.evaluation import evaluate
-    from pathaware.training.session import default_folder, train_run
+    from pathaware.training.session import default_folder
+    from pathaware.training.together import train_together, trained
 
     for text in settings or []:
         table, key, value = parse_setting(text)
         tables.setdefault(table, {})[key] = value
     config = Config.from_dict(tables)
-    run = train_run(config, out or default_folder(config), quiet=json)
-    print_evaluation(
-        run, evaluate(run.load(), config.problem, tasks=config.problem.evaluation_tasks), json=json
-    )
-    if not json:
-        print(f"the run is in {run.folder}; see it with: pathaware plot {run.folder}")
+    problem = config.problem
+    with joined(config.training) as world:
+        run = train_together(config, out or default_folder(config), world, quiet=json)
+        result = evaluate(trained(run, world), problem, tasks=problem.evaluation_tasks, world=world)
+    if world.is_writer:
+        print_evaluation(run, result, json=json)
+        if not json:
+            print(f"the run is in {run.folder}; see it with: pathaware plot {run.folder}")

@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from pathaware.training.config import Config, Training
 from pathaware.training.display import Display
+from pathaware.training.distribution import ALONE, World
 from pathaware.training.run import CONFIG, HISTOGRAMS, Run
 from pathaware.training.trainer import Trainer, build
 from pathaware.training.watched import watched_tensor
@@ -21,24 +23,30 @@ def default_folder(config: Config) -> Path:
     return Path("runs") / f"{config.problem.label}-{config.method}-seed{config.training.seed}"
 
 
+def reports_every(training: Training) -> int:
+    """Iterations between reports: a hundred reports of a short run, and more of a long one."""
+    return max(1, min(100, training.iterations // 100))
+
+
 class Session:
     """A run being trained: everything a run keeps is kept as it goes.
 
     The checkpoint is the best one by validation, or the last where nothing is validated.
     """
 
-    def __init__(self, run: Run, *, quiet: bool = False, bar: bool = True) -> None:
+    def __init__(self, run: Run, *, quiet: bool = False, bar: bool = True, world: World = ALONE) -> None:
         # TensorBoard takes seconds to import; nobody should wait for it to learn of a bad option.
         from torch.utils.tensorboard import SummaryWriter
 
         self.run, self.training = run, run.config.training
-        self.every = max(1, min(100, self.training.iterations // 100))
+        self.every = reports_every(self.training)
         self.better = min if run.config.problem.metric == "mse" else max
         state = run.state()
         run.forget_after(state.iteration if state else 0)
         found = [row["validation"] for row in run.metrics() if row["validation"] is not None]
         self.best: float | None = self.better(found) if found else None
-        self.trainer = Trainer(run.config, state, self.every, run.histograms() if state else None)
+        histograms = run.histograms() if state else None
+        self.trainer = Trainer(run.config, state, self.every, histograms, world)
         title = f"{run.config.method} on {run.config.problem.label}" if bar else run.folder.name
         self.display = Display(title, self.training.iterations, quiet=quiet, bar=bar)
         self.board = SummaryWriter(run.folder, purge_step=self.trainer.iteration + 1 if state else None)
@@ -104,7 +112,7 @@ def train_or_open(config: Config, folder: Path, *, quiet: bool = False) -> Run:
     return run if run.finished else train_sessions([run], quiet=quiet)[0]
 
 
-def train_sessions(runs: Iterable[Run], *, quiet: bool = False) -> list[Run]:
+def train_sessions(runs: Iterable[Run], *, quiet: bool = False, world: World = ALONE) -> list[Run]:
     """Train these runs to their end, side by side on one GPU if they are several.
 
     A meta-iteration of small images leaves most of a large GPU idle; iterations of several runs, each in
@@ -112,7 +120,8 @@ def train_sessions(runs: Iterable[Run], *, quiet: bool = False) -> list[Run]:
     """
     runs = list(runs)
     with ExitStack() as stack:
-        sessions = [stack.enter_context(Session(run, quiet=quiet, bar=len(runs) == 1)) for run in runs]
+        options: dict[str, Any] = {"quiet": quiet, "bar": len(runs) == 1, "world": world}
+        sessions = [stack.enter_context(Session(run, **options)) for run in runs]
         streams = [_stream(session.training, alone=len(runs) == 1) for session in sessions]
         while not all(session.done for session in sessions):
             for session, stream in zip(sessions, streams, strict=True):

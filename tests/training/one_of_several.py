@@ -1,0 +1,116 @@
+"""What a test compares between worlds of several sizes; as a module, one process of such a world.
+
+python -m tests.training.one_of_several FOLDER
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pathaware import Unrolled
+from pathaware.errors import UsageError
+from pathaware.seeding import generator
+from pathaware.training.config import Config
+from pathaware.training.distribution import World, joined
+from pathaware.training.evaluation import evaluate
+from pathaware.training.trainer import Trainer, build, meta_step
+
+SINE = {"name": "sine", "points": 20}
+GLYPHS = {"name": "classification", "data": "glyphs", "ways": 3, "shots": 1, "queries": 2, "width": 4}
+
+
+def config(method: str = "pamela", problem: dict[str, Any] = SINE, **training: Any) -> Config:
+    return Config.from_dict(
+        {
+            "problem": problem,
+            "method": {"name": method},
+            "training": {"iterations": 50, "dtype": "float64", "device": "cpu", "threads": 1, **training},
+        }
+    )
+
+
+CASES = {
+    "as many tasks for each": config(tasks=4, validate=25, validation_tasks=5),
+    "tasks that cannot be shared evenly": config(tasks=5, histograms=20, validate=25, validation_tasks=1),
+    "fewer tasks than processes": config(tasks=1, histograms=20),
+    "chunks and clipping": config("meta-sgd", tasks=7, chunk=2, clip=0.01),
+    "reptile": config("reptile", tasks=5, rate=1e-2),
+    "images": config(problem=GLYPHS, tasks=3, iterations=5, validate=5, validation_tasks=7),
+    "single precision": config(tasks=5, dtype="float32", iterations=30),
+}
+
+
+def trained(settings: Config, world: World) -> dict[str, Any]:
+    """Parameters, reports and histograms of a run."""
+    trainer = Trainer(settings, every=7, world=world)
+    reports = []
+    while not trainer.done:
+        progress = trainer.advance()
+        if progress:
+            reports.append({k: v for k, v in asdict(progress).items() if k != "seconds"})
+    seen = trainer.histograms
+    return {
+        "parameters": torch.cat([p.detach().flatten() for p in trainer.learner.parameters()]),
+        "reports": reports,
+        "counts": torch.stack(seen.counts) if seen else None,
+    }
+
+
+def evaluated(world: World, tasks: int) -> dict[str, Any]:
+    settings = config()
+    return evaluate(build(settings), settings.problem, tasks=tasks, batch=9, world=world).summary()
+
+
+def with_a_bad_task(world: World) -> dict[str, Any]:
+    """The last task of the batch, and so the last process's, has a gradient that is not finite."""
+    settings = config(tasks=4)
+    learner = build(settings)
+    step = meta_step(
+        settings, learner, settings.problem.tasks("train", "cpu", torch.float64), Unrolled(), world
+    )
+    plan = step.source.draw(4, generator(0, "train", 0))
+    plan.query_y[-1] = float("nan")
+    before = [p.detach().clone() for p in step.parameters]
+    skipped = step(plan, 1e-2).skipped.item()
+    same = all(torch.equal(a, b) for a, b in zip(before, step.parameters, strict=True))
+    return {"skipped": skipped, "unchanged": same}
+
+
+def refused(world: World) -> str:
+    """How a process hears of what the writer cannot do."""
+
+    def refuse() -> None:
+        raise UsageError("--out: no")
+
+    try:
+        world.from_writer(refuse)
+    except (UsageError, SystemExit) as error:
+        return repr(error)
+    return "not at all"
+
+
+def from_different_starts(world: World) -> torch.Tensor:
+    """The start of a run whose processes were not built alike."""
+    parameter = torch.full((3,), float(world.rank + 7))
+    world.equalise([parameter])
+    return parameter
+
+
+def everything(world: World) -> dict[str, Any]:
+    return {
+        **{name: trained(settings, world) for name, settings in CASES.items()},
+        "evaluations": [evaluated(world, tasks) for tasks in (230, 3)],
+        "bad task": with_a_bad_task(world),
+        "refused": refused(world),
+        "start": from_different_starts(world),
+    }
+
+
+if __name__ == "__main__":
+    with joined(config().training) as _world:
+        torch.save(everything(_world), Path(sys.argv[1]) / f"{_world.rank}.pt")
