@@ -11,23 +11,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
-from pathaware import Unrolled
+from pathaware import MetaLearner, Pamela, Unrolled
+from pathaware.datasets.images import ImageFormat
+from pathaware.datasets.packing import in_memory
 from pathaware.errors import UsageError
+from pathaware.models import conv4
 from pathaware.seeding import generator
+from pathaware.tasks.images import ImageEpisodes
+from pathaware.tasks.views import Augmentation
 from pathaware.training.config import Config
 from pathaware.training.distribution import World, joined
 from pathaware.training.evaluation import evaluate
+from pathaware.training.step import MetaStep
 from pathaware.training.trainer import Trainer, build, meta_step
 
 SINE = {"name": "sine", "points": 20}
-GLYPHS = {"name": "classification", "data": "glyphs", "ways": 3, "shots": 1, "queries": 2, "width": 4}
 
 
-def config(method: str = "pamela", problem: dict[str, Any] = SINE, **training: Any) -> Config:
+def config(method: str = "pamela", **training: Any) -> Config:
     return Config.from_dict(
         {
-            "problem": problem,
+            "problem": SINE,
             "method": {"name": method},
             "training": {"iterations": 50, "dtype": "float64", "device": "cpu", "threads": 1, **training},
         }
@@ -40,7 +46,6 @@ CASES = {
     "fewer tasks than processes": config(tasks=1, histograms=20),
     "chunks and clipping": config("meta-sgd", tasks=7, chunk=2, clip=0.01),
     "reptile": config("reptile", tasks=5, rate=1e-2),
-    "images": config(problem=GLYPHS, tasks=3, iterations=5, validate=5, validation_tasks=7),
     "single precision": config(tasks=5, dtype="float32", iterations=30),
 }
 
@@ -52,13 +57,28 @@ def trained(settings: Config, world: World) -> dict[str, Any]:
     while not trainer.done:
         progress = trainer.advance()
         if progress:
-            reports.append({k: v for k, v in asdict(progress).items() if k != "seconds"})
+            said = asdict(progress).items()
+            reports.append({k: v for k, v in said if k != "seconds" and v is not None})
     seen = trainer.histograms
     return {
         "parameters": torch.cat([p.detach().flatten() for p in trainer.learner.parameters()]),
         "reports": reports,
         "counts": torch.stack(seen.counts) if seen else None,
     }
+
+
+def with_images(world: World) -> torch.Tensor:
+    """Parameters after a few iterations on cropped images of noise."""
+    noise = torch.randint(256, (5, 6, 1, 16, 16), dtype=torch.uint8, generator=generator(0, "noise")).numpy()
+    store = in_memory("noise", [(f"c{i}", "train", x) for i, x in enumerate(noise)], ImageFormat(16, 1), "")
+    torch.manual_seed(0)
+    model = conv4(3, size=16, channels=1, width=4, blocks=2)
+    learner = MetaLearner(model, Pamela(model, 2, skip=1), F.cross_entropy).to(dtype=torch.float64)
+    source = ImageEpisodes(store, "train", 3, 1, 2, Augmentation(crop=True, jitter=0.4), dtype=torch.float64)
+    step = MetaStep(learner, Unrolled(), source, rate=1e-2, world=world)
+    for i in range(5):
+        step(source.draw(3, generator(0, "train", i)), 1e-2)
+    return torch.cat([p.detach().flatten() for p in step.parameters])
 
 
 def evaluated(world: World, tasks: int) -> dict[str, Any]:
@@ -69,10 +89,8 @@ def evaluated(world: World, tasks: int) -> dict[str, Any]:
 def with_a_bad_task(world: World) -> dict[str, Any]:
     """The last task of the batch, and so the last process's, has a gradient that is not finite."""
     settings = config(tasks=4)
-    learner = build(settings)
-    step = meta_step(
-        settings, learner, settings.problem.tasks("train", "cpu", torch.float64), Unrolled(), world
-    )
+    source = settings.problem.tasks("train", "cpu", torch.float64)
+    step = meta_step(settings, build(settings), source, world=world)
     plan = step.source.draw(4, generator(0, "train", 0))
     plan.query_y[-1] = float("nan")
     before = [p.detach().clone() for p in step.parameters]
@@ -104,6 +122,7 @@ def from_different_starts(world: World) -> torch.Tensor:
 def everything(world: World) -> dict[str, Any]:
     return {
         **{name: trained(settings, world) for name, settings in CASES.items()},
+        "images": with_images(world),
         "evaluations": [evaluated(world, tasks) for tasks in (230, 3)],
         "bad task": with_a_bad_task(world),
         "refused": refused(world),

@@ -1,7 +1,7 @@
 """The processes that train one run together, as torchrun starts them.
 
-Every process draws all tasks of a meta-batch and takes the meta-gradient of its share; the sum over all is what
-one process would have had. From there on all do the same, so parameters stay equal without being sent.
+Every process draws all tasks of a meta-batch and takes the meta-gradient of its share; the sum over all is
+what one process would have had. From there on all do the same, so parameters stay equal without being sent.
 """
 
 from __future__ import annotations
@@ -105,11 +105,11 @@ class Processes(World):
             except UsageError as error:
                 found[1] = error
         dist.broadcast_object_list(found, src=0)
-        value, error = found
-        if error is not None:
-            raise error if self.is_writer else SystemExit(2)
-        result: T = value
-        return result
+        result, refusal = found
+        if refusal is not None:
+            raise refusal if self.is_writer else SystemExit(2)
+        value: T = result
+        return value
 
 
 ALONE = World()
@@ -142,10 +142,9 @@ def _own_device(training: Training) -> torch.device | None:
         return None
     if wanted.index is not None and os.environ["WORLD_SIZE"] != "1":
         raise UsageError(f"device: {wanted} is one GPU for several processes; use auto, cuda or cpu")
-    if place >= torch.cuda.device_count():
-        raise UsageError(
-            f"--nproc-per-node: process {place} has no GPU; there are {torch.cuda.device_count()}"
-        )
+    count = torch.cuda.device_count()
+    if place >= count:
+        raise UsageError(f"--nproc-per-node: process {place} of this machine has no GPU; there are {count}")
     device = torch.device("cuda", place if wanted.index is None else wanted.index)
     torch.cuda.set_device(device)
     return device

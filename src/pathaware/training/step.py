@@ -17,7 +17,8 @@ from pathaware.training.distribution import ALONE, World
 
 @dataclass(frozen=True)
 class Outcome:
-    """Losses of this process's tasks `[T]`, norm of the meta-gradient before clipping, and 1 if it was unusable."""
+    """Losses of this process's tasks `[T]`, norm of the whole meta-gradient before clipping, and 1 if it was
+    unusable."""
 
     losses: Tensor
     norm: Tensor
