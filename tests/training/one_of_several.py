@@ -5,6 +5,9 @@ python -m tests.training.one_of_several FOLDER
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import socket
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -130,6 +133,31 @@ def everything(world: World) -> dict[str, Any]:
     }
 
 
+def one(rank: int, size: int, port: int, folder: Path) -> None:
+    """One process: it leaves what it found in a file."""
+    if size > 1:
+        names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}
+        os.environ.update({"MASTER_ADDR": "127.0.0.1", **{k: str(v) for k, v in names.items()}})
+    with joined(config().training) as world:
+        torch.save(everything(world), folder / f"{size}-{rank}.pt")
+
+
+def main(folder: Path, sizes: list[int]) -> None:
+    import torch._dynamo
+
+    torch.set_num_threads(1)
+    forking = multiprocessing.get_context("fork")
+    for size in sizes:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        processes = [forking.Process(target=one, args=(rank, size, port, folder)) for rank in range(size)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        assert [process.exitcode for process in processes] == [0] * size
+
+
 if __name__ == "__main__":
-    with joined(config().training) as _world:
-        torch.save(everything(_world), Path(sys.argv[1]) / f"{_world.rank}.pt")
+    main(Path(sys.argv[1]), [int(size) for size in sys.argv[2:]])
