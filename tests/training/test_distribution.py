@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 import torch
+from torch.distributed import HashStore
 
 from pathaware.errors import UsageError
 from pathaware.tasks.episodes import share_of
 from pathaware.training.distribution import ALONE, joined
+from pathaware.training.meeting import meet
 from pathaware.training.run import Run
 from pathaware.training.together import train_together
 from tests.conftest import distance
@@ -132,6 +137,24 @@ def test_a_killed_worker_changes_nothing_in_the_run(tmp_path, worlds):
     assert torch.equal(parameters, calm["parameters"])
     assert [row["iteration"] for row in run.metrics()] == list(range(1, 31))
     assert len(list(out.glob("events.*"))) == 2  # the writer's, before and after
+
+
+def test_processes_meet_whatever_an_earlier_attempt_left_in_the_store():
+    store = HashStore()
+    store.set_timeout(timedelta(seconds=5))
+    for key, value in {
+        "word/1": "old",
+        "answer/old": "gone",
+        "word/2": "older",
+        "confirmed/gone/1": "",
+    }.items():
+        store.set(key, value)
+    with ThreadPoolExecutor(3) as pool:
+        first, late = pool.submit(meet, store, 0, 3), pool.submit(meet, store, 2, 3)
+        time.sleep(0.1)  # the first has heard an old word of process 1 by now
+        names = {each.result() for each in (pool.submit(meet, store, 1, 3), late)}
+        assert names == {first.result()}
+        assert names != {"gone"}
 
 
 def test_only_where_someone_restarts_processes_does_a_run_go_on_in_its_folder(tmp_path):

@@ -18,6 +18,7 @@ from torch import Tensor
 from pathaware.errors import UsageError
 from pathaware.tasks.episodes import share_of
 from pathaware.training.config import Training
+from pathaware.training.meeting import meet
 
 T = TypeVar("T")
 
@@ -123,7 +124,9 @@ def joined(training: Training) -> Iterator[World]:
         return
     device = _own_device(training)
     backend = "gloo" if device is None else "nccl"
-    dist.init_process_group(backend, device_id=device)
+    store, rank, size = next(dist.rendezvous("env://"))
+    attempt = dist.PrefixStore(meet(store, rank, size), store)
+    dist.init_process_group(backend, store=attempt, rank=rank, world_size=size, device_id=device)
     try:
         yield Processes()
     except BaseException:
