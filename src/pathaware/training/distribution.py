@@ -14,6 +14,8 @@ from typing import Any, Protocol, Self, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from pathaware.errors import UsageError
 from pathaware.tasks.episodes import share_of
@@ -124,8 +126,8 @@ def joined(training: Training) -> Iterator[World]:
         return
     device = _own_device(training)
     backend = "gloo" if device is None else "nccl"
-    store, rank, size = next(dist.rendezvous("env://"))
-    attempt = dist.PrefixStore(meet(store, rank, size), store)
+    store, rank, size = next(rendezvous("env://"))
+    attempt = PrefixStore(meet(store, rank, size), store)
     dist.init_process_group(backend, store=attempt, rank=rank, world_size=size, device_id=device)
     try:
         yield Processes()

@@ -10,7 +10,10 @@ from __future__ import annotations
 import time
 import uuid
 
-from torch.distributed import Store
+from torch.distributed.distributed_c10d import Store
+
+PATIENCE = 1800.0
+"""Seconds that the first waits for the others, as long as PyTorch's own stores do."""
 
 
 def meet(store: Store, rank: int, size: int) -> str:
@@ -26,7 +29,7 @@ def meet(store: Store, rank: int, size: int) -> str:
         store.set(f"confirmed/{name}/{rank}", "")
         return name
     missing = set(range(1, size))
-    ends = time.monotonic() + store.timeout.total_seconds()
+    ends = time.monotonic() + PATIENCE
     while missing:
         for other in sorted(missing):
             if store.check([f"confirmed/{own}/{other}"]):
