@@ -31,10 +31,10 @@ def glyphs() -> Config:
 
 
 def stopped_run(folder: Path) -> Run:
-    """A run left after 20 iterations, with two states, a checkpoint and histograms."""
+    """A run left after 22 iterations, with states after 10 and 20, a checkpoint and histograms."""
     run = Run.create(folder, sine(validate=5, histograms=5))
     with Session(run, quiet=True) as session:
-        for _ in range(20):
+        for _ in range(22):
             session.advance()
     return run
 

@@ -127,7 +127,7 @@ def test_the_best_checkpoint_by_validation_is_the_one_kept(tmp_path, monkeypatch
     import pathaware.training.trainer as trainer
 
     values = iter([0.5, 0.2, 0.9])
-    monkeypatch.setattr(trainer, "_validate", lambda config, learner: next(values))
+    monkeypatch.setattr(trainer, "_validate", lambda *_: next(values))
     settings = config(iterations=30, validate=10)
     kept = train_run(settings, tmp_path / "run", quiet=True).load()
     stopped = []

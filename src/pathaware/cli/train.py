@@ -23,7 +23,7 @@ from pathaware.cli.options import (
 from pathaware.errors import UsageError
 
 if TYPE_CHECKING:
-    from pathaware.training.run import Run
+    from pathaware.training.config import Config
 
 app = typer.Typer(help="Meta-train a method on a problem, or go on with a run that was stopped.")
 
@@ -57,9 +57,10 @@ def resume(
     if run is None:
         print(context.get_help())
         raise typer.Exit(2)
-    from pathaware.training.session import resume_run
+    from pathaware.training.session import asked_to_resume
 
-    judge(resume_run(run, laid_over(setting), quiet=json), json)
+    opened = asked_to_resume(run, laid_over(setting))
+    train_and_judge(opened.config, opened.folder, json, going_on=True)
 
 
 @app.command("sine")
@@ -174,22 +175,29 @@ def run_training(
 ) -> None:
     """Train what the tables say, keep it, and say how good it became."""
     from pathaware.training.config import Config
-    from pathaware.training.session import default_folder, train_run
+    from pathaware.training.session import default_folder
 
     for table, values in laid_over(settings).items():
         tables.setdefault(table, {}).update(values)
     config = Config.from_dict(tables)
-    judge(train_run(config, out or default_folder(config), quiet=json), json)
+    train_and_judge(config, out or default_folder(config), json)
 
 
-def judge(run: Run, json: bool) -> None:
+def train_and_judge(config: Config, folder: Path, json: bool, *, going_on: bool = False) -> None:
+    """With all the processes that torchrun has started, if it has; the first of them speaks."""
     from pathaware.cli.show import print_evaluation
+    from pathaware.training.distribution import joined
     from pathaware.training.evaluation import evaluate
+    from pathaware.training.together import train_together, trained
 
-    problem = run.config.problem
-    print_evaluation(run, evaluate(run.load(), problem, tasks=problem.evaluation_tasks), json=json)
-    if not json:
-        print(f"the run is in {run.folder}; see it with: pathaware plot {run.folder}")
+    problem = config.problem
+    with joined(config.training) as world:
+        run = train_together(config, folder, world, quiet=json, going_on=going_on)
+        result = evaluate(trained(run, world), problem, tasks=problem.evaluation_tasks, world=world)
+    if world.is_writer:
+        print_evaluation(run, result, json=json)
+        if not json:
+            print(f"the run is in {run.folder}; see it with: pathaware plot {run.folder}")
 
 
 def laid_over(settings: list[str] | None) -> dict[str, dict[str, Any]]:

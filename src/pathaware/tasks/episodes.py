@@ -41,9 +41,14 @@ class Episodes:
     def __getitem__(self, tasks: slice) -> Episodes:
         return Episodes(*(t[tasks] for t in self.tensors()))
 
+    def share(self, worker: int, workers: int) -> Episodes:
+        """One worker's part, where episodes are a plan themselves."""
+        own = share_of(len(self), worker, workers)
+        return self[own.start : own.stop]
+
     def chunks(self, size: int | None) -> Iterator[Episodes]:
         """The same tasks, at most `size` at a time."""
-        step = len(self) if size is None else size
+        step = max(1, len(self)) if size is None else size
         for first in range(0, len(self), step):
             yield self[first : first + step]
 
@@ -54,11 +59,19 @@ class Episodes:
         )
 
 
+def share_of(tasks: int, worker: int, workers: int) -> range:
+    """Which of so many tasks are one worker's: all of them in order, as evenly as they can be shared."""
+    if not 0 <= worker < workers:
+        raise UsageError(f"worker {worker}: must be at least 0 and below the number of workers, {workers}")
+    return range(tasks * worker // workers, tasks * (worker + 1) // workers)
+
+
 class TaskSource(ABC):
     """Where tasks come from, in two stages.
 
     `draw` makes every random choice, on the CPU whatever the device of the data, so the same seed gives
-    the same tasks everywhere; it returns a dataclass of tensors. `gather` turns that into episodes on the
+    the same tasks everywhere; it returns a dataclass of tensors with a
+    `share` for each of several workers (see `Episodes.share`). `gather` turns that into episodes on the
     device and is free of randomness, so that it can be captured in a CUDA graph.
     """
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from pathaware.datasets.store import ImageStore
 from pathaware.errors import UsageError
 from pathaware.settings import at_least
+from pathaware.tasks.episodes import share_of
 
 Placement = Literal["auto", "device", "host"]
 
@@ -51,11 +52,8 @@ class Plan:
     def share(self, worker: int, workers: int) -> Plan:
         """One worker's part. Every worker draws all tasks (that is cheap) and gathers its own, so the tasks
         of a batch do not depend on how many workers there are."""
-        if not 0 <= worker < workers:
-            raise UsageError(
-                f"worker {worker}: must be at least 0 and below the number of workers, {workers}"
-            )
-        return self[len(self) * worker // workers : len(self) * (worker + 1) // workers]
+        own = share_of(len(self), worker, workers)
+        return self[own.start : own.stop]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from pathaware.learner import MetaLearner
 from pathaware.seeding import generator
 from pathaware.settings import at_least
 from pathaware.tasks.episodes import TaskSource
+from pathaware.training.distribution import ALONE, World
 from pathaware.training.problems import Problem
 
 BLOCK = 100
@@ -65,13 +66,15 @@ def evaluate(
     steps: int | None = None,
     extend: bool = False,
     inductive: bool = False,
+    world: World = ALONE,
 ) -> Evaluation:
     """Adapt to `tasks` new tasks and measure them after every step.
 
     The tasks depend on the split and the seed only: every method and every run meets the same ones, and
     the first hundred of six hundred are the hundred of a shorter evaluation. `batch` tasks run side by
     side, by default as many as the problem thinks fit for memory. `inductive` normalises queries by the
-    support set's statistics (see `MetaLearner.predict`), which matters with batch norm only.
+    support set's statistics (see `MetaLearner.predict`), which matters with batch norm only. Processes of
+    one `world` share the tasks out, and all have the result.
     """
     reference = next(learner.parameters())
     if split not in ("train", "val", "test"):
@@ -79,7 +82,8 @@ def evaluate(
     at_least(1, tasks=tasks)
     source = problem.tasks(split, reference.device, reference.dtype)
     values, strayed = [], []
-    for plan in _plans(source, split, seed, tasks, batch or _side_by_side(problem, reference.device)):
+    batch = batch or _side_by_side(problem, reference.device)
+    for plan in _plans(source, split, seed, world.part(tasks), batch):
         episodes = source.gather(plan)
         path = learner.path(episodes.support_x, episodes.support_y, steps=steps, extend=extend)
         known = episodes.support_x if inductive else None
@@ -89,8 +93,8 @@ def evaluate(
         measured = [problem.measure(output, episodes.query_y) for output in outputs]
         values.append(torch.stack(measured, dim=1).cpu())
         strayed.append(path.strayed().cpu() if learner.guard else torch.zeros(len(episodes)))
-    share = torch.cat(strayed).double().mean().item()
-    return Evaluation(problem.metric, torch.cat(values), share, split, not inductive)
+    share = world.gather(strayed).double().mean().item()
+    return Evaluation(problem.metric, world.gather(values), share, split, not inductive)
 
 
 def _side_by_side(problem: Problem, device: torch.device) -> int:
@@ -101,10 +105,10 @@ def _side_by_side(problem: Problem, device: torch.device) -> int:
     return min(BLOCK, problem.evaluation_batch * max(1, free // _ROOM))
 
 
-def _plans(source: TaskSource, split: str, seed: int, tasks: int, batch: int) -> Iterator[Any]:
-    """Tasks are drawn in blocks of one size, whatever the batch they run in."""
-    for first in range(0, tasks, BLOCK):
+def _plans(source: TaskSource, split: str, seed: int, own: range, batch: int) -> Iterator[Any]:
+    """Tasks are drawn in blocks of one size, whatever the batch they run in and whoever runs them."""
+    for first in range(own.start // BLOCK * BLOCK, own.stop, BLOCK):
         plan = source.draw(BLOCK, generator(seed, "evaluate", split, first))
-        count = min(BLOCK, tasks - first)
-        for start in range(0, count, batch):
-            yield plan[start : min(start + batch, count)]
+        end = min(BLOCK, own.stop - first)
+        for start in range(max(0, own.start - first), end, batch):
+            yield plan[start : min(start + batch, end)]

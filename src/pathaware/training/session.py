@@ -14,6 +14,7 @@ import torch
 from pathaware.errors import RunError, Stopped, UsageError
 from pathaware.training.config import Config, Training, differences
 from pathaware.training.display import Display
+from pathaware.training.distribution import ALONE, World
 from pathaware.training.lock import RunLock
 from pathaware.training.run import CONFIG, HISTOGRAMS, Run
 from pathaware.training.stopping import StopRequest
@@ -26,6 +27,11 @@ def default_folder(config: Config) -> Path:
     return Path("runs") / f"{config.problem.label}-{config.method}-seed{config.training.seed}"
 
 
+def reports_every(training: Training) -> int:
+    """Iterations between reports: a hundred reports of a short run, and more of a long one."""
+    return max(1, min(100, training.iterations // 100))
+
+
 class Session:
     """A run being trained: everything a run keeps is kept as it goes.
 
@@ -33,12 +39,12 @@ class Session:
     can train the same run meanwhile.
     """
 
-    def __init__(self, run: Run, *, quiet: bool = False, bar: bool = True) -> None:
+    def __init__(self, run: Run, *, quiet: bool = False, bar: bool = True, world: World = ALONE) -> None:
         # TensorBoard takes seconds to import; nobody should wait for it to learn of a bad option.
         from torch.utils.tensorboard import SummaryWriter
 
         self.run, self.training = run, run.config.training
-        self.every = max(1, min(100, self.training.iterations // 100))
+        self.every = reports_every(self.training)
         self.better = min if run.config.problem.metric == "mse" else max
         self.lock = RunLock(run.folder)
         try:
@@ -46,7 +52,8 @@ class Session:
             run.forget_after(state.iteration if state else 0)
             self.best = state.best if state else None
             self.saved = state.iteration if state else 0
-            self.trainer = Trainer(run.config, state, self.every, run.histograms() if state else None)
+            histograms = run.histograms() if state else None
+            self.trainer = Trainer(run.config, state, self.every, histograms, world)
             title = f"{run.config.method} on {run.config.problem.label}" if bar else run.folder.name
             self.display = Display(title, self.training.iterations, quiet=quiet, bar=bar)
             self.board = SummaryWriter(run.folder, purge_step=self.trainer.iteration + 1 if state else None)
@@ -76,8 +83,8 @@ class Session:
                 self._keep(progress)
             if self.done:
                 self._finish()
-            elif self.training.save and self.trainer.iteration % self.training.save == 0:
-                self.save()
+            elif progress and 0 < self.training.save <= self.trainer.iteration - self.saved:
+                self.save()  # beside a report, so that nothing waits for the next one
         except OSError as error:
             raise RunError(
                 f"{self.run.folder} cannot be written ({error.strerror or error}); {self._kept}"
@@ -133,17 +140,21 @@ def train_run(config: Config, folder: Path, *, quiet: bool = False) -> Run:
     return train_sessions([Run.create(folder, config)], quiet=quiet)[0]
 
 
-def resume_run(
-    folder: Path, asked: Mapping[str, Mapping[str, Any]] | None = None, *, quiet: bool = False
-) -> Run:
-    """Go on with a run that was stopped. Settings that were `asked` for must be those it has."""
+def asked_to_resume(folder: Path, asked: Mapping[str, Mapping[str, Any]]) -> Run:
+    """The run that is to go on. Settings that were `asked` for must be those it has."""
     run = Run.open(folder)
     tables = run.config.to_dict()
-    for table, values in (asked or {}).items():
+    for table, values in asked.items():
         tables[table].update(values)
     found = differences(run.config, Config.from_dict(tables))
     if found:
         raise UsageError(f"--resume: {folder} was begun with other settings: {found}")
+    return run
+
+
+def resume_run(folder: Path, *, quiet: bool = False) -> Run:
+    """Go on with a run that was stopped; one that is finished is left as it is."""
+    run = Run.open(folder)
     return run if run.finished else train_sessions([run], quiet=quiet)[0]
 
 
@@ -157,7 +168,7 @@ def train_or_open(config: Config, folder: Path, *, quiet: bool = False) -> Run:
     return run if run.finished else train_sessions([run], quiet=quiet)[0]
 
 
-def train_sessions(runs: Iterable[Run], *, quiet: bool = False) -> list[Run]:
+def train_sessions(runs: Iterable[Run], *, quiet: bool = False, world: World = ALONE) -> list[Run]:
     """Train these runs to their end, side by side on one GPU if they are several.
 
     On SIGTERM or Ctrl-C they finish the step, save, and `Stopped` is raised.
@@ -167,7 +178,8 @@ def train_sessions(runs: Iterable[Run], *, quiet: bool = False) -> list[Run]:
     """
     runs = list(runs)
     with StopRequest() as stop, ExitStack() as stack:
-        sessions = [stack.enter_context(Session(run, quiet=quiet, bar=len(runs) == 1)) for run in runs]
+        options: dict[str, Any] = {"quiet": quiet, "bar": len(runs) == 1, "world": world}
+        sessions = [stack.enter_context(Session(run, **options)) for run in runs]
         streams = [_stream(session.training, alone=len(runs) == 1) for session in sessions]
         while not all(session.done for session in sessions):
             for session, stream in zip(sessions, streams, strict=True):

@@ -1,4 +1,4 @@
-"""One meta-iteration: gather tasks, adapt, meta-gradient, clip, optimiser."""
+"""One meta-iteration: gather tasks, adapt, meta-gradient, sum over processes, clip, optimiser."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from torch import Tensor
 from pathaware.learner import MetaLearner
 from pathaware.outer import Outer
 from pathaware.tasks.episodes import TaskSource
+from pathaware.training.distribution import ALONE, World
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Losses of the tasks `[T]`, norm of the meta-gradient before clipping, and 1 if it was unusable."""
+    """Losses of this process's tasks `[T]`, norm of the whole meta-gradient before clipping, and 1 if it was
+    unusable."""
 
     losses: Tensor
     norm: Tensor
@@ -35,10 +37,12 @@ class MetaStep:
         rate: float,
         clip: float = 0.0,
         chunk: int = 0,
+        world: World = ALONE,
     ) -> None:
         self.learner = learner
         self.outer = outer
         self.source = source
+        self.world = world
         self.clip = clip or math.inf
         self.chunk = chunk or None
         self.parameters: list[Tensor] = list(learner.parameters())
@@ -53,16 +57,17 @@ class MetaStep:
         return self.run(plan)
 
     def run(self, plan: Any) -> Outcome:
-        episodes = self.source.gather(plan)
+        episodes = self.source.gather(self.world.share(plan))
         self.optimizer.zero_grad()
+        # Weighted by the number of all tasks, so that the sum over processes is the mean over tasks.
         parts = [
-            self.outer.backward(self.learner, chunk, 1 / len(episodes))
-            for chunk in episodes.chunks(self.chunk)
+            self.outer.backward(self.learner, chunk, 1 / len(plan)) for chunk in episodes.chunks(self.chunk)
         ]
+        self.world.sum_gradients(self.parameters)
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.clip)
         # One meta-gradient that is not finite would poison θ₀ for good. The fused optimiser leaves the
         # step out by itself where this flag is up, so no synchronisation is needed to decide.
         skipped = (~norm.isfinite()).float()
         self.optimizer.found_inf = skipped
         self.optimizer.step()
-        return Outcome(torch.cat(parts), norm.detach(), skipped)
+        return Outcome(torch.cat(parts) if parts else norm.new_empty(0), norm.detach(), skipped)

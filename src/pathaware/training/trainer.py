@@ -19,6 +19,7 @@ from pathaware.outer.compiled import CompiledUnrolled, has_compiler
 from pathaware.seeding import generator
 from pathaware.tasks.episodes import TaskSource
 from pathaware.training.config import Config, Training
+from pathaware.training.distribution import ALONE, World
 from pathaware.training.evaluation import evaluate
 from pathaware.training.graphed import Graphed
 from pathaware.training.histograms import Histograms
@@ -80,7 +81,8 @@ class Trainer:
     ...     progress = trainer.advance()
 
     What an iteration does depends on the configuration, the state and its number, and on nothing else:
-    a run that was stopped and restored goes on as if it had not been.
+    a run that was stopped and restored goes on as if it had not been. The processes of a `world` share the
+    tasks out and go on from the writer's state; how many they are changes roundings only.
     """
 
     def __init__(
@@ -89,19 +91,23 @@ class Trainer:
         state: State | None = None,
         every: int = 100,
         histograms: Histograms | None = None,
+        world: World = ALONE,
     ) -> None:
-        self.config, self.every = config, every
+        self.config, self.every, self.world = config, every, world
         training = config.training
         training.apply()
         self.learner = build(config)
+        state = world.from_writer(lambda: state)
         self.source = config.problem.tasks("train", training.torch_device, training.torch_dtype)
         if state is None and training.pretrain:
             start_pretrained(self.learner.model, config)
-        self.meta = meta_step(config, self.learner, self.source)
+        self.meta = meta_step(config, self.learner, self.source, world=world)
         self.iteration = 0
         if state is not None:
             self.iteration = state.iteration
             state.restore(self.learner, self.meta.optimizer)
+        # Each has computed its start itself, but not every GPU rounds alike, least of all in pretraining.
+        world.equalise(self.meta.parameters)
         self.step: Callable[[Any, float], Outcome] = in_graph(self.meta, training.graph)
         self.graphed = self.step if isinstance(self.step, Graphed) else None
         self.histograms = histograms
@@ -110,8 +116,8 @@ class Trainer:
             self.step = WatchedStep(
                 self.meta, self.histograms, training.histograms, run=self.step, iteration=self.iteration
             )
-        self.window = _Window(state.seconds if state else 0.0)
-        if state is not None:
+        self.window = _Window(state.seconds if state else 0.0, world)
+        if state is not None and world.size == 1:  # what others had seen is not known
             self.window.wait_with(state.waiting, training.torch_device)
 
     @property
@@ -133,7 +139,7 @@ class Trainer:
                 f"the last {PATIENCE} meta-gradients were not finite: lower training.rate or method.rate"
                 ", or set training.clip=1 or training.guard=true; the last state and checkpoint are sound"
             )
-        validation = _validate(self.config, self.learner) if validate else None
+        validation = _validate(self.config, self.learner, self.world) if validate else None
         return self.window.close(self.iteration, rate, validation)
 
     def _step(self, plan: Any, rate: float) -> Outcome:
@@ -183,14 +189,26 @@ def train(
 
 
 def meta_step(
-    config: Config, learner: MetaLearner, source: TaskSource, outer: Outer | None = None
+    config: Config,
+    learner: MetaLearner,
+    source: TaskSource,
+    outer: Outer | None = None,
+    world: World = ALONE,
 ) -> MetaStep:
     """A meta-iteration as a run does it, compiled where it pays."""
     training = config.training
     estimator = outer or method(config.method).outer()
     if isinstance(estimator, Unrolled) and compiles(training, learner):
         estimator = CompiledUnrolled(estimator.order)
-    return MetaStep(learner, estimator, source, rate=training.rate, clip=training.clip, chunk=training.chunk)
+    return MetaStep(
+        learner,
+        estimator,
+        source,
+        rate=training.rate,
+        clip=training.clip,
+        chunk=training.chunk,
+        world=world,
+    )
 
 
 def in_graph(step: MetaStep, wanted: bool = True) -> MetaStep | Graphed[Outcome]:
@@ -220,15 +238,17 @@ def _out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-def _validate(config: Config, learner: MetaLearner) -> float:
-    result = evaluate(learner, config.problem, split="val", tasks=config.training.validation_tasks)
+def _validate(config: Config, learner: MetaLearner, world: World) -> float:
+    tasks = config.training.validation_tasks
+    result = evaluate(learner, config.problem, split="val", tasks=tasks, world=world)
     return result.values[:, -1].double().mean().item()
 
 
 class _Window:
     """Averages over the iterations since the last report, summed where the tensors are."""
 
-    def __init__(self, seconds: float = 0.0) -> None:
+    def __init__(self, seconds: float = 0.0, world: World = ALONE) -> None:
+        self.world = world
         self.started = time.perf_counter() - seconds
         self.outcomes: list[Outcome] = []
         self.earlier = 0  # of the reports before, as `unusable` counts
@@ -260,10 +280,11 @@ class _Window:
         self.outcomes.append(Outcome(outcome.losses.clone(), outcome.norm.clone(), outcome.skipped.clone()))
 
     def close(self, iteration: int, rate: float, validation: float | None) -> Progress:
-        losses = torch.stack([o.losses for o in self.outcomes])
-        norms = torch.stack([o.norm for o in self.outcomes])
-        sound = torch.stack([o.skipped for o in self.outcomes]) == 0
         self.earlier = self.unusable()
+        losses = self.world.gather([torch.stack([o.losses for o in self.outcomes], dim=1)]).T
+        norms = torch.stack([o.norm for o in self.outcomes]).to(losses.device)
+        sound = (torch.stack([o.skipped for o in self.outcomes]) == 0).to(losses.device)
+        on_gpu = self.outcomes[0].norm.is_cuda
         self.outcomes.clear()
         usable = bool(sound.any())
         return Progress(
@@ -275,5 +296,5 @@ class _Window:
             rate=rate,
             seconds=self.seconds,
             validation=validation,
-            memory_mb=torch.cuda.max_memory_allocated() / 1e6 if losses.is_cuda else None,
+            memory_mb=torch.cuda.max_memory_allocated() / 1e6 if on_gpu else None,
         )

@@ -62,10 +62,10 @@ class WatchedStep:
 
     def inner_gradients(self, plan: Any) -> list[Tensor]:
         """Of each step on the support sets, all tasks of the plan: n tensors `[T, …]`."""
-        learner, device = self.step.learner, self.parameter.device
+        learner, world, device = self.step.learner, self.step.world, self.parameter.device
         parts: list[list[Tensor]] = []
         with torch.random.fork_rng([device] if device.type == "cuda" else []):  # dropout draws numbers
-            for tasks in self.step.source.gather(plan).chunks(self.step.chunk):
+            for tasks in self.step.source.gather(world.share(plan)).chunks(self.step.chunk):
                 x, y, seen = tasks.support_x, tasks.support_y, list[Tensor]()
 
                 def gradient(
@@ -77,7 +77,7 @@ class WatchedStep:
 
                 learner.unroll(gradient, len(tasks), learner.rule.steps, "none")
                 parts.append(seen)
-        return [torch.cat(step) for step in zip(*parts, strict=True)]
+        return [world.gather([seen[j] for seen in parts]) for j in range(learner.rule.steps)]
 
     def meta_gradient(self, outcome: Outcome) -> Tensor:
         """As it was before `clip_grad_norm_` took it times clip / (norm + 1e-6), if that is below 1."""

@@ -1,0 +1,160 @@
+"""What does it cost to sum meta-gradients over many GPUs?
+
+    python benchmarks/communication.py                                        # the model, as tables
+    torchrun --nproc-per-node 2 benchmarks/communication.py --json FILE       # measured, on CPUs
+
+The model is arithmetic on assumptions, which are its first lines; only the time of a meta-iteration is
+measured (`results/bench-scaling-h200.json`: PAMELA, Conv-4, 84×84, 5-way 5-shot).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pathaware.datasets.images import ImageFormat
+from pathaware.datasets.packing import in_memory
+from pathaware.report.environment import environment
+from pathaware.report.tables.markdown import markdown
+from pathaware.report.tables.model import Table
+from pathaware.seeding import generator
+from pathaware.tasks.images import ImageEpisodes
+from pathaware.tasks.views import Augmentation
+from pathaware.training.config import Training
+from pathaware.training.distribution import World, joined
+
+# Assumptions, none of them measured here.
+PER_NODE = 8
+NVLINK_BANDWIDTH, NVLINK_LATENCY = 450e9, 2e-6
+"""Bytes a second in one direction (NVLink 4), and seconds for a hop including its kernel's part."""
+NETWORK_BANDWIDTH, NETWORK_LATENCY = 50e9, 5e-6
+"""InfiniBand at 400 Gb/s, one adapter a GPU."""
+
+PARAMETERS = {"PAMELA": 162_408, "MAML": 121_093}
+"""θ₀ and Φ of a Conv-4 for 84×84 images and five classes, float32."""
+GPUS = (2, 8, 64, 512, 1024, 2048, 4096)
+MEASURED = Path(__file__).parent.parent / "results" / "bench-scaling-h200.json"
+
+
+def ring(gpus: int, size: float) -> float:
+    """Seconds of a ring all-reduce: 2 (p − 1) steps, each moves a p-th of the message over one link."""
+    if gpus == 1:
+        return 0.0
+    latency, bandwidth = _slowest(gpus)
+    return 2 * (gpus - 1) * (latency + size / gpus / bandwidth)
+
+
+def tree(gpus: int, size: float) -> float:
+    """Seconds of a reduction up a tree and a broadcast down, pipelined: latency grows with log₂ p only."""
+    if gpus == 1:
+        return 0.0
+    inside, nodes = min(gpus, PER_NODE), math.ceil(gpus / PER_NODE)
+    hops = math.log2(inside) * NVLINK_LATENCY + math.log2(nodes) * NETWORK_LATENCY
+    return 2 * (hops + size / _slowest(gpus)[1])
+
+
+def _slowest(gpus: int) -> tuple[float, float]:
+    """Latency and bandwidth of the link that all others wait for."""
+    if gpus <= PER_NODE:
+        return NVLINK_LATENCY, NVLINK_BANDWIDTH
+    return NETWORK_LATENCY, NETWORK_BANDWIDTH
+
+
+def meta_iterations() -> dict[int, float]:
+    """Seconds of a meta-iteration on one H200 by its number of tasks, as measured."""
+    points = json.loads(MEASURED.read_text(encoding="utf-8"))["series"]["tasks"]["points"]
+    return {point["value"]: point["ms"] / 1e3 for point in points}
+
+
+def weak(tasks: int = 4) -> Table:
+    """As many tasks for each GPU, however many there are."""
+    size, compute = 4.0 * PARAMETERS["PAMELA"], meta_iterations()[tasks]
+    header = ["GPUs", "tasks", "ring, ms", "tree, ms", "efficiency, ring", "efficiency, tree"]
+    rows = []
+    for gpus in GPUS:
+        costs = [ring(gpus, size), tree(gpus, size)]
+        shares = [f"{compute / (compute + cost):.1%}" for cost in costs]
+        rows.append([f"{gpus:,}", f"{gpus * tasks:,}", *(f"{1e3 * cost:.3f}" for cost in costs), *shares])
+    return Table.of("", header, rows)
+
+
+def strong(tasks: int = 64) -> Table:
+    """One meta-batch, shared by ever more GPUs until each has one task."""
+    size, compute = 4.0 * PARAMETERS["PAMELA"], meta_iterations()
+    header = ["GPUs", "tasks of each", "computing, ms", "ring, ms", "tree, ms", "faster than one, by tree"]
+    rows = []
+    for gpus in (2**i for i in range(int(math.log2(tasks)) + 1)):
+        own, costs = compute[tasks // gpus], [ring(gpus, size), tree(gpus, size)]
+        times = [f"{1e3 * own:.2f}", *(f"{1e3 * cost:.3f}" for cost in costs)]
+        rows.append([str(gpus), str(tasks // gpus), *times, f"{compute[tasks] / (own + costs[1]):.1f}"])
+    return Table.of("", header, rows)
+
+
+def measured(world: World, repeats: int) -> dict[str, list[float]]:
+    """Milliseconds of the sum of one meta-gradient, by method; this process waits for the others."""
+    found = {}
+    for method, count in PARAMETERS.items():
+        parameter = torch.zeros(count, requires_grad=True)
+        parameter.grad = torch.ones(count)
+        times = []
+        for _ in range(repeats + 5):
+            started = time.perf_counter()
+            world.sum_gradients([parameter])
+            times.append(time.perf_counter() - started)
+        found[method] = _quartiles(times[5:])
+    return found
+
+
+def _quartiles(seconds: list[float]) -> list[float]:
+    return [1e3 * value for value in statistics.quantiles(seconds, n=4)]
+
+
+def drawing(repeats: int = 15) -> dict[int, list[float]]:
+    """Milliseconds on one core to draw all tasks of a meta-batch, which every process does."""
+    blank = np.zeros((600, 3, 4, 4), np.uint8)  # what is drawn does not depend on the size of images
+    store = in_memory("blank", [(f"c{i}", "train", blank) for i in range(64)], ImageFormat(4, 3), "")
+    source = ImageEpisodes(store, "train", 5, 5, 15, Augmentation(crop=True))
+    found = {}
+    for tasks in (4, 64, 256, 1024, 4096):
+        times = []
+        for i in range(repeats):
+            started = time.perf_counter()
+            source.draw(tasks, generator(0, "train", i))
+            times.append(time.perf_counter() - started)
+        found[tasks] = _quartiles(times)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=200)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    training = Training(device="cpu", threads=1)
+    training.apply()
+    with joined(training) as world:
+        times = measured(world, options.repeats) if world.size > 1 else None
+    if times is None:
+        print(f"Weak scaling\n\n{markdown(weak())}\n\nStrong scaling\n\n{markdown(strong())}")
+    elif world.is_writer:
+        result = {
+            "what": "sum of a meta-gradient over processes of one machine, gloo, float32; drawing of tasks",
+            "processes": world.size,
+            "sum_quartiles_ms": times,
+            "drawing_quartiles_ms": drawing(),
+            "environment": environment(),
+        }
+        print(json.dumps(result, indent=1))
+        if options.json:
+            options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
