@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from pathaware.cli import bench, data, demo, evaluate, methods, plot, report, reproduce, train
+from pathaware.cli import bench, data, demo, evaluate, methods, plot, report, reproduce, sweep, train
 from pathaware.errors import UsageError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app.add_typer(data.app, name="data")
 app.command("evaluate")(evaluate.evaluate)
 app.command("plot")(plot.plot)
 app.command("reproduce")(reproduce.reproduce)
+app.command("sweep")(sweep.sweep)
 app.command("report")(report.report)
 app.command("methods")(methods.methods)
 app.command("demo")(demo.demo)

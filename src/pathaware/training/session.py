@@ -68,15 +68,22 @@ class Session:
             if value is not None and (self.best is None or self.better(value, self.best) == value):
                 self.best = value
                 self.run.save(self.trainer.learner)
-        due = self.training.save and self.trainer.iteration % self.training.save == 0
-        if self.trainer.histograms and (due or self.done):
-            self.trainer.histograms.save(self.run.folder / HISTOGRAMS)
         if self.done:
+            self._keep_histograms()
             if self.best is None:
                 self.run.save(self.trainer.learner)
             self.run.forget_state()
-        elif due:
-            self.run.save_state(self.trainer.state())
+        elif self.training.save and self.trainer.iteration % self.training.save == 0:
+            self.keep()
+
+    def keep(self) -> None:
+        """Save where the run is, so that it can go on from here."""
+        self._keep_histograms()
+        self.run.save_state(self.trainer.state())
+
+    def _keep_histograms(self) -> None:
+        if self.trainer.histograms:
+            self.trainer.histograms.save(self.run.folder / HISTOGRAMS)
 
 
 def check(config: Config) -> None:
@@ -96,12 +103,19 @@ def train_run(config: Config, folder: Path, *, quiet: bool = False) -> Run:
 
 def train_or_open(config: Config, folder: Path, *, quiet: bool = False) -> Run:
     """The run of this configuration in `folder`: opened if it is complete, continued if it was stopped."""
+    run = open_or_create(config, folder)
+    return run if run.finished else train_sessions([run], quiet=quiet)[0]
+
+
+def open_or_create(config: Config, folder: Path) -> Run:
+    """The run of this configuration in `folder`, new or as it was left."""
     if not (folder / CONFIG).exists():
-        return train_run(config, folder, quiet=quiet)
+        check(config)
+        return Run.create(folder, config)
     run = Run.open(folder)
     if run.config != config:
         Run.create(folder, config)  # which says that the folder holds another run
-    return run if run.finished else train_sessions([run], quiet=quiet)[0]
+    return run
 
 
 def train_sessions(runs: Iterable[Run], *, quiet: bool = False) -> list[Run]:
