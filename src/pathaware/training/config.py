@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_type_hints
@@ -14,8 +13,9 @@ import torch
 from pathaware.errors import UsageError
 from pathaware.execution import ExecutionName
 from pathaware.methods import method
-from pathaware.settings import at_least, fit
+from pathaware.settings import at_least, fit, told
 from pathaware.training.problems import PROBLEMS, Problem
+from pathaware.training.toml import read_toml
 
 _THREADS = torch.get_num_threads()  # PyTorch's own choice, before any run changed it
 _PRECISIONS = {"fp32": "highest", "tf32": "high", "bf16": "medium"}  # in PyTorch's own words
@@ -131,17 +131,20 @@ class Config:
         for table in tables:
             if table not in expected:
                 raise UsageError(f"[{table}]: no such table; a configuration has {', '.join(expected)}")
+        for table, values in tables.items():
+            if not isinstance(values, Mapping):
+                raise UsageError(f"{table}: {told(values)} is not allowed; a table [{table}]")
         for table in ("problem", "method"):
             if "name" not in tables.get(table, {}):
                 raise UsageError(f"[{table}]: it must say its name")
         problem, rule = dict(tables["problem"]), dict(tables["method"])
-        kind = problem.pop("name")
+        kind = fit("problem", problem.pop("name"), str)
         if kind not in PROBLEMS:
             raise UsageError(f"problem: {kind!r} is none of {', '.join(PROBLEMS)}")
         training = {**PROBLEMS[kind].training, **tables.get("training", {})}
         return cls(
             _build("problem", PROBLEMS[kind], problem),
-            rule.pop("name"),
+            fit("method", rule.pop("name"), str),
             rule,
             _build("training", Training, training),
         )
@@ -156,10 +159,7 @@ class Config:
 
     @classmethod
     def from_toml(cls, text: str) -> Config:
-        tables = tomllib.loads(text)
-        return cls.from_dict(
-            {t: {k: None if v == "none" else v for k, v in values.items()} for t, values in tables.items()}
-        )
+        return cls.from_dict(read_toml(text))
 
 
 def setting_type(kind: Any, name: str) -> Any:

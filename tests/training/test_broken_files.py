@@ -1,0 +1,64 @@
+"""Files and values that once ended in a traceback; found by `tests/fuzz`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pathaware import UsageError
+from pathaware.presets import load_preset
+from pathaware.settings import fit
+from pathaware.training.config import Config
+from pathaware.training.run import Run
+
+HEX = "0x" + "f" * 5000
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"), [(10**400, float), (10**30, int), (-(2**63) - 1, int), (int(HEX, 16), int)]
+)
+def test_a_number_that_no_machine_counts_to_is_refused(value, hint):
+    with pytest.raises(UsageError, match=r"seed: .{1,110} is not allowed"):
+        fit("seed", value, hint)
+
+
+@pytest.mark.parametrize("tables", ["problem = 3", "[[problem]]", "problem = 'name'"])
+def test_a_table_that_is_none_is_refused(tables):
+    with pytest.raises(UsageError, match=r"problem: .* a table \[problem\]"):
+        Config.from_toml(tables)
+
+
+@pytest.mark.parametrize("table", ["problem", "method"])
+def test_a_name_that_is_a_list_is_refused(table):
+    tables = {"problem": {"name": "sine"}, "method": {"name": "maml"}, table: {"name": ["sine"]}}
+    with pytest.raises(UsageError, match=rf"{table}: \['sine'\] is not allowed; a text"):
+        Config.from_dict(tables)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"a = " + b"[" * 5000, b"a = ", b"a = " + b"9" * 5000])
+def test_a_runs_configuration_that_is_no_toml_is_refused(tmp_path, content):
+    (tmp_path / "config.toml").write_bytes(content)
+    with pytest.raises(UsageError, match=r"RUN: .*config.toml"):
+        Run.open(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 300])
+def test_a_path_that_cannot_be_one_is_no_run_folder(name):
+    with pytest.raises(UsageError, match="is no run folder"):
+        Run.open(Path(name))
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\0b.toml", "x" * 300])
+def test_a_name_that_cannot_be_a_files_is_no_preset(name):
+    with pytest.raises(UsageError, match="preset: .* nor a file"):
+        load_preset(name)
+
+
+def test_the_configuration_of_a_run_is_a_preset_too(tmp_path):
+    """It says "none" for a setting that is off, which presets took for a word."""
+    tables = {"problem": {"name": "sine"}, "method": {"name": "pamela", "skip": None}}
+    config = Config.from_dict(tables)
+    path = tmp_path / "config.toml"
+    path.write_text(config.to_toml(), encoding="utf-8")
+    assert Config.from_dict(load_preset(str(path))) == config
