@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pathaware.errors import UsageError
+from pathaware.settings import told
 
 TABLES = ("problem", "method", "training")
 
@@ -24,7 +25,7 @@ class Range:
     @classmethod
     def read(cls, name: str, given: Mapping[str, Any]) -> Range:
         wrong = UsageError(
-            f"{name}: {dict(given)} is not allowed; a range is {{ low = …, high = …, log = true or false }}"
+            f"{name}: {told(dict(given))} is not allowed; a range is {{ low = …, high = …, log = true }}"
         )
         if not {"low", "high"} <= set(given) <= {"low", "high", "log"}:
             raise wrong
@@ -55,7 +56,7 @@ def read_axes(table: Mapping[str, Any]) -> dict[str, list[Any] | Range]:
         elif isinstance(given, list) and given:
             axes[name] = _different(name, given)
         else:
-            raise UsageError(f"[sweep] {name}: {given!r} is not allowed; a list of values")
+            raise UsageError(f"[sweep] {name}: {told(given)} is not allowed; a list of values")
     if not axes:
         raise UsageError("[sweep]: it must list at least one setting, such as training.seed = [0, 1, 2]")
     return axes
@@ -78,7 +79,7 @@ def _different(name: str, values: list[Any]) -> list[Any]:
     """A value that is there twice would be two runs in one folder. True is not 1."""
     for i, value in enumerate(values):
         if any(type(value) is type(other) and value == other for other in values[:i]):
-            raise UsageError(f"[sweep] {name}: {value!r} is given twice")
+            raise UsageError(f"[sweep] {name}: {told(value)} is given twice")
     return values
 
 

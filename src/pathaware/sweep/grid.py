@@ -28,7 +28,8 @@ def run_grid(
                 crew.start(waiting.popleft())
             for ended in crew.ended():
                 done += 1
-                failed[ended.point.name] = ended.reason
+                if ended.reason:
+                    failed[ended.point.name] = f"failed: {ended.reason}"
                 told(f"{done} of {len(points)}: {ended.point.name}: {ended.reason or 'done'}")
             time.sleep(PAUSE)
     return [Outcome(point, folder.result(point), failed.get(point.name, "")) for point in points]

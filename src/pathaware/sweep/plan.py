@@ -12,7 +12,7 @@ from typing import Any
 
 from pathaware.errors import UsageError
 from pathaware.presets import load_preset
-from pathaware.settings import at_least, fit
+from pathaware.settings import at_least, fit, told
 from pathaware.sweep.axes import TABLES, Range, read_axes
 from pathaware.sweep.point import SEED, Point, folder_name
 from pathaware.training.config import Config
@@ -51,15 +51,13 @@ class Plan:
                     f"[{name}]: no such table; a sweep has preset, {', '.join(TABLES)} and sweep"
                 )
             if name != "preset" and not isinstance(table, dict):
-                raise UsageError(f"{name}: {table!r} is not allowed; a table [{name}]")
+                raise UsageError(f"{name}: {told(table)} is not allowed; a table [{name}]")
         base = load_preset(fit("preset", tables["preset"], str)) if "preset" in tables else {}
-        merged = {name: {**base.get(name, {}), **tables.get(name, {})} for name in {**base, **tables}}
+        merged = {name: {**base.get(name, {}), **tables.get(name, {})} for name in TABLES}
         varied = dict(tables.get("sweep", {}))
-        merged.pop("preset", None)
-        merged.pop("sweep", None)
         search, trials = varied.pop("search", None), varied.pop("trials", None)
         if search not in (None, "optuna"):
-            raise UsageError(f"[sweep] search: {search!r} is not allowed; optuna, or leave it out")
+            raise UsageError(f"[sweep] search: {told(search)} is not allowed; optuna, or leave it out")
         if (search is None) != (trials is None):
             raise UsageError("[sweep]: search and trials go together")
         if trials is not None:

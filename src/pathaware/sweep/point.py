@@ -29,6 +29,12 @@ def shown(value: Any) -> str:
     return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
+def brief(value: Any) -> str:
+    """The same for a table: of a number that a search drew, nobody reads the last digits."""
+    text = shown(value)
+    return f"{value:.4g}" if isinstance(value, float) and len(text) > 10 else text
+
+
 def short(names: list[str]) -> dict[str, str]:
     """What settings are called where there is little room: their last word, unless two of them share it."""
     words = {name: "method" if name == "method.name" else name.partition(".")[2] for name in names}

@@ -43,9 +43,11 @@ class Search:
             study_name="sweep",
             storage=f"sqlite:///{(folder.path / STUDY).absolute()}",
             direction="minimize" if self.metric == "mse" else "maximize",
-            sampler=self.optuna.samplers.TPESampler(seed=example.training.seed),
             load_if_exists=True,
         )
+        # A search that goes on must not draw again what it drew before it was stopped.
+        seed = (example.training.seed + len(self.study.trials)) % 2**32
+        self.study.sampler = self.optuna.samplers.TPESampler(seed=seed)
         text = json.dumps({"base": plan.base, "axes": plan.axes}, default=repr, sort_keys=True)
         if self.study.user_attrs.setdefault(PLAN, text) != text:
             raise UsageError(f"--out: {folder.path} holds a search of other settings; name a new folder")
@@ -131,7 +133,7 @@ class Search:
             self._fail(trial, reason or "diverged: its result is not a finite number")
 
     def _fail(self, trial: Any, reason: str) -> None:
-        trial.set_user_attr("reason", reason)
+        trial.set_user_attr("reason", f"failed: {reason}")
         self.study.tell(trial.number, state=self.optuna.trial.TrialState.FAIL)
         self.told(f"trial{trial.number:04}: {reason}")
 

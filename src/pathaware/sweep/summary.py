@@ -11,7 +11,7 @@ from pathaware.reproduce.render import mean, span
 from pathaware.reproduce.render import shown as with_interval
 from pathaware.reproduce.results import Result
 from pathaware.sweep.folder import Folder
-from pathaware.sweep.point import SEED, Point, short, shown
+from pathaware.sweep.point import SEED, Point, brief, short, shown
 
 _SPLITS = {"train": "training", "val": "validation", "test": "test"}
 
@@ -34,14 +34,15 @@ def summary(title: str, outcomes: Sequence[Outcome], folder: Folder) -> Table:
     names = [name for name in outcomes[0].point.settings if name != SEED]
     seeds = SEED in outcomes[0].point.settings
     groups: dict[tuple[str, ...], list[Outcome]] = {}
-    for outcome in outcomes:
-        groups.setdefault(tuple(shown(outcome.point.settings[n]) for n in names), []).append(outcome)
-    values = {key: _value(group, metric) for key, group in groups.items()}
-    sound = [value for value in values.values() if value is not None]
+    for outcome in outcomes:  # a search may come to the same settings twice, and says so
+        same = tuple(shown(outcome.point.settings[n]) for n in names) if seeds else (outcome.point.name,)
+        groups.setdefault(same, []).append(outcome)
+    values = [_value(group, metric) for group in groups.values()]
+    sound = [value for value in values if value is not None]
     best = (min if metric == "mse" else max)(sound) if len(sound) > 1 else None
     rows = [
-        Row(_cells(key, group, metric, seeds), emphasis=best is not None and values[key] == best)
-        for key, group in groups.items()
+        Row(_cells(names, group, metric, seeds), emphasis=best is not None and value == best)
+        for group, value in zip(groups.values(), values, strict=True)
     ]
     words = short(list(outcomes[0].point.settings))
     header = [*(words[n] for n in names), "MSE" if metric == "mse" else "accuracy, %"]
@@ -55,7 +56,8 @@ def _value(group: Sequence[Outcome], metric: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _cells(key: tuple[str, ...], group: Sequence[Outcome], metric: str, seeds: bool) -> tuple[str, ...]:
+def _cells(names: list[str], group: Sequence[Outcome], metric: str, seeds: bool) -> tuple[str, ...]:
+    key = [brief(group[0].point.settings[name]) for name in names]
     sound = [o.result for o in group if o.result and math.isfinite(o.result.value(metric)[0])]
     lost = [(o, _lost(o)) for o in group if o.result not in sound]
     reached: str = Remark(lost[0][1]) if not sound else with_interval(*mean(sound, metric), metric)
@@ -70,7 +72,7 @@ def _cells(key: tuple[str, ...], group: Sequence[Outcome], metric: str, seeds: b
 def _lost(outcome: Outcome) -> str:
     if outcome.result is not None:
         return "diverged: its result is not a finite number"
-    return f"failed: {outcome.reason}" if outcome.reason else "not trained to the end"
+    return outcome.reason or "not trained to the end"
 
 
 def _seed(outcome: Outcome) -> int:
