@@ -16,7 +16,9 @@ HEX = "0x" + "f" * 5000
 
 
 @pytest.mark.parametrize(
-    ("value", "hint"), [(10**400, float), (10**30, int), (-(2**63) - 1, int), (int(HEX, 16), int)]
+    ("value", "hint"),
+    [(10**400, float), (10**30, int), (-(2**63) - 1, int), (int(HEX, 16), int)],
+    ids=["float", "int", "below", "hexadecimal"],  # the last is one that Python does not write
 )
 def test_a_number_that_no_machine_counts_to_is_refused(value, hint):
     with pytest.raises(UsageError, match=r"seed: .{1,110} is not allowed"):
@@ -51,7 +53,7 @@ def test_a_path_that_cannot_be_one_is_no_run_folder(name):
 
 @pytest.mark.parametrize("name", ["a\0b", "a\0b.toml", "x" * 300])
 def test_a_name_that_cannot_be_a_files_is_no_preset(name):
-    with pytest.raises(UsageError, match="preset: .* nor a file"):
+    with pytest.raises(UsageError, match=r"preset: .* nor a file"):
         load_preset(name)
 
 
