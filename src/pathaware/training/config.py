@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_type_hints
@@ -76,13 +77,14 @@ class Training:
     def torch_device(self) -> torch.device:
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        try:
-            device = torch.device(self.device)
-        except RuntimeError:
-            raise UsageError(f"device: {self.device!r} is none of auto, cpu, cuda, cuda:N") from None
-        if device.type == "cuda" and not torch.cuda.is_available():
+        # PyTorch knows more devices, among them some that compute nothing.
+        found = re.fullmatch(r"cpu|cuda(?::([0-9]{1,3}))?", self.device)
+        if not found:
+            raise UsageError(f"device: {told(self.device)} is none of auto, cpu, cuda, cuda:N")
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if self.device != "cpu" and int(found[1] or 0) >= count:
             raise UsageError(f"device: {self.device} is not there; use auto or cpu")
-        return device
+        return torch.device(self.device)
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -192,5 +194,5 @@ def parse_value(text: str) -> Any:
         return None
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter of brackets within brackets
         return text
