@@ -8,8 +8,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pathaware.errors import UsageError
 
-LARGEST = 2**63 - 1
-"""Of whole numbers: as PyTorch counts."""
+LARGEST = 2**62 - 1
+"""Of whole numbers: PyTorch counts to twice as many, and some are added to each other."""
 
 
 def _kinds(hint: Any) -> list[Any]:

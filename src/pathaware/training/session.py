@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+from pathaware.errors import UsageError
+from pathaware.seeding import generator
 from pathaware.training.config import Config, Training
 from pathaware.training.display import Display
 from pathaware.training.run import CONFIG, HISTOGRAMS, Run
@@ -88,11 +90,19 @@ class Session:
 
 def check(config: Config) -> None:
     """Build network and tasks once, so that a bad setting is an error before a folder is made."""
-    learner, training = build(config), config.training
-    if training.histograms:
-        watched_tensor(learner)
-    for split in ("train", "val") if training.validate else ("train",):
-        config.problem.tasks(split, training.torch_device, training.torch_dtype)
+    training = config.training
+    try:
+        learner = build(config)
+        if training.histograms:
+            watched_tensor(learner)
+        for split in ("train", "val") if training.validate else ("train",):
+            source = config.problem.tasks(split, training.torch_device, training.torch_dtype)
+            count = training.tasks if split == "train" else 1
+            source.draw(count, generator(training.seed, "check"))
+    except (MemoryError, OverflowError, RuntimeError) as error:
+        # What PyTorch cannot allocate or count, it says in many ways.
+        reason = str(error).strip().split("\n")[0]
+        raise UsageError(f"these settings cannot be computed here ({reason})") from None
 
 
 def train_run(config: Config, folder: Path, *, quiet: bool = False) -> Run:
