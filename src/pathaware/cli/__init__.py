@@ -27,6 +27,9 @@ app.command("methods")(methods.methods)
 app.command("demo")(demo.demo)
 app.command("bench")(bench.bench)
 
+LONGEST = 2000
+"""Characters of an error: the longest of our own list all presets."""
+
 # Typer carries its own copy of click or imports it, depending on its version; either way this is the
 # class of errors in how a command was called.
 _CallError: Any = typer.BadParameter.__bases__[0]
@@ -49,5 +52,12 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def fail(message: str) -> None:
-    print("error: " + " ".join(message.split()), file=sys.stderr)
+    print("error: " + one_line(message), file=sys.stderr)
     sys.exit(2)
+
+
+def one_line(message: str) -> str:
+    """Also of what a caller put into it: control characters are shown, not sent, and it ends somewhere."""
+    shown = (c if c.isprintable() else repr(c)[1:-1] for c in " ".join(message.split()))
+    line = "".join(shown)
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]}…"
