@@ -6,11 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from pathaware import UsageError
+from pathaware import Pamela, UsageError
+from pathaware.cli import one_line
+from pathaware.models import mlp
+from pathaware.models.by_name import build_model
 from pathaware.presets import load_preset
+from pathaware.seeding import generator
 from pathaware.settings import fit
-from pathaware.training.config import Config
+from pathaware.training.config import Config, Training, parse_value
 from pathaware.training.run import Run
+from pathaware.training.session import train_run
 
 HEX = "0x" + "f" * 5000
 
@@ -55,6 +60,44 @@ def test_a_path_that_cannot_be_one_is_no_run_folder(name):
 def test_a_name_that_cannot_be_a_files_is_no_preset(name):
     with pytest.raises(UsageError, match=r"preset: .* nor a file"):
         load_preset(name)
+
+
+@pytest.mark.parametrize("device", ["meta", "mps", "cpu:1", "cuda:999", "cuda:99999999999", "cuda:٣"])
+def test_a_device_that_is_not_there_is_refused(device):
+    with pytest.raises(UsageError, match="device: "):
+        _ = Training(device=device).torch_device
+
+
+@pytest.mark.parametrize("shots", [10**12, 2**62 - 1])
+def test_tasks_that_fit_in_no_memory_are_refused_before_a_folder_is_made(tmp_path, shots):
+    config = Config.from_dict({"problem": {"name": "sine", "shots": shots}, "method": {"name": "maml"}})
+    with pytest.raises(UsageError, match="these settings cannot be computed here"):
+        train_run(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_steps_beyond_reason_are_refused():
+    with pytest.raises(UsageError, match="steps: 10000000000 is not allowed; at most 10000"):
+        Pamela(mlp(1, (4,), 1), 10**10, q="shared")
+
+
+def test_a_relative_module_is_no_model():
+    with pytest.raises(UsageError, match=r"model: \.\.x:y cannot be imported"):
+        build_model("..x:y", 5, 8, 3)
+
+
+def test_brackets_without_end_are_a_word():
+    assert parse_value("[" * 9000) == "[" * 9000
+
+
+def test_a_seed_below_zero_is_refused_wherever_it_is_used():
+    with pytest.raises(UsageError, match="seed: -1 is not allowed"):
+        generator(-1, "show")
+
+
+def test_an_error_is_one_line_of_printable_characters_that_ends():
+    assert one_line("a\nb\x00\x1b[31m \udcff") == "a b\\x00\\x1b[31m \\udcff"
+    assert len(one_line("x" * 10_000)) == 2001
 
 
 def test_the_configuration_of_a_run_is_a_preset_too(tmp_path):
