@@ -77,7 +77,11 @@ class Plan:
         for full, value in settings.items():
             table, _, key = full.partition(".")
             tables.setdefault(table, {})[key] = value
-        return Point(name or folder_name(settings), settings, Config.from_dict(tables))
+        name = name or folder_name(settings)
+        try:
+            return Point(name, settings, Config.from_dict(tables))
+        except UsageError as error:
+            raise UsageError(f"{name}: {error}") from None
 
     def grid(self) -> Iterator[Point]:
         """All combinations of the lists, and of the ends of ranges; the last setting varies fastest."""

@@ -103,6 +103,8 @@ class Search:
     def _follow(self, crew: Crew, point: Point) -> None:
         """Tell Optuna what a run says of itself, and the run if Optuna has seen enough."""
         trial = self.trials[point.name]
+        if "pruned" in trial.user_attrs:  # it was told, and is saving its state
+            return
         known = self.study.trials[trial.number].intermediate_values
         for iteration, value in self._validations(point):
             if iteration not in known and math.isfinite(value):
