@@ -7,6 +7,8 @@ import zlib
 import numpy as np
 import torch
 
+from pathaware.settings import at_least
+
 
 def generator(seed: int, *stream: str | int) -> torch.Generator:
     """A CPU generator for one named stream, such as `generator(0, "train", iteration)`.
@@ -14,6 +16,7 @@ def generator(seed: int, *stream: str | int) -> torch.Generator:
     A stream is a pure function of its name: iteration 1,000 draws the same tasks whether or not the
     999 before it ran in this process, which is what makes a resumed run repeat an unbroken one.
     """
+    at_least(0, seed=seed)
     words = [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in stream]
     state = np.random.SeedSequence([seed, *words]).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(state) & (2**63 - 1))

@@ -8,6 +8,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pathaware.errors import UsageError
 
+LARGEST = 2**62 - 1
+"""Of whole numbers: PyTorch counts to twice as many, and some are added to each other."""
+
 
 def _kinds(hint: Any) -> list[Any]:
     return list(get_args(hint)) if get_origin(hint) in (Union, UnionType) else [hint]
@@ -27,11 +30,30 @@ def fit(name: str, value: Any, hint: Any) -> Any:
         if get_origin(kind) is Literal and value in get_args(kind):
             return value
         if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-            if math.isfinite(value):
+            if _finite(value):
                 return float(value)
-        elif kind in (int, bool, str) and type(value) is kind:
+        elif kind is int and type(value) is int:
+            if abs(value) <= LARGEST:
+                return value
+        elif kind in (bool, str) and type(value) is kind:
             return value
-    raise UsageError(f"{name}: {value!r} is not allowed; {_describe(hint)}")
+    raise UsageError(f"{name}: {told(value)} is not allowed; {_describe(hint)}")
+
+
+def told(value: Any) -> str:
+    """A value as it was given, but not at any length; Python itself refuses to write very large numbers."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return "a number of thousands of digits"
+    return text if len(text) <= 100 else f"{text[:100]}…"
+
+
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def at_least(least: float, **settings: float) -> None:

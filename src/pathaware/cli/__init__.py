@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from pathaware.cli import bench, data, demo, evaluate, methods, plot, report, reproduce, train
+from pathaware.cli import bench, data, demo, evaluate, methods, plot, report, reproduce, sweep, train
 from pathaware.errors import RunError, Stopped, UsageError
 
 app = typer.Typer(
@@ -22,10 +22,14 @@ app.add_typer(data.app, name="data")
 app.command("evaluate")(evaluate.evaluate)
 app.command("plot")(plot.plot)
 app.command("reproduce")(reproduce.reproduce)
+app.command("sweep")(sweep.sweep)
 app.command("report")(report.report)
 app.command("methods")(methods.methods)
 app.command("demo")(demo.demo)
 app.command("bench")(bench.bench)
+
+LONGEST = 2000
+"""Characters of an error: the longest of our own list all presets."""
 
 # Typer carries its own copy of click or imports it, depending on its version; either way this is the
 # class of errors in how a command was called.
@@ -56,5 +60,12 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def fail(message: str, code: int = 2) -> None:
-    print("error: " + " ".join(message.split()), file=sys.stderr)
+    print("error: " + one_line(message), file=sys.stderr)
     sys.exit(code)
+
+
+def one_line(message: str) -> str:
+    """Also of what a caller put into it: control characters are shown, not sent, and it ends somewhere."""
+    shown = (c if c.isprintable() else repr(c)[1:-1] for c in " ".join(message.split()))
+    line = "".join(shown)
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]}…"

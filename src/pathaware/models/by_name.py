@@ -36,6 +36,6 @@ def _imported(name: str) -> Callable[..., nn.Module]:
         raise UsageError(f"model: {name!r} is none of {', '.join(MODELS)}, nor package.module:function")
     try:
         found: Callable[..., nn.Module] = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise UsageError(f"model: {name} cannot be imported ({error})") from None
     return found

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from pathaware.errors import UsageError
+from pathaware.training.toml import read_toml
 
 FOLDER = Path(__file__).parent
 
@@ -19,8 +19,12 @@ def load_preset(name: str) -> dict[str, dict[str, Any]]:
     """The tables of a preset, or of any TOML file by its path."""
     path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        if isinstance(error, UnicodeDecodeError):
+            raise UsageError(f"preset: {path} is no TOML ({error})") from None
         raise UsageError(f"preset: {name!r} is none of {', '.join(presets())}, nor a file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"preset: {path} is no TOML ({error})") from None
+    try:
+        return read_toml(text)
+    except UsageError as error:
+        raise UsageError(f"preset: {path}: {error}") from None

@@ -54,11 +54,11 @@ def training(place: Place, results: Sequence[Result], metric: str) -> str:
         return NOTHING
     full, length = place.trial.config().training.iterations, results[0].iterations
     part = f"{length:,}" if length == full else f"{length:,} of {full:,}"
-    seeds = "1 seed" if len(results) == 1 else f"{len(results)} seeds ({_range(results, metric)})"
+    seeds = "1 seed" if len(results) == 1 else f"{len(results)} seeds ({span(results, metric)})"
     return f"{part} iterations, {seeds}, {results[0].device}"
 
 
-def _range(results: Sequence[Result], metric: str) -> str:
+def span(results: Sequence[Result], metric: str) -> str:
     values = [result.value(metric)[0] for result in results]
     scale, digits = (100, 2) if metric == "accuracy" else (1, 4)
     return f"{scale * min(values):.{digits}f}–{scale * max(values):.{digits}f}"

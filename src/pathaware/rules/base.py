@@ -7,8 +7,12 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from pathaware.errors import UsageError
 from pathaware.layout import Layout
 from pathaware.settings import at_least
+
+MOST_STEPS = 10_000
+"""Every point of a path is kept."""
 
 
 class Rule(nn.Module, ABC):
@@ -21,6 +25,8 @@ class Rule(nn.Module, ABC):
     def __init__(self, network: nn.Module | Layout, steps: int) -> None:
         super().__init__()
         at_least(1, steps=steps)
+        if steps > MOST_STEPS:
+            raise UsageError(f"steps: {steps} is not allowed; at most {MOST_STEPS}")
         self.layout = network if isinstance(network, Layout) else Layout.of(network)
         self.steps = steps
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import tomllib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_type_hints
@@ -14,8 +14,9 @@ import torch
 from pathaware.errors import UsageError
 from pathaware.execution import ExecutionName
 from pathaware.methods import method
-from pathaware.settings import at_least, fit
+from pathaware.settings import at_least, fit, told
 from pathaware.training.problems import PROBLEMS, Problem
+from pathaware.training.toml import read_toml
 
 _THREADS = torch.get_num_threads()  # PyTorch's own choice, before any run changed it
 _PRECISIONS = {"fp32": "highest", "tf32": "high", "bf16": "medium"}  # in PyTorch's own words
@@ -77,13 +78,14 @@ class Training:
     def torch_device(self) -> torch.device:
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        try:
-            device = torch.device(self.device)
-        except RuntimeError:
-            raise UsageError(f"device: {self.device!r} is none of auto, cpu, cuda, cuda:N") from None
-        if device.type == "cuda" and not torch.cuda.is_available():
+        # PyTorch knows more devices, among them some that compute nothing.
+        found = re.fullmatch(r"cpu|cuda(?::([0-9]{1,3}))?", self.device)
+        if not found:
+            raise UsageError(f"device: {told(self.device)} is none of auto, cpu, cuda, cuda:N")
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if self.device != "cpu" and int(found[1] or 0) >= count:
             raise UsageError(f"device: {self.device} is not there; use auto or cpu")
-        return device
+        return torch.device(self.device)
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -132,17 +134,20 @@ class Config:
         for table in tables:
             if table not in expected:
                 raise UsageError(f"[{table}]: no such table; a configuration has {', '.join(expected)}")
+        for table, values in tables.items():
+            if not isinstance(values, Mapping):
+                raise UsageError(f"{table}: {told(values)} is not allowed; a table [{table}]")
         for table in ("problem", "method"):
             if "name" not in tables.get(table, {}):
                 raise UsageError(f"[{table}]: it must say its name")
         problem, rule = dict(tables["problem"]), dict(tables["method"])
-        kind = problem.pop("name")
+        kind = fit("problem", problem.pop("name"), str)
         if kind not in PROBLEMS:
             raise UsageError(f"problem: {kind!r} is none of {', '.join(PROBLEMS)}")
         training = {**PROBLEMS[kind].training, **tables.get("training", {})}
         return cls(
             _build("problem", PROBLEMS[kind], problem),
-            rule.pop("name"),
+            fit("method", rule.pop("name"), str),
             rule,
             _build("training", Training, training),
         )
@@ -157,10 +162,7 @@ class Config:
 
     @classmethod
     def from_toml(cls, text: str) -> Config:
-        tables = tomllib.loads(text)
-        return cls.from_dict(
-            {t: {k: None if v == "none" else v for k, v in values.items()} for t, values in tables.items()}
-        )
+        return cls.from_dict(read_toml(text))
 
 
 def differences(there: Config, here: Config) -> str:
@@ -205,5 +207,5 @@ def parse_value(text: str) -> Any:
         return None
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter of brackets within brackets
         return text

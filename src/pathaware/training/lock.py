@@ -1,4 +1,4 @@
-"""One process at a time trains in a run's folder."""
+"""One process at a time works in a folder."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathaware.errors import UsageError
 LOCK = "run.lock"
 
 
-class RunLock:
-    """Held until it is released or its process ends, however it ends; a second one is refused."""
+class FolderLock:
+    """Held until it is released or its process ends, however it ends; a second one meets the `refusal`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, refusal: str) -> None:
         self.path = folder / LOCK
         try:
             self.file = self.path.open("w")
         except OSError as error:
-            raise UsageError(f"RUN: {folder} cannot be written ({error.strerror})") from None
+            raise UsageError(f"{folder} cannot be written ({error.strerror})") from None
         try:
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Whoever held the lock before may have removed this very file in between.
@@ -28,7 +28,7 @@ class RunLock:
             held = False
         if not held:
             self.file.close()
-            raise UsageError(f"RUN: {folder} is being trained by another process")
+            raise UsageError(refusal)
 
     def release(self) -> None:
         self.path.unlink(missing_ok=True)

@@ -16,6 +16,7 @@ from pathaware.training.config import Config, differences
 from pathaware.training.histograms import Histograms
 from pathaware.training.sealed import Damaged, read_sealed, write_sealed
 from pathaware.training.state import State
+from pathaware.training.toml import read_toml_file
 from pathaware.training.trainer import Progress, build
 
 CONFIG, METRICS, CHECKPOINT, FIGURES = "config.toml", "metrics.jsonl", "checkpoint.safetensors", "figures"
@@ -51,11 +52,14 @@ class Run:
     @classmethod
     def open(cls, folder: Path) -> Run:
         try:
-            text = (folder / CONFIG).read_text(encoding="utf-8")
-        except OSError:
-            raise UsageError(f"RUN: {folder} is no run folder (it has no {CONFIG})") from None
+            there = (folder / CONFIG).is_file()
+        except (OSError, ValueError):  # it cannot be the name of anything
+            there = False
+        if not there:
+            raise UsageError(f"RUN: {folder} is no run folder (it has no {CONFIG})")
+        tables = read_toml_file("RUN", folder / CONFIG)
         try:
-            return cls(folder, Config.from_toml(text))
+            return cls(folder, Config.from_dict(tables))
         except ValueError as error:
             raise UsageError(f"RUN: {folder / CONFIG}: {error}") from None
 

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 
 from pathaware.errors import RunError, Stopped, UsageError
+from pathaware.seeding import generator
 from pathaware.training.config import Config, Training, differences
 from pathaware.training.display import Display
 from pathaware.training.distribution import ALONE, World
-from pathaware.training.lock import RunLock
+from pathaware.training.lock import FolderLock
 from pathaware.training.run import CONFIG, HISTOGRAMS, Run
 from pathaware.training.stopping import StopRequest
 from pathaware.training.trainer import Progress, Trainer, build
@@ -46,7 +47,7 @@ class Session:
         self.run, self.training = run, run.config.training
         self.every = reports_every(self.training)
         self.better = min if run.config.problem.metric == "mse" else max
-        self.lock = RunLock(run.folder)
+        self.lock = FolderLock(run.folder, f"RUN: {run.folder} is being trained by another process")
         try:
             state = run.state(_say)
             run.forget_after(state.iteration if state else 0)
@@ -127,11 +128,19 @@ def _say(line: str) -> None:
 
 def check(config: Config) -> None:
     """Build network and tasks once, so that a bad setting is an error before a folder is made."""
-    learner, training = build(config), config.training
-    if training.histograms:
-        watched_tensor(learner)
-    for split in ("train", "val") if training.validate else ("train",):
-        config.problem.tasks(split, training.torch_device, training.torch_dtype)
+    training = config.training
+    try:
+        learner = build(config)
+        if training.histograms:
+            watched_tensor(learner)
+        for split in ("train", "val") if training.validate else ("train",):
+            source = config.problem.tasks(split, training.torch_device, training.torch_dtype)
+            count = training.tasks if split == "train" else 1
+            source.draw(count, generator(training.seed, "check"))
+    except (MemoryError, OverflowError, RuntimeError) as error:
+        # What PyTorch cannot allocate or count, it says in many ways.
+        reason = str(error).strip().split("\n")[0]
+        raise UsageError(f"these settings cannot be computed here ({reason})") from None
 
 
 def train_run(config: Config, folder: Path, *, quiet: bool = False) -> Run:
@@ -160,12 +169,19 @@ def resume_run(folder: Path, *, quiet: bool = False) -> Run:
 
 def train_or_open(config: Config, folder: Path, *, quiet: bool = False) -> Run:
     """The run of this configuration in `folder`: opened if it is complete, continued if it was stopped."""
+    run = open_or_create(config, folder)
+    return run if run.finished else train_sessions([run], quiet=quiet)[0]
+
+
+def open_or_create(config: Config, folder: Path) -> Run:
+    """The run of this configuration in `folder`, new or as it was left."""
     if not (folder / CONFIG).exists():
-        return train_run(config, folder, quiet=quiet)
+        check(config)
+        return Run.create(folder, config)
     run = Run.open(folder)
     if run.config != config:
         Run.create(folder, config)  # which says that the folder holds another run
-    return run if run.finished else train_sessions([run], quiet=quiet)[0]
+    return run
 
 
 def train_sessions(runs: Iterable[Run], *, quiet: bool = False, world: World = ALONE) -> list[Run]:

@@ -1,0 +1,1 @@
+"""Many runs from one file: which, in what processes, and what came out."""

@@ -1,0 +1,38 @@
+"""Configuration files as tables, before anybody looks at what they say."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pathaware.errors import UsageError
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """The tables of a file. TOML has no null, so a setting that is off says "none"."""
+    try:
+        tables: dict[str, Any] = _without_none(tomllib.loads(text))
+    except RecursionError:
+        raise UsageError("it is nested too deeply to be read") from None
+    except ValueError as error:
+        raise UsageError(f"it is no TOML ({error})") from None
+    return tables
+
+
+def read_toml_file(option: str, path: Path) -> dict[str, Any]:
+    """The same of a file; `option` names it in what is said of one that cannot be used."""
+    try:
+        return read_toml(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise UsageError(f"{option}: {path} cannot be read ({error.strerror})") from None
+    except ValueError as error:  # also a path or a text that is none
+        raise UsageError(f"{option}: {path}: {error}") from None
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_without_none(each) for each in value]
+    return None if value == "none" else value

@@ -1,0 +1,50 @@
+"""Training and drawing are replaced: what is tested is all that comes before them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from pathaware.datasets.catalogue import open_store
+from pathaware.report.tables.model import Table
+from pathaware.reproduce.pace import Pace
+from pathaware.training import evaluation
+from pathaware.training.config import Config
+from pathaware.training.session import train_run
+
+
+def accepted(*_: object, **__: object) -> None:
+    """Where minutes of work would begin: everything was found usable."""
+    sys.exit(0)
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that is trained, if not well."""
+    tables = {"problem": {"name": "sine"}, "method": {"name": "pamela"}, "training": {"iterations": 2}}
+    return train_run(Config.from_dict(tables), tmp_path_factory.mktemp("runs") / "run", quiet=True).folder
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch, run: Path) -> None:
+    torch.set_default_dtype(torch.float32)
+    open_store("glyphs")
+    plans = evaluation._plans
+    monkeypatch.setattr(evaluation, "_plans", lambda *a: [next(iter(plans(*a)))[:1]])
+    for place in (
+        "pathaware.training.session.train_sessions",
+        "pathaware.reproduce.workshop.train_sessions",
+        "pathaware.sweep.grid.run_grid",
+        "pathaware.sweep.search.Search",
+        "pathaware.report.figures.figures",
+        "pathaware.report.comparison.compare",
+        "pathaware.bench.run.bench",
+        "pathaware.bench.scaling.measure",
+    ):
+        monkeypatch.setattr(place, accepted)
+    monkeypatch.setattr("pathaware.reproduce.workshop.measure", lambda *_: Pace(1.0, 0.01))
+    table = Table.of("", ["a"], [["b"]])
+    monkeypatch.setattr("pathaware.reproduce.maker.Maker._complexity", lambda _: table)

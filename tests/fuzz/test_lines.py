@@ -1,0 +1,39 @@
+"""Whatever a command is called with, it works or refuses in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+
+from tests.fuzz.calling import LONG, QUICK, call, must_be_sound
+from tests.fuzz.lines import RUN, lines
+
+BASE = '[problem]\nname = "sine"\n[method]\nname = "maml"\n[sweep]\n'
+
+
+def prepare() -> None:
+    Path("file").write_text("")
+    Path("folder").mkdir()
+    Path("sweep.toml").write_text(BASE + "training.seed = [0, 1]\n")
+    Path("search.toml").write_text(
+        BASE + 'search = "optuna"\ntrials = 2\nmethod.steps = { low = 1, high = 3 }\n'
+    )
+
+
+def try_line(line: list[str], run: Path) -> None:
+    must_be_sound(call([str(run) if part == RUN else part for part in line], prepare))
+
+
+@QUICK
+@given(line=lines())
+def test_a_command_line_works_or_is_refused_in_one_line(run, line):
+    try_line(line, run)
+
+
+@pytest.mark.slow
+@LONG
+@given(line=lines())
+def test_two_thousand_command_lines_work_or_are_refused(run, line):
+    try_line(line, run)

@@ -1,0 +1,111 @@
+"""`pathaware sweep` in processes of its own: trained, interrupted, continued."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+BASE = '[problem]\nname = "sine"\npoints = 10\n[method]\nname = "maml"\nsteps = 1\n'
+
+
+def command(path: Path, *arguments: str) -> list[str]:
+    line = [sys.executable, "-m", "pathaware", "sweep", str(path), "--out", str(path.parent / "out")]
+    return [*line, "--tasks", "5", "--workers", "2", *arguments]
+
+
+def sweep(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(path, *arguments), capture_output=True, text=True, timeout=120)
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "sweep.toml"
+    path.write_text(BASE + text, encoding="utf-8")
+    return path
+
+
+def test_runs_are_trained_judged_and_kept_and_one_that_fails_stops_no_other(tmp_path):
+    path = written(
+        tmp_path, "[training]\niterations = 3\n[sweep]\ntraining.seed = [0, 1]\nmethod.steps = [1, 2]\n"
+    )
+    (tmp_path / "out/runs/seed=1,steps=2/something").mkdir(parents=True)
+    done = sweep(path)
+    assert done.returncode == 0, done.stderr
+    assert "4 runs, 4 to train or judge, 2 at a time" in done.stderr
+    assert "seed=1,steps=2: --out: " in done.stderr
+    rows = [line for line in done.stdout.splitlines() if line.startswith("| ")]
+    assert rows[0] == "| steps | MSE | seeds |"
+    assert rows[2].startswith("| 1 | ")
+    assert "seed 1 failed: --out: " in rows[3]
+    assert "is not empty" in rows[3]
+    out = tmp_path / "out"
+    assert {p.suffix for p in out.glob("summary.*")} == {".md", ".tex", ".html", ".png", ".svg"}
+    checkpoints = {p: p.stat().st_mtime_ns for p in out.glob("runs/*/checkpoint.safetensors")}
+    assert len(checkpoints) == 3
+
+    (out / "runs/seed=1,steps=2/something").rmdir()  # what was wrong is put right
+    again = sweep(path)
+    assert "4 runs, 1 to train or judge" in again.stderr
+    assert "failed" not in again.stdout
+    assert all(p.stat().st_mtime_ns == stamp for p, stamp in checkpoints.items())
+
+    changed = written(
+        tmp_path, path.read_text().removeprefix(BASE).replace("iterations = 3", "iterations = 4")
+    )
+    refused = sweep(changed)
+    assert refused.returncode == 2
+    assert "holds a run of other settings" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+
+
+def test_ctrl_c_stops_the_workers_and_the_same_command_goes_on(tmp_path):
+    path = written(
+        tmp_path, "[training]\niterations = 3000\ntasks = 1\nsave = 0\n[sweep]\ntraining.seed = [0, 1]\n"
+    )
+    runs = [tmp_path / "out/runs" / name for name in ("seed=0", "seed=1")]
+    process = subprocess.Popen(command(path), stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not all((run / "metrics.jsonl").exists() for run in runs) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130, told
+    assert "the same command goes on where this one stopped" in told
+    assert all(list(run.glob("state-*.safetensors")) for run in runs)
+    first = [(run / "metrics.jsonl").read_text().splitlines()[0] for run in runs]
+
+    done = sweep(path)
+    assert done.returncode == 0, done.stderr
+    lines = [(run / "metrics.jsonl").read_text().splitlines() for run in runs]
+    assert [each[0] for each in lines] == first  # with its seconds: it was not trained again
+    assert all('"iteration": 3000' in each[-1] for each in lines)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at processes as Linux shows them")
+def test_workers_end_when_whoever_started_them_is_killed(tmp_path):
+    path = written(tmp_path, "[training]\niterations = 10000000\ntasks = 1\n[sweep]\ntraining.seed = [0]\n")
+    process = subprocess.Popen(command(path), stderr=subprocess.DEVNULL)
+    metrics = tmp_path / "out/runs/seed=0/metrics.jsonl"
+    while not metrics.exists():
+        time.sleep(0.05)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert children
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 20
+    while any(_alive(int(child)) for child in children) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(_alive(int(child)) for child in children)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

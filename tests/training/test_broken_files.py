@@ -1,0 +1,109 @@
+"""Files and values that once ended in a traceback; found by `tests/fuzz`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pathaware import Pamela, UsageError
+from pathaware.cli import one_line
+from pathaware.models import mlp
+from pathaware.models.by_name import build_model
+from pathaware.presets import load_preset
+from pathaware.seeding import generator
+from pathaware.settings import fit
+from pathaware.training.config import Config, Training, parse_value
+from pathaware.training.run import Run
+from pathaware.training.session import train_run
+
+HEX = "0x" + "f" * 5000
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [(10**400, float), (10**30, int), (-(2**63) - 1, int), (int(HEX, 16), int)],
+    ids=["float", "int", "below", "hexadecimal"],  # the last is one that Python does not write
+)
+def test_a_number_that_no_machine_counts_to_is_refused(value, hint):
+    with pytest.raises(UsageError, match=r"seed: .{1,110} is not allowed"):
+        fit("seed", value, hint)
+
+
+@pytest.mark.parametrize("tables", ["problem = 3", "[[problem]]", "problem = 'name'"])
+def test_a_table_that_is_none_is_refused(tables):
+    with pytest.raises(UsageError, match=r"problem: .* a table \[problem\]"):
+        Config.from_toml(tables)
+
+
+@pytest.mark.parametrize("table", ["problem", "method"])
+def test_a_name_that_is_a_list_is_refused(table):
+    tables = {"problem": {"name": "sine"}, "method": {"name": "maml"}, table: {"name": ["sine"]}}
+    with pytest.raises(UsageError, match=rf"{table}: \['sine'\] is not allowed; a text"):
+        Config.from_dict(tables)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"a = " + b"[" * 5000, b"a = ", b"a = " + b"9" * 5000])
+def test_a_runs_configuration_that_is_no_toml_is_refused(tmp_path, content):
+    (tmp_path / "config.toml").write_bytes(content)
+    with pytest.raises(UsageError, match=r"RUN: .*config.toml"):
+        Run.open(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 300])
+def test_a_path_that_cannot_be_one_is_no_run_folder(name):
+    with pytest.raises(UsageError, match="is no run folder"):
+        Run.open(Path(name))
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\0b.toml", "x" * 300])
+def test_a_name_that_cannot_be_a_files_is_no_preset(name):
+    with pytest.raises(UsageError, match=r"preset: .* nor a file"):
+        load_preset(name)
+
+
+@pytest.mark.parametrize("device", ["meta", "mps", "cpu:1", "cuda:999", "cuda:99999999999", "cuda:٣"])
+def test_a_device_that_is_not_there_is_refused(device):
+    with pytest.raises(UsageError, match="device: "):
+        _ = Training(device=device).torch_device
+
+
+@pytest.mark.parametrize("shots", [10**12, 2**62 - 1])
+def test_tasks_that_fit_in_no_memory_are_refused_before_a_folder_is_made(tmp_path, shots):
+    config = Config.from_dict({"problem": {"name": "sine", "shots": shots}, "method": {"name": "maml"}})
+    with pytest.raises(UsageError, match="these settings cannot be computed here"):
+        train_run(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_steps_beyond_reason_are_refused():
+    with pytest.raises(UsageError, match="steps: 10000000000 is not allowed; at most 10000"):
+        Pamela(mlp(1, (4,), 1), 10**10, q="shared")
+
+
+def test_a_relative_module_is_no_model():
+    with pytest.raises(UsageError, match=r"model: \.\.x:y cannot be imported"):
+        build_model("..x:y", 5, 8, 3)
+
+
+def test_brackets_without_end_are_a_word():
+    assert parse_value("[" * 9000) == "[" * 9000
+
+
+def test_a_seed_below_zero_is_refused_wherever_it_is_used():
+    with pytest.raises(UsageError, match="seed: -1 is not allowed"):
+        generator(-1, "show")
+
+
+def test_an_error_is_one_line_of_printable_characters_that_ends():
+    assert one_line("a\nb\x00\x1b[31m \udcff") == "a b\\x00\\x1b[31m \\udcff"
+    assert len(one_line("x" * 10_000)) == 2001
+
+
+def test_the_configuration_of_a_run_is_a_preset_too(tmp_path):
+    """It says "none" for a setting that is off, which presets took for a word."""
+    tables = {"problem": {"name": "sine"}, "method": {"name": "pamela", "skip": None}}
+    config = Config.from_dict(tables)
+    path = tmp_path / "config.toml"
+    path.write_text(config.to_toml(), encoding="utf-8")
+    assert Config.from_dict(load_preset(str(path))) == config
