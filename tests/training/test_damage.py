@@ -102,6 +102,22 @@ def test_settings_that_were_changed_in_the_folder_are_refused_by_name(tmp_path, 
         Run.open(run.folder).load()
 
 
+def test_damage_to_the_settings_is_an_error_or_changes_none(tmp_path):
+    run = stopped_run(tmp_path / "run")
+    path = run.folder / "config.toml"
+    whole, refused = path.read_bytes(), 0
+    for content in damages(whole):
+        path.write_bytes(content)
+        try:
+            opened = Run.open(run.folder)
+            opened.load()
+        except UsageError:
+            refused += 1
+            continue
+        assert opened.config == run.config
+    assert refused > 50
+
+
 def test_going_on_with_other_settings_is_refused_and_says_what_differs(tmp_path):
     run = stopped_run(tmp_path / "run")
     with pytest.raises(UsageError, match=r"other settings: training\.seed 0, here 3"):

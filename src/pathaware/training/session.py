@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -72,39 +72,48 @@ class Session:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.display.__exit__(None, None, None)
-        if kind is None:
+        if kind is not RunError:  # where nothing can be written, closing would wait for it for ever
             self.board.close()
         self.lock.release()
 
     def advance(self) -> None:
         """One meta-iteration, and what is to be kept of it."""
         progress = self.trainer.advance()
-        try:
-            if progress:
+        if progress:
+            with self._writing():
                 self._keep(progress)
-            if self.done:
-                self._finish()
-            elif progress and 0 < self.training.save <= self.trainer.iteration - self.saved:
-                self.save()  # beside a report, so that nothing waits for the next one
-        except OSError as error:
-            raise RunError(
-                f"{self.run.folder} cannot be written ({error.strerror or error}); {self._kept}"
-            ) from None
+        if self.done:
+            self.run.forget_states()
+        elif progress and 0 < self.training.save <= self.trainer.iteration - self.saved:
+            self.save()  # beside a report, so that nothing waits for the next one
 
     def save(self) -> None:
         """Write where the run stands, so that it can go on from here."""
-        if self.trainer.histograms:
-            self.trainer.histograms.save(self.run.folder / HISTOGRAMS)
-        self.run.save_state(self.trainer.state(self.best))
+        with self._writing():
+            self._keep_histograms()
+            self.run.save_state(self.trainer.state(self.best))
         self.saved = self.trainer.iteration
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            kept = (
+                f"its state after {self.saved} iterations is kept" if self.saved else "nothing was saved yet"
+            )
+            reason = error.strerror or error
+            raise RunError(f"{self.run.folder} cannot be written ({reason}); {kept}") from None
 
     def _keep(self, progress: Progress) -> None:
         value = progress.validation
         if value is not None and (self.best is None or self.better(value, self.best) == value):
             self.best = value
             self.run.save(self.trainer.learner, progress.iteration)
-        if self.done and self.best is None:
-            self.run.save(self.trainer.learner, progress.iteration)
+        if self.done:
+            self._keep_histograms()
+            if self.best is None:
+                self.run.save(self.trainer.learner, progress.iteration)
         # Only now, since the report of the last iteration is what makes a run a finished one.
         self.run.append(progress)
         for name, number in asdict(progress).items():
@@ -112,14 +121,9 @@ class Session:
                 self.board.add_scalar(f"train/{name}", number, progress.iteration)
         self.display.show(progress)
 
-    def _finish(self) -> None:
+    def _keep_histograms(self) -> None:
         if self.trainer.histograms:
             self.trainer.histograms.save(self.run.folder / HISTOGRAMS)
-        self.run.forget_states()
-
-    @property
-    def _kept(self) -> str:
-        return f"its state after {self.saved} iterations is kept" if self.saved else "nothing was saved yet"
 
 
 def _say(line: str) -> None:
