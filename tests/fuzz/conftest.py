@@ -36,6 +36,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch, run: Path) -> None:
     monkeypatch.setattr(evaluation, "_plans", lambda *a: [next(iter(plans(*a)))[:1]])
     for place in (
         "pathaware.training.session.train_sessions",
+        "pathaware.training.together.train_sessions",
         "pathaware.reproduce.workshop.train_sessions",
         "pathaware.sweep.grid.run_grid",
         "pathaware.sweep.search.Search",
