@@ -1,4 +1,4 @@
-"""`pathaware`, but the process of rank 1 dies at the iteration KILLED_AT when it runs for the first time."""
+"""`pathaware`, but rank 1 gets the signal SIGNAL at the iteration KILLED_AT of its first attempt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _advance = Trainer.advance
 def _dying(self):
     first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
     if first and self.world.rank == 1 and self.iteration == int(os.environ["KILLED_AT"]):
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.Signals[os.environ["SIGNAL"]])
     return _advance(self)
 
 

@@ -16,6 +16,7 @@ from pathaware.settings import fit
 from pathaware.training.config import Config, Training, parse_value
 from pathaware.training.run import Run
 from pathaware.training.session import train_run
+from pathaware.training.toml import read_toml
 
 HEX = "0x" + "f" * 5000
 
@@ -107,3 +108,9 @@ def test_the_configuration_of_a_run_is_a_preset_too(tmp_path):
     path = tmp_path / "config.toml"
     path.write_text(config.to_toml(), encoding="utf-8")
     assert Config.from_dict(load_preset(str(path))) == config
+
+
+@pytest.mark.parametrize("text", [f"seed = {HEX}", f"[sweep]\nseed = [{HEX}]"], ids=["alone", "in a list"])
+def test_a_file_with_such_a_number_is_refused(text):
+    with pytest.raises(UsageError, match="more than 64 bits"):
+        read_toml(text)

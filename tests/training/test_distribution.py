@@ -116,8 +116,13 @@ def test_shares_hold_every_task_once_and_differ_by_at_most_one(tasks):
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
-def test_a_killed_worker_changes_nothing_in_the_run(tmp_path, worlds):
-    """It dies at iteration 17, and torchrun starts all again: they go on from the state saved at 10."""
+@pytest.mark.parametrize(
+    ("signal", "seen"),
+    [("SIGKILL", "exitcode: -9"), ("SIGTERM", "go on with: pathaware train --resume")],
+)
+def test_a_worker_killed_or_stopped_changes_nothing_in_the_run(tmp_path, worlds, signal, seen):
+    """It happens at iteration 12, and torchrun starts all again. After a kill they go on from the state saved
+    at 10; a request to one worker stops all of them after the same step, which is then saved."""
     settings = CASES["single precision"]
     file = tmp_path / "settings.toml"
     file.write_text(settings.trained(save=10).to_toml())
@@ -127,9 +132,10 @@ def test_a_killed_worker_changes_nothing_in_the_run(tmp_path, worlds):
         *("--nproc-per-node", "2", "--max-restarts", "1", "-m", "tests.training.killed_once"),
         *("train", "preset", str(file), "--out", str(out), "--json"),
         cwd=tmp_path,
-        KILLED_AT="17",
+        KILLED_AT="12",
+        SIGNAL=signal,
     )
-    assert "exitcode: -9" in errors or "Signal 9" in errors, "no worker was killed"
+    assert seen in errors
     assert json.loads(output)["tasks"] == 1000  # one process has spoken, once
     run = Run.open(out)
     calm = worlds[2][0]["single precision"]

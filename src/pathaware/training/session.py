@@ -18,7 +18,7 @@ from pathaware.training.display import Display
 from pathaware.training.distribution import ALONE, World
 from pathaware.training.lock import FolderLock
 from pathaware.training.run import CONFIG, HISTOGRAMS, Run
-from pathaware.training.stopping import StopRequest
+from pathaware.training.stopping import AgreedStop, StopRequest
 from pathaware.training.trainer import Progress, Trainer, build
 from pathaware.training.watched import watched_tensor
 
@@ -197,7 +197,8 @@ def train_sessions(runs: Iterable[Run], *, quiet: bool = False, world: World = A
     a stream of its own, fill it. Each run computes what it computes alone.
     """
     runs = list(runs)
-    with StopRequest() as stop, ExitStack() as stack:
+    with StopRequest() as request, ExitStack() as stack:
+        stop = AgreedStop(request, world)
         options: dict[str, Any] = {"quiet": quiet, "bar": len(runs) == 1, "world": world}
         sessions = [stack.enter_context(Session(run, **options)) for run in runs]
         streams = [_stream(session.training, alone=len(runs) == 1) for session in sessions]
@@ -206,11 +207,12 @@ def train_sessions(runs: Iterable[Run], *, quiet: bool = False, world: World = A
                 if not session.done:
                     with torch.cuda.stream(stream):
                         session.advance()
-            if stop.signum is not None:
+            signum = stop.after_step()
+            if signum is not None:
                 left = [session for session in sessions if not session.done]
                 for session in left:
                     session.save()
-                raise Stopped(stop.signum, [session.run.folder for session in left])
+                raise Stopped(signum, [session.run.folder for session in left])
     return runs
 
 

@@ -9,6 +9,7 @@ from pathaware.training.config import Config
 from pathaware.training.distribution import World
 from pathaware.training.run import CONFIG, Run
 from pathaware.training.session import check, reports_every, train_sessions
+from pathaware.training.stopping import AgreedStop, StopRequest
 from pathaware.training.trainer import Trainer, build
 
 
@@ -26,10 +27,20 @@ def train_together(
     if world.is_writer:
         train_sessions([run], quiet=quiet, world=world)
     else:
+        compute_along(config, world)
+    return run
+
+
+def compute_along(config: Config, world: World) -> None:
+    """Do the share of a process that keeps nothing; it stops where the writer stops, and in silence."""
+    with StopRequest() as request:
+        stop = AgreedStop(request, world)
         trainer = Trainer(config, every=reports_every(config.training), world=world)
         while not trainer.done:
             trainer.advance()
-    return run
+            signum = stop.after_step()
+            if signum is not None:
+                raise SystemExit(128 + signum)
 
 
 def trained(run: Run, world: World) -> MetaLearner:

@@ -12,7 +12,7 @@ from pathaware.errors import UsageError
 def read_toml(text: str) -> dict[str, Any]:
     """The tables of a file. TOML has no null, so a setting that is off says "none"."""
     try:
-        tables: dict[str, Any] = _without_none(tomllib.loads(text))
+        tables: dict[str, Any] = _plain(tomllib.loads(text))
     except RecursionError:
         raise UsageError("it is nested too deeply to be read") from None
     except ValueError as error:
@@ -30,9 +30,11 @@ def read_toml_file(option: str, path: Path) -> dict[str, Any]:
         raise UsageError(f"{option}: {path}: {error}") from None
 
 
-def _without_none(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_none(each) for key, each in value.items()}
+        return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list):
-        return [_without_none(each) for each in value]
+        return [_plain(each) for each in value]
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:  # Python reads longer ones, nobody else does
+        raise ValueError("an integer of more than 64 bits")
     return None if value == "none" else value
