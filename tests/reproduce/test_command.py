@@ -133,6 +133,15 @@ def test_what_cannot_be_made_is_one_line_and_exit_code_two(reproduce, tmp_path, 
     assert message in told.splitlines()[-1]
 
 
+@pytest.mark.parametrize("name", ["file", "file/in", "x" * 300])
+def test_a_folder_that_cannot_be_made_is_one_line_and_exit_code_two(reproduce, tmp_path, name):
+    (tmp_path / "file").touch()
+    code, _, told = reproduce("table3", "--no-train", out=tmp_path / name)
+    assert code == 2
+    assert told.startswith("error: --out: ")
+    assert told.count("\n") == 1
+
+
 def test_of_several_targets_those_that_can_be_made_are_made(reproduce, tmp_path):
     code, shown, told = reproduce("fig4", "table3", "--no-train", out=tmp_path)
     assert code == 0

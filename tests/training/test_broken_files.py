@@ -114,3 +114,8 @@ def test_the_configuration_of_a_run_is_a_preset_too(tmp_path):
 def test_a_file_with_such_a_number_is_refused(text):
     with pytest.raises(UsageError, match="more than 64 bits"):
         read_toml(text)
+
+
+def test_a_file_with_a_date_is_refused():
+    with pytest.raises(UsageError, match="1979-05-27 is a date"):
+        read_toml("[sweep]\nseed = [1979-05-27]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -37,4 +38,6 @@ def _plain(value: Any) -> Any:
         return [_plain(each) for each in value]
     if isinstance(value, int) and not -(2**63) <= value < 2**63:  # Python reads longer ones, nobody else does
         raise ValueError("an integer of more than 64 bits")
+    if isinstance(value, (datetime.date, datetime.time)):
+        raise ValueError(f"{value} is a date or a time, and no setting is")
     return None if value == "none" else value
