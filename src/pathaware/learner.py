@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from pathaware.batched import kernels
+from pathaware.context import Context
 from pathaware.errors import UsageError
 from pathaware.execution import ExecutionName, select_execution
 from pathaware.explicit import Program
+from pathaware.few_shot import Answers, FewShotLearner, refuse_running_statistics
 from pathaware.inductive import FirstExamplesStatistics
 from pathaware.losses import Loss
 from pathaware.path import Gradient, Order, Path, unroll
@@ -18,7 +19,7 @@ from pathaware.tasks.episodes import Episodes
 from pathaware.twin import twin
 
 
-class MetaLearner(nn.Module):
+class MetaLearner(FewShotLearner):
     """Adapts any `nn.Module` to tasks, and differentiates through the adaptation.
 
     Its parameters are the network's own (θ₀) and the rule's (Φ), so any optimiser trains both:
@@ -48,7 +49,7 @@ class MetaLearner(nn.Module):
         checkpoint: bool = False,
     ) -> None:
         super().__init__()
-        _refuse_running_statistics(model)
+        refuse_running_statistics(model)
         self.model = model
         self.rule = rule
         self.loss = loss
@@ -64,31 +65,55 @@ class MetaLearner(nn.Module):
         steps: int | None = None,
         extend: bool = False,
         order: Order = "none",
+        query_x: Tensor | None = None,
     ) -> Path:
         """Adapt T tasks at once and return every point they visited.
 
         Shapes: `support_x [T, S, …]`, `support_y [T, S, …]`; points are `[T, D]`. By default no graph is
         kept. `steps` beyond those the rule was trained for need `extend=True`: the coefficients of the
-        last trained step are then repeated.
+        last trained step are then repeated. `query_x [T, Q, …]` are inputs to be answered later, for rules
+        that look at them (those of transductive methods).
         """
         steps = self._steps(steps, extend)
-
-        def gradient(j: int, point: Tensor) -> tuple[Tensor, Tensor]:
-            return self.gradient(point, support_x, support_y, create_graph=order == "second")
-
-        path = self.unroll(gradient, len(support_x), steps, order)
+        context = Context(self, support_x, support_y, query_x, order)
+        path = self.unroll(context, steps)
         if self.guard:
             with torch.no_grad():
                 path.losses.append(self.losses(path.end, support_x, support_y))
         return path
 
-    def unroll(self, gradient: Gradient, tasks: int, steps: int, order: Order) -> Path:
-        """Follow the rule from θ₀ with any inner gradient; `path` is this with the support loss's."""
+    def unroll(self, context: Context, steps: int, gradient: Gradient | None = None) -> Path:
+        """Follow the rule from θ₀, down the slopes of its objective or any others."""
+
+        def own(j: int, point: Tensor) -> tuple[Tensor, Tensor]:
+            return self.inner_gradient(j, point, context)
+
+        order = context.order
         with torch.set_grad_enabled(order != "none"):
-            start = self.rule.layout.flatten(self.model).expand(tasks, -1)
+            theta = self.rule.layout.flatten(self.model).expand(len(context), -1)
+            start, memory = self.rule.begin(theta, context)
             return unroll(
-                self.rule, start, gradient, steps, order=order, guard=self.guard, checkpoint=self.checkpoint
+                self.rule,
+                start,
+                gradient or own,
+                steps,
+                order=order,
+                guard=self.guard,
+                checkpoint=self.checkpoint,
+                memory=memory,
             )
+
+    def inner_gradient(self, j: int, point: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        """The support loss `[T]` at a point and the slope `[T, D]` that step j of the rule descends."""
+        with torch.enable_grad():
+            here = point if context.order == "second" else point.detach().requires_grad_()
+            objective = self.rule.objective(j, here, context)
+            if objective is not None:
+                losses, descended = objective
+                create_graph = context.order == "second"
+                (slope,) = torch.autograd.grad(descended.sum(), here, create_graph=create_graph)
+                return losses, slope
+        return context.gradient(point)
 
     def end(self, path: Path, j: int = -1) -> Tensor:
         """Where tasks end that stop after step j, the guard applied."""
@@ -129,20 +154,45 @@ class MetaLearner(nn.Module):
 
     def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
         """Query loss of each task at the end of its path: `[T]`."""
-        path = self.path(episodes.support_x, episodes.support_y, order=order)
-        end, x, y = self.end(path), episodes.query_x, episodes.query_y
-        program = self._program(end, x, y, differentiable=True) if end.requires_grad else None
-        return self.losses(end, x, y) if program is None else program.losses(end, x, y)
+        x, y = episodes.query_x, episodes.query_y
+        path = self.path(episodes.support_x, episodes.support_y, order=order, query_x=x)
+        return self.judge(self.end(path), x, y)
 
-    def meta_loss(self, episodes: Episodes, order: Order = "second") -> Tensor:
-        """The mean query loss after adaptation, differentiable in θ₀ and Φ."""
-        return self.task_losses(episodes, order).mean()
+    def judge(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """`losses`, where their derivative is wanted at once: faster, and differentiable once."""
+        program = self._program(point, x, y, differentiable=True) if point.requires_grad else None
+        return self.losses(point, x, y) if program is None else program.losses(point, x, y)
+
+    def answers(
+        self,
+        support_x: Tensor,
+        support_y: Tensor,
+        query_x: Tensor,
+        *,
+        steps: int | None = None,
+        extend: bool = False,
+        inductive: bool = False,
+    ) -> Answers:
+        """Outputs for `query_x` at θ₀ and after every step. With `inductive` no query knows of another."""
+        seen = None if inductive else query_x
+        path = self.path(support_x, support_y, steps=steps, extend=extend, query_x=seen)
+        known = support_x if inductive else None
+        outputs = [self.predict(self.end(path, j), query_x, known) for j in range(len(path.points))]
+        strayed = path.strayed() if self.guard else torch.zeros(len(support_x), dtype=torch.bool)
+        return Answers(outputs, strayed)
 
     def adapt(
-        self, support_x: Tensor, support_y: Tensor, *, steps: int | None = None, extend: bool = False
+        self,
+        support_x: Tensor,
+        support_y: Tensor,
+        *,
+        steps: int | None = None,
+        extend: bool = False,
+        query_x: Tensor | None = None,
     ) -> nn.Module:
         """Adapt to one task, `support_x [S, …]`; returns a copy of the model with the new parameters."""
-        path = self.path(support_x[None], support_y[None], steps=steps, extend=extend)
+        seen = None if query_x is None else query_x[None]
+        path = self.path(support_x[None], support_y[None], steps=steps, extend=extend, query_x=seen)
         return twin(self.model, path.layout.views(self.end(path)[0]))
 
     def _program(self, point: Tensor, x: Tensor, y: Tensor, *, differentiable: bool) -> Program | None:
@@ -165,11 +215,8 @@ class MetaLearner(nn.Module):
         return steps
 
 
-def _refuse_running_statistics(model: nn.Module) -> None:
-    """Running averages would leak from task to task, and from query to support."""
-    for name, module in model.named_modules():
-        if isinstance(module, _BatchNorm) and module.track_running_stats:
-            raise UsageError(
-                f"model: {name or 'it'} keeps running statistics, which tasks would share; build it with "
-                "track_running_stats=False or call torch.func.replace_all_batch_norm_modules_(model)"
-            )
+def with_path(learner: FewShotLearner) -> MetaLearner:
+    """The same learner, known to adapt along a path."""
+    if not isinstance(learner, MetaLearner):
+        raise UsageError(f"method: {type(learner).__name__} does not adapt step by step")
+    return learner

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint as recompute_in_backward
 
 from pathaware.layout import Layout
-from pathaware.rules.base import Rule
+from pathaware.rules.base import Memory, Rule
 from pathaware.tracing import tracing
 
 Order = Literal["second", "first", "none"]
@@ -74,8 +74,9 @@ def unroll(
     order: Order = "second",
     guard: bool = True,
     checkpoint: bool = False,
+    memory: Memory = None,
 ) -> Path:
-    """Follow `rule` for `steps` steps from `start` `[T, D]`.
+    """Follow `rule` for `steps` steps from `start` `[T, D]`, which it `begin`s with `memory`.
 
     With `guard` a task that has run away takes no further step: from there losses square with every step,
     and derivatives overflow even where `Path.settled` turns the task back in the end.
@@ -85,18 +86,19 @@ def unroll(
     """
     path = Path(rule.layout, [start])
 
-    def advance(j: int, point: Tensor) -> tuple[Tensor, Tensor]:
+    def advance(j: int, point: Tensor, memory: Memory) -> tuple[Tensor, Tensor, Memory]:
         loss, slope = gradient(j, point)
-        following = rule.step(j, path.points[: j + 1], slope)
+        following, memory = rule.advance(j, path.points[: j + 1], slope, loss, memory)
         if guard and j > 0:
             following = _stay_if(~(loss.detach() <= RUNAWAY * path.losses[0]), point, following)
-        return loss, following
+        return loss, following, memory
 
     for j in range(steps):
         if order == "second" and checkpoint:
-            loss, following = recompute_in_backward(advance, j, path.end, use_reentrant=False)
+            found = recompute_in_backward(advance, j, path.end, memory, use_reentrant=False)
         else:
-            loss, following = advance(j, path.end)
+            found = advance(j, path.end, memory)
+        loss, following, memory = found
         path.points.append(following.detach() if order == "none" else following)
         path.losses.append(loss.detach())
     return path

@@ -9,7 +9,7 @@ from torch import Tensor
 import pathaware
 from pathaware.bench.contestant import Missing, Work, flat_gradient
 from pathaware.bench.job import Inputs, Job
-from pathaware.learner import MetaLearner
+from pathaware.few_shot import FewShotLearner
 from pathaware.outer.compiled import CompiledUnrolled
 from pathaware.tasks.episodes import Episodes
 from pathaware.training.trainer import build, in_graph, meta_step
@@ -47,7 +47,7 @@ class Ours:
         answers: Tensor = adapted(episodes.query_x[0])
         return answers.detach()
 
-    def _exact(self, job: Job) -> MetaLearner:
+    def _exact(self, job: Job) -> FewShotLearner:
         return build(job.config(**{**self.settings, "dtype": "float64", "precision": "fp32"}))
 
 

@@ -10,8 +10,17 @@ def methods() -> None:
 
     from pathaware.methods import METHODS
 
-    table = Table("method", "what it learns", "order", "settings", "paper")
+    table = Table("method", "year", "what it does", "order", "transductive", "settings", "paper")
     for method in METHODS.values():
         settings = ", ".join(f"{k}={'none' if v is None else v}" for k, v in method.settings().items())
-        table.add_row(method.name, method.summary, method.order, settings, method.paper)
+        transductive = "by design" if method.queries else "by batch norm"
+        table.add_row(
+            method.name,
+            str(method.year),
+            method.summary,
+            method.order,
+            transductive,
+            settings,
+            method.paper,
+        )
     Console().print(table)

@@ -47,6 +47,8 @@ def reproduce(
     for target in targets:
         if target not in (*maker.TARGETS, "all"):
             raise UsageError(f"TARGET: {target!r} is none of {', '.join(maker.TARGETS)}, all")
+    for option, folder in (("--out", out), ("--results", results or out)):
+        _must_be_possible(option, folder)
     chosen = maker.TARGETS if "all" in targets else tuple(dict.fromkeys(targets))
     made = maker.Maker(
         Workshop(out, results, tasks),
@@ -70,6 +72,16 @@ def reproduce(
         else:
             if table:
                 print_table(table)
+
+
+def _must_be_possible(option: str, folder: Path) -> None:
+    """Before anything is said or trained for it."""
+    try:
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{option}: {folder} cannot be a folder ({error})") from None
+    if not there.is_dir():
+        raise UsageError(f"{option}: {there} is a file; name a folder")
 
 
 def _say(line: str) -> None:

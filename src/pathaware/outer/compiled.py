@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pathaware.learner import MetaLearner
+from pathaware.few_shot import FewShotLearner
 from pathaware.outer.unrolled import Unrolled
 from pathaware.path import Order
 from pathaware.tasks.episodes import Episodes
@@ -33,7 +33,7 @@ class CompiledUnrolled(Unrolled):
     function: Function | None = None
     shapes: list[torch.Size] | None = None
 
-    def backward(self, learner: MetaLearner, episodes: Episodes, weight: float) -> Tensor:
+    def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:
         tensors = episodes.tensors()
         shapes = [tensor.shape for tensor in tensors]
         if self.shapes is None:
@@ -52,7 +52,7 @@ class CompiledUnrolled(Unrolled):
                 parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
         return losses
 
-    def _compile(self, learner: MetaLearner, tensors: Sequence[Tensor]) -> Function | None:
+    def _compile(self, learner: FewShotLearner, tensors: Sequence[Tensor]) -> Function | None:
         parameters = [p.detach() for p in learner.parameters()]
         try:
             graph = make_fx(_meta_gradient(learner, self.order))(parameters, tensors)
@@ -74,7 +74,7 @@ def has_compiler() -> bool:
 class _TaskLosses(nn.Module):
     """A learner's query losses as a module's forward pass, which `functional_call` can give parameters to."""
 
-    def __init__(self, learner: MetaLearner, order: Order) -> None:
+    def __init__(self, learner: FewShotLearner, order: Order) -> None:
         super().__init__()
         self.learner = learner
         self.order = order
@@ -83,7 +83,7 @@ class _TaskLosses(nn.Module):
         return self.learner.task_losses(Episodes(*tensors), self.order)
 
 
-def _meta_gradient(learner: MetaLearner, order: Order) -> Function:
+def _meta_gradient(learner: FewShotLearner, order: Order) -> Function:
     module = _TaskLosses(learner, order)
     names = [name for name, _ in module.named_parameters()]
 

@@ -12,15 +12,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pathaware.context import Context
 from pathaware.errors import UsageError
-from pathaware.learner import MetaLearner
+from pathaware.few_shot import FewShotLearner
+from pathaware.learner import with_path
+from pathaware.outer.base import Outer
 from pathaware.tasks.episodes import Episodes
 
 
-class Reptile:
+class Reptile(Outer):
     """Moves the start towards where the tasks ended up."""
 
-    def backward(self, learner: MetaLearner, episodes: Episodes, weight: float) -> Tensor:
+    def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:
+        learner = with_path(learner)
         if any(True for _ in learner.rule.parameters()):
             raise UsageError("method: Reptile learns a start only; use it with a rule that learns nothing")
         size = episodes.support_x.shape[1]
@@ -32,7 +36,7 @@ class Reptile:
             rows = torch.arange(j * size, (j + 1) * size, device=x.device) % pool
             return learner.gradient(point, x[:, rows], y[:, rows])
 
-        path = learner.unroll(gradient, len(episodes), steps, "none")
+        path = learner.unroll(Context(learner, x, y), steps, gradient)
         pull = (path.points[0] - path.end).sum(0) * weight
         learner.rule.layout.flatten(learner.model).backward(pull)
         with torch.no_grad():

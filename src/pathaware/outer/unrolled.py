@@ -12,17 +12,18 @@ from typing import Literal
 
 from torch import Tensor
 
-from pathaware.learner import MetaLearner
+from pathaware.few_shot import FewShotLearner
+from pathaware.outer.base import Outer
 from pathaware.tasks.episodes import Episodes
 
 
-class Unrolled:
+class Unrolled(Outer):
     """The meta-gradient of the query loss through the unrolled inner loop."""
 
     def __init__(self, order: Literal["second", "first"] = "second") -> None:
         self.order = order
 
-    def backward(self, learner: MetaLearner, episodes: Episodes, weight: float) -> Tensor:
+    def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:
         losses = learner.task_losses(episodes, order=self.order)
         (losses.sum() * weight).backward()
         return losses.detach()

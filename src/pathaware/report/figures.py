@@ -23,9 +23,8 @@ def figures(opened: Sequence[Run], tasks: int = 100) -> Iterator[tuple[str, str,
     if metric == "mse":
         yield "curves", "Curves fitted to a few points of a new wave.", fitted_curves(runs)
     yield f"{metric}-per-step", "How adaptation goes, step by step.", along_the_path(runs, tasks)
-    trends = [
-        (n, x.rule) for n, (_, x) in zip(labels(opened), runs, strict=True) if isinstance(x.rule, Pamela)
-    ]
+    rules = [(n, getattr(x, "rule", None)) for n, (_, x) in zip(labels(opened), runs, strict=True)]
+    trends = [(n, rule) for n, rule in rules if isinstance(rule, Pamela)]
     for label, rule in trends:
         caption = f"What {label} learned about how to move: steps across, layers down."
         yield "trend" if len(trends) == 1 else f"trend-{Path(label).name}", caption, trend(rule)

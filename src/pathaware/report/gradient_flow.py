@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathaware.learner import MetaLearner
+from pathaware.learner import MetaLearner, with_path
 from pathaware.report.path_figures import Trained
 from pathaware.rules import Pamela
 from pathaware.seeding import generator
@@ -107,7 +107,8 @@ def controlled(
 def of_trained(runs: Sequence[Trained], *, tasks: int = 100) -> list[Flow]:
     """Trained runs as they are, the guard as in training; PAMELA also with its own Q and P set to 0."""
     flows = []
-    for run, learner in runs:
+    for run, each in runs:
+        learner = with_path(each)
         problem, name = run.config.problem, run.config.method
         flows.append(gradient_flow(learner, problem, name, tasks=tasks))
         if isinstance(learner.rule, Pamela) and len(learner.rule.p):

@@ -8,14 +8,14 @@ import matplotlib.pyplot as plt
 import torch
 from matplotlib.figure import Figure
 
-from pathaware.learner import MetaLearner
+from pathaware.few_shot import FewShotLearner
 from pathaware.report.looks import looks
 from pathaware.report.style import INK, TRUTH, styled
 from pathaware.seeding import generator
 from pathaware.training.evaluation import evaluate
 from pathaware.training.run import Run
 
-Trained = tuple[Run, MetaLearner]
+Trained = tuple[Run, FewShotLearner]
 QUANTILES = (0.05, 0.25, 0.75, 0.95)
 
 
@@ -29,9 +29,9 @@ def fitted_curves(runs: Sequence[Trained], seed: int = 10) -> Figure:
     x, y = episodes.query_x[0, :, 0], episodes.query_y[0, :, 0]
     support = episodes.support_x[0, :, 0], episodes.support_y[0, :, 0]
 
-    def fit(learner: MetaLearner) -> list[torch.Tensor]:
-        path = learner.path(episodes.support_x, episodes.support_y)
-        return [learner.predict(point, episodes.query_x)[0, :, 0] for point in path.points]
+    def fit(learner: FewShotLearner) -> list[torch.Tensor]:
+        answers = learner.answers(episodes.support_x, episodes.support_y, episodes.query_x)
+        return [output[0, :, 0] for output in answers.outputs]
 
     with styled():
         figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), sharey=True)
@@ -57,15 +57,17 @@ def along_the_path(runs: Sequence[Trained], tasks: int = 100) -> Figure:
     metric = runs[0][0].config.problem.metric
     with styled():
         figure, axes = plt.subplots(figsize=(6, 4))
+        longest = 0
         for (run, learner), (label, shade) in zip(runs, looks([run for run, _ in runs]), strict=True):
             values = evaluate(learner, run.config.problem, tasks=tasks).values.double()
             low, quarter, three, high = values.quantile(values.new_tensor(QUANTILES), dim=0)
             steps = range(values.shape[1])
+            longest = max(longest, len(steps))
             axes.fill_between(steps, low, high, color=shade, alpha=0.12, linewidth=0)
             axes.fill_between(steps, quarter, three, color=shade, alpha=0.25, linewidth=0)
             axes.plot(steps, values.mean(0), color=shade, marker="o", markersize=4, label=label)
         axes.set(xlabel="inner steps", ylabel=metric, yscale="log" if metric == "mse" else "linear")
-        axes.set_xticks(range(1 + max(learner.rule.steps for _, learner in runs)))
+        axes.set_xticks(range(longest))
         axes.set_title(f"{tasks} new tasks: mean, middle 50 % and 90 %")
         axes.legend()
     return figure

@@ -13,6 +13,7 @@ from torch import Tensor
 from pathaware.bench.contestant import Work
 from pathaware.bench.synthetic import SyntheticImages
 from pathaware.bench.timing import Timing, in_turns, warmed_up
+from pathaware.learner import with_path
 from pathaware.report.environment import environment
 from pathaware.report.paper import COMPLEXITY
 from pathaware.report.record import commit
@@ -40,7 +41,7 @@ def measure(repeats: int = 20, device: str = "auto", size: int = 84) -> dict[str
     found = {
         method: {
             "parameters": sum(p.numel() for p in trainer.learner.parameters()),
-            "steps": trainer.learner.rule.steps,
+            "steps": with_path(trainer.learner).rule.steps,
             "train_ms": _per_task(times[method, "train"], training.tasks),
             "test_ms": _per_task(times[method, "test"], 1),
         }
@@ -61,7 +62,7 @@ def _training(trainer: Trainer) -> Work:
 
 def _test(trainer: Trainer) -> Work:
     """One task: adapt to its support set, answer its queries."""
-    learner, episodes = trainer.learner, trainer.source.sample(1, generator(0, "complexity"))
+    learner, episodes = with_path(trainer.learner), trainer.source.sample(1, generator(0, "complexity"))
 
     def judge(i: int) -> Tensor:
         with torch.no_grad():

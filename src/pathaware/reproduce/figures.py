@@ -12,6 +12,7 @@ import torch
 from matplotlib.figure import Figure
 
 from pathaware.errors import UsageError
+from pathaware.learner import with_path
 from pathaware.report.environment import environment
 from pathaware.report.flow_figures import flow_figure
 from pathaware.report.gradient_figures import gradient_histograms
@@ -87,8 +88,8 @@ def _histograms(runs: Sequence[Run], folder: Path) -> Drawn:
 def _flow(runs: Sequence[Run], folder: Path, tasks: int = 100) -> Drawn:
     """The skip alone at chosen values, on a fresh and on a trained start; then the trained runs."""
     first = runs[0]
-    learner, problem, rate = first.load("cpu"), first.config.problem, first.config.rule["rate"]
-    fresh = build(first.config, next(learner.parameters()).device)
+    learner, problem, rate = with_path(first.load("cpu")), first.config.problem, first.config.rule["rate"]
+    fresh = with_path(build(first.config, next(learner.parameters()).device))
     views: dict[str, list[Flow]] = {
         "untrained": controlled(fresh, problem, rate=rate, tasks=tasks),
         f"start of {first.config.method}": controlled(learner, problem, rate=rate, tasks=tasks),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -11,15 +11,22 @@ from pathaware.errors import UsageError
 from pathaware.layout import Layout
 from pathaware.settings import at_least
 
+if TYPE_CHECKING:
+    from pathaware.context import Context
+
+Memory = Any
+"""Tensors, or tuples of them, that a rule carries along a path; never changed in place."""
+
 MOST_STEPS = 10_000
 """Every point of a path is kept."""
 
 
-class Rule(nn.Module, ABC):
+class Rule(nn.Module):
     """One step of adaptation. Its learned coefficients Φ are ordinary parameters of this module.
 
     `layout` says which parameters of the network adapt and where they lie in the flat vector; `steps`
-    is how many steps the rule is trained for. Subclasses define `step`.
+    is how many steps the rule is trained for. Subclasses define `step`; those that need more than the path
+    and the gradient define `advance`, `begin` or `objective`.
     """
 
     def __init__(self, network: nn.Module | Layout, steps: int) -> None:
@@ -30,10 +37,28 @@ class Rule(nn.Module, ABC):
         self.layout = network if isinstance(network, Layout) else Layout.of(network)
         self.steps = steps
 
-    @abstractmethod
+    def begin(self, start: Tensor, context: Context) -> tuple[Tensor, Memory]:
+        """Where the paths of T tasks begin, `[T, D]`, and what the rule remembers while it follows them.
+
+        `start` is θ₀ for each task. Most rules begin there and remember nothing but the path.
+        """
+        return start, None
+
+    def advance(
+        self, j: int, points: Sequence[Tensor], gradient: Tensor, losses: Tensor, memory: Memory
+    ) -> tuple[Tensor, Memory]:
+        """`step` for rules that need more: losses `[T]` at θⱼ, and what they remember of earlier steps."""
+        return self.step(j, points, gradient), memory
+
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
         """θⱼ₊₁ from `points` = [θ₀ … θⱼ] and the gradient of the support loss at θⱼ, all `[T, D]`.
 
         A `j` of `steps` or more comes only when somebody asked for more steps than the rule was
         trained for; the coefficients of the last trained step are used again then.
         """
+        raise NotImplementedError("a rule must define step or advance")
+
+    def objective(self, j: int, point: Tensor, context: Context) -> tuple[Tensor, Tensor] | None:
+        """What step j descends, where that is not the support loss: the support loss `[T]`, by which the
+        guard judges, and what is descended, `[T]`."""
+        return None

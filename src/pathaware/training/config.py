@@ -114,7 +114,10 @@ class Config:
     training: Training
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rule", method(self.method).complete(self.rule))
+        chosen = method(self.method)
+        if self.problem.metric == "mse" and not chosen.regression:
+            raise UsageError(f"method: {self.method} tells classes apart; {self.problem.name} has none")
+        object.__setattr__(self, "rule", chosen.complete(self.rule))
 
     def trained(self, **training: Any) -> Config:
         """The same with other training settings."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pathaware.errors import UsageError
-from pathaware.learner import MetaLearner
+from pathaware.few_shot import FewShotLearner
 from pathaware.seeding import generator
 from pathaware.settings import at_least
 from pathaware.tasks.episodes import TaskSource
@@ -56,7 +56,7 @@ class Evaluation:
 
 @torch.no_grad()
 def evaluate(
-    learner: MetaLearner,
+    learner: FewShotLearner,
     problem: Problem,
     *,
     split: str = "test",
@@ -73,7 +73,7 @@ def evaluate(
     The tasks depend on the split and the seed only: every method and every run meets the same ones, and
     the first hundred of six hundred are the hundred of a shorter evaluation. `batch` tasks run side by
     side, by default as many as the problem thinks fit for memory. `inductive` normalises queries by the
-    support set's statistics (see `MetaLearner.predict`), which matters with batch norm only. Processes of
+    support set's statistics (see `pathaware.inductive`), which matters with batch norm only. Processes of
     one `world` share the tasks out, and all have the result.
     """
     reference = next(learner.parameters())
@@ -85,14 +85,11 @@ def evaluate(
     batch = batch or _side_by_side(problem, reference.device)
     for plan in _plans(source, split, seed, world.part(tasks), batch):
         episodes = source.gather(plan)
-        path = learner.path(episodes.support_x, episodes.support_y, steps=steps, extend=extend)
-        known = episodes.support_x if inductive else None
-        outputs = [
-            learner.predict(learner.end(path, j), episodes.query_x, known) for j in range(len(path.points))
-        ]
-        measured = [problem.measure(output, episodes.query_y) for output in outputs]
+        examples = (episodes.support_x, episodes.support_y, episodes.query_x)
+        answers = learner.answers(*examples, steps=steps, extend=extend, inductive=inductive)
+        measured = [problem.measure(output, episodes.query_y) for output in answers.outputs]
         values.append(torch.stack(measured, dim=1).cpu())
-        strayed.append(path.strayed().cpu() if learner.guard else torch.zeros(len(episodes)))
+        strayed.append(answers.strayed.cpu())
     share = world.gather(strayed).double().mean().item()
     return Evaluation(problem.metric, world.gather(values), share, split, not inductive)
 

@@ -48,7 +48,8 @@ class Graphed(Generic[Result]):
         self.graph = None
 
     def _capture(self, plan: Any) -> None:
-        """Record one iteration. The warm-up it needs must leave no trace in parameters and optimiser."""
+        """Record one iteration. The warm-up it needs must leave no trace in parameters, optimiser
+        and random state."""
         step, device = self.step, self.step.rate.device
         self.graph = None  # its memory can be used again
         self.plan = plan.to(device)
@@ -57,8 +58,9 @@ class Graphed(Generic[Result]):
         side = torch.cuda.Stream(device)
         side.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(side):
-            for _ in range(3):
-                step.run(self.plan)
+            with torch.random.fork_rng([device]):
+                for _ in range(3):
+                    step.run(self.plan)
             with torch.no_grad():
                 for parameter, value in zip(step.parameters, kept, strict=True):
                     parameter.copy_(value)

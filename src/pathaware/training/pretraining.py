@@ -31,9 +31,8 @@ def start_pretrained(model: nn.Module, config: Config) -> None:
     """Give the model's body the features that classification of the training classes finds."""
     if not hasattr(config.problem, "labelled"):
         raise UsageError(f"pretrain: {config.problem.name} has no classes to pretrain on")
-    head, _ = last_linear(model)
-    own = {name: value for name, value in model.state_dict().items() if name.startswith(f"{head}.")}
-    model.load_state_dict({**_features(_decisive(config)), **own})
+    # A method may have taken the network's last layer away, or have added layers of its own.
+    model.load_state_dict({**model.state_dict(), **_features(_decisive(config))})
 
 
 def _decisive(config: Config) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pathaware.errors import UsageError
-from pathaware.learner import MetaLearner
+from pathaware.few_shot import FewShotLearner
 from pathaware.training.config import Config, differences
 from pathaware.training.histograms import Histograms
 from pathaware.training.sealed import Damaged, read_sealed, write_sealed
@@ -151,12 +151,12 @@ class Run:
         last = max((row["iteration"] for row in self.metrics()), default=0)
         return last == self.config.training.iterations and (self.folder / CHECKPOINT).exists()
 
-    def save(self, learner: MetaLearner, iteration: int) -> None:
+    def save(self, learner: FewShotLearner, iteration: int) -> None:
         """Keep θ₀ and Φ as what the run has learned."""
         about = {"iteration": iteration, "config": self.config.to_dict()}
         write_sealed(self.folder / CHECKPOINT, learner.state_dict(), about)
 
-    def load(self, device: str = "auto") -> MetaLearner:
+    def load(self, device: str = "auto") -> FewShotLearner:
         """The trained learner, ready to adapt; on this machine's device, whatever it was trained on."""
         path = self.folder / CHECKPOINT
         if not path.exists():

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import pathaware
-from pathaware.learner import MetaLearner
+from pathaware.few_shot import FewShotLearner
 from pathaware.training.sealed import Damaged, read_sealed, write_sealed
 
 
@@ -33,7 +33,7 @@ class State:
     @classmethod
     def of(
         cls,
-        learner: MetaLearner,
+        learner: FewShotLearner,
         optimizer: Any,
         iteration: int,
         seconds: float,
@@ -54,7 +54,7 @@ class State:
         return cls(iteration, seconds, best, config, kept)
 
     @torch.no_grad()
-    def restore(self, learner: MetaLearner, optimizer: Any) -> None:
+    def restore(self, learner: FewShotLearner, optimizer: Any) -> None:
         learner.load_state_dict(self._part("learner."))
         for i, parameter in enumerate(learner.parameters()):
             # The optimiser counts its steps where it wants to: beside the parameter.

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathaware.learner import MetaLearner
+from pathaware.few_shot import FewShotLearner
 from pathaware.outer import Outer
 from pathaware.tasks.episodes import TaskSource
 from pathaware.training.distribution import ALONE, World
@@ -30,7 +30,7 @@ class MetaStep:
 
     def __init__(
         self,
-        learner: MetaLearner,
+        learner: FewShotLearner,
         outer: Outer,
         source: TaskSource,
         *,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pathaware.learner import MetaLearner
+from pathaware.few_shot import FewShotLearner
 from pathaware.training.config import Config
 from pathaware.training.distribution import World
 from pathaware.training.run import CONFIG, Run
@@ -43,7 +43,7 @@ def compute_along(config: Config, world: World) -> None:
                 raise SystemExit(128 + signum)
 
 
-def trained(run: Run, world: World) -> MetaLearner:
+def trained(run: Run, world: World) -> FewShotLearner:
     """What the run came to, in every process."""
     learner = run.load(run.config.training.device) if world.is_writer else build(run.config)
     world.equalise(list(learner.parameters()))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pathaware.errors import RunError
+from pathaware.few_shot import FewShotLearner
 from pathaware.learner import MetaLearner
 from pathaware.methods import method
 from pathaware.outer import Outer, Unrolled
@@ -55,21 +56,19 @@ class Progress:
     memory_mb: float | None = None
 
 
-def build(config: Config, device: torch.device | None = None) -> MetaLearner:
+def build(config: Config, device: torch.device | None = None) -> FewShotLearner:
     """The learner a configuration describes, at its start: a pure function of the seed."""
     training = config.training
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(training.seed)
-        model = config.problem.model()
-        rule = method(config.method).build(model, config.rule)
-    learner = MetaLearner(
-        model,
-        rule,
-        config.problem.loss,
-        execution=training.execution,
-        guard=training.guard,
-        checkpoint=training.checkpoint,
-    )
+        learner = method(config.method).build(
+            config.problem.model(),
+            config.rule,
+            config.problem.loss,
+            execution=training.execution,
+            guard=training.guard,
+            checkpoint=training.checkpoint,
+        )
     return learner.to(device or training.torch_device, training.torch_dtype)
 
 
@@ -128,6 +127,8 @@ class Trainer:
         """One meta-iteration; a report after every `every`-th, after validations and after the last."""
         training = self.config.training
         rate = learning_rate(training, self.iteration)
+        if self.meta.outer.at(self.iteration / training.iterations, self.learner) and self.graphed:
+            self.graphed.forget()
         plan = self.source.draw(training.tasks, generator(training.seed, "train", self.iteration))
         self.window.add(self._step(plan, rate))
         self.iteration += 1
@@ -176,9 +177,9 @@ class Trainer:
 
 def train(
     config: Config,
-    report: Callable[[Progress, MetaLearner], None] = lambda progress, learner: None,
+    report: Callable[[Progress, FewShotLearner], None] = lambda progress, learner: None,
     every: int = 100,
-) -> MetaLearner:
+) -> FewShotLearner:
     """Meta-train from the start; `report` hears of every `every`-th iteration and of the last."""
     trainer = Trainer(config, every=every)
     while not trainer.done:
@@ -190,15 +191,15 @@ def train(
 
 def meta_step(
     config: Config,
-    learner: MetaLearner,
+    learner: FewShotLearner,
     source: TaskSource,
     outer: Outer | None = None,
     world: World = ALONE,
 ) -> MetaStep:
     """A meta-iteration as a run does it, compiled where it pays."""
     training = config.training
-    estimator = outer or method(config.method).outer()
-    if isinstance(estimator, Unrolled) and compiles(training, learner):
+    estimator = outer or method(config.method).estimator(config.rule)
+    if type(estimator) is Unrolled and compiles(training, learner):
         estimator = CompiledUnrolled(estimator.order)
     return MetaStep(
         learner,
@@ -216,12 +217,12 @@ def in_graph(step: MetaStep, wanted: bool = True) -> MetaStep | Graphed[Outcome]
     return Graphed(step) if wanted and step.source.capturable else step
 
 
-def compiles(training: Training, learner: MetaLearner) -> bool:
+def compiles(training: Training, learner: FewShotLearner) -> bool:
     """Whether to compile the meta-iteration. `auto` decides by what a run is and never by the clock, so that
     a run is the same whenever it is repeated; convolutions take longer to compile than most runs last."""
     if training.compile != "auto" or training.torch_device.type != "cpu":
         return training.compile == "on" and training.torch_device.type == "cpu"
-    program = learner.execution.program
+    program = learner.execution.program if isinstance(learner, MetaLearner) else None
     small = program is not None and not program.images
     return small and training.iterations >= WORTH_COMPILING and has_compiler()
 
@@ -238,7 +239,7 @@ def _out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-def _validate(config: Config, learner: MetaLearner, world: World) -> float:
+def _validate(config: Config, learner: FewShotLearner, world: World) -> float:
     tasks = config.training.validation_tasks
     result = evaluate(learner, config.problem, split="val", tasks=tasks, world=world)
     return result.values[:, -1].double().mean().item()

@@ -8,17 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pathaware.context import Context
 from pathaware.errors import UsageError
-from pathaware.learner import MetaLearner
+from pathaware.few_shot import FewShotLearner
+from pathaware.learner import MetaLearner, with_path
 from pathaware.training.histograms import Histograms
 from pathaware.training.step import MetaStep, Outcome
 
 
-def watched_tensor(learner: MetaLearner) -> str:
+def watched_tensor(learner: FewShotLearner) -> str:
     """Whose gradients to look at: the weights of the last convolution, or else of the last hidden layer.
 
     Weights only: a bias ahead of batch norm has no gradient but rounding errors.
     """
+    if not isinstance(learner, MetaLearner):
+        raise UsageError("histograms: the method takes no inner gradient; set training.histograms=0")
     adapted = {entry.name for entry in learner.rule.layout.entries}
     modules = [(f"{name}.weight".lstrip("."), module) for name, module in learner.model.named_modules()]
     modules = [(name, module) for name, module in modules if name in adapted]
@@ -62,20 +66,20 @@ class WatchedStep:
 
     def inner_gradients(self, plan: Any) -> list[Tensor]:
         """Of each step on the support sets, all tasks of the plan: n tensors `[T, …]`."""
-        learner, world, device = self.step.learner, self.step.world, self.parameter.device
+        learner, world, device = with_path(self.step.learner), self.step.world, self.parameter.device
         parts: list[list[Tensor]] = []
         with torch.random.fork_rng([device] if device.type == "cuda" else []):  # dropout draws numbers
             for tasks in self.step.source.gather(world.share(plan)).chunks(self.step.chunk):
-                x, y, seen = tasks.support_x, tasks.support_y, list[Tensor]()
+                context, seen = Context(learner, *tasks.tensors()[:3]), list[Tensor]()
 
                 def gradient(
-                    j: int, point: Tensor, x: Tensor = x, y: Tensor = y, seen: list[Tensor] = seen
+                    j: int, point: Tensor, context: Context = context, seen: list[Tensor] = seen
                 ) -> tuple[Tensor, Tensor]:
-                    loss, slope = learner.gradient(point, x, y)
+                    loss, slope = learner.inner_gradient(j, point, context)
                     seen.append(learner.rule.layout.views(slope)[self.histograms.of])
                     return loss, slope
 
-                learner.unroll(gradient, len(tasks), learner.rule.steps, "none")
+                learner.unroll(context, learner.rule.steps, gradient)
                 parts.append(seen)
         return [world.gather([seen[j] for seen in parts]) for j in range(learner.rule.steps)]
 

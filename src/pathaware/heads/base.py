@@ -1,0 +1,49 @@
+"""What a head is: given features of a support set and its labels, what do the queries get?"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pathaware.losses import Loss
+from pathaware.models.head import last_linear
+
+Fitted = tuple[Tensor, ...]
+"""What a head keeps of the support sets, each tensor with a leading task axis."""
+
+
+class Head(nn.Module, ABC):
+    """Takes the place of a network's last linear layer. What it learns are parameters of this module.
+
+    `features` and `outputs` are that layer's sizes: F, and the number of classes, or of values to predict.
+    """
+
+    regression: ClassVar[bool] = False
+    """Whether it can predict values, not only classes."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        _, replaced = last_linear(network)
+        self.features, self.outputs = replaced.in_features, replaced.out_features
+
+    @abstractmethod
+    def fit(self, features: Tensor, targets: Tensor) -> Fitted:
+        """From `features [T, S, F]` and `targets [T, S]` (classes) or `[T, S, outputs]` (values)."""
+
+    @abstractmethod
+    def answer(self, fitted: Fitted, features: Tensor) -> Tensor:
+        """Logits or values `[T, Q, outputs]` for `features [T, Q, F]`."""
+
+    def losses(self, answers: Tensor, targets: Tensor, loss: Loss) -> Tensor:
+        """What training minimises, `[T]`; `loss` is the problem's own for each task."""
+        return loss(answers, targets)
+
+
+def one_hot(targets: Tensor, classes: int, like: Tensor) -> Tensor:
+    """Classes `[T, S]` as rows `[T, S, classes]` of the dtype of `like`; values stay as they are."""
+    if targets.is_floating_point():
+        return targets
+    return F.one_hot(targets, classes).to(like.dtype)

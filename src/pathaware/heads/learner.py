@@ -1,0 +1,104 @@
+"""HeadLearner: a network that all tasks share, and a head that adapts at once."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from pathaware.batched import kernels
+from pathaware.errors import UsageError
+from pathaware.execution import ExecutionName, select_execution
+from pathaware.few_shot import Answers, FewShotLearner, refuse_running_statistics
+from pathaware.heads.base import Fitted, Head
+from pathaware.inductive import FirstExamplesStatistics
+from pathaware.layout import Layout
+from pathaware.losses import Loss
+from pathaware.models.head import last_linear
+from pathaware.path import Order
+from pathaware.tasks.episodes import Episodes
+
+
+class HeadLearner(FewShotLearner):
+    """Embeds every image with one network and leaves the rest to a head.
+
+    `model` is the network without its last linear layer. As with methods that descend, batch norm takes the
+    statistics of each task's support set by itself and of its queries by themselves.
+    """
+
+    def __init__(
+        self, model: nn.Module, head: Head, loss: Loss, *, execution: ExecutionName = "auto"
+    ) -> None:
+        super().__init__()
+        refuse_running_statistics(model)
+        self.model = body(model)
+        self.head = head
+        self.loss = loss
+        self.layout = Layout.of(self.model)
+        self.execution = select_execution(execution, self.model, self.layout, loss)
+
+    def embed(self, x: Tensor, support_x: Tensor | None = None) -> Tensor:
+        """Features `[T, N, F]` of inputs `[T, N, …]`; with `support_x`, normalised by its statistics only."""
+        point = self.layout.flatten(self.model).expand(len(x), -1)
+        if support_x is None:
+            return self.execution.forward(point, x).flatten(2)
+        count = support_x.shape[1]
+        with kernels.switched_off(), FirstExamplesStatistics(count):
+            return self.execution.forward(point, torch.cat([support_x, x], dim=1))[:, count:].flatten(2)
+
+    def fit(self, support_x: Tensor, support_y: Tensor) -> Fitted:
+        return self.head.fit(self.embed(support_x), support_y)
+
+    def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
+        """`order` has no meaning here: there is no inner gradient."""
+        fitted = self.fit(episodes.support_x, episodes.support_y)
+        answers = self.head.answer(fitted, self.embed(episodes.query_x))
+        return self.head.losses(answers, episodes.query_y, self.execution.losses)
+
+    def answers(
+        self,
+        support_x: Tensor,
+        support_y: Tensor,
+        query_x: Tensor,
+        *,
+        steps: int | None = None,
+        extend: bool = False,
+        inductive: bool = False,
+    ) -> Answers:
+        """Before: nothing is known, all answers are alike. After: the head's."""
+        if steps not in (None, 1) or extend:
+            raise UsageError("steps: the method adapts at once; leave steps out")
+        fitted = self.fit(support_x, support_y)
+        after = self.head.answer(fitted, self.embed(query_x, support_x if inductive else None))
+        strayed = torch.zeros(len(support_x), dtype=torch.bool)
+        return Answers([torch.zeros_like(after), after], strayed)
+
+    def adapt(self, support_x: Tensor, support_y: Tensor) -> nn.Module:
+        """The network and the head with what it keeps of this support set, `support_x [S, …]`."""
+        with torch.no_grad():
+            fitted = self.fit(support_x[None], support_y[None])
+        return Adapted(copy.deepcopy(self.model), copy.deepcopy(self.head), fitted)
+
+
+class Adapted(nn.Module):
+    """A network with a fitted head: inputs `[N, …]` → logits or values `[N, outputs]`."""
+
+    def __init__(self, model: nn.Module, head: Head, fitted: Fitted) -> None:
+        super().__init__()
+        self.model, self.head, self.count = model, head, len(fitted)
+        for i, tensor in enumerate(fitted):
+            self.register_buffer(f"fitted{i}", tensor)
+
+    def forward(self, x: Tensor) -> Tensor:
+        fitted = tuple(self.get_buffer(f"fitted{i}") for i in range(self.count))
+        return self.head.answer(fitted, self.model(x).flatten(1)[None])[0]
+
+
+def body(model: nn.Module) -> nn.Module:
+    """A copy of the network that ends in the features its last linear layer would read."""
+    copied = copy.deepcopy(model)
+    name, _ = last_linear(copied)
+    owner, _, attribute = name.rpartition(".")
+    setattr(copied.get_submodule(owner), attribute, nn.Identity())
+    return copied

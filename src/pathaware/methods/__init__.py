@@ -1,0 +1,43 @@
+"""The methods by name, one a file.
+
+A new method is a file that defines a `METHOD`, and a line here; or, outside of this package, a `Method` that
+is named as `package.module:METHOD`.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from pathaware.errors import UsageError
+from pathaware.methods import core
+from pathaware.methods.base import Method
+
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        core.MAML,
+        core.FOMAML,
+        core.REPTILE,
+        core.META_SGD,
+        core.PAMELA,
+    )
+}
+
+
+def method(name: str) -> Method:
+    """One of `METHODS`, or your own as `package.module:METHOD`."""
+    if name in METHODS:
+        return METHODS[name]
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise UsageError(f"method: {name!r} is none of {', '.join(METHODS)}, nor package.module:METHOD")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise UsageError(f"method: {name} cannot be imported ({error})") from None
+    if not isinstance(found, Method):
+        raise UsageError(f"method: {name} is {type(found).__name__}, not a pathaware.methods.Method")
+    return found
+
+
+__all__ = ["METHODS", "Method", "method"]
