@@ -149,3 +149,10 @@ def test_importing_the_package_adds_little_to_importing_torch():
 
     times = [(seconds("torch"), seconds("pathaware")) for _ in range(4)]
     assert min(t[1] for t in times) < 1.5 * min(t[0] for t in times)
+
+
+def test_a_name_that_the_system_refuses_is_one_line(capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["data", "list", "--data-dir", "x" * 300])
+    assert left.value.code == 2
+    assert capsys.readouterr().err.startswith("error: xxx")

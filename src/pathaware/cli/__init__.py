@@ -54,6 +54,10 @@ def main(arguments: list[str] | None = None) -> None:
         if not message:  # a command group called without a command has printed its help
             sys.exit(2)
         fail(message)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        fail(f"{error.filename}: {error.strerror}")  # a file or folder of the caller's that is not to be had
     except typer.Abort:
         sys.exit(130)
     sys.exit(code if isinstance(code, int) else 0)

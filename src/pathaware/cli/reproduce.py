@@ -67,8 +67,6 @@ def reproduce(
             if len(chosen) == 1:
                 raise
             _say(f"{target} left out: {error}")  # what can be made, is made
-        except OSError as error:
-            raise UsageError(f"--out: {error.filename or out} cannot be used ({error.strerror})") from None
         else:
             if table:
                 print_table(table)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 
 from pathaware.errors import UsageError
-from pathaware.methods import core
+from pathaware.methods import anil, core, prototypical
 from pathaware.methods.base import Method
 
 METHODS: dict[str, Method] = {
@@ -20,6 +20,8 @@ METHODS: dict[str, Method] = {
         core.REPTILE,
         core.META_SGD,
         core.PAMELA,
+        anil.METHOD,
+        prototypical.METHOD,
     )
 }
 

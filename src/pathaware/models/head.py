@@ -11,5 +11,5 @@ def last_linear(model: nn.Module) -> tuple[str, nn.Linear]:
     """The name and module of the last fully-connected layer, which is where classes are told apart."""
     found = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     if not found or not found[-1][0]:
-        raise UsageError("model: it must end in a layer nn.Linear of its own for zero_head and pretrain")
+        raise UsageError("model: it must end in a layer nn.Linear of its own for this")
     return found[-1]

@@ -1,0 +1,48 @@
+"""Prototypical networks (Snell, Swersky and Zemel, NeurIPS 2017, arXiv:1703.05175).
+
+    c_k = mean of f(x) over the support images of class k          prototypes  [T, ways, F]
+    p(y = k | x) ∝ exp(−‖f(x) − c_k‖²)                             logits      [T, Q, ways]
+
+The network f alone is learned. Distances are divided by F, which changes nothing that training cannot undo and
+keeps the softmax from saturating at the start, whatever the network's width.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from pathaware.heads import Head, one_hot
+from pathaware.heads.base import Fitted
+from pathaware.methods.base import Method
+
+
+class Prototypical(Head):
+    """Classes are where their examples lie on average."""
+
+    def fit(self, features: Tensor, targets: Tensor) -> Fitted:
+        return (class_means(features, targets, self.outputs),)
+
+    def answer(self, fitted: Fitted, features: Tensor) -> Tensor:
+        (prototypes,) = fitted
+        return -squared_distances(features, prototypes) / self.features
+
+
+def class_means(features: Tensor, targets: Tensor, classes: int) -> Tensor:
+    """`[T, ways, F]`"""
+    members = one_hot(targets, classes, features).transpose(1, 2)
+    return members @ features / members.sum(2, keepdim=True)
+
+
+def squared_distances(a: Tensor, b: Tensor) -> Tensor:
+    """‖aᵢ − bⱼ‖² for `a [T, N, F]` and `b [T, M, F]`: `[T, N, M]`, by products, which GPUs like."""
+    return a.square().sum(2, keepdim=True) - 2 * a @ b.transpose(1, 2) + b.square().sum(2).unsqueeze(1)
+
+
+METHOD = Method(
+    "prototypical",
+    "answers with the class whose mean is nearest",
+    "Snell, Swersky and Zemel, NeurIPS 2017, arXiv:1703.05175",
+    2017,
+    Prototypical,
+    order="none",
+)

@@ -1,0 +1,72 @@
+"""What tests of methods share: small learners, and a meta-gradient that owes nothing to autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pathaware import Episodes
+from pathaware.few_shot import FewShotLearner
+from pathaware.methods import method
+from pathaware.outer import Outer
+from tests.conftest import small_problem
+
+
+def learner_of(name: str, kind: str = "conv", **settings: Any) -> tuple[FewShotLearner, Outer, Episodes]:
+    """A small learner of a method, its estimator, and tasks: `conv` classifies, `mlp` fits curves."""
+    model, loss, episodes = small_problem(kind)
+    chosen = method(name)
+    options = {key: settings.pop(key) for key in ("execution", "guard", "checkpoint") if key in settings}
+    learner = chosen.build(model, settings, loss, **options)
+    return learner.to(torch.get_default_dtype()), chosen.estimator(settings), episodes
+
+
+def scattered(learner: FewShotLearner, scale: float = 0.1) -> FewShotLearner:
+    """The same, moved away from a start whose zeros and ones would hide mistakes."""
+    with torch.no_grad():
+        for parameter in learner.parameters():
+            parameter.add_(scale * torch.randn_like(parameter))
+    return learner
+
+
+def estimated(learner: FewShotLearner, outer: Outer, episodes: Episodes) -> Tensor:
+    """The mean meta-gradient over the tasks as the estimator leaves it, as one vector."""
+    learner.zero_grad()
+    outer.backward(learner, episodes, 1 / len(episodes))
+    return torch.cat(
+        [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in learner.parameters()]
+    )
+
+
+@torch.no_grad()
+def differences(
+    learner: FewShotLearner, value: Callable[[], Tensor], step: float = 1e-6, most: int = 400
+) -> tuple[Tensor, Tensor]:
+    """Central differences of `value()`, and which coordinates of all parameters they are of.
+
+    At most `most` coordinates, spread evenly, so that networks need not be tiny.
+    """
+    flats = [parameter.view(-1) for parameter in learner.parameters()]
+    places = [(flat, i) for flat in flats for i in range(flat.numel())]
+    chosen = torch.linspace(0, len(places) - 1, min(most, len(places))).long().unique()
+    slopes = []
+    for place in chosen.tolist():
+        flat, i = places[place]
+        centre = flat[i].item()
+        sides = []
+        for side in (step, -step):
+            flat[i] = centre + side
+            sides.append(value().item())
+        flat[i] = centre
+        slopes.append((sides[0] - sides[1]) / (2 * step))
+    return torch.tensor(slopes), chosen
+
+
+def error_of_meta_gradient(learner: FewShotLearner, outer: Outer, episodes: Episodes) -> float:
+    """‖estimated − by differences‖ / ‖by differences‖, where the estimator claims to be exact."""
+    found = estimated(learner, outer, episodes)
+    slopes, chosen = differences(learner, lambda: learner.meta_loss(episodes, "none"))
+    return float((found[chosen] - slopes).norm() / slopes.norm())
