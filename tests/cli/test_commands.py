@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from pathaware.cli import main
+
 SMALL = ("--iterations", "20", "--tasks", "5")
 
 

@@ -2,7 +2,7 @@
 
     wⱼ₊₁ = wⱼ − α ∇_w L(wⱼ, φ)          w: the last linear layer, `[T, D]`; φ: all the rest, shared
 
-MAML whose inner loop changes the head alone. The body φ is learned like the start, through every inner gradient.
+MAML whose inner loop changes the head alone. The body φ is learned through every inner gradient.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     c_k = mean of f(x) over the support images of class k          prototypes  [T, ways, F]
     p(y = k | x) ∝ exp(−‖f(x) − c_k‖²)                             logits      [T, Q, ways]
 
-The network f alone is learned. Distances are divided by F, which changes nothing that training cannot undo and
-keeps the softmax from saturating at the start, whatever the network's width.
+The network f alone is learned. Distances are divided by F: training can undo it, and until then it keeps
+the softmax from saturating, whatever the network's width.
 """
 
 from __future__ import annotations
