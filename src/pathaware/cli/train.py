@@ -163,10 +163,14 @@ def given(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def over_preset(data: str, tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What was given, over the defaults of a data set that has some of its own."""
+    """What was given, over the defaults of a data set that has some of its own, as far as the method has
+    such settings."""
+    from pathaware.methods import method
     from pathaware.presets import load_preset, presets
 
     base = load_preset(data) if data in presets() else {}
+    known = method(tables["method"]["name"]).settings()
+    base["method"] = {name: value for name, value in base.get("method", {}).items() if name in known}
     return {table: {**base.get(table, {}), **values} for table, values in tables.items()}
 
 
