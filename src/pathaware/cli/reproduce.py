@@ -12,7 +12,9 @@ from pathaware.cli.options import Setting
 from pathaware.cli.train import laid_over
 from pathaware.errors import UsageError
 
-TARGETS = "table1 to table5, fig4, fig5, fig6, gradients (of section 3.2), or all"
+TARGETS = (
+    "table1 to table5, fig4, fig5, fig6, gradients (of section 3.2), methods (all, in the same time), or all"
+)
 
 
 def reproduce(
@@ -27,7 +29,7 @@ def reproduce(
     ] = None,
     only: Annotated[list[str] | None, typer.Option(help="Only this row; can be given again.")] = None,
     seeds: Annotated[int, typer.Option(help="Runs of each row, with seeds 0, 1, …", min=1)] = 1,
-    data: Annotated[str, typer.Option(help="Data set of table4 and fig6.")] = "miniimagenet",
+    data: Annotated[str, typer.Option(help="Data set of table4, fig6 and methods.")] = "miniimagenet",
     tasks: Annotated[
         int | None, typer.Option(help="New tasks to judge on [1000 waves, 600 episodes].", min=2)
     ] = None,

@@ -7,14 +7,11 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from pathaware.batched import kernels
 from pathaware.errors import UsageError
-from pathaware.execution import ExecutionName, select_execution
 from pathaware.few_shot import Answers, FewShotLearner, refuse_running_statistics
 from pathaware.heads.base import Fitted, Head
-from pathaware.inductive import FirstExamplesStatistics
-from pathaware.layout import Layout
-from pathaware.losses import Loss
+from pathaware.heads.statistics import TaskStatistics
+from pathaware.losses import Loss, per_task
 from pathaware.models.head import last_linear
 from pathaware.path import Order
 from pathaware.tasks.episodes import Episodes
@@ -27,25 +24,22 @@ class HeadLearner(FewShotLearner):
     statistics of each task's support set by itself and of its queries by themselves.
     """
 
-    def __init__(
-        self, model: nn.Module, head: Head, loss: Loss, *, execution: ExecutionName = "auto"
-    ) -> None:
+    def __init__(self, model: nn.Module, head: Head, loss: Loss) -> None:
         super().__init__()
         refuse_running_statistics(model)
         self.model = body(model)
         self.head = head
         self.loss = loss
-        self.layout = Layout.of(self.model)
-        self.execution = select_execution(execution, self.model, self.layout, loss)
 
     def embed(self, x: Tensor, support_x: Tensor | None = None) -> Tensor:
         """Features `[T, N, F]` of inputs `[T, N, …]`; with `support_x`, normalised by its statistics only."""
-        point = self.layout.flatten(self.model).expand(len(x), -1)
-        if support_x is None:
-            return self.execution.forward(point, x).flatten(2)
-        count = support_x.shape[1]
-        with kernels.switched_off(), FirstExamplesStatistics(count):
-            return self.execution.forward(point, torch.cat([support_x, x], dim=1))[:, count:].flatten(2)
+        count = None
+        if support_x is not None:
+            count, x = support_x.shape[1], torch.cat([support_x, x], dim=1)
+        with TaskStatistics(len(x), count):
+            features: Tensor = self.model(x.flatten(0, 1))
+        by_task: Tensor = features.flatten(1).unflatten(0, x.shape[:2])
+        return by_task[:, count:]
 
     def fit(self, support_x: Tensor, support_y: Tensor) -> Fitted:
         return self.head.fit(self.embed(support_x), support_y)
@@ -54,7 +48,7 @@ class HeadLearner(FewShotLearner):
         """`order` has no meaning here: there is no inner gradient."""
         fitted = self.fit(episodes.support_x, episodes.support_y)
         answers = self.head.answer(fitted, self.embed(episodes.query_x))
-        return self.head.losses(answers, episodes.query_y, self.execution.losses)
+        return self.head.losses(answers, episodes.query_y, per_task(self.loss))
 
     def answers(
         self,

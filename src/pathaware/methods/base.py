@@ -83,7 +83,7 @@ class Method:
         kind: Any = self.kind
         made = kind(network, **self._part(self.kind, given))
         if isinstance(made, Head):
-            return HeadLearner(network, made, loss, execution=execution)
+            return HeadLearner(network, made, loss)
         return MetaLearner(network, made, loss, execution=execution, guard=guard, checkpoint=checkpoint)
 
     def estimator(self, given: Mapping[str, Any]) -> Outer:

@@ -30,7 +30,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Goal:
-    """A table of the paper. With `equal` all of its rows must have been trained equally long."""
+    """A table of the paper. With `equal` all of its rows must have been trained for as many iterations, with
+    `timed` for as much time; a run of such a table is of no use to others."""
 
     name: str
     title: str
@@ -39,6 +40,7 @@ class Goal:
     lines: Sequence[Line]
     notes: Sequence[str] = ()
     equal: bool = False
+    timed: bool = False
 
     def trials(self) -> list[Trial]:
         found = (place.trial for line in self.lines for place in line.places.values())

@@ -13,7 +13,7 @@ from pathaware.report.environment import environment
 from pathaware.report.style import save
 from pathaware.report.tables.files import write_table
 from pathaware.report.tables.model import Table
-from pathaware.reproduce import ablation, complexity, figures, image_tables, sine_table
+from pathaware.reproduce import ablation, complexity, figures, image_tables, method_table, sine_table
 from pathaware.reproduce.goal import Goal, Line
 from pathaware.reproduce.pace import spoken
 from pathaware.reproduce.render import render
@@ -25,6 +25,7 @@ TABLES: dict[str, Callable[[str], Goal]] = {
     "table2": lambda data: image_tables.table2(),
     "table3": lambda data: sine_table.table3(),
     "table4": ablation.table4,
+    "methods": method_table.method_table,
 }
 COMPLEXITY = "table5"
 PICTURES: dict[str, Callable[[str], figures.Picture]] = {
@@ -72,8 +73,10 @@ class Maker:
         goal = replace(goal, lines=[self._line(line) for line in goal.lines])
         chosen = _chosen(goal, only)
         possible = [p.trial for line in chosen for p in line.places.values() if p.trial and not p.reason]
-        self._train(goal.name, possible, replace(self.length, equal=goal.equal))
-        return render(replace(goal, lines=chosen), self.workshop.results())
+        self._train(goal.name, possible, replace(self.length, equal=goal.equal, timed=goal.timed))
+        results = self.workshop.results(goal.trials() if goal.timed else ())
+        shown = method_table.show if goal.timed else render
+        return shown(replace(goal, lines=chosen), results)
 
     def _line(self, line: Line) -> Line:
         places = {

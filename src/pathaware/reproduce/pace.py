@@ -57,14 +57,24 @@ def _timed(work: Callable[[], object], config: Config) -> float:
     return sum(times) / len(times)
 
 
-def fitting(paces: list[Pace], lengths: list[int], budget: float) -> list[int]:
-    """How long each training may be so that all fit in the budget: the same share of its own length each."""
+def fitting(paces: list[Pace], lengths: list[int], budget: float, *, timed: bool = False) -> list[int]:
+    """How long each training may be so that all fit in the budget: the same share of its own length each, or,
+    if they are `timed`, the same time each."""
+    if timed:
+        each = (budget - sum(pace.besides for pace in paces)) / max(1, len(paces))
+        if any(each < pace.each for pace in paces):
+            raise _too_little(paces)
+        return [_rounded(each / pace.each) for pace in paces]
     whole = sum(pace.each * length for pace, length in zip(paces, lengths, strict=True))
     share = min(1.0, (budget - sum(pace.besides for pace in paces)) / whole)
     if any(share * length < 1 for length in lengths):
-        least = sum(pace.seconds(1) for pace in paces)
-        raise UsageError(f"--budget: not enough for one iteration of each run; at least {spoken(least)}")
+        raise _too_little(paces)
     return [_rounded(share * length) for length in lengths]
+
+
+def _too_little(paces: list[Pace]) -> UsageError:
+    least = sum(pace.seconds(1) for pace in paces)
+    return UsageError(f"--budget: not enough for one iteration of each run; at least {spoken(least)}")
 
 
 def _rounded(number: float) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -44,9 +45,11 @@ class Results:
         self.found = list(found)
 
     @classmethod
-    def read(cls, folder: Path) -> Results:
+    def read(cls, folder: Path, names: Sequence[str] = ()) -> Results:
+        """All records of a folder, or those of runs with certain names."""
+        patterns = [f"{glob.escape(name)}-[0-9]*-seed[0-9]*.json" for name in names] or ["*.json"]
         found = []
-        for path in sorted(folder.glob("*.json")):
+        for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
             try:
                 record = json.loads(path.read_text(encoding="utf-8"))
                 judged = record.get("result", {}) if isinstance(record, dict) else {}

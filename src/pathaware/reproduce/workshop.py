@@ -40,12 +40,14 @@ class Length:
     """How long to train: as the paper did, for a number of iterations, or for a time.
 
     With a `budget`, in seconds, a trial that was begun keeps the length it was given then, and the others
-    share what time there is. If all must be `equal`, they all take the length of what was begun.
+    share what time there is. If all must be `equal`, they all take the length of what was begun; if they are
+    `timed`, each gets the same time, and only runs of their own names count.
     """
 
     iterations: int | None = None
     budget: float | None = None
     equal: bool = False
+    timed: bool = False
 
 
 class Workshop:
@@ -61,13 +63,14 @@ class Workshop:
         self.tasks = tasks
         self.paces: dict[str, Pace] = {}
 
-    def results(self) -> Results:
-        return Results.read(self.records)
+    def results(self, trials: Sequence[Trial] = ()) -> Results:
+        """All records, or those of runs with the names of these trials."""
+        return Results.read(self.records, [trial.name for trial in trials])
 
     def orders(self, trials: Sequence[Trial], length: Length, seeds: int = 1) -> list[Order]:
         """What is missing, each trial once: rows can share one, such as PAMELA and the ablation that ablates
         nothing."""
-        trials, results = _different(trials), self.results()
+        trials, results = _different(trials), self.results(trials if length.timed else ())
         lengths = self._lengths(trials, length, seeds, results)
         orders = []
         for trial in trials:
@@ -83,14 +86,21 @@ class Workshop:
         found = {t.name: n for t in trials if (n := self._begun(t, None if length.equal else results))}
         if length.equal and found:
             return {t.name: max(found.values()) for t in trials}
-        return found | self._fitting([t for t in trials if t.name not in found], seeds, length.budget)
+        left = [t for t in trials if t.name not in found]
+        if length.timed:  # what is done has had its time
+            budget = length.budget * len(left) / len(trials)
+            return found | self._fitting(left, seeds, budget, timed=True)
+        return found | self._fitting(left, seeds, length.budget)
 
-    def _fitting(self, trials: Sequence[Trial], seeds: int, budget: float) -> dict[str, int]:
+    def _fitting(
+        self, trials: Sequence[Trial], seeds: int, budget: float, *, timed: bool = False
+    ) -> dict[str, int]:
         every = [trial for trial in trials for _ in range(seeds)]
         full = [trial.config().training.iterations for trial in every]
         started = time.perf_counter()
         paces = [self.pace(trial) for trial in every]
-        found = fitting(paces, full, budget - (time.perf_counter() - started)) if every else []
+        measuring = 0 if timed else time.perf_counter() - started
+        found = fitting(paces, full, budget - measuring, timed=timed) if every else []
         return dict(zip((trial.name for trial in every), found, strict=True))
 
     def _begun(self, trial: Trial, results: Results | None) -> int | None:
