@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import doctest
 import re
+import shlex
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -16,6 +19,7 @@ from pathaware.reproduce.document import readme, reproduction
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+GUIDE = ROOT / "docs/new-method.md"
 EXAMPLES = ("pathaware.layout", "pathaware.learner", "pathaware.settings")
 
 
@@ -24,10 +28,25 @@ def _single_precision():
     torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [p for p in DOCUMENTS if p.name != GUIDE.name], ids=lambda path: path.name)
 def test_python_blocks_of_a_document_run(path):
     for block in re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), flags=re.DOTALL):
         exec(compile(block, str(path), "exec"), {})
+
+
+def test_the_method_of_the_guide_is_tested_and_trained_as_it_says(tmp_path):
+    text = GUIDE.read_text(encoding="utf-8")
+    files = re.findall(r"\*\*(\w+\.py)\*\*\n\n```python\n(.*?)```", text, flags=re.DOTALL)
+    assert sum(len(code.splitlines()) for _, code in files) < 60
+    for name, code in files:
+        (tmp_path / name).write_text(code, encoding="utf-8")
+    (commands,) = re.findall(r"```console\n(.*?)```", text, flags=re.DOTALL)
+    for command in re.findall(r"\$ python (.*)", commands):
+        done = subprocess.run(
+            [sys.executable, *shlex.split(command)], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert float(re.search(r"mse ([\d.]+)", done.stdout)[1]) < 2  # about 4 before adapting
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -166,9 +166,11 @@ def over_preset(data: str, tables: dict[str, dict[str, Any]]) -> dict[str, dict[
     """What was given, over the defaults of a data set that has some of its own, as far as the method has
     such settings."""
     from pathaware.methods import method
+    from pathaware.own_code import trust
     from pathaware.presets import load_preset, presets
 
     base = load_preset(data) if data in presets() else {}
+    trust(tables)
     known = method(tables["method"]["name"]).settings()
     base["method"] = {name: value for name, value in base.get("method", {}).items() if name in known}
     return {table: {**base.get(table, {}), **values} for table, values in tables.items()}
@@ -178,11 +180,13 @@ def run_training(
     tables: dict[str, dict[str, Any]], settings: list[str] | None, out: Path | None, json: bool
 ) -> None:
     """Train what the tables say, keep it, and say how good it became."""
+    from pathaware.own_code import trust
     from pathaware.training.config import Config
     from pathaware.training.session import default_folder
 
     for table, values in laid_over(settings).items():
         tables.setdefault(table, {}).update(values)
+    trust(tables)
     config = Config.from_dict(tables)
     train_and_judge(config, out or default_folder(config), json)
 

@@ -6,11 +6,10 @@ is named as `package.module:METHOD`.
 
 from __future__ import annotations
 
-import importlib
-
 from pathaware.errors import UsageError
 from pathaware.methods import anil, core, prototypical
 from pathaware.methods.base import Method
+from pathaware.own_code import imported
 
 METHODS: dict[str, Method] = {
     method.name: method
@@ -30,13 +29,9 @@ def method(name: str) -> Method:
     """One of `METHODS`, or your own as `package.module:METHOD`."""
     if name in METHODS:
         return METHODS[name]
-    module, colon, attribute = name.partition(":")
-    if not colon:
+    if ":" not in name:
         raise UsageError(f"method: {name!r} is none of {', '.join(METHODS)}, nor package.module:METHOD")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise UsageError(f"method: {name} cannot be imported ({error})") from None
+    found = imported("method", name)
     if not isinstance(found, Method):
         raise UsageError(f"method: {name} is {type(found).__name__}, not a pathaware.methods.Method")
     return found

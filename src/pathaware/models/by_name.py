@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import nn
 from pathaware.errors import UsageError
 from pathaware.models.conv4 import conv4
 from pathaware.models.resnet12 import resnet12
+from pathaware.own_code import imported
 
 MODELS: dict[str, Callable[..., nn.Module]] = {"conv4": conv4, "resnet12": resnet12}
 
@@ -20,7 +20,7 @@ def build_model(name: str, ways: int, size: int, channels: int, width: int = 0) 
     options: dict[str, Any] = {"ways": ways, "size": size, "channels": channels}
     if width:
         options["width"] = width
-    build = MODELS[name] if name in MODELS else _imported(name)
+    build = MODELS[name] if name in MODELS else _own(name)
     try:
         model = build(**options)
     except TypeError as error:
@@ -30,12 +30,8 @@ def build_model(name: str, ways: int, size: int, channels: int, width: int = 0) 
     return model
 
 
-def _imported(name: str) -> Callable[..., nn.Module]:
-    module, colon, attribute = name.partition(":")
-    if not colon:
+def _own(name: str) -> Callable[..., nn.Module]:
+    if ":" not in name:
         raise UsageError(f"model: {name!r} is none of {', '.join(MODELS)}, nor package.module:function")
-    try:
-        found: Callable[..., nn.Module] = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise UsageError(f"model: {name} cannot be imported ({error})") from None
+    found: Callable[..., nn.Module] = imported("model", name)
     return found

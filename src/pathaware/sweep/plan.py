@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pathaware.errors import UsageError
+from pathaware.own_code import trust
 from pathaware.presets import load_preset
 from pathaware.settings import at_least, fit, told
 from pathaware.sweep.axes import TABLES, Range, read_axes
@@ -78,6 +79,7 @@ class Plan:
             table, _, key = full.partition(".")
             tables.setdefault(table, {})[key] = value
         name = name or folder_name(settings)
+        trust(tables)
         try:
             return Point(name, settings, Config.from_dict(tables))
         except UsageError as error:

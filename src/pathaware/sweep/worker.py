@@ -17,11 +17,13 @@ STOPPED = 75  # of those codes that C reserves: not now, try again
 
 
 def work(order: dict[str, Any], stop: threading.Event) -> int:
+    from pathaware.own_code import trust
     from pathaware.report.record import write_record
     from pathaware.training.config import Config
     from pathaware.training.evaluation import evaluate
     from pathaware.training.session import Session, open_or_create
 
+    trust(order["config"])
     run = open_or_create(Config.from_dict(order["config"]), Path(order["run"]))
     if not run.finished:
         with Session(run, quiet=True) as session:

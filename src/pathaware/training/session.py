@@ -25,7 +25,8 @@ from pathaware.training.watched import watched_tensor
 
 def default_folder(config: Config) -> Path:
     """`runs/sine-k10-pamela-seed0`"""
-    return Path("runs") / f"{config.problem.label}-{config.method}-seed{config.training.seed}"
+    method = config.method.replace(":", "-")  # of one's own, as module:METHOD
+    return Path("runs") / f"{config.problem.label}-{method}-seed{config.training.seed}"
 
 
 def reports_every(training: Training) -> int:
