@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
-from pathaware.cli import main
 from pathaware.datasets.images import ImageFormat
 from pathaware.datasets.packing import PartialStore
 from pathaware.reproduce.ablation import table4
@@ -15,23 +13,6 @@ from pathaware.reproduce.render import render
 from pathaware.reproduce.results import Results
 
 TINY = ("--tasks", "3", "--set", "training.tasks=2", "--set", "method.steps=2")
-
-
-@pytest.fixture(autouse=True)
-def _single_precision():
-    torch.set_default_dtype(torch.float32)
-
-
-@pytest.fixture
-def reproduce(capsys):
-    """Runs the command in this process: exit code, standard output, standard error."""
-
-    def run(*arguments: str, out) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as exit:
-            main(["reproduce", *arguments, "--out", str(out)])
-        return int(exit.value.code or 0), *capsys.readouterr()
-
-    return run
 
 
 def test_a_table_is_trained_shown_and_written_in_every_form(reproduce, tmp_path):

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -149,6 +150,39 @@ def test_a_full_disk_ends_the_run_with_its_last_state_intact(tmp_path):
     state = Run.open(folder).state()
     assert state is not None
     assert f"its state after {state.iteration} iterations is kept" in told
+
+
+@pytest.fixture
+def own_folder():
+    """A folder of somebody who is not root, who could write anywhere; the test runs as that person."""
+    with tempfile.TemporaryDirectory() as name:
+        if os.geteuid() != 0:
+            yield Path(name)
+            return
+        os.chown(name, 65534, 65534)
+        os.seteuid(65534)
+        try:
+            yield Path(name)
+        finally:
+            os.seteuid(0)
+
+
+def test_a_read_only_folder_is_refused_before_anything_is_trained(own_folder):
+    own_folder.chmod(0o555)
+    with pytest.raises(UsageError, match=r"--out: .* cannot be written \(Permission denied\)"):
+        train_run(sine(), own_folder / "run", quiet=True)
+
+
+def test_a_folder_that_becomes_read_only_ends_the_run_with_one_line_and_its_last_state(own_folder):
+    run = Run.create(own_folder / "run", sine(save=10))
+    with Session(run, quiet=True) as session:
+        while not run.state():
+            session.advance()
+        run.folder.chmod(0o555)
+        with pytest.raises(RunError, match=r"cannot be written \(Permission denied\); its state after 10 "):
+            _advance(session, 30)
+    run.folder.chmod(0o755)
+    assert Run.open(run.folder).state().iteration == 10
 
 
 def resident() -> int:

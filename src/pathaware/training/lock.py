@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from pathaware.errors import UsageError
@@ -31,5 +32,6 @@ class FolderLock:
             raise UsageError(refusal)
 
     def release(self) -> None:
-        self.path.unlink(missing_ok=True)
+        with suppress(OSError):  # the folder may be gone or read-only by now; the lock is the open file's
+            self.path.unlink()
         self.file.close()
