@@ -13,12 +13,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 
 from pathaware.errors import RunError, UsageError
+from pathaware.training.lock import FolderLock
 from pathaware.training.run import Run
 from pathaware.training.session import Session, resume_run, train_or_open, train_run, train_sessions
 from pathaware.training.stopping import StopRequest
@@ -152,37 +155,47 @@ def test_a_full_disk_ends_the_run_with_its_last_state_intact(tmp_path):
     assert f"its state after {state.iteration} iterations is kept" in told
 
 
-@pytest.fixture
-def own_folder():
-    """A folder of somebody who is not root, who could write anywhere; the test runs as that person."""
-    with tempfile.TemporaryDirectory() as name:
-        if os.geteuid() != 0:
-            yield Path(name)
-            return
-        os.chown(name, 65534, 65534)
-        os.seteuid(65534)
-        try:
-            yield Path(name)
-        finally:
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """As somebody who cannot write there: root, as whom tests may run, could."""
+    folder.chmod(0o555)
+    root = os.geteuid() == 0
+    try:
+        if root:
+            os.seteuid(65534)
+        yield
+    finally:
+        if root:
             os.seteuid(0)
+        folder.chmod(0o755)
 
 
-def test_a_read_only_folder_is_refused_before_anything_is_trained(own_folder):
-    own_folder.chmod(0o555)
-    with pytest.raises(UsageError, match=r"--out: .* cannot be written \(Permission denied\)"):
-        train_run(sine(), own_folder / "run", quiet=True)
+def test_a_read_only_folder_is_refused_before_anything_is_trained():
+    with tempfile.TemporaryDirectory() as name, read_only(Path(name)):
+        with pytest.raises(UsageError, match=r"--out: .* cannot be written \(Permission denied\)"):
+            Run.create(Path(name) / "run", sine())
 
 
-def test_a_folder_that_becomes_read_only_ends_the_run_with_one_line_and_its_last_state(own_folder):
-    run = Run.create(own_folder / "run", sine(save=10))
-    with Session(run, quiet=True) as session:
-        while not run.state():
-            session.advance()
-        run.folder.chmod(0o555)
-        with pytest.raises(RunError, match=r"cannot be written \(Permission denied.*\); its state after 10 "):
-            _advance(session, 30)
-    run.folder.chmod(0o755)
-    assert Run.open(run.folder).state().iteration == 10
+def test_a_folder_that_becomes_read_only_ends_the_run_with_one_line_and_its_last_state():
+    with tempfile.TemporaryDirectory() as name:
+        run = Run.create(Path(name) / "run", sine(save=10))
+        Path(name).chmod(0o755)
+        with Session(run, quiet=True) as session:
+            while not run.state():
+                session.advance()
+            with (
+                read_only(run.folder),
+                pytest.raises(RunError, match=r"cannot be written \(Permission denied.*its state after 10 "),
+            ):
+                _advance(session, 30)
+        assert Run.open(run.folder).state().iteration == 10
+
+
+def test_a_lock_is_released_in_a_folder_that_became_read_only(tmp_path):
+    lock = FolderLock(tmp_path, "taken")
+    with read_only(tmp_path):
+        lock.release()
+    FolderLock(tmp_path, "taken").release()
 
 
 def resident() -> int:
