@@ -171,9 +171,9 @@ def read_only(folder: Path) -> Iterator[None]:
 
 
 def test_a_read_only_folder_is_refused_before_anything_is_trained():
-    with tempfile.TemporaryDirectory() as name, read_only(Path(name)):
-        with pytest.raises(UsageError, match=r"--out: .* cannot be written \(Permission denied\)"):
-            Run.create(Path(name) / "run", sine())
+    refused = pytest.raises(UsageError, match=r"--out: .* cannot be written \(Permission denied\)")
+    with tempfile.TemporaryDirectory() as name, read_only(Path(name)), refused:
+        Run.create(Path(name) / "run", sine())
 
 
 def test_a_folder_that_becomes_read_only_ends_the_run_with_one_line_and_its_last_state():
