@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-import torch.nn.functional as F
+import torch
 from torch import Tensor, nn
 
 from pathaware.losses import Loss
@@ -37,13 +37,14 @@ class Head(nn.Module, ABC):
     def answer(self, fitted: Fitted, features: Tensor) -> Tensor:
         """Logits or values `[T, Q, outputs]` for `features [T, Q, F]`."""
 
-    def losses(self, answers: Tensor, targets: Tensor, loss: Loss) -> Tensor:
-        """What training minimises, `[T]`; `loss` is the problem's own for each task."""
-        return loss(answers, targets)
+    def losses(self, fitted: Fitted, features: Tensor, targets: Tensor, loss: Loss) -> Tensor:
+        """What training minimises for `features [T, Q, F]`, `[T]`; `loss` is the problem's own, of answers"""
+        return loss(self.answer(fitted, features), targets)
 
 
 def one_hot(targets: Tensor, classes: int, like: Tensor) -> Tensor:
     """Classes `[T, S]` as rows `[T, S, classes]` of the dtype of `like`; values stay as they are."""
     if targets.is_floating_point():
         return targets
-    return F.one_hot(targets, classes).to(like.dtype)
+    known = torch.arange(classes, device=targets.device)  # `F.one_hot` looks at values, so cannot be traced
+    return (targets[..., None] == known).to(like.dtype)

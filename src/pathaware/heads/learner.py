@@ -47,8 +47,8 @@ class HeadLearner(FewShotLearner):
     def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
         """`order` has no meaning here: there is no inner gradient."""
         fitted = self.fit(episodes.support_x, episodes.support_y)
-        answers = self.head.answer(fitted, self.embed(episodes.query_x))
-        return self.head.losses(answers, episodes.query_y, per_task(self.loss))
+        features = self.embed(episodes.query_x)
+        return self.head.losses(fitted, features, episodes.query_y, per_task(self.loss))
 
     def answers(
         self,

@@ -1,0 +1,59 @@
+"""LR-D2 (Bertinetto, Henriques, Torr and Vedaldi, ICLR 2019, arXiv:1805.08136).
+
+    μᵢ = σ(ηᵢ),   sᵢ = μᵢ(1 − μᵢ),   zᵢ = ηᵢ + (yᵢ − μᵢ) / sᵢ          η = X w, and nought at first
+    w ← Xᵀ (X Xᵀ + λ diag(s)⁻¹)⁻¹ z                                   a Newton step, `steps` times
+
+Logistic regression of labels y on features X, by iteratively reweighted least squares in the dual. It tells
+two classes apart; as in the authors' code, several are each told from all others, with a w of their own:
+W `[T, F, ways]`. Scaling, λ, α and β are those of R2-D2.
+
+A step is taken in an equal form that divides by no sᵢ, which vanish where the fit is sure of itself. With
+t = 2y − 1 and D = diag(s)^½,
+
+    w = Xᵀ D (D X Xᵀ D + λI)⁻¹ (D η + t exp(−t η / 2))
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from pathaware.heads.elimination import solve
+from pathaware.methods.base import Method
+from pathaware.methods.r2d2 import PAPER, R2D2
+from pathaware.settings import at_least
+
+
+class LRD2(R2D2):
+    """A linear layer for each task, fitted by a few Newton steps of logistic regression."""
+
+    regression = False
+
+    def __init__(self, network: nn.Module, steps: int = 5, penalty: float = 1.0, scale: float = 10.0) -> None:
+        super().__init__(network, penalty, scale)
+        at_least(1, steps=steps)
+        self.steps = steps
+
+    def dual(self, gram: Tensor, y: Tensor) -> Tensor:
+        """One system for every class: weights `[T, ways, S]` differ, X Xᵀ `[T, S, S]` does not."""
+        unit = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+        gram, ridge = gram.unsqueeze(1), self.log_penalty.exp() * unit
+        sign = 2 * y.mT - 1
+        eta = torch.zeros_like(sign)
+        for _ in range(self.steps):
+            root = (eta.sigmoid() * (-eta).sigmoid()).sqrt()
+            reweighted = root.unsqueeze(-1) * gram * root.unsqueeze(-2) + ridge
+            wanted = root * eta + sign * (-sign * eta / 2).exp()
+            dual = root * solve(reweighted, wanted.unsqueeze(-1)).squeeze(-1)
+            eta = (gram @ dual.unsqueeze(-1)).squeeze(-1)
+        return dual.mT
+
+
+METHOD = Method(
+    "lr-d2",
+    "fits the last layer by logistic regression",
+    PAPER,
+    2019,
+    LRD2,
+    order="none",
+)

@@ -1,0 +1,118 @@
+"""MANN, memory-augmented networks (Santoro, Bartunov, Botvinick, Wierstra and Lillicrap, ICML 2016,
+arXiv:1605.06065).
+
+    hₜ, cₜ = LSTM([xₜ, yₜ, rₜ₋₁]; hₜ₋₁, cₜ₋₁)       controller: features and label, what was read last
+    kₜ = tanh(W_k hₜ),  gₜ = σ(W_g hₜ)              key `[T, size]` and gate `[T, 1]`
+    w^w = g w^r + (1 − g) w^lu                      written weights `[T, slots]`, of w^r and w^u at t − 1
+    M(i) ← (1 − w^lu(i)) M(i) + w^w(i) k            memory `[T, slots, size]`, least used slot emptied first
+    w^r = softmax(β cos(k, M)),  r = Σᵢ w^r(i) M(i)
+    w^u ← γ w^u + w^r + w^w,  w^lu = 1 at the least entry of w^u, 0 elsewhere
+
+Support examples are written one after another. The paper shows xₜ with yₜ₋₁ in one long sequence; in an
+episode the label comes with its example, and each query is one more step with a zero label that only reads,
+from the memory as the support set left it: answer = W_o [h, r]. So queries know nothing of each other. There
+is one read a step where the paper has four: its four write to four slots, and one slot an example will do.
+
+β is learned, as in neural Turing machines. The paper has β = 1, where all 128 slots are read about equally at
+first and learning is slow to begin: it trains for 10⁵ episodes.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from pathaware.errors import UsageError
+from pathaware.heads import Head, one_hot
+from pathaware.heads.base import Fitted
+from pathaware.methods.base import Method
+from pathaware.settings import at_least
+
+FAINT = 0.01
+"""Cosines are divided by ‖k‖ ‖M(i)‖ + this. A cosine ignores lengths, so the little that a gate lets through
+to unused slots would be read as if it had been written there."""
+
+
+class Mann(Head):
+    """Remembers examples in a memory, and learns what to write and how to look for it.
+
+    `slots` of `size` numbers each; `hidden` units of the controller; `decay` is γ, `gain` is β at first.
+    """
+
+    regression = True
+
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        slots: int = 128,
+        size: int = 40,
+        hidden: int = 200,
+        decay: float = 0.99,
+        gain: float = 10.0,
+    ) -> None:
+        super().__init__(network)
+        at_least(1, slots=slots, size=size, hidden=hidden)
+        at_least(0, decay=decay, gain=gain)
+        if decay > 1:
+            raise UsageError(f"decay: {decay} is not allowed; 0 to 1")
+        self.slots, self.size, self.decay = slots, size, decay
+        self.controller = nn.LSTMCell(self.features + self.outputs + size, hidden)
+        self.key = nn.Linear(hidden, size)
+        self.gate = nn.Linear(hidden, 1)
+        self.decode = nn.Linear(hidden + size, self.outputs)
+        self.gain = nn.Parameter(torch.tensor(gain))
+
+    def fit(self, features: Tensor, targets: Tensor) -> Fitted:
+        tasks, labels = len(features), one_hot(targets, self.outputs, features)
+        memory = features.new_zeros(tasks, self.slots, self.size)
+        looked_up = usage = features.new_zeros(tasks, self.slots)
+        hidden = cell = features.new_zeros(tasks, self.controller.hidden_size)
+        read = features.new_zeros(tasks, self.size)
+        for x, y in zip(features.unbind(1), labels.unbind(1), strict=True):
+            hidden, cell = self.controller(torch.cat([x, y, read], 1), (hidden, cell))
+            key, gate = self.key(hidden).tanh(), self.gate(hidden).sigmoid()
+            memory, written = write(memory, key, gate, looked_up, usage)
+            looked_up = look_up(memory, key.unsqueeze(1), self.gain).squeeze(1)
+            read = (looked_up.unsqueeze(1) @ memory).squeeze(1)
+            usage = self.decay * usage + looked_up + written
+        return memory, hidden, cell, read
+
+    def answer(self, fitted: Fitted, features: Tensor) -> Tensor:
+        memory, *state = fitted
+        tasks, queries, _ = features.shape
+        # every query starts from where the support set left the controller
+        hidden, cell, read = (part.repeat_interleave(queries, dim=0) for part in state)
+        unknown = features.new_zeros(tasks * queries, self.outputs)
+        hidden, _ = self.controller(torch.cat([features.flatten(0, 1), unknown, read], 1), (hidden, cell))
+        hidden = hidden.view(tasks, queries, -1)
+        found = look_up(memory, self.key(hidden).tanh(), self.gain) @ memory
+        answers: Tensor = self.decode(torch.cat([hidden, found], 2))
+        return answers
+
+
+def write(
+    memory: Tensor, key: Tensor, gate: Tensor, looked_up: Tensor, usage: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The memory after writing `key [T, size]`, and the weights `[T, slots]` with which it was written."""
+    least = one_hot(usage.argmin(1), usage.shape[1], usage)
+    weights = gate * looked_up + (1 - gate) * least
+    kept = memory * (1 - least).unsqueeze(2)
+    return kept + weights.unsqueeze(2) * key.unsqueeze(1), weights
+
+
+def look_up(memory: Tensor, keys: Tensor, gain: Tensor) -> Tensor:
+    """How much of each slot to read for `keys [T, N, size]`: `[T, N, slots]`, rows that add up to one."""
+    lengths = keys.norm(dim=2, keepdim=True) * memory.norm(dim=2).unsqueeze(1)
+    likeness: Tensor = keys @ memory.transpose(1, 2) / (lengths + FAINT)
+    return (gain * likeness).softmax(2)
+
+
+METHOD = Method(
+    "mann",
+    "writes examples to a memory and looks the queries up in it",
+    "Santoro, Bartunov, Botvinick, Wierstra and Lillicrap, ICML 2016, arXiv:1605.06065",
+    2016,
+    Mann,
+    order="none",
+)

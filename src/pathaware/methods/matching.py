@@ -1,0 +1,96 @@
+"""Matching networks (Vinyals, Blundell, Lillicrap, Kavukcuoglu and Wierstra, NeurIPS 2016, arXiv:1606.04080).
+
+    a(x, xᵢ) = softmaxᵢ(τ cos(f(x), g(xᵢ)))                   attention to the support set    [T, Q, S]
+    log p(y | x) = log Σᵢ a(x, xᵢ) [yᵢ = y]                   answers                         [T, Q, ways]
+
+τ is learned. In the paper it is one; as cosines are at most one, nothing could be said with certainty then.
+
+By default f = g is the network. With full context, embeddings depend on the whole support set: with f′ = g′
+for the network,
+
+    g(xᵢ) = g′(xᵢ) + h→ᵢ + h←ᵢ                                two LSTMs over the support set, in its order
+    f(x) = h_K,   h_k = f′(x) + LSTM([f′(x), r_k₋₁], h_k₋₁),   h₀ = f′(x)
+    r_k = Σᵢ softmaxᵢ(h_k · g(xᵢ)) g(xᵢ)                      what h_k reads in the support set
+
+with K = `reads`. Whether r belongs to an LSTM's input, as here, or to its state, as in the paper, is the
+same: its gates see a linear map of all three.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pathaware.errors import UsageError
+from pathaware.heads import Head, one_hot
+from pathaware.heads.base import Fitted
+from pathaware.methods.base import Method
+from pathaware.settings import at_least
+
+
+class Matching(Head):
+    """Answers with the labels of those it looks like: `sharpness` is τ at the start."""
+
+    def __init__(
+        self, network: nn.Module, sharpness: float = 10.0, full_context: bool = False, reads: int = 5
+    ) -> None:
+        super().__init__(network)
+        if sharpness <= 0:
+            raise UsageError(f"sharpness: {sharpness} is not allowed; a positive number")
+        at_least(1, reads=reads)
+        self.log_sharpness = nn.Parameter(torch.tensor(math.log(sharpness)))
+        self.context = Context(self.features, reads) if full_context else None
+
+    def fit(self, features: Tensor, targets: Tensor) -> Fitted:
+        if self.context is not None:
+            features = self.context.support(features)
+        return features, one_hot(targets, self.outputs, features)
+
+    def answer(self, fitted: Fitted, features: Tensor) -> Tensor:
+        support, labels = fitted
+        if self.context is not None:
+            features = self.context.query(features, support)
+        cosines = F.normalize(features, dim=-1) @ F.normalize(support, dim=-1).mT
+        attention = (self.log_sharpness.exp() * cosines).log_softmax(-1)
+        # A number, not infinity: the gradient of a class without examples would not be finite either.
+        others = (labels == 0).unsqueeze(1)
+        return attention.unsqueeze(-1).masked_fill(others, torch.finfo(features.dtype).min / 2).logsumexp(2)
+
+
+class Context(nn.Module):
+    """Embeddings that depend on the whole support set."""
+
+    def __init__(self, size: int, reads: int) -> None:
+        super().__init__()
+        self.reads = reads
+        self.along = nn.LSTM(size, size, batch_first=True, bidirectional=True)
+        self.reader = nn.LSTMCell(2 * size, size)
+
+    def support(self, features: Tensor) -> Tensor:
+        """g of g′ `[T, S, F]`."""
+        both: Tensor = self.along(features)[0]
+        there, back = both.chunk(2, dim=-1)
+        return features + there + back
+
+    def query(self, features: Tensor, support: Tensor) -> Tensor:
+        """f of f′ `[T, Q, F]`; no query knows of another."""
+        inputs = features.flatten(0, 1)
+        h, c = inputs, torch.zeros_like(inputs)
+        for _ in range(self.reads):
+            read = (h.view_as(features) @ support.mT).softmax(-1) @ support
+            h, c = self.reader(torch.cat([inputs, read.flatten(0, 1)], dim=-1), (h, c))
+            h = h + inputs
+        return h.view_as(features)
+
+
+METHOD = Method(
+    "matching",
+    "answers with the labels of the examples that look alike",
+    "Vinyals, Blundell, Lillicrap, Kavukcuoglu and Wierstra, NeurIPS 2016, arXiv:1606.04080",
+    2016,
+    Matching,
+    order="none",
+)

@@ -1,0 +1,67 @@
+"""R2-D2 (Bertinetto, Henriques, Torr and Vedaldi, ICLR 2019, arXiv:1805.08136).
+
+    W = Xᵀ (X Xᵀ + λI)⁻¹ Y          ridge regression of labels on features, in the dual     [T, F, ways]
+    Ŷ = α X′ W + β                  answers to queries X′ [T, Q, F], as logits              [T, Q, ways]
+
+X `[T, S, F]` are features of the support set, Y `[T, S, ways]` their classes as rows of zeros and a one, or
+the values to predict. The network, λ, α and β are learned; λ by its logarithm, which keeps it positive.
+
+Features are divided by √F, so that the entries of X Xᵀ are about one in any network, and one λ to start from
+serves all. Classes are regressed on `scale` instead of one, without which the softmax would be nearly flat
+until α has grown; values are not. There is no constant feature: networks can make one where it is of use.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from pathaware.errors import UsageError
+from pathaware.heads import Head, one_hot
+from pathaware.heads.base import Fitted
+from pathaware.heads.elimination import solve
+from pathaware.methods.base import Method
+
+PAPER = "Bertinetto, Henriques, Torr and Vedaldi, ICLR 2019, arXiv:1805.08136"
+
+
+class R2D2(Head):
+    """A linear layer for each task, fitted in closed form: `penalty` is λ at the start."""
+
+    regression = True
+
+    def __init__(self, network: nn.Module, penalty: float = 0.1, scale: float = 10.0) -> None:
+        super().__init__(network)
+        for name, value in (("penalty", penalty), ("scale", scale)):
+            if value <= 0:
+                raise UsageError(f"{name}: {value} is not allowed; a positive number")
+        self.height = scale
+        self.log_penalty = nn.Parameter(torch.tensor(math.log(penalty)))
+        self.alpha = nn.Parameter(torch.tensor(1.0))
+        self.beta = nn.Parameter(torch.tensor(0.0))
+
+    def fit(self, features: Tensor, targets: Tensor) -> Fitted:
+        x = features / math.sqrt(self.features)
+        weights = x.mT @ self.dual(x @ x.mT, one_hot(targets, self.outputs, features))
+        return (weights if targets.is_floating_point() else self.height * weights,)
+
+    def answer(self, fitted: Fitted, features: Tensor) -> Tensor:
+        (weights,) = fitted
+        return self.alpha * (features / math.sqrt(self.features) @ weights) + self.beta
+
+    def dual(self, gram: Tensor, y: Tensor) -> Tensor:
+        """A `[T, S, outputs]` of W = XᵀA, from X Xᵀ `[T, S, S]` and Y `[T, S, outputs]`."""
+        unit = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+        return solve(gram + self.log_penalty.exp() * unit, y)
+
+
+METHOD = Method(
+    "r2d2",
+    "fits the last layer by ridge regression",
+    PAPER,
+    2019,
+    R2D2,
+    order="none",
+)

@@ -1,0 +1,119 @@
+"""Matching networks."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from pathaware.errors import UsageError
+from tests.methods.checks import error_of_meta_gradient, learner_of, scattered
+
+BOTH = pytest.mark.parametrize("full_context", [False, True])
+
+
+@BOTH
+def test_its_gradient_equals_finite_differences(full_context):
+    learner, outer, episodes = learner_of("matching", full_context=full_context, reads=2)
+    assert error_of_meta_gradient(scattered(learner), outer, episodes) < 1e-6
+    assert learner.head.log_sharpness.grad.abs() > 1e-4
+
+
+def parts(learner):
+    features, queries = torch.randn(2, 6, learner.head.features), torch.randn(2, 4, learner.head.features)
+    return features, torch.tensor([[0, 1, 2, 2, 1, 0], [2, 2, 2, 1, 0, 0]]), queries
+
+
+def test_its_answers_are_those_of_a_loop_over_every_pair():
+    learner, _, _ = learner_of("matching", sharpness=3.0)
+    features, targets, queries = parts(learner)
+    answers = learner.head.answer(learner.head.fit(features, targets), queries)
+    for task in range(2):
+        for q, query in enumerate(queries[task]):
+            votes = [0.0, 0.0, 0.0]
+            for example, label in zip(features[task], targets[task].tolist(), strict=True):
+                votes[label] += math.exp(3 * float(query @ example / query.norm() / example.norm()))
+            expected = torch.tensor([math.log(vote / sum(votes)) for vote in votes])
+            assert torch.allclose(answers[task, q], expected)
+
+
+@BOTH
+def test_its_answers_are_logarithms_of_probabilities(full_context):
+    learner, _, _ = learner_of("matching", full_context=full_context)
+    features, targets, queries = parts(learner)
+    answers = learner.head.answer(learner.head.fit(features, targets), queries)
+    assert torch.allclose(answers.exp().sum(-1), torch.ones(2, 4))
+
+
+@BOTH
+def test_the_order_of_the_support_set_matters_to_full_context_alone(full_context):
+    learner, _, _ = learner_of("matching", full_context=full_context)
+    features, targets, queries = parts(learner)
+    order = torch.tensor([3, 1, 5, 0, 4, 2])
+    answers, shuffled = (
+        learner.head.answer(learner.head.fit(f, t), queries)
+        for f, t in ((features, targets), (features[:, order], targets[:, order]))
+    )
+    assert torch.allclose(answers, shuffled) != full_context
+
+
+@BOTH
+def test_no_query_knows_of_another(full_context):
+    learner, _, _ = learner_of("matching", full_context=full_context)
+    features, targets, queries = parts(learner)
+    fitted = learner.head.fit(features, targets)
+    alone = torch.cat([learner.head.answer(fitted, queries[:, i : i + 1]) for i in range(4)], dim=1)
+    assert torch.allclose(alone, learner.head.answer(fitted, queries))
+
+
+def lstm(weights, x, h, c):
+    """One step by the book, for one vector."""
+    from_x, from_h, bias_x, bias_h = weights
+    i, f, g, o = (from_x @ x + from_h @ h + bias_x + bias_h).chunk(4)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+def test_full_context_is_the_papers_for_every_example_and_query_by_itself():
+    learner, _, _ = learner_of("matching", full_context=True, reads=3)
+    context = scattered(learner).head.context
+    features, _, queries = parts(learner)
+    support = context.support(features)
+    found = context.query(queries, support)
+    directions = [
+        [p for n, p in context.along.named_parameters() if n.endswith("reverse") == r] for r in (0, 1)
+    ]
+    size = features.shape[-1]
+    for task in range(2):
+        expected = features[task].clone()
+        for weights, order in zip(directions, (range(6), reversed(range(6))), strict=True):
+            h, c = torch.zeros(2, size)
+            for i in order:
+                h, c = lstm(weights, features[task, i], h, c)
+                expected[i] = expected[i] + h
+        assert torch.allclose(support[task], expected)
+        for q, query in enumerate(queries[task]):
+            h, c = query, torch.zeros(size)
+            for _ in range(3):
+                read = F.softmax(expected @ h, dim=0) @ expected
+                h, c = lstm(list(context.reader.parameters()), torch.cat([query, read]), h, c)
+                h = h + query
+            assert torch.allclose(found[task, q], h)
+
+
+def test_a_class_without_examples_is_never_the_answer_and_harms_no_gradient():
+    learner, _, _ = learner_of("matching")
+    features, _, queries = parts(learner)
+    queries.requires_grad_()
+    answers = learner.head.answer(learner.head.fit(features, torch.zeros(2, 6, dtype=torch.long)), queries)
+    (slope,) = torch.autograd.grad(F.cross_entropy(answers.flatten(0, 1), torch.zeros(8).long()), queries)
+    assert (answers.argmax(-1) == 0).all()
+    assert slope.isfinite().all()
+
+
+@pytest.mark.parametrize("setting", [{"sharpness": 0.0}, {"reads": 0}])
+def test_what_must_be_positive_is(setting):
+    with pytest.raises(UsageError, match=next(iter(setting))):
+        learner_of("matching", **setting)

@@ -1,0 +1,60 @@
+"""Siamese networks."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from tests.methods.checks import error_of_meta_gradient, learner_of, scattered
+
+
+def pair_logits(learner, episodes, task):
+    """σ⁻¹(p) of every query with every support image, one pair after another: `[Q, S]`."""
+    support, queries = learner.embed(episodes.support_x)[task], learner.embed(episodes.query_x)[task]
+    head = learner.head
+    rows = [[sum(head.alpha * (q - s).abs()) + head.beta for s in support] for q in queries]
+    return torch.stack([torch.stack(row) for row in rows])
+
+
+def test_its_gradient_equals_finite_differences():
+    learner, outer, episodes = learner_of("siamese")
+    assert error_of_meta_gradient(scattered(learner), outer, episodes) < 1e-6
+
+
+def test_the_answer_for_a_class_is_its_best_match():
+    learner, _, episodes = learner_of("siamese")
+    answers = scattered(learner).answers(*episodes.tensors()[:3]).outputs[-1]
+    for task, labels in enumerate(episodes.support_y):
+        logits = pair_logits(learner, episodes, task)
+        for k in range(3):
+            assert torch.allclose(answers[task, :, k], logits[:, labels == k].max(1).values)
+
+
+def test_its_loss_is_the_cross_entropy_of_pairs_each_kind_counted_half():
+    learner, _, episodes = learner_of("siamese")
+    losses = scattered(learner).task_losses(episodes)
+    for task in range(len(episodes)):
+        logits = pair_logits(learner, episodes, task)
+        kinds = {True: [], False: []}
+        for i, query in enumerate(episodes.query_y[task]):
+            for j, support in enumerate(episodes.support_y[task]):
+                alike = bool(query == support)
+                cost = binary_cross_entropy_with_logits(logits[i, j], torch.tensor(float(alike)))
+                kinds[alike].append(cost)
+        means = [torch.stack(costs).mean() for costs in kinds.values()]
+        assert len(kinds[False]) == 2 * len(kinds[True])
+        assert torch.allclose(losses[task], sum(means) / 2)
+
+
+def test_the_order_of_the_support_set_does_not_matter():
+    learner, _, episodes = learner_of("siamese")
+    x, y, query_x, _ = episodes.tensors()
+    order = torch.randperm(x.shape[1])
+    before = learner.answers(x, y, query_x).outputs[-1]
+    assert torch.allclose(learner.answers(x[:, order], y[:, order], query_x).outputs[-1], before)
+
+
+def test_before_training_an_image_matches_itself_best():
+    learner, _, episodes = learner_of("siamese")
+    x, y, _, _ = episodes.tensors()
+    assert torch.equal(learner.answers(x, y, x).outputs[-1].argmax(2), y)
