@@ -17,7 +17,7 @@ from pathaware.errors import UsageError
 Granularity = Literal["model", "layer", "tensor", "filter", "tensor-channel", "parameter"]
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_NORMS = (_BatchNorm, nn.GroupNorm, nn.LayerNorm)
+NORMS = (_BatchNorm, nn.GroupNorm, nn.LayerNorm)
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,11 @@ class Layout:
             own = [(n, p) for n, p in module.named_parameters(recurse=False) if id(p) not in seen]
             if not own:
                 continue
-            joins = isinstance(module, _NORMS) and all(p.shape == (width,) for _, p in own)
+            joins = isinstance(module, NORMS) and all(p.shape == (width,) for _, p in own)
             if not joins:
                 convolutional = isinstance(module, _CONVOLUTIONS)
                 layer, width = module_name, own[0][1].shape[0] if own[0][1].ndim else -1
-            channelled = convolutional if joins else isinstance(module, (*_CONVOLUTIONS, *_NORMS))
+            channelled = convolutional if joins else isinstance(module, (*_CONVOLUTIONS, *NORMS))
             for name, parameter in own:
                 seen.add(id(parameter))
                 full = f"{module_name}.{name}" if module_name else name

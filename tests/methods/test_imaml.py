@@ -1,0 +1,159 @@
+"""iMAML: the implicit gradient of a regularised minimum."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+
+from pathaware import Episodes, GradientDescent, Layout, MetaLearner
+from pathaware.errors import UsageError
+from pathaware.methods.imaml import Implicit, Proximal, conjugate_gradients
+from pathaware.outer import Outer, Unrolled
+from tests.conftest import distance, small_problem
+from tests.methods.checks import estimated, learner_of, scattered
+
+
+def positive(tasks: int, size: int) -> torch.Tensor:
+    roots = torch.randn(tasks, size, size)
+    return roots @ roots.transpose(1, 2) + torch.eye(size)
+
+
+def linear_problem(strength: float, steps: int) -> tuple[MetaLearner, Episodes]:
+    model = nn.Linear(3, 1)
+    learner = MetaLearner(model, Proximal(model, steps, rate=0.2, strength=strength), mse_loss)
+    return learner, Episodes(*(torch.randn(4, n, d) for n, d in ((6, 3), (6, 1), (7, 3), (7, 1))))
+
+
+def test_conjugate_gradients_solve_every_task_s_own_system():
+    a, b = positive(4, 6), torch.randn(4, 6)
+    found = conjugate_gradients(lambda v: (a @ v[..., None])[..., 0], b, 6)
+    assert torch.allclose(found, torch.linalg.solve(a, b), atol=1e-9)
+
+
+def test_each_step_takes_the_best_point_of_a_larger_krylov_space():
+    a, b = positive(1, 6), torch.randn(1, 6)
+    found = conjugate_gradients(lambda v: v @ a[0], b, 2)[0]
+    space = torch.stack([b[0], a[0] @ b[0]], dim=1)
+    best = space @ torch.linalg.solve(space.T @ a[0] @ space, space.T @ b[0])
+    assert torch.allclose(found, best, atol=1e-9)
+
+
+def test_tasks_that_are_solved_or_not_positive_stay_where_they_are():
+    scales = torch.tensor([[2.0], [0.0], [-1.0], [2.0]])
+    b = torch.tensor([[3.0, 4.0]]).repeat(4, 1)
+    b[3] = 0
+    found = conjugate_gradients(lambda v: scales * v, b, 5)
+    assert torch.equal(found, torch.tensor([[1.5, 2.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]))
+
+
+def test_the_rule_descends_the_loss_and_the_distance_from_the_start():
+    learner, _, episodes = learner_of("imaml", "mlp", steps=4, rate=0.03, strength=0.7, guard=False)
+    x, y = episodes.support_x, episodes.support_y
+    points = learner.path(x, y).points
+    here = points[2].clone().requires_grad_()
+    objective = learner.losses(here, x, y) + 0.35 * (here - points[0]).square().sum(1)
+    (slope,) = torch.autograd.grad(objective.sum(), here)
+    assert torch.allclose(points[3], points[2] - 0.03 * slope, atol=1e-12)
+
+
+def test_on_a_quadratic_it_equals_the_derivative_of_the_closed_solution():
+    """θ* = (H + λ)⁻¹ (λ θ₀ + c), so the meta-gradient is λ (H + λ)⁻¹ ∇L_query(θ*), by dense algebra."""
+    strength = 0.8
+    learner, episodes = linear_problem(strength, steps=150)
+    found = estimated(learner, Implicit(strength=strength, cg_steps=4, damping=0.0), episodes)
+    start = learner.rule.layout.flatten(learner.model).detach()
+    expected = torch.zeros_like(start)
+    for x, y, query_x, query_y in zip(*episodes.tensors(), strict=True):
+        rows, query_rows = (torch.cat([part, torch.ones(len(part), 1)], dim=1) for part in (x, query_x))
+        a = 2 / len(rows) * rows.T @ rows + strength * torch.eye(4)
+        minimum = torch.linalg.solve(a, strength * start + 2 / len(rows) * rows.T @ y[:, 0])
+        pull = 2 / len(query_rows) * query_rows.T @ (query_rows @ minimum - query_y[:, 0])
+        expected += strength * torch.linalg.solve(a, pull) / len(episodes)
+    assert distance(found, expected) < 1e-8
+
+
+def test_damping_adds_to_the_strength_that_curvature_is_divided_by():
+    learner, episodes = linear_problem(1.0, steps=5)
+    damped = estimated(learner, Implicit(strength=1.0, damping=2.0, cg_steps=4), episodes)
+    assert (
+        distance(damped, estimated(learner, Implicit(strength=3.0, damping=0.0, cg_steps=4), episodes))
+        < 1e-12
+    )
+
+
+def smooth_problem(kind: str, steps: int) -> tuple[MetaLearner, Outer, Episodes]:
+    """Without kinks: a path that ends in one never comes to rest, and there is no derivative there."""
+    _, loss, episodes = small_problem(kind)
+    layers = [nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3, track_running_stats=False), nn.Tanh(), nn.Flatten()]
+    last = nn.Linear(3 * 36, 3)
+    if kind == "mlp":
+        layers, last = [nn.Linear(1, 6), nn.Tanh()], nn.Linear(6, 1)
+    model = nn.Sequential(*layers, last)
+    learner = MetaLearner(model, Proximal(model, steps, rate=0.1, strength=3.0), loss)
+    return scattered(learner), Implicit(strength=3.0, cg_steps=40, damping=0.0), episodes
+
+
+@pytest.mark.parametrize("kind", ["conv", "mlp"])
+def test_where_the_path_has_converged_it_equals_the_unrolled_meta_gradient(kind):
+    learner, outer, episodes = smooth_problem(kind, 80)
+    assert distance(estimated(learner, outer, episodes), estimated(learner, Unrolled(), episodes)) < 1e-6
+
+
+def test_where_the_path_has_not_converged_it_does_not():
+    learner, outer, episodes = smooth_problem("mlp", 3)
+    assert distance(estimated(learner, outer, episodes), estimated(learner, Unrolled(), episodes)) > 1e-3
+
+
+def test_a_stiff_spring_leaves_the_first_order_gradient_at_the_start():
+    learner, _, episodes = learner_of("imaml", "conv", steps=3, rate=1e-9, strength=1e8)
+    found = estimated(learner, Implicit(strength=1e8), episodes)
+    plain = MetaLearner(learner.model, GradientDescent(learner.model, 1, rate=0.0), learner.loss)
+    assert distance(found, estimated(plain, Unrolled("first"), episodes)) < 1e-6
+
+
+@pytest.mark.parametrize("execution", ["batched", "vmap"])
+def test_more_steps_keep_no_more_of_the_network(execution):
+    """What autograd holds at any one time, of activations and all else."""
+
+    class Held:
+        now = most = 0
+
+        def __init__(self, tensor):
+            self.tensor = tensor
+            Held.now += tensor.numel()
+            Held.most = max(Held.most, Held.now)
+
+        def __del__(self):
+            Held.now -= self.tensor.numel()
+
+    def most(outer, steps):
+        learner, _, episodes = learner_of("imaml", "conv", steps=steps, execution=execution)
+        Held.now = Held.most = 0
+        with torch.autograd.graph.saved_tensors_hooks(Held, lambda held: held.tensor):
+            outer.backward(learner, episodes, 1.0)
+        return Held.most
+
+    assert most(Implicit(), 20) == most(Implicit(), 2) > 0
+    assert most(Unrolled(), 20) > 2 * most(Unrolled(), 2)
+
+
+def test_one_strength_reaches_the_rule_and_the_estimator():
+    learner, outer, _ = learner_of("imaml", strength=0.25, damping=2.0)
+    assert learner.rule.strength == 0.25
+    assert outer.divisor == 2.25
+
+
+def test_what_does_not_adapt_cannot_be_learned():
+    learner, outer, episodes = learner_of("imaml")
+    head = Layout.of(learner.model, adapted=lambda name: name.startswith("head."))
+    part = MetaLearner(learner.model, Proximal(head), learner.loss)
+    with pytest.raises(UsageError, match="start only"):
+        outer.backward(part, episodes, 1.0)
+
+
+@pytest.mark.parametrize("wrong", [{"strength": 0.0}, {"cg_steps": 0}, {"damping": -1.0}])
+def test_settings_that_mean_nothing_are_refused(wrong):
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        learner_of("imaml", **wrong)
