@@ -16,7 +16,17 @@ def generator(seed: int, *stream: str | int) -> torch.Generator:
     A stream is a pure function of its name: iteration 1,000 draws the same tasks whether or not the
     999 before it ran in this process, which is what makes a resumed run repeat an unbroken one.
     """
+    return torch.Generator().manual_seed(_state(seed, *stream))
+
+
+def seed_all(seed: int, *stream: str | int) -> None:
+    """Put PyTorch's own generators, of all devices, at the start of a stream: for what draws numbers while it
+    computes, such as dropout."""
+    torch.manual_seed(_state(seed, *stream))
+
+
+def _state(seed: int, *stream: str | int) -> int:
     at_least(0, seed=seed)
     words = [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in stream]
     state = np.random.SeedSequence([seed, *words]).generate_state(1, np.uint64)[0]
-    return torch.Generator().manual_seed(int(state) & (2**63 - 1))
+    return int(state) & (2**63 - 1)

@@ -15,7 +15,7 @@ from pathaware.training.run import Run
 from pathaware.training.session import train_run
 from tests.methods.checks import estimated, learner_of
 
-SAMPLED: set[str] = set()
+SAMPLED: set[str] = {"mt-net"}
 """Methods that draw numbers while they adapt."""
 
 KINDS = [

@@ -7,7 +7,30 @@ is named as `package.module:METHOD`.
 from __future__ import annotations
 
 from pathaware.errors import UsageError
-from pathaware.methods import anil, core, prototypical
+from pathaware.methods import (
+    alfa,
+    anil,
+    boil,
+    core,
+    gap,
+    hsml,
+    imaml,
+    l2f,
+    l_maml,
+    lr_d2,
+    maml_plus_plus,
+    mann,
+    matching,
+    meta_curvature,
+    meta_lstm,
+    metal,
+    mt_net,
+    prototypical,
+    r2d2,
+    relation,
+    siamese,
+    warp_grad,
+)
 from pathaware.methods.base import Method
 from pathaware.own_code import imported
 
@@ -19,8 +42,27 @@ METHODS: dict[str, Method] = {
         core.REPTILE,
         core.META_SGD,
         core.PAMELA,
+        maml_plus_plus.METHOD,
         anil.METHOD,
+        boil.METHOD,
+        meta_curvature.METHOD,
+        mt_net.METHOD,
+        warp_grad.METHOD,
+        imaml.METHOD,
+        meta_lstm.METHOD,
+        l_maml.METHOD,
+        hsml.METHOD,
+        l2f.METHOD,
+        alfa.METHOD,
+        metal.METHOD,
+        gap.METHOD,
+        r2d2.METHOD,
+        lr_d2.METHOD,
         prototypical.METHOD,
+        matching.METHOD,
+        relation.METHOD,
+        siamese.METHOD,
+        mann.METHOD,
     )
 }
 

@@ -17,7 +17,7 @@ from pathaware.learner import MetaLearner
 from pathaware.methods import method
 from pathaware.outer import Outer, Unrolled
 from pathaware.outer.compiled import CompiledUnrolled, has_compiler
-from pathaware.seeding import generator
+from pathaware.seeding import generator, seed_all
 from pathaware.tasks.episodes import TaskSource
 from pathaware.training.config import Config, Training
 from pathaware.training.distribution import ALONE, World
@@ -130,6 +130,7 @@ class Trainer:
         if self.meta.outer.at(self.iteration / training.iterations, self.learner) and self.graphed:
             self.graphed.forget()
         plan = self.source.draw(training.tasks, generator(training.seed, "train", self.iteration))
+        seed_all(training.seed, "noise", self.iteration)
         self.window.add(self._step(plan, rate))
         self.iteration += 1
         validate = bool(training.validate) and (self.done or self.iteration % training.validate == 0)

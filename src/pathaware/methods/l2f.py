@@ -1,0 +1,47 @@
+"""L2F, learning to forget (Baik, Hong and Lee, CVPR 2020, arXiv:1906.05895).
+
+    γ = g_φ(layer-wise means of ∇L(θ))            attenuation, `[T, layers]`, each in (0, 1)
+    θ₀ = γ ∘ θ                                    where a task begins, `[T, D]`
+    θⱼ₊₁ = θⱼ − α ∇L(θⱼ)
+
+A start that all tasks share is a compromise. How much of it a task had better forget, layer by layer, a small
+network g_φ reads off the first gradient. The derivative passes through that gradient, too.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from pathaware.context import Context
+from pathaware.layout import Layout
+from pathaware.methods.base import Method
+from pathaware.methods.layerwise import layer_means, over_layers, perceptron
+from pathaware.rules import GradientDescent
+from pathaware.rules.base import Memory
+
+
+class Forgetting(GradientDescent):
+    """Gradient descent from a start that every task attenuates for itself."""
+
+    def __init__(self, network: nn.Module | Layout, steps: int = 5, *, rate: float = 0.01) -> None:
+        super().__init__(network, steps, rate=rate)
+        layers = len(self.layout.entries)
+        self.attenuator = perceptron(layers, layers)
+
+    def begin(self, start: Tensor, context: Context) -> tuple[Tensor, Memory]:
+        _, gradient = context.gradient(start)
+        return over_layers(self.layout, self.attenuation(gradient)) * start, None
+
+    def attenuation(self, gradient: Tensor) -> Tensor:
+        """γ, `[T, layers]`, from the gradient `[T, D]` at the shared start."""
+        return torch.sigmoid(self.attenuator(layer_means(self.layout, gradient)))
+
+
+METHOD = Method(
+    "l2f",
+    "MAML that forgets part of its start, layer by layer",
+    "Baik, Hong and Lee, CVPR 2020, arXiv:1906.05895",
+    2020,
+    Forgetting,
+)

@@ -1,0 +1,67 @@
+"""ALFA: generated rates and decays."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pathaware import GradientDescent, MetaLearner, UsageError
+from tests.conftest import distance, meta_gradient
+from tests.methods.checks import error_of_meta_gradient, learner_of, scattered
+
+
+@pytest.mark.parametrize("kind", ["conv", "mlp"])
+def test_its_meta_gradient_equals_finite_differences(kind):
+    learner, outer, episodes = learner_of("alfa", kind, rate=0.1, steps=3, guard=False)
+    assert error_of_meta_gradient(scattered(learner), outer, episodes) < 1e-6
+
+
+@pytest.mark.parametrize("kind", ["conv", "mlp"])
+def test_a_generator_of_ones_without_decay_is_maml(kind):
+    """That is how training begins."""
+    learner, _, episodes = learner_of("alfa", kind, rate=0.1, steps=3, decay=0.0)
+    maml = MetaLearner(learner.model, GradientDescent(learner.model, 3, rate=0.1), learner.loss)
+    expected = meta_gradient(maml, episodes)
+    assert distance(meta_gradient(learner, episodes)[: len(expected)], expected) < 1e-10
+
+
+def test_decay_is_descent_of_a_penalised_loss():
+    """θ − α (∇L + λ θ), which is what the paper starts from."""
+    learner, _, episodes = learner_of("alfa", rate=0.1, steps=1, decay=0.3)
+    x, y = episodes.support_x, episodes.support_y
+    path = learner.path(x, y)
+    _, gradient = learner.gradient(path.points[0], x, y)
+    assert torch.allclose(path.end, path.points[0] - 0.1 * (gradient + 0.3 * path.points[0]))
+
+
+def test_one_step_equals_a_loop_over_tasks_and_tensors():
+    learner, _, episodes = learner_of("alfa", rate=0.1, steps=2)
+    rule = scattered(learner, 0.3).rule
+    point = torch.randn(2, len(rule.layout))
+    _, gradient = learner.gradient(point, episodes.support_x, episodes.support_y)
+    found = rule.layout.views(rule.step(1, [point], gradient))
+    rates = []
+    for task in range(2):
+        here, slopes = rule.layout.views(point[task]), rule.layout.views(gradient[task])
+        state = [here[name].mean() for name in here] + [slopes[name].mean() for name in here]
+        answers = rule.generator(torch.stack(state))
+        for i, name in enumerate(here):
+            alpha = rule.rates[1, i] * answers[i]
+            beta = 1 - rule.decays[1, i] * answers[len(here) + i]
+            assert torch.allclose(found[name][task], beta * here[name] - alpha * slopes[name])
+            rates.append(alpha)
+    assert not torch.allclose(*torch.stack(rates).view(2, -1))
+
+
+def test_every_step_has_its_own_coefficients_and_later_ones_use_the_last():
+    learner, _, _ = learner_of("alfa", rate=0.1, steps=2)
+    rule = scattered(learner, 0.05).rule
+    point, gradient = torch.randn(2, 2, len(rule.layout))
+    second, third = (rule.step(j, [point], gradient) for j in (1, 2))
+    assert torch.equal(second, third)
+    assert not torch.allclose(rule.step(0, [point], gradient), second)
+
+
+def test_a_negative_decay_is_refused():
+    with pytest.raises(UsageError, match="decay"):
+        learner_of("alfa", decay=-0.1)

@@ -1,0 +1,68 @@
+"""L2F: MAML from an attenuated start."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pathaware import GradientDescent, MetaLearner
+from pathaware.methods.l2f import Forgetting
+from tests.conftest import distance, meta_gradient
+from tests.methods.checks import error_of_meta_gradient, learner_of, scattered
+
+
+def telling(learner, scale=1.0):
+    """The same with an attenuator that answers differently for different tasks."""
+    with torch.no_grad():
+        learner.rule.attenuator[0].weight.mul_(10)
+    return scattered(learner, scale)
+
+
+@pytest.mark.parametrize("kind", ["conv", "mlp"])
+def test_its_meta_gradient_equals_finite_differences(kind):
+    torch.manual_seed(1)  # with 0 a kink of a ReLU lies within the differences' step
+    learner, outer, episodes = learner_of("l2f", kind, rate=0.1, steps=3, guard=False)
+    assert error_of_meta_gradient(telling(learner, 0.1), outer, episodes) < 1e-6
+
+
+def test_the_derivative_passes_through_the_gradient_that_is_looked_at():
+    learner, _, episodes = learner_of("l2f", rate=0.1, steps=1, guard=False)
+    telling(learner)
+    whole = meta_gradient(learner, episodes)
+
+    class Blind(Forgetting):
+        def attenuation(self, gradient):
+            return super().attenuation(gradient.detach())
+
+    blind = Blind(learner.rule.layout, 1, rate=0.1)
+    blind.load_state_dict(learner.rule.state_dict())
+    cut = meta_gradient(MetaLearner(learner.model, blind, learner.loss, guard=False), episodes)
+    assert distance(cut, whole) > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["conv", "mlp"])
+def test_nothing_forgotten_is_maml(kind):
+    learner, _, episodes = learner_of("l2f", kind, rate=0.1, steps=3)
+    with torch.no_grad():
+        learner.rule.attenuator[-1].weight.zero_()
+        learner.rule.attenuator[-1].bias.fill_(50.0)
+    maml = MetaLearner(learner.model, GradientDescent(learner.model, 3, rate=0.1), learner.loss)
+    expected = meta_gradient(maml, episodes)
+    assert distance(meta_gradient(learner, episodes)[: len(expected)], expected) < 1e-10
+
+
+def test_a_task_begins_at_its_own_share_of_every_tensor():
+    learner, _, episodes = learner_of("l2f", rate=0.1)
+    telling(learner)
+    x, y = episodes.support_x, episodes.support_y
+    path = learner.path(x, y, steps=0)
+    shares = []
+    for task in range(len(x)):
+        parameters = list(learner.model.parameters())
+        slopes = torch.autograd.grad(learner.loss(learner.model(x[task]), y[task]), parameters)
+        logits = learner.rule.attenuator(torch.stack([slope.mean() for slope in slopes]))
+        shares.append(1 / (1 + torch.exp(-logits)))
+        for i, (name, value) in enumerate(learner.model.named_parameters()):
+            assert torch.allclose(path.parameters(0)[name][task], shares[-1][i] * value)
+    assert all(share.min() > 0 and share.max() < 1 for share in shares)
+    assert not torch.allclose(shares[0], shares[1])
