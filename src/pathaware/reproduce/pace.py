@@ -45,16 +45,23 @@ def measure(config: Config, tasks: int) -> Pace:
 
 
 def _timed(work: Callable[[], object], config: Config) -> float:
-    """Mean seconds of some work. The first time does not count: it compiles and records."""
+    """Mean seconds of some work. The first time does not count: it compiles and records. A GPU is waited for
+    at the end only, as in training, where the host prepares what comes next meanwhile."""
+    on_gpu = config.training.torch_device.type == "cuda"
     work()
-    times: list[float] = []
-    while sum(times) < ENOUGH:
-        started = time.perf_counter()
-        work()
-        if config.training.torch_device.type == "cuda":
+    count = 1
+    while True:
+        if on_gpu:
             torch.cuda.synchronize()
-        times.append(time.perf_counter() - started)
-    return sum(times) / len(times)
+        started = time.perf_counter()
+        for _ in range(count):
+            work()
+        if on_gpu:
+            torch.cuda.synchronize()
+        passed = time.perf_counter() - started
+        if passed >= ENOUGH:
+            return passed / count
+        count *= 2
 
 
 def fitting(paces: list[Pace], lengths: list[int], budget: float, *, timed: bool = False) -> list[int]:
