@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import nn
@@ -20,9 +22,9 @@ def positive(tasks: int, size: int) -> torch.Tensor:
     return roots @ roots.transpose(1, 2) + torch.eye(size)
 
 
-def linear_problem(strength: float, steps: int) -> tuple[MetaLearner, Episodes]:
+def linear_problem(strength: float, steps: int, rate: float = 0.2) -> tuple[MetaLearner, Episodes]:
     model = nn.Linear(3, 1)
-    learner = MetaLearner(model, Proximal(model, steps, rate=0.2, strength=strength), mse_loss)
+    learner = MetaLearner(model, Proximal(model, steps, rate=rate, strength=strength), mse_loss)
     return learner, Episodes(*(torch.randn(4, n, d) for n, d in ((6, 3), (6, 1), (7, 3), (7, 1))))
 
 
@@ -49,13 +51,32 @@ def test_tasks_that_are_solved_or_not_positive_stay_where_they_are():
 
 
 def test_the_rule_descends_the_loss_and_the_distance_from_the_start():
-    learner, _, episodes = learner_of("imaml", "mlp", steps=4, rate=0.03, strength=0.7, guard=False)
+    learner, _, episodes = learner_of("imaml", "mlp", steps=4, rate=1e-3, strength=0.7, guard=False)
     x, y = episodes.support_x, episodes.support_y
     points = learner.path(x, y).points
     here = points[2].clone().requires_grad_()
     objective = learner.losses(here, x, y) + 0.35 * (here - points[0]).square().sum(1)
     (slope,) = torch.autograd.grad(objective.sum(), here)
-    assert torch.allclose(points[3], points[2] - 0.03 * slope, atol=1e-12)
+    assert torch.allclose(points[3], points[2] - 1e-3 * slope, atol=1e-12)
+
+
+def test_no_step_goes_beyond_the_lowest_point_along_it():
+    """On a quadratic, steps of any rate end where the slope has nothing left of the slope before."""
+    learner, episodes = linear_problem(0.7, steps=4, rate=50.0)
+    x, y = episodes.support_x, episodes.support_y
+    points = learner.path(x, y).points
+    slopes = [learner.gradient(p, x, y)[1] + 0.7 * (p - points[0]) for p in points]
+    for before, after in pairwise(slopes):
+        assert torch.allclose((before * after).sum(1), torch.zeros(4), atol=1e-12)
+        assert (before.norm(dim=1) > 1e-3).all()
+
+
+def test_where_the_loss_bends_down_steps_have_the_rate_s_length():
+    model = nn.Linear(1, 1, bias=False)
+    rule = Proximal(model, 1, rate=0.3, strength=0.1)
+    learner = MetaLearner(model, rule, lambda outputs, targets: -outputs.square().mean(), guard=False)
+    points = learner.path(torch.ones(2, 1, 1), torch.ones(2, 1, 1)).points
+    assert torch.allclose(points[1], points[0] * (1 + 0.3 * 2))
 
 
 def test_on_a_quadratic_it_equals_the_derivative_of_the_closed_solution():
@@ -121,7 +142,7 @@ def test_more_steps_keep_no_more_of_the_network(execution):
         now = most = 0
 
         def __init__(self, tensor):
-            self.tensor = tensor
+            self.tensor = tensor.detach()  # held with its graph, it would hold itself
             Held.now += tensor.numel()
             Held.most = max(Held.most, Held.now)
 
@@ -153,7 +174,7 @@ def test_what_does_not_adapt_cannot_be_learned():
         outer.backward(part, episodes, 1.0)
 
 
-@pytest.mark.parametrize("wrong", [{"strength": 0.0}, {"cg_steps": 0}, {"damping": -1.0}])
+@pytest.mark.parametrize("wrong", [{"rate": -0.1}, {"strength": 0.0}, {"cg_steps": 0}, {"damping": -1.0}])
 def test_settings_that_mean_nothing_are_refused(wrong):
     with pytest.raises(UsageError, match=next(iter(wrong))):
         learner_of("imaml", **wrong)

@@ -1,11 +1,15 @@
 """iMAML, implicit gradients (Rajeswaran, Finn, Kakade and Levine, NeurIPS 2019, arXiv:1909.04630).
 
-    θⱼ₊₁ = θⱼ − α (∇L(θⱼ) + λ (θⱼ − θ₀))             descends L(θ) + λ/2 ‖θ − θ₀‖², every θⱼ `[T, D]`
-    ∇θ₀ := (I + H/λ)⁻¹ ∇L_query(θₙ)                  H = ∇²L(θₙ), `[T, D, D]`, never formed
+    θⱼ₊₁ = θⱼ − αⱼ gⱼ,  gⱼ = ∇L(θⱼ) + λ (θⱼ − θ₀)        descends L(θ) + λ/2 ‖θ − θ₀‖², every θⱼ `[T, D]`
+    ∇θ₀ := (I + H/λ)⁻¹ ∇L_query(θₙ)                      H = ∇²L(θₙ), `[T, D, D]`, never formed
 
 Where the regularised loss has its minimum, the derivative of that minimum by θ₀ depends on nothing but the
 curvature there. So the path is followed without a graph, and memory does not grow with its steps. The system
 is solved by a few conjugate gradients, which need products H·v only.
+
+The paper leaves the inner optimiser open. Here αⱼ is a rate α, or, where that is shorter, the way to the
+lowest point along gⱼ, ‖gⱼ‖² / gⱼᵀ(H + λI)gⱼ. For a derivative that knows nothing of steps does not mind how
+steep the valley gets: with a constant rate, training on sine waves ends where every task's path diverges.
 
 `damping` δ puts H/(λ + δ) for H/λ, as the authors' own code does with δ = 10: few short steps end before the
 minimum, where the start counts for more than H/λ says, and L is not convex, which a larger divisor forgives.
@@ -18,13 +22,15 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from pathaware.context import Context
 from pathaware.errors import UsageError
 from pathaware.few_shot import FewShotLearner
 from pathaware.layout import Layout
-from pathaware.learner import with_path
+from pathaware.learner import MetaLearner, with_path
 from pathaware.methods.base import Method
 from pathaware.outer import Outer
 from pathaware.rules import Rule
+from pathaware.rules.base import Memory
 from pathaware.settings import at_least
 from pathaware.tasks.episodes import Episodes
 
@@ -32,19 +38,32 @@ STRENGTH = 0.5
 
 
 class Proximal(Rule):
-    """Gradient descent that a spring of this `strength` holds to the start."""
+    """Gradient descent that a spring of this `strength` holds to the start, by steps of at most `rate`."""
 
     def __init__(
         self, network: nn.Module | Layout, steps: int = 10, *, rate: float = 0.01, strength: float = STRENGTH
     ) -> None:
         super().__init__(network, steps)
+        at_least(0, rate=rate)
         refuse_no_strength(strength)
         self.rate, self.strength = rate, strength
 
-    def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
+    def begin(self, start: Tensor, context: Context) -> tuple[Tensor, Memory]:
+        return start, context
+
+    def advance(
+        self, j: int, points: Sequence[Tensor], gradient: Tensor, losses: Tensor, memory: Memory
+    ) -> tuple[Tensor, Memory]:
         here = points[-1]
         slope = torch.add(gradient, here - points[0], alpha=self.strength)
-        return torch.add(here, slope, alpha=-self.rate)
+        return torch.addcmul(here, self.length(here, slope.detach(), memory), slope, value=-1), memory
+
+    def length(self, here: Tensor, slope: Tensor, context: Context) -> Tensor:
+        """αⱼ `[T, 1]`, a constant to derivatives; the rate where the loss bends down for good."""
+        product = hessian(context.learner, here, context.support_x, context.support_y)
+        square = dots(slope, slope)
+        curvature = dots(slope, product(slope)) + self.strength * square
+        return torch.where(curvature > 0, square / curvature, self.rate).clamp(max=self.rate)
 
 
 class Implicit(Outer):
@@ -62,17 +81,29 @@ class Implicit(Outer):
         if sum(p.numel() for p in learner.parameters() if p.requires_grad) != len(layout):
             raise UsageError("method: implicit gradients are of a start only; adapt all that is learned")
         x, y = episodes.support_x, episodes.support_y
-        end = learner.end(learner.path(x, y, query_x=episodes.query_x)).detach().requires_grad_()
+        end = learner.end(learner.path(x, y, query_x=episodes.query_x))
         losses, pull = learner.gradient(end, episodes.query_x, episodes.query_y)
-        slope = learner.gradient(end, x, y, create_graph=True)[1]
+        curved = hessian(learner, end, x, y)
 
         def product(v: Tensor) -> Tensor:
-            (curved,) = torch.autograd.grad(slope, end, v, retain_graph=True)
-            return torch.add(v, curved, alpha=1 / self.divisor)
+            return torch.add(v, curved(v), alpha=1 / self.divisor)
 
         solution = conjugate_gradients(product, pull.detach(), self.cg_steps)
         layout.flatten(learner.model).backward(solution.sum(0) * weight)
         return losses.detach()
+
+
+def hessian(learner: MetaLearner, point: Tensor, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
+    """v ↦ H v, each task's own at its point; all `[T, D]`."""
+    with torch.enable_grad():
+        here = point.detach().requires_grad_()
+        slope = learner.gradient(here, x, y, create_graph=True)[1]
+
+    def product(v: Tensor) -> Tensor:
+        (curved,) = torch.autograd.grad(slope, here, v, retain_graph=True)
+        return curved
+
+    return product
 
 
 @torch.no_grad()
