@@ -29,7 +29,7 @@ test-long: $(VENV)/installed
 
 # The tables of these documents come from the files in results/; a test fails when they differ.
 tables: $(VENV)/installed
-	$(BIN)/python -m pathaware.reproduce.document README.md docs/reproduction.md results
+	$(BIN)/python -m pathaware.reproduce.document . results
 	$(BIN)/python -m pathaware.bench.document docs/performance.md results
 
 clean:

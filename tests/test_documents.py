@@ -16,6 +16,7 @@ import torch
 from pathaware.bench import document
 from pathaware.report.blocks import fill
 from pathaware.reproduce.document import readme, reproduction
+from pathaware.reproduce.method_document import methods_page
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -67,6 +68,7 @@ def test_links_between_documents_lead_somewhere():
     ("name", "blocks"),
     [
         ("README.md", lambda: readme(ROOT / "results")),
+        ("docs/methods.md", lambda: methods_page(ROOT / "results")),
         ("docs/reproduction.md", lambda: reproduction(ROOT / "results")),
         ("docs/performance.md", lambda: {"results": document.render(ROOT / "results", ROOT / "docs/images")}),
     ],

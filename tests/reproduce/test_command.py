@@ -11,6 +11,7 @@ from pathaware.reproduce.ablation import table4
 from pathaware.reproduce.image_tables import table1, table2
 from pathaware.reproduce.render import render
 from pathaware.reproduce.results import Results
+from pathaware.reproduce.sine_table import table3
 
 TINY = ("--tasks", "3", "--set", "training.tasks=2", "--set", "method.steps=2")
 
@@ -20,11 +21,11 @@ def test_a_table_is_trained_shown_and_written_in_every_form(reproduce, tmp_path)
         "table3", "--only", "k5-maml", "--only", "k5-mt-net", "--iterations", "3", *TINY, out=tmp_path
     )
     assert code == 0
-    assert "table3: 1 run to train, about" in told
+    assert "table3: 2 runs to train, about" in told
     assert "| K = 5, MAML |" in shown
     assert "3 of 40,000 iterations, 1 seed" in shown
     assert "1.13 ± 0.18" in shown
-    assert "not run: no such method here" in shown
+    assert "| K = 5, MT-Net |" in shown
     assert "K = 10" not in shown
     assert {p.suffix for p in tmp_path.glob("table3.*")} == {".md", ".tex", ".html", ".png", ".svg"}
     code, again, told = reproduce(
@@ -91,8 +92,8 @@ def test_every_row_of_the_papers_tables_is_there():
     assert len(table1().lines) == 13  # the paper's twelve and our settings
     assert len(table2().lines) == 6
     assert [line.key for line in table4("cifar-fs").lines][-1] == "qp4"
-    runnable = [line.key for line in table1().lines if all(p.trial for p in line.places.values())]
-    assert runnable == ["maml", "fomaml", "reptile", "meta-sgd", "pamela", "pamela-tuned"]
+    for goal in (table1(), table2(), table3()):
+        assert all(trial.config().training.iterations >= 40_000 for trial in goal.trials())
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""The tables of README.md and docs/reproduction.md, rendered from the files in `results/`.
+"""The tables of README.md, docs/methods.md and docs/reproduction.md, rendered from the files in `results/`.
 
-python -m pathaware.reproduce.document README.md docs/reproduction.md results
+python -m pathaware.reproduce.document . results
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from pathaware.report.tables.markdown import pipe_table
 from pathaware.report.tables.model import NOTHING, Row, Table
 from pathaware.reproduce.ablation import table4
 from pathaware.reproduce.complexity import table5
-from pathaware.reproduce.goal import Goal, Place
+from pathaware.reproduce.goal import Goal
 from pathaware.reproduce.image_tables import TUNED, table1, table2
+from pathaware.reproduce.method_document import contests, in_the_same_time, methods_page
 from pathaware.reproduce.render import mean, ours, render, shown, training
 from pathaware.reproduce.results import Result, Results
 from pathaware.reproduce.sine_table import table3
@@ -33,7 +34,11 @@ def at_hand(data: str) -> bool:
 def readme(folder: Path) -> dict[str, str]:
     results = Results.read(folder)
     images = [table1(at_hand), table2(at_hand)]
-    return {"sine": pipe_table(render(table3(), results)), "images": pipe_table(_ran(images, results))}
+    return {
+        "sine": pipe_table(render(table3(), results)),
+        "images": pipe_table(_ran(images, results)),
+        "methods": in_the_same_time(folder)["glyphs"],
+    }
 
 
 def reproduction(folder: Path) -> dict[str, str]:
@@ -47,7 +52,7 @@ def reproduction(folder: Path) -> dict[str, str]:
     blocks["readings"] = pipe_table(_readings(json.loads((folder / "readings-sine.json").read_text())))
     blocks["standing"] = pipe_table(_standing(goals, results))
     blocks["tried"] = pipe_table(_tried(json.loads((folder / "tried-cifar-fs-h200.json").read_text())))
-    blocks["others"] = pipe_table(_others(folder, goals))
+    blocks["others"] = pipe_table(_others(folder, [*goals, *contests()]))
     return blocks
 
 
@@ -66,7 +71,7 @@ def _ran(goals: Sequence[Goal], results: Results) -> Table:
         for goal in goals
         for column in goal.columns
         for line in goal.lines
-        if (place := line.places[column]).trial and (found := results.of(place.trial))
+        if (found := results.of((place := line.places[column]).trial))
     ]
     return Table("", ("images, 5-way", "method", "accuracy, %", "the paper", "training"), rows)
 
@@ -77,7 +82,7 @@ def _standing(goals: Sequence[Goal], results: Results) -> Table:
     for goal in goals[:2]:
         places = {line.key: line.places for line in goal.lines}
         for column in goal.columns:
-            found = {key: _best(places[key][column], results) for key in ("maml", "pamela", TUNED)}
+            found = {key: results.of(places[key][column].trial) for key in ("maml", "pamela", TUNED)}
             if not found["pamela"] and not found[TUNED]:
                 continue
             printed = {key: places[key][column].printed for key in ("maml", "pamela")}
@@ -94,10 +99,6 @@ def _standing(goals: Sequence[Goal], results: Results) -> Table:
         "ours, as long",
     )
     return Table("", header, rows)
-
-
-def _best(place: Place, results: Results) -> list[Result]:
-    return results.of(place.trial) if place.trial else []
 
 
 def _told(found: Sequence[Result], metric: str) -> str:
@@ -176,6 +177,8 @@ def _settings(record: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    front, page, folder = (Path(argument) for argument in sys.argv[1:])
-    for document, blocks in ((front, readme(folder)), (page, reproduction(folder))):
+    root, folder = (Path(argument) for argument in sys.argv[1:])
+    documents = {"README.md": readme, "docs/methods.md": methods_page, "docs/reproduction.md": reproduction}
+    for name, made in documents.items():
+        document, blocks = root / name, made(folder)
         document.write_text(fill(document.read_text(encoding="utf-8"), blocks), encoding="utf-8")

@@ -11,9 +11,9 @@ from pathaware.reproduce.trial import Trial
 
 @dataclass(frozen=True)
 class Place:
-    """A number of a table: the paper's, and the trial that makes ours or why there is none."""
+    """A number of a table: the paper's, the trial that makes ours, and why it cannot be made if it cannot."""
 
-    trial: Trial | None
+    trial: Trial
     printed: str = NOTHING
     reason: str = ""
 
@@ -43,5 +43,4 @@ class Goal:
     timed: bool = False
 
     def trials(self) -> list[Trial]:
-        found = (place.trial for line in self.lines for place in line.places.values())
-        return [trial for trial in found if trial is not None]
+        return [place.trial for line in self.lines for place in line.places.values()]

@@ -7,7 +7,6 @@ from typing import Any
 
 from pathaware.datasets.location import store_folder
 from pathaware.datasets.store import MANIFEST
-from pathaware.methods import METHODS
 from pathaware.presets import load_preset, presets
 from pathaware.report.paper import IMAGE_ACCURACY
 from pathaware.report.tables.model import NOTHING
@@ -76,13 +75,12 @@ def _columns(
 def _place(table: str, method: str, data: str, shots: int, available: Callable[[str], bool]) -> Place:
     printed = IMAGE_ACCURACY[data, shots].get("pamela" if method == TUNED else method, NOTHING)
     name = f"{table}-{data}-{method}-{shots}shot"
-    if name in presets():
-        tables = load_preset(name)
-    elif method in METHODS:
-        problem = {"name": "classification", "data": data, "shots": shots}
-        tables = {"problem": problem, "method": {"name": method}}
-    else:
-        return Place(None, printed, "no such method here")
+    problem = {"name": "classification", "data": data, "shots": shots}
+    defaults: dict[str, dict[str, Any]] = {
+        "problem": problem,
+        "method": {"name": method},
+    }  # which are the paper's
+    tables = load_preset(name) if name in presets() else defaults
     trial = Trial(name.removeprefix(f"{table}-"), tables)
     return Place(trial, printed, "" if available(data) else "data set not imported")
 

@@ -72,7 +72,7 @@ class Maker:
     def _table(self, goal: Goal, only: Sequence[str]) -> Table:
         goal = replace(goal, lines=[self._line(line) for line in goal.lines])
         chosen = _chosen(goal, only)
-        possible = [p.trial for line in chosen for p in line.places.values() if p.trial and not p.reason]
+        possible = [p.trial for line in chosen for p in line.places.values() if not p.reason]
         self._train(goal.name, possible, replace(self.length, equal=goal.equal, timed=goal.timed))
         results = self.workshop.results(goal.trials() if goal.timed else ())
         shown = method_table.show if goal.timed else render
@@ -80,7 +80,7 @@ class Maker:
 
     def _line(self, line: Line) -> Line:
         places = {
-            column: replace(place, trial=place.trial.changed(self.settings or {})) if place.trial else place
+            column: replace(place, trial=place.trial.changed(self.settings or {}))
             for column, place in line.places.items()
         }
         return replace(line, places=places)

@@ -41,7 +41,7 @@ def show(goal: Goal, results: Results) -> Table:
     rows = []
     for line in goal.lines:
         place, method = line.places[column], METHODS[line.key]
-        found = results.of(place.trial) if place.trial else []
+        found = results.of(place.trial)
         about = (method.name, str(method.year), method.order)
         if found:
             before = sum(r.record["result"]["accuracy_per_step"][0] for r in found) / len(found)

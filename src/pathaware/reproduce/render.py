@@ -12,7 +12,7 @@ from pathaware.reproduce.results import Result, Results
 def render(goal: Goal, results: Results) -> Table:
     length = results.common_length(goal.trials()) if goal.equal else None
     found = {
-        (line.key, column): results.of(place.trial, length) if place.trial else []
+        (line.key, column): results.of(place.trial, length)
         for line in goal.lines
         for column, place in line.places.items()
     }
@@ -50,7 +50,7 @@ def ours(place: Place, results: Sequence[Result], metric: str) -> str:
 
 def training(place: Place, results: Sequence[Result], metric: str) -> str:
     """`17,000 of 60,000 iterations, 3 seeds (68.2–69.1), NVIDIA H200`"""
-    if not results or place.trial is None:
+    if not results:
         return NOTHING
     full, length = place.trial.config().training.iterations, results[0].iterations
     part = f"{length:,}" if length == full else f"{length:,} of {full:,}"
