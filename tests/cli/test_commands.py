@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pathaware.cli import main
+from pathaware.methods import METHODS
 
 SMALL = ("--iterations", "20", "--tasks", "5")
 
@@ -75,7 +76,15 @@ def test_plot_writes_the_figures(run):
 
 def test_methods_lists_every_method(tmp_path):
     listed = pathaware("methods", cwd=tmp_path).stdout
-    assert all(name in listed for name in ("maml", "fomaml", "reptile", "meta-sgd", "pamela"))
+    assert all(f" {name} " in listed for name in METHODS)
+
+
+def test_methods_shows_the_update_and_the_settings_of_one(tmp_path):
+    shown = pathaware("methods", "l-maml", cwd=tmp_path).stdout
+    assert "L_query(θₙ) + η/2 log det(F + τI)" in shown
+    assert "--set method.prior_precision=1.0\n" in shown
+    (told,) = json.loads(pathaware("methods", "metal", "--json", cwd=tmp_path).stdout)
+    assert (told["transductive"], told["settings"]["transductive"]) == ("queries", True)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from pathaware.methods import METHODS
 from pathaware.presets import presets
 from tests.fuzz.files import HUGE, TABLES, WORDS
 
@@ -108,7 +109,11 @@ NAMED: dict[str, st.SearchStrategy[str]] = {
     "evaluate": runs,
     "plot": runs,
     "report": runs,
-    "reproduce": st.sampled_from(["table1", "table3", "table4", "fig4", "fig6", "gradients", "all"]) | odd,
+    "reproduce": st.sampled_from(
+        ["table1", "table3", "table4", "fig4", "fig6", "gradients", "methods", "all"]
+    )
+    | odd,
+    "methods": st.sampled_from([*METHODS, "os:path", "nowhere:METHOD"]) | odd,
     "sweep": st.sampled_from(["sweep.toml", "sweep.toml", "search.toml", "file", "folder"]) | paths,
     "data import": st.sampled_from(["glyphs", "omniglot", "mine", "cifar-fs"]) | odd,
     "data show": st.sampled_from(["glyphs", "glyphs", "mine"]) | odd,

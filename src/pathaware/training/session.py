@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from pathaware.errors import RunError, Stopped, UsageError
+from pathaware.methods import method
 from pathaware.seeding import generator
 from pathaware.training.config import Config, Training, differences
 from pathaware.training.display import Display
@@ -136,6 +137,7 @@ def check(config: Config) -> None:
     training = config.training
     try:
         learner = build(config)
+        method(config.method).estimator(config.rule)
         if training.histograms:
             watched_tensor(learner)
         for split in ("train", "val") if training.validate else ("train",):
