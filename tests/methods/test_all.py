@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pathaware.methods import METHODS
+from pathaware.reproduce.method_table import trial
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
 from pathaware.training.run import Run
@@ -78,3 +79,14 @@ def test_its_file_is_short_and_opens_with_its_paper(name):
     author = method.paper.split(",")[0].split(" and ")[0]
     openings = [text.split('"""')[1] for text in texts]
     assert any(author in opening and str(method.year) in opening for opening in openings)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_it_learns_to_tell_glyphs_apart(name, tmp_path):
+    """On unseen scripts, at least ten points above where it starts; how well is in the README."""
+    torch.set_default_dtype(torch.float32)
+    config = trial("glyphs", name).config(iterations=330 if name == "mann" else 50)
+    run = train_run(config.trained(device="cpu"), tmp_path / "run", quiet=True)
+    before, *_, after = evaluate(run.load("cpu"), config.problem, tasks=100).summary()["accuracy_per_step"]
+    assert after > before + 0.1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pathaware.errors import UsageError
@@ -10,6 +12,8 @@ from pathaware.reproduce.method_table import method_table, trial
 from pathaware.reproduce.pace import Pace, fitting
 from pathaware.reproduce.results import Results
 from pathaware.reproduce.workshop import Length, Workshop
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 def test_every_method_has_a_row():
@@ -48,3 +52,12 @@ def test_methods_are_trained_and_ranked(reproduce, tmp_path):
     names = [path.stem for path in (tmp_path / "results").glob("*.json")]
     assert sorted(names) == ["methods-glyphs-anil-2-seed0", "methods-glyphs-prototypical-2-seed0"]
     assert len(Results.read(tmp_path / "results", ["methods-glyphs-anil"]).found) == 1
+
+
+@pytest.mark.parametrize("data", ["glyphs", "cifar-fs"])
+def test_there_is_a_result_of_every_method_and_all_have_learned(data):
+    results = Results.read(ROOT / "results", [trial(data, name).name for name in METHODS])
+    for name in METHODS:
+        (found,) = results.of(trial(data, name))
+        before, *_, after = found.record["result"]["accuracy_per_step"]
+        assert after > before + 0.1, name

@@ -36,8 +36,10 @@ def method_table(data: str, available: Callable[[str], bool] = imported) -> Goal
 
 
 def show(goal: Goal, results: Results) -> Table:
-    """The rows that were run, best first, then the others. Seconds are of training alone."""
+    """The rows that were run, best first, then the others. Seconds are of training alone. The paper has a
+    column where it says something of this data set."""
     (column,) = goal.columns
+    cited = any(line.places[column].printed != NOTHING for line in goal.lines)
     rows = []
     for line in goal.lines:
         place, method = line.places[column], METHODS[line.key]
@@ -46,15 +48,15 @@ def show(goal: Goal, results: Results) -> Table:
         if found:
             before = sum(r.record["result"]["accuracy_per_step"][0] for r in found) / len(found)
             seconds = sum(r.record["training_seconds"] for r in found) / len(found)
-            numbers = (f"{100 * before:.1f}", ours(place, found, goal.metric), place.printed)
-            value = mean(found, goal.metric)[0]
-            rows.append((value, Row((*about, *numbers, f"{found[0].iterations:,}", f"{seconds:.0f}"))))
+            length = (f"{found[0].iterations:,}", f"{seconds:.0f}")
+            value, first = mean(found, goal.metric)[0], f"{100 * before:.1f}"
         else:
-            remark = ours(place, found, goal.metric)
-            rows.append((0.0, Row((*about, NOTHING, remark, place.printed, NOTHING, NOTHING))))
+            value, first, length = 0.0, NOTHING, (NOTHING, NOTHING)
+        printed = (place.printed,) if cited else ()
+        rows.append((value, Row((*about, first, ours(place, found, goal.metric), *printed, *length))))
     rows.sort(key=lambda pair: -pair[0])
-    header = ("method", "year", "order", "before", column, "the paper", "iterations", "seconds")
-    return Table(goal.title, header, [row for _, row in rows], goal.notes)
+    header = ("method", "year", "order", "before", column, *(["the paper"] if cited else []))
+    return Table(goal.title, (*header, "iterations", "seconds"), [row for _, row in rows], goal.notes)
 
 
 def trial(data: str, name: str) -> Trial:
