@@ -35,6 +35,7 @@ def measure(config: Config, tasks: int) -> Pace:
     training = config.training
     besides = seconds_of_pretraining(config) if training.pretrain else 0.0
     trainer = Trainer(config.trained(pretrain=0, validate=0, histograms=0))
+    trainer.iteration = training.iterations // 2  # some methods have a slower phase at the beginning
     each = _timed(trainer.advance, config)
     few = min(config.problem.evaluation_batch, tasks)
     judging = _timed(lambda: evaluate(trainer.learner, config.problem, split="val", tasks=few), config) / few
