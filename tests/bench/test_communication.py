@@ -6,6 +6,7 @@ import runpy
 from pathlib import Path
 
 import pytest
+from torch.nn.functional import cross_entropy
 
 from pathaware.methods import method
 from pathaware.models import conv4
@@ -29,9 +30,8 @@ def test_a_large_message_takes_its_bandwidth_and_a_small_one_its_latency():
 
 @pytest.mark.parametrize("name", ["PAMELA", "MAML"])
 def test_the_message_is_as_long_as_there_are_meta_parameters(name):
-    model = conv4(5, size=84)
-    rule = method(name.lower()).build(model, method(name.lower()).complete({}))
-    count = sum(p.numel() for module in (model, rule) for p in module.parameters())
+    learner = method(name.lower()).build(conv4(5, size=84), {}, cross_entropy)
+    count = sum(p.numel() for p in learner.parameters())
     assert MODEL["PARAMETERS"][name] == count
 
 

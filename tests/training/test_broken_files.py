@@ -10,6 +10,7 @@ from pathaware import Pamela, UsageError
 from pathaware.cli import one_line
 from pathaware.models import mlp
 from pathaware.models.by_name import build_model
+from pathaware.own_code import trust
 from pathaware.presets import load_preset
 from pathaware.seeding import generator
 from pathaware.settings import fit
@@ -83,6 +84,7 @@ def test_steps_beyond_reason_are_refused():
 
 
 def test_a_relative_module_is_no_model():
+    trust({"problem": {"model_name": "..x:y"}})
     with pytest.raises(UsageError, match=r"model: \.\.x:y cannot be imported"):
         build_model("..x:y", 5, 8, 3)
 
