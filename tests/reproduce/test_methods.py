@@ -38,6 +38,7 @@ def test_the_time_of_what_is_done_is_not_given_to_the_others(tmp_path, monkeypat
     assert {order.iterations for order in shop.orders(trials, length)} == {100}
     monkeypatch.setattr(shop, "_begun", lambda each, results: 70 if each is trials[0] else None)
     assert [order.iterations for order in shop.orders(trials, length)] == [70, 100, 100]
+    assert shop.orders([], length) == []  # where the data set is not imported
 
 
 def test_methods_are_trained_and_ranked(reproduce, tmp_path):

@@ -87,7 +87,7 @@ class Workshop:
         if length.equal and found:
             return {t.name: max(found.values()) for t in trials}
         left = [t for t in trials if t.name not in found]
-        if length.timed:  # what is done has had its time
+        if length.timed and left:  # what is done has had its time
             budget = length.budget * len(left) / len(trials)
             return found | self._fitting(left, seeds, budget, timed=True)
         return found | self._fitting(left, seeds, length.budget)
