@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING
@@ -33,6 +34,8 @@ class ImageFormat:
     invert: bool = False
     """Dark ink on white paper becomes bright ink on black, so that padding is background."""
     mirror: bool = True
+    ink: bool = False
+    """What is stored is bright ink on black, however a picture was drawn."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.size <= 1024:
@@ -43,12 +46,12 @@ class ImageFormat:
 
 PHOTO_84 = ImageFormat(84, 3)
 PHOTO_32 = ImageFormat(32, 3)
-CHARACTER_28 = ImageFormat(28, 1, mirror=False)
-INK_28 = ImageFormat(28, 1, invert=True, mirror=False)
+CHARACTER_28 = ImageFormat(28, 1, mirror=False, ink=True)
+INK_28 = ImageFormat(28, 1, invert=True, mirror=False, ink=True)
 
 
-def decode(raw: bytes | NDArray[np.uint8], form: ImageFormat) -> NDArray[np.uint8]:
-    """Pixels `[C, size, size]` from an encoded file or from pixels `[H, W, 3]`.
+def decode(raw: bytes | NDArray[np.uint8] | Image.Image, form: ImageFormat) -> NDArray[np.uint8]:
+    """Pixels `[C, size, size]` from an encoded file, from pixels `[H, W, 3]`, or from an open image.
 
     Both sides are scaled to `size`, whatever the proportions: the published sets were made that way.
     """
@@ -57,7 +60,7 @@ def decode(raw: bytes | NDArray[np.uint8], form: ImageFormat) -> NDArray[np.uint
     if isinstance(raw, np.ndarray):
         return _stored(Image.fromarray(raw), form)
     try:
-        with Image.open(BytesIO(raw), formats=FORMATS) as image:
+        with nullcontext(raw) if isinstance(raw, Image.Image) else _opened(raw) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise BadImage(f"{image.width}×{image.height} pixels, more than the {MAX_PIXELS:,} allowed")
             image.load()
@@ -69,15 +72,31 @@ def decode(raw: bytes | NDArray[np.uint8], form: ImageFormat) -> NDArray[np.uint
         raise BadImage(_reason(error)) from None
 
 
-def _stored(image: Image.Image, form: ImageFormat) -> NDArray[np.uint8]:
+def _opened(raw: bytes) -> Image.Image:
     from PIL import Image
 
-    image = image.convert("L" if form.channels == 1 else "RGB")
+    return Image.open(BytesIO(raw), formats=FORMATS)
+
+
+def _stored(image: Image.Image, form: ImageFormat) -> NDArray[np.uint8]:
+    from PIL import Image, ImageOps
+
+    image = _opaque(ImageOps.exif_transpose(image)).convert("L" if form.channels == 1 else "RGB")
     if image.size != (form.size, form.size):
         image = image.resize((form.size, form.size), Image.Resampling.LANCZOS)
     pixels = np.asarray(image)
     pixels = pixels[None] if form.channels == 1 else pixels.transpose(2, 0, 1)
     return 255 - pixels if form.invert else pixels
+
+
+def _opaque(image: Image.Image) -> Image.Image:
+    """What is transparent is shown on white, as viewers do; its colour is anything, mostly black."""
+    from PIL import Image
+
+    if not image.has_transparency_data:
+        return image
+    layers = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", layers.size, "white"), layers)
 
 
 def _reason(error: Exception) -> str:

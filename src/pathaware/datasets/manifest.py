@@ -39,6 +39,8 @@ class Manifest:
     """Whether a mirrored image still shows its class: true of photographs, false of characters."""
     sha256: str
     source: str
+    ink: bool = False
+    """Whether images are bright ink on black, so that a picture of ink on paper has to be inverted."""
     format: int = FORMAT
 
     @property
@@ -89,6 +91,7 @@ def _checked(document: Mapping[str, Any]) -> Manifest:
         mirror=bool(document["mirror"]),
         sha256=str(document["sha256"]),
         source=str(document["source"]),
+        ink=bool(document.get("ink", False)),  # stores of before this was asked do not say
     )
     # The sampler trusts these spans to index raw memory, so a hand-edited file must not get past here.
     expected = 0

@@ -74,6 +74,7 @@ def manifest_of(
         mirror=form.mirror,
         sha256=sha256,
         source=source,
+        ink=form.ink,
     )
 
 

@@ -23,6 +23,8 @@ class Head(nn.Module, ABC):
 
     regression: ClassVar[bool] = False
     """Whether it can predict values, not only classes."""
+    counts_classes: ClassVar[bool] = False
+    """Whether what it learns tells class from class, so that there is nothing to take for another one."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()

@@ -40,6 +40,7 @@ class Mann(Head):
     """
 
     regression = True
+    counts_classes = True
 
     def __init__(
         self,

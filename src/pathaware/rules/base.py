@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
 from pathaware.errors import UsageError
-from pathaware.layout import Layout
+from pathaware.layout import Layout, Spread
 from pathaware.settings import at_least
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ class Rule(nn.Module):
     is how many steps the rule is trained for. Subclasses define `step`; those that need more than the path
     and the gradient define `advance`, `begin` or `objective`.
     """
+
+    counts_classes: ClassVar[bool] = False
+    """Whether what it learns tells class from class, so that there is nothing to take for another one."""
 
     def __init__(self, network: nn.Module | Layout, steps: int) -> None:
         super().__init__()
@@ -57,6 +60,10 @@ class Rule(nn.Module):
         trained for; the coefficients of the last trained step are used again then.
         """
         raise NotImplementedError("a rule must define step or advance")
+
+    def spreads(self) -> dict[str, Spread]:
+        """Coefficients of this module that groups of parameters share, by name, and how they do."""
+        return {}
 
     def objective(self, j: int, point: Tensor, context: Context) -> tuple[Tensor, Tensor] | None:
         """What step j descends, where that is not the support loss: the support loss `[T]`, by which the

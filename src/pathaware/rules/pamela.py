@@ -68,6 +68,9 @@ class Pamela(Rule):
         """The steps j that end in a skip connection."""
         return [] if self.skip is None else list(range(self.skip, self.steps, self.skip))
 
+    def spreads(self) -> dict[str, Spread]:
+        return {"q": self.spread_q, "p": self.spread_p}
+
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
         q = self.q[min(j, len(self.q) - 1)]
         p = earlier = None

@@ -74,11 +74,18 @@ class Classification:
         stamp = manifest.stat().st_mtime_ns if manifest.exists() else 0
         return _opened(self.data, manifest.parent.parent, stamp)
 
-    def model(self) -> nn.Module:
+    def inputs(self) -> dict[str, Any]:
+        """A `PictureForm` of the images in the store."""
+        from pathaware.datasets.pictures import PictureForm
+
+        return PictureForm.of(self._store()).to_dict()
+
+    def model(self, inputs: Mapping[str, Any] | None = None) -> nn.Module:
+        from pathaware.datasets.pictures import PictureForm
         from pathaware.models.by_name import build_model
 
-        channels, size, _ = self._store().shape
-        model = build_model(self.model_name, self.ways, size, channels, self.width)
+        form = PictureForm.from_dict(inputs or self.inputs())
+        model = build_model(self.model_name, self.ways, form.size, form.channels, self.width)
         if self.zero_head:
             from pathaware.models.head import last_linear
 

@@ -35,7 +35,13 @@ class Problem(Protocol):
     @property
     def loss(self) -> Loss: ...
 
-    def model(self) -> nn.Module: ...
+    def inputs(self) -> dict[str, Any]:
+        """What the network reads, in numbers and names: enough to use it where its data set is not."""
+        ...
+
+    def model(self, inputs: Mapping[str, Any] | None = None) -> nn.Module:
+        """The network at its start, for inputs that a run has kept or those of the data set."""
+        ...
 
     def tasks(self, split: str, device: torch.device | str, dtype: torch.dtype) -> TaskSource:
         """Where tasks of a split come from: `train`, `val` or `test`."""

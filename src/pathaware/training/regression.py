@@ -50,7 +50,10 @@ class Sine:
     def loss(self) -> Loss:
         return F.mse_loss
 
-    def model(self) -> nn.Module:
+    def inputs(self) -> dict[str, Any]:
+        return {"features": 1}
+
+    def model(self, inputs: Mapping[str, Any] | None = None) -> nn.Module:
         return mlp(1, (40, 40), 1)
 
     def tasks(self, split: str, device: torch.device | str, dtype: torch.dtype) -> TaskSource:

@@ -10,6 +10,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from pathaware.errors import UsageError
 from pathaware.few_shot import FewShotLearner
 from pathaware.training.config import Config, differences
@@ -153,11 +155,19 @@ class Run:
 
     def save(self, learner: FewShotLearner, iteration: int) -> None:
         """Keep θ₀ and Φ as what the run has learned."""
-        about = {"iteration": iteration, "config": self.config.to_dict()}
+        inputs = self.config.problem.inputs()
+        about = {"iteration": iteration, "config": self.config.to_dict(), "inputs": inputs}
         write_sealed(self.folder / CHECKPOINT, learner.state_dict(), about)
 
     def load(self, device: str = "auto") -> FewShotLearner:
         """The trained learner, ready to adapt; on this machine's device, whatever it was trained on."""
+        tensors, inputs = self.learned()
+        learner = build(self.config, replace(self.config.training, device=device).torch_device, inputs)
+        learner.load_state_dict(tensors)
+        return learner
+
+    def learned(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """θ₀ and Φ by name, and what the network reads (see `Problem.inputs`)."""
         path = self.folder / CHECKPOINT
         if not path.exists():
             raise UsageError(f"RUN: {self.folder} has no {CHECKPOINT}; it was stopped before it was trained")
@@ -166,6 +176,4 @@ class Run:
         except Damaged as error:
             raise UsageError(f"RUN: {path} cannot be read ({error})") from None
         self._refuse_another(Config.from_dict(about["config"]), path)
-        learner = build(self.config, replace(self.config.training, device=device).torch_device)
-        learner.load_state_dict(tensors)
-        return learner
+        return tensors, about.get("inputs") or self.config.problem.inputs()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -56,13 +56,18 @@ class Progress:
     memory_mb: float | None = None
 
 
-def build(config: Config, device: torch.device | None = None) -> FewShotLearner:
-    """The learner a configuration describes, at its start: a pure function of the seed."""
+def build(
+    config: Config, device: torch.device | None = None, inputs: Mapping[str, Any] | None = None
+) -> FewShotLearner:
+    """The learner a configuration describes, at its start: a pure function of the seed.
+
+    With the `inputs` that a run has kept, the data set need not be there.
+    """
     training = config.training
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(training.seed)
         learner = method(config.method).build(
-            config.problem.model(),
+            config.problem.model(inputs),
             config.rule,
             config.problem.loss,
             execution=training.execution,

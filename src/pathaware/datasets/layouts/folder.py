@@ -31,7 +31,7 @@ _SPLIT_FOLDERS: dict[str, Split] = {
     "validation": "val",
     "test": "test",
 }
-_IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
+IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ Placed = Mapping[tuple[Split | None, str], list[SourceImage]]
 def _place(tree: Tree, source: Path) -> Placed:
     """Every class folder, and the split folder it lies in, if any."""
     paths = [PurePosixPath(n) for n in tree.names]
-    images = [p for p in paths if p.suffix.lower() in _IMAGE_SUFFIXES]
+    images = [p for p in paths if p.suffix.lower() in IMAGE_SUFFIXES]
     top = _wrapping(images)
     placed: dict[tuple[Split | None, str], list[SourceImage]] = defaultdict(list)
     stray = []
@@ -93,12 +93,12 @@ def _place(tree: Tree, source: Path) -> Placed:
         name = "/".join(folders if split is None else folders[1:])
         if name:
             placed[split, name].append(in_tree(tree, str(path)))
-        elif path.suffix.lower() in _IMAGE_SUFFIXES:
+        elif path.suffix.lower() in IMAGE_SUFFIXES:
             stray.append(f"{tree.label(str(path))}: an image that lies in no class folder")
     if stray:
         raise ImportRefused(source, stray)
     if not placed:
-        raise UsageError(f"{source}: holds no folders of images ({', '.join(sorted(_IMAGE_SUFFIXES))})")
+        raise UsageError(f"{source}: holds no folders of images ({', '.join(sorted(IMAGE_SUFFIXES))})")
     return placed
 
 

@@ -1,0 +1,1 @@
+"""Using what was trained: a few labelled pictures in, a classifier out."""

@@ -1,0 +1,160 @@
+"""Trained runs as scikit-learn estimators: `fit` on a few examples, `predict` for new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import Tags
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from torch import Tensor
+
+from pathaware.datasets.pictures import Picture
+from pathaware.errors import UsageError
+from pathaware.few_shot import FewShotLearner
+from pathaware.training.run import Run
+from pathaware.use.model import Adapted, Step, TrainedModel
+from pathaware.use.shipped import find_run
+from pathaware.use.ways import MOST_CLASSES
+
+Pictures = Sequence[Picture] | NDArray[Any] | Tensor
+
+
+class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A classifier of pictures that learns from a few of each class.
+
+    `fit` adapts a trained run to 2 to 100 classes. Pictures are paths, PIL images, arrays or tensors
+    (`[H, W]`, `[H, W, 3]`, `[3, H, W]`; whole numbers to 255 or fractions to 1), and are scaled to what the
+    network was trained on. Each is answered by itself: what else is asked changes nothing.
+
+    >>> from pathaware.datasets import open_store
+    >>> glyphs = open_store("glyphs").images
+    >>> classifier = FewShotClassifier.from_run("glyphs")
+    >>> classifier.fit(glyphs[[0, 1, 20, 21]], ["one", "one", "another", "another"]).predict(glyphs[[2, 22]])
+    array(['one', 'another'], dtype='<U7')
+
+    - `run`: the folder of a run on images, or the name of a model that ships with the package (`glyphs`).
+    - `device`: `auto`, `cpu`, `cuda` or `cuda:1`.
+
+    After `fit`: `classes_`, and `steps_`, how well the examples were told apart after each inner step.
+    """
+
+    classes_: NDArray[Any]
+    steps_: list[Step]
+
+    def __init__(self, run: str | Path = "glyphs", *, device: str = "auto") -> None:
+        self.run = run
+        self.device = device
+
+    @classmethod
+    def from_run(cls, run: str | Path, *, device: str = "auto") -> Self:
+        """The classifier of this run; an error if there is none."""
+        TrainedModel.open(run, device)
+        return cls(run, device=device)
+
+    def fit(self, X: Pictures, y: ArrayLike) -> Self:
+        """Adapt to pictures and their labels, of any kind that can be sorted."""
+        model = TrainedModel.open(self.run, self.device)
+        pixels = _pixels(model, X)
+        labels = column_or_1d(y, warn=True)
+        check_classification_targets(labels)
+        if len(labels) != len(pixels):
+            raise ValueError(f"y: {len(labels)} labels for {len(pixels)} pictures")
+        classes, places = np.unique(labels, return_inverse=True)
+        if not 2 <= len(classes) <= MOST_CLASSES:
+            found = f"{len(classes)} class{'' if len(classes) == 1 else 'es'}"
+            raise ValueError(f"y: {found}; 2 to {MOST_CLASSES} can be learned")
+        target = torch.from_numpy(places)
+        self._adapted: Adapted = model.adapt(pixels, target, len(classes))
+        self.steps_ = model.steps(pixels, target, len(classes))
+        self.classes_ = classes
+        return self
+
+    def predict_proba(self, X: Pictures) -> NDArray[np.float64]:
+        """The probability of every class, in the order of `classes_`: `[N, classes]`."""
+        check_is_fitted(self)
+        pixels = _pixels(self._adapted, X)
+        found: NDArray[np.float64] = self._adapted.probabilities(pixels).numpy()
+        return found
+
+    def predict(self, X: Pictures) -> NDArray[Any]:
+        """The most probable class of every picture."""
+        chosen = self.predict_proba(X).argmax(1)
+        found: NDArray[Any] = self.classes_[chosen]
+        return found
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array = False
+        tags.input_tags.three_d_array = True
+        tags.classifier_tags.poor_score = True  # pictures that look like nothing it was trained on
+        return tags
+
+
+def _pixels(model: TrainedModel | Adapted, X: Pictures) -> Tensor:
+    try:
+        pixels = model.pictures.stack(X, "X")
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+    if not len(pixels):
+        raise ValueError("X: no pictures; at least one is needed")
+    return pixels
+
+
+class FewShotRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """A function of numbers that is learned from a few of its points, by a run trained on such functions.
+
+    >>> regressor = FewShotRegressor.from_run("runs/sine-k10-pamela-seed0")        # doctest: +SKIP
+    >>> regressor.fit(x, y).predict(new_x)                      # x [n, 1], y [n]  # doctest: +SKIP
+
+    `run` is the folder of a run on functions, such as sine waves; `device` as for `FewShotClassifier`.
+    """
+
+    n_features_in_: int
+
+    def __init__(self, run: str | Path, *, device: str = "auto") -> None:
+        self.run = run
+        self.device = device
+
+    @classmethod
+    def from_run(cls, run: str | Path, *, device: str = "auto") -> Self:
+        """The regressor of this run; an error if there is none."""
+        _opened(run, device)
+        return cls(run, device=device)
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Adapt to points `X [n, features]` of a function with values `y [n]`."""
+        learner, features = _opened(self.run, self.device)
+        points, values = validate_data(self, X, y, y_numeric=True, dtype=np.float64)
+        if points.shape[1] != features:
+            raise ValueError(f"X has {points.shape[1]} features, but {self.run} was trained on {features}")
+        reference = next(learner.parameters())
+        x, values = (
+            torch.as_tensor(a, dtype=reference.dtype, device=reference.device) for a in (points, values)
+        )
+        self._network = learner.adapt(x, values[:, None]).eval()
+        return self
+
+    @torch.no_grad()
+    def predict(self, X: ArrayLike) -> NDArray[np.float64]:
+        """The function's values at `X [n, features]`: `[n]`."""
+        check_is_fitted(self)
+        points = validate_data(self, X, reset=False, dtype=np.float64)
+        reference = next(self._network.parameters())
+        x = torch.as_tensor(points, dtype=reference.dtype, device=reference.device)
+        found: NDArray[np.float64] = self._network(x)[:, 0].double().cpu().numpy()
+        return found
+
+
+def _opened(run: str | Path, device: str) -> tuple[FewShotLearner, int]:
+    opened = Run.open(find_run(run))
+    if opened.config.problem.metric != "mse":
+        raise UsageError(f"RUN: {run} was trained on {opened.config.problem.label}; use FewShotClassifier")
+    _, inputs = opened.learned()
+    return opened.load(device).eval(), int(inputs["features"])

@@ -1,0 +1,105 @@
+"""Pictures in folders: those with labels, a folder for each class, and those that want one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pathaware.datasets.images import BadImage
+from pathaware.datasets.layouts.class_folders import in_tree
+from pathaware.datasets.layouts.folder import IMAGE_SUFFIXES
+from pathaware.datasets.pictures import PictureForm
+from pathaware.datasets.sources import SourceImage
+from pathaware.datasets.trees import open_tree
+from pathaware.errors import UsageError
+from pathaware.use.ways import MOST_CLASSES
+
+
+class SupportRefused(UsageError):
+    """A support folder that cannot be learned from; `problems` names every file at fault."""
+
+    def __init__(self, source: Path, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        super().__init__(f"--support: {source}: {problems[0]}{more}")
+
+
+@dataclass(frozen=True)
+class Support:
+    """Labelled pictures: `pixels [S, C, size, size]`, `labels [S]` as places in `classes`."""
+
+    classes: tuple[str, ...]
+    pixels: Tensor
+    labels: Tensor
+
+
+def read_support(source: Path, form: PictureForm) -> Support:
+    """Classes and their pictures from a folder (or zip or tar) with one folder for each class.
+
+    Every picture has to be usable: a class learned from half of its pictures would go unnoticed.
+    """
+    found: dict[str, list[SourceImage]] = defaultdict(list)
+    problems = []
+    for name, image in _pictures(source, "--support"):
+        if len(name.parts) < 2:
+            problems.append(f"{image.label} lies in no class folder")
+        found[name.parts[0]].append(image)
+    if not problems and not 2 <= len(found) <= MOST_CLASSES:
+        raise UsageError(
+            f"--support: {source} has {len(found)} folders with pictures; 2 to {MOST_CLASSES} can be learned"
+        )
+    pixels, labels = [], []
+    for label, images in enumerate(found.values()):
+        for image in images:
+            try:
+                pixels.append(form.pixels(_content(image)))
+                labels.append(label)
+            except BadImage as error:
+                problems.append(f"{image.label}: {error}")
+    if problems:
+        raise SupportRefused(source, problems)
+    return Support(tuple(found), torch.from_numpy(np.stack(pixels)), torch.tensor(labels))
+
+
+def read_pictures(source: Path, form: PictureForm) -> tuple[list[str], Tensor, list[str]]:
+    """Names and pixels `[N, C, size, size]` of the pictures in a file, folder, zip or tar; and the problems
+    of those that cannot be read, which are left out."""
+    names, pixels, problems = [], [], []
+    for _, image in _pictures(source, "--images"):
+        try:
+            pixels.append(form.pixels(_content(image)))
+            names.append(image.label)
+        except BadImage as error:
+            problems.append(f"{image.label}: {error}")
+    stacked = np.stack(pixels) if pixels else np.zeros((0, *form.shape), np.uint8)
+    return names, torch.from_numpy(stacked), problems
+
+
+def _pictures(source: Path, option: str) -> list[tuple[PurePosixPath, SourceImage]]:
+    """All there are, sorted by name; files of other kinds are passed over."""
+    if source.is_file() and source.suffix.lower() in IMAGE_SUFFIXES:
+        return [(PurePosixPath(source.name), SourceImage(str(source), source.read_bytes))]
+    try:
+        tree = open_tree(source)
+    except UsageError as error:
+        raise UsageError(f"{option}: {error}") from None
+    paths = [PurePosixPath(name) for name in tree.names]
+    found = [(p, in_tree(tree, str(p))) for p in paths if p.suffix.lower() in IMAGE_SUFFIXES]
+    if not found:
+        raise UsageError(f"{option}: {source} has no pictures ({', '.join(sorted(IMAGE_SUFFIXES))})")
+    return found
+
+
+def _content(image: SourceImage) -> bytes:
+    try:
+        content = image.read()
+    except (OSError, UsageError) as error:
+        raise BadImage(f"cannot be read ({error})") from None
+    assert isinstance(content, bytes)  # archives and folders hold files
+    return content

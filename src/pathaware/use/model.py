@@ -1,0 +1,110 @@
+"""A trained run, ready for somebody's own classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from pathaware.datasets.pictures import Picture, PictureForm
+from pathaware.errors import UsageError
+from pathaware.few_shot import FewShotLearner
+from pathaware.training.config import Config
+from pathaware.training.run import Run
+from pathaware.use.settled_norms import settle_norms
+from pathaware.use.shipped import find_run
+from pathaware.use.ways import for_classes
+
+BATCH = 256
+"""Pictures that are answered at a time."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where adaptation stood after a number of inner steps, on the very examples it adapts to."""
+
+    step: int
+    loss: float
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """A network that tells one's own classes apart; it needs the learner no more.
+
+    `network` takes normalised pictures `[N, C, size, size]` to logits `[N, classes]`, each by itself.
+    """
+
+    network: nn.Module
+    pictures: PictureForm
+
+    @torch.no_grad()
+    def probabilities(self, pixels: Tensor) -> Tensor:
+        """Of pixels `[N, C, size, size]` in 0…255, for every class: `[N, classes]`, each row sums to one."""
+        device = next(self.network.parameters()).device
+        parts = [
+            self.network(self.pictures.normalised(part.to(device))).double().softmax(-1).cpu()
+            for part in pixels.split(BATCH)
+        ]
+        return torch.cat(parts)
+
+
+class TrainedModel:
+    """What a run on images has learned, with all that is needed to adapt it: no data set has to be there.
+
+    >>> model = TrainedModel.open("glyphs")
+    >>> model.pictures.shape, model.ways
+    ((1, 28, 28), 5)
+    """
+
+    def __init__(
+        self, config: Config, learned: Mapping[str, Tensor], inputs: Mapping[str, Any], device: torch.device
+    ) -> None:
+        self.config, self.device = config, device
+        self.pictures = PictureForm.from_dict(inputs)
+        problem: Any = config.problem
+        self.ways: int = problem.ways
+        self._learned, self._inputs = learned, inputs
+        self._learners: dict[int, FewShotLearner] = {}
+
+    @classmethod
+    def open(cls, run: str | Path, device: str = "auto") -> TrainedModel:
+        """The model in the folder of a run, or one that ships with the package, by its name."""
+        opened = Run.open(find_run(run))
+        if opened.config.problem.metric != "accuracy":
+            raise UsageError(f"RUN: {run} was trained on {opened.config.problem.label}, not on images")
+        learned, inputs = opened.learned()
+        return cls(
+            opened.config, learned, inputs, replace(opened.config.training, device=device).torch_device
+        )
+
+    def learner(self, classes: int) -> FewShotLearner:
+        """The learner for this number of classes, see `pathaware.use.ways`."""
+        if classes not in self._learners:
+            made = for_classes(self.config, self._learned, self._inputs, classes, self.device)
+            self._learners[classes] = made.float().eval()
+        return self._learners[classes]
+
+    def pixels(self, pictures: Sequence[Picture] | Tensor, what: str = "pictures") -> Tensor:
+        """Pictures in any form as pixels `[N, C, size, size]` in 0…255."""
+        return self.pictures.stack(pictures, what)
+
+    def adapt(self, pixels: Tensor, labels: Tensor, classes: int) -> Adapted:
+        """Learn `classes` from pixels `[S, C, size, size]` and labels `[S]` in 0…classes-1."""
+        x = self.pictures.normalised(pixels.to(self.device))
+        network = self.learner(classes).adapt(x, labels.to(self.device))
+        return Adapted(settle_norms(network, x), self.pictures)
+
+    @torch.no_grad()
+    def steps(self, pixels: Tensor, labels: Tensor, classes: int) -> list[Step]:
+        """How well `adapt` tells its own examples apart: before adapting, then after each inner step."""
+        x, y = self.pictures.normalised(pixels.to(self.device))[None], labels.to(self.device)
+        outputs = [found[0] for found in self.learner(classes).answers(x, y[None], x).outputs]
+        losses = [cross_entropy(found, y).item() for found in outputs]
+        right = [(found.argmax(-1) == y).double().mean().item() for found in outputs]
+        return [Step(j, *both) for j, both in enumerate(zip(losses, right, strict=True))]
