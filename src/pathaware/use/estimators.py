@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import Tags
+from sklearn.utils import Tags, assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
-from torch import Tensor
+from torch import Tensor, nn
 
 from pathaware.datasets.pictures import Picture
 from pathaware.errors import UsageError
@@ -61,8 +61,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Pictures, y: ArrayLike) -> Self:
         """Adapt to pictures and their labels, of any kind that can be sorted."""
         model = TrainedModel.open(self.run, self.device)
-        pixels = _pixels(model, X)
+        pixels = self._pixels(model, X)
         labels = column_or_1d(y, warn=True)
+        assert_all_finite(labels, input_name="y")
         check_classification_targets(labels)
         if len(labels) != len(pixels):
             raise ValueError(f"y: {len(labels)} labels for {len(pixels)} pictures")
@@ -79,7 +80,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Pictures) -> NDArray[np.float64]:
         """The probability of every class, in the order of `classes_`: `[N, classes]`."""
         check_is_fitted(self)
-        pixels = _pixels(self._adapted, X)
+        pixels = self._pixels(self._adapted, X)
         found: NDArray[np.float64] = self._adapted.probabilities(pixels).numpy()
         return found
 
@@ -89,6 +90,15 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         found: NDArray[Any] = self.classes_[chosen]
         return found
 
+    def _pixels(self, model: TrainedModel | Adapted, X: Pictures) -> Tensor:
+        try:
+            pixels = model.pictures.stack(X, "X")
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+        if not len(pixels):
+            raise ValueError("X: no pictures; at least one is needed")
+        return pixels
+
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.two_d_array = False
@@ -97,28 +107,21 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def _pixels(model: TrainedModel | Adapted, X: Pictures) -> Tensor:
-    try:
-        pixels = model.pictures.stack(X, "X")
-    except UsageError as error:
-        raise ValueError(str(error)) from None
-    if not len(pixels):
-        raise ValueError("X: no pictures; at least one is needed")
-    return pixels
-
-
 class FewShotRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """A function of numbers that is learned from a few of its points, by a run trained on such functions.
 
-    >>> regressor = FewShotRegressor.from_run("runs/sine-k10-pamela-seed0")        # doctest: +SKIP
-    >>> regressor.fit(x, y).predict(new_x)                      # x [n, 1], y [n]  # doctest: +SKIP
+    >>> x = np.linspace(-4, 4, 10)[:, None]
+    >>> regressor = FewShotRegressor.from_run("sine").fit(x, 3 * np.sin(x[:, 0] + 1))
+    >>> bool(abs(regressor.predict([[0.5]]) - 3 * np.sin(1.5)) < 0.3)
+    True
 
-    `run` is the folder of a run on functions, such as sine waves; `device` as for `FewShotClassifier`.
+    `run` is the folder of a run on functions, or the model `sine` that ships with the package; `device` as
+    for `FewShotClassifier`. Numbers are taken as they are: scale them to what the run has seen.
     """
 
     n_features_in_: int
 
-    def __init__(self, run: str | Path, *, device: str = "auto") -> None:
+    def __init__(self, run: str | Path = "sine", *, device: str = "auto") -> None:
         self.run = run
         self.device = device
 
@@ -132,13 +135,10 @@ class FewShotRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Adapt to points `X [n, features]` of a function with values `y [n]`."""
         learner, features = _opened(self.run, self.device)
         points, values = validate_data(self, X, y, y_numeric=True, dtype=np.float64)
-        if points.shape[1] != features:
-            raise ValueError(f"X has {points.shape[1]} features, but {self.run} was trained on {features}")
-        reference = next(learner.parameters())
-        x, values = (
-            torch.as_tensor(a, dtype=reference.dtype, device=reference.device) for a in (points, values)
-        )
-        self._network = learner.adapt(x, values[:, None]).eval()
+        x = self._read_by(learner, points)
+        if x.shape[1] != features:
+            raise ValueError(f"X has {x.shape[1]} features, but {self.run} was trained on {features}")
+        self._network = learner.adapt(x, torch.tensor(values)[:, None].to(x)).eval()
         return self
 
     @torch.no_grad()
@@ -146,10 +146,17 @@ class FewShotRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """The function's values at `X [n, features]`: `[n]`."""
         check_is_fitted(self)
         points = validate_data(self, X, reset=False, dtype=np.float64)
-        reference = next(self._network.parameters())
-        x = torch.as_tensor(points, dtype=reference.dtype, device=reference.device)
-        found: NDArray[np.float64] = self._network(x)[:, 0].double().cpu().numpy()
+        values = self._network(self._read_by(self._network, points))[:, 0]
+        found: NDArray[np.float64] = values.double().cpu().numpy()
         return found
+
+    def _read_by(self, network: nn.Module, points: NDArray[np.float64]) -> Tensor:
+        return torch.tensor(points).to(next(network.parameters()))
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True  # of functions unlike those it was trained on
+        return tags
 
 
 def _opened(run: str | Path, device: str) -> tuple[FewShotLearner, int]:

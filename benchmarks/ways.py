@@ -1,0 +1,112 @@
+"""What it costs to ask a run for another number of classes than it was trained with.
+
+python benchmarks/ways.py --data glyphs --iterations 3000 --json results/ways-glyphs.json
+
+Trains one model of five classes and one for each other number, then judges on new tasks: the model of five
+with its rows taken in turn (the rule of `pathaware.use.ways`), the same with the mean of its rows, and the
+model trained for that number. Queries are judged one by one, as a classifier in use answers them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import Size, Tensor
+
+from pathaware.few_shot import FewShotLearner
+from pathaware.report.environment import environment
+from pathaware.training.config import Config
+from pathaware.training.evaluation import evaluate
+from pathaware.training.run import Run
+from pathaware.training.session import train_run
+from pathaware.use import ways
+
+WAYS, OTHERS = 5, (2, 3, 8, 10, 20)
+
+
+def config(data: str, classes: int, shots: int, iterations: int, width: int, rate: float) -> Config:
+    """The settings of the model that ships, for any data set."""
+    problem = {"name": "classification", "data": data, "ways": classes, "shots": shots, "queries": 5}
+    return Config.from_dict(
+        {
+            "problem": {**problem, "width": width, "zero_head": True},
+            "method": {"name": "pamela", "rate": rate},
+            "training": {"iterations": iterations, "rate": 2e-3, "validate": 0, "save": 0},
+        }
+    )
+
+
+def mean_row(values: Tensor, shape: Size) -> Tensor:
+    """Every class alike: the mean over the one axis that differs."""
+    axes = [i for i, (old, new) in enumerate(zip(values.shape, shape, strict=True)) if old != new]
+    return values.mean(axes[0], keepdim=True).expand(shape).clone() if axes else values
+
+
+@contextmanager
+def rule(chosen: Any) -> Iterator[None]:
+    before, ways.for_others = ways.for_others, chosen
+    try:
+        yield
+    finally:
+        ways.for_others = before
+
+
+def judged(learner: FewShotLearner, problem: Any, tasks: int) -> dict[str, float]:
+    summary = evaluate(learner, problem, tasks=tasks, inductive=True).summary()
+    return {name: summary[name] for name in ("accuracy", "accuracy_ci95")}
+
+
+def measure(run: Run, own: dict[int, Run], shots: int, tasks: int) -> Iterator[dict[str, Any]]:
+    learned, inputs = run.learned()
+    device = run.config.training.torch_device
+    for classes in sorted((WAYS, *own)):
+        problem: Any = dataclasses.replace(run.config.problem, ways=classes, shots=shots)  # type: ignore[type-var]
+        row: dict[str, Any] = {"classes": classes, "shots": shots, "tasks": tasks}
+        row["in turn"] = judged(
+            ways.for_classes(run.config, learned, inputs, classes, device), problem, tasks
+        )
+        if classes != WAYS:
+            with rule(mean_row):
+                learner = ways.for_classes(run.config, learned, inputs, classes, device)
+            row["mean"] = judged(learner, problem, tasks)
+            row["trained for it"] = judged(own[classes].load(), problem, tasks)
+        yield row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--data", default="glyphs")
+    parser.add_argument("--shots", type=int, default=1)
+    parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--rate", type=float, default=0.1, help="where Q starts")
+    parser.add_argument("--iterations", type=int, default=3000)
+    parser.add_argument("--tasks", type=int, default=600)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+
+        def trained(classes: int) -> Run:
+            given = (options.shots, options.iterations, options.width, options.rate)
+            settings = config(options.data, classes, *given)
+            return train_run(settings, Path(folder) / str(classes), quiet=True)
+
+        own = {classes: trained(classes) for classes in OTHERS}
+        rows = []
+        for row in measure(trained(WAYS), own, options.shots, options.tasks):
+            rows.append(row)
+            print(json.dumps(row), flush=True)
+    if options.json:
+        settings = {**vars(options), "json": None, "trained_ways": WAYS, "seed": 0, "inductive": True}
+        record = {"settings": settings, "environment": environment(), "rows": rows}
+        options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
