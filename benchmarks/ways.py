@@ -3,8 +3,8 @@
 python benchmarks/ways.py --data glyphs --iterations 3000 --json results/ways-glyphs.json
 
 Trains one model of five classes and one for each other number, then judges on new tasks: the model of five
-with its rows taken in turn (the rule of `pathaware.use.ways`), the same with the mean of its rows, and the
-model trained for that number. Queries are judged one by one, as a classifier in use answers them.
+by the rule of `pathaware.use.ways`, the same with rates as they were trained, and the model trained for that
+number. Queries are judged one by one, as a classifier in use answers them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from torch import Size, Tensor
-
 from pathaware.few_shot import FewShotLearner
 from pathaware.report.environment import environment
+from pathaware.rules import Pamela
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
 from pathaware.training.run import Run
@@ -43,19 +42,15 @@ def config(data: str, classes: int, shots: int, iterations: int, width: int, rat
     )
 
 
-def mean_row(values: Tensor, shape: Size) -> Tensor:
-    """Every class alike: the mean over the one axis that differs."""
-    axes = [i for i, (old, new) in enumerate(zip(values.shape, shape, strict=True)) if old != new]
-    return values.mean(axes[0], keepdim=True).expand(shape).clone() if axes else values
-
-
 @contextmanager
-def rule(chosen: Any) -> Iterator[None]:
-    before, ways.for_others = ways.for_others, chosen
+def same_rates() -> Iterator[None]:
+    """Rows move by the rates of training, whatever the number of classes."""
+    before = Pamela.learned_rates
+    Pamela.learned_rates = ()
     try:
         yield
     finally:
-        ways.for_others = before
+        Pamela.learned_rates = before
 
 
 def judged(learner: FewShotLearner, problem: Any, tasks: int) -> dict[str, float]:
@@ -69,13 +64,13 @@ def measure(run: Run, own: dict[int, Run], shots: int, tasks: int) -> Iterator[d
     for classes in sorted((WAYS, *own)):
         problem: Any = dataclasses.replace(run.config.problem, ways=classes, shots=shots)  # type: ignore[type-var]
         row: dict[str, Any] = {"classes": classes, "shots": shots, "tasks": tasks}
-        row["in turn"] = judged(
+        row["five, by the rule"] = judged(
             ways.for_classes(run.config, learned, inputs, classes, device), problem, tasks
         )
         if classes != WAYS:
-            with rule(mean_row):
+            with same_rates():
                 learner = ways.for_classes(run.config, learned, inputs, classes, device)
-            row["mean"] = judged(learner, problem, tasks)
+            row["same rates"] = judged(learner, problem, tasks)
             row["trained for it"] = judged(own[classes].load(), problem, tasks)
         yield row
 

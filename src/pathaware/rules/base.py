@@ -29,6 +29,8 @@ class Rule(nn.Module):
     and the gradient define `advance`, `begin` or `objective`.
     """
 
+    learned_rates: ClassVar[tuple[str, ...]] = ()
+    """Which of its parameters are lengths of steps: with twice the classes, each has half the slope."""
     counts_classes: ClassVar[bool] = False
     """Whether what it learns tells class from class, so that there is nothing to take for another one."""
 

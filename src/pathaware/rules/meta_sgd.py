@@ -20,6 +20,8 @@ from pathaware.rules.base import Rule
 class MetaSGD(Rule):
     """One learned rate for every parameter, `q [D]`, starting at `rate`."""
 
+    learned_rates = ("q",)
+
     def __init__(self, network: nn.Module | Layout, steps: int = 1, *, rate: float = 0.01) -> None:
         super().__init__(network, steps)
         self.q = nn.Parameter(torch.full((len(self.layout),), rate))

@@ -33,6 +33,8 @@ class Pamela(Rule):
     Steps beyond the trained ones repeat the last Q and skip nothing.
     """
 
+    learned_rates = ("q",)
+
     q: Tensor
     p: nn.Parameter
 

@@ -2,7 +2,8 @@
 
 Tasks number their classes at random, so any trained row of the last layer will do as the start of any class.
 With fewer classes than in training the first rows are taken, with more they are taken again in turn; so are
-the coefficients that belong to them. (All classes from the mean of the rows: up to two points worse.)
+the coefficients that belong to them. A class among K is one example in K, so the slope of its row is as 1/K;
+where a rule has learned how far rows move, they move as far as in training when rates grow as K.
 """
 
 from __future__ import annotations
@@ -60,32 +61,35 @@ def for_classes(
 def _carried_over(own: FewShotLearner, other: FewShotLearner) -> dict[str, Tensor]:
     """What `own` knows, in the shapes of `other`."""
     known, wanted = own.state_dict(), other.state_dict()
-    spreads, flat = {}, None
+    spreads, rates, flat = {}, set(), None
     if isinstance(own, MetaLearner) and isinstance(other, MetaLearner):
         flat = own.rule.layout, other.rule.layout
+        rates = {f"rule.{name}" for name in own.rule.learned_rates}
         spreads = {f"rule.{n}": (s, other.rule.spreads()[n]) for n, s in own.rule.spreads().items()}
     found = {}
     for name, value in known.items():
         shape = wanted[name].shape
+        more = name in rates
         if value.shape == shape:
             found[name] = value
         elif name in spreads and flat:
             before, after = spreads[name]
-            found[name] = _grouped(_laid_out(before(value), *flat), after)
+            found[name] = _grouped(_laid_out(before(value), *flat, more=more), after)
         elif flat and (value.shape[-1], shape[-1]) == (len(flat[0]), len(flat[1])):
-            found[name] = _laid_out(value, *flat)
+            found[name] = _laid_out(value, *flat, more=more)
         else:
             found[name] = for_others(value, shape)
     return found
 
 
-def _laid_out(values: Tensor, before: Layout, after: Layout) -> Tensor:
-    """Numbers for every parameter `[…, D]`, for the parameters of the other network."""
-    parts = []
+def _laid_out(values: Tensor, before: Layout, after: Layout, *, more: bool) -> Tensor:
+    """Numbers for every parameter `[…, D]`, for those of the other network; with `more`, as rates grow."""
+    lead, parts = values.shape[:-1], []
     for part, old, new in zip(values.split(before.sizes, -1), before.entries, after.entries, strict=True):
-        lead = values.shape[:-1]
-        parts.append(for_others(part.reshape(*lead, *old.shape), torch.Size([*lead, *new.shape])))
-    return torch.cat([part.flatten(values.ndim - 1) for part in parts], -1)
+        found = for_others(part.reshape(*lead, *old.shape), torch.Size([*lead, *new.shape]))
+        growth = new.numel / old.numel if more else 1.0
+        parts.append((found * growth).flatten(len(lead)))
+    return torch.cat(parts, -1)
 
 
 def _grouped(values: Tensor, spread: Spread) -> Tensor:
