@@ -1,5 +1,7 @@
 """Path-aware meta-learning for PyTorch."""
 
+from typing import TYPE_CHECKING, Any
+
 from pathaware.errors import UsageError
 from pathaware.layout import Layout
 from pathaware.learner import MetaLearner
@@ -8,10 +10,15 @@ from pathaware.path import Path
 from pathaware.rules import GradientDescent, MetaSGD, Pamela, Rule
 from pathaware.tasks.episodes import Episodes
 
+if TYPE_CHECKING:
+    from pathaware.use.estimators import FewShotClassifier, FewShotRegressor
+
 __version__ = "0.1.0"
 
 __all__ = [
     "Episodes",
+    "FewShotClassifier",
+    "FewShotRegressor",
     "GradientDescent",
     "Layout",
     "MetaLearner",
@@ -23,3 +30,12 @@ __all__ = [
     "Unrolled",
     "UsageError",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Estimators come when they are asked for: nobody who trains should wait for scikit-learn."""
+    if name not in ("FewShotClassifier", "FewShotRegressor"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from pathaware.use import estimators
+
+    return getattr(estimators, name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ from pathaware.reproduce.ablation import table4
 from pathaware.reproduce.complexity import table5
 from pathaware.reproduce.goal import Goal
 from pathaware.reproduce.image_tables import TUNED, table1, table2
-from pathaware.reproduce.method_document import contests, in_the_same_time, methods_page
-from pathaware.reproduce.render import mean, ours, render, shown, training
+from pathaware.reproduce.method_document import contests, methods_page
+from pathaware.reproduce.render import mean, render, shown
 from pathaware.reproduce.results import Result, Results
 from pathaware.reproduce.sine_table import table3
 from pathaware.reproduce.trial import signature
@@ -32,13 +32,7 @@ def at_hand(data: str) -> bool:
 
 
 def readme(folder: Path) -> dict[str, str]:
-    results = Results.read(folder)
-    images = [table1(at_hand), table2(at_hand)]
-    return {
-        "sine": pipe_table(render(table3(), results)),
-        "images": pipe_table(_ran(images, results)),
-        "methods": in_the_same_time(folder)["glyphs"],
-    }
+    return {"results": pipe_table(_summary(Results.read(folder)))}
 
 
 def reproduction(folder: Path) -> dict[str, str]:
@@ -50,45 +44,58 @@ def reproduction(folder: Path) -> dict[str, str]:
         for path in sorted(folder.glob("complexity-*.json"))
     )
     blocks["readings"] = pipe_table(_readings(json.loads((folder / "readings-sine.json").read_text())))
-    blocks["standing"] = pipe_table(_standing(goals, results))
+    blocks["standing"] = pipe_table(_standing(results))
     blocks["tried"] = pipe_table(_tried(json.loads((folder / "tried-cifar-fs-h200.json").read_text())))
     blocks["others"] = pipe_table(_others(folder, [*goals, *contests()]))
     return blocks
 
 
-def _ran(goals: Sequence[Goal], results: Results) -> Table:
-    """Only what was trained, a row for each number."""
-    rows = [
-        Row(
-            (
-                column,
-                line.label,
-                ours(place, found, goal.metric),
-                place.printed,
-                training(place, found, goal.metric),
-            )
-        )
-        for goal in goals
-        for column in goal.columns
-        for line in goal.lines
-        if (found := results.of((place := line.places[column]).trial))
-    ]
-    return Table("", ("images, 5-way", "method", "accuracy, %", "the paper", "training"), rows)
-
-
-def _standing(goals: Sequence[Goal], results: Results) -> Table:
-    """PAMELA's numbers and its lead over MAML, with our settings and the paper's."""
+def _summary(results: Results) -> Table:
+    """PAMELA and MAML, ours and the paper's: the longest training there is of each."""
     rows = []
-    for goal in goals[:2]:
+    for column, metric, found, printed in [*_waves(results), *_images(results)]:
+        pamela = max((found[TUNED], found["pamela"]), key=lambda r: r[0].iterations if r else 0)
+        if pamela:
+            numbers = _told(found["maml"], metric), _told(pamela, metric)
+            rows.append(Row((column, *numbers, printed["maml"], printed["pamela"])))
+    return Table("", ("", "MAML, ours", "PAMELA, ours", "MAML, the paper", "PAMELA, the paper"), rows)
+
+
+Found = tuple[str, str, dict[str, Sequence[Result]], dict[str, str]]
+"""A problem, its metric, our results by method, and the paper's numbers."""
+
+
+def _waves(results: Results) -> Iterator[Found]:
+    goal = table3()
+    (column,) = goal.columns
+    places = {line.key: line.places[column] for line in goal.lines}
+    for shots in (5, 10, 20):
+        own = {key: places[f"k{shots}-{key}"] for key in ("maml", "pamela")}
+        found: dict[str, Sequence[Result]] = {key: results.of(place.trial) for key, place in own.items()}
+        printed = {key: place.printed for key, place in own.items()}
+        yield f"sine, {shots} points, error", goal.metric, {**found, TUNED: ()}, printed
+
+
+def _images(results: Results) -> Iterator[Found]:
+    for goal in (table1(at_hand), table2(at_hand)):
         places = {line.key: line.places for line in goal.lines}
         for column in goal.columns:
-            found = {key: results.of(places[key][column].trial) for key in ("maml", "pamela", TUNED)}
-            if not found["pamela"] and not found[TUNED]:
-                continue
+            found: dict[str, Sequence[Result]] = {
+                key: results.of(places[key][column].trial) for key in ("maml", "pamela", TUNED)
+            }
             printed = {key: places[key][column].printed for key in ("maml", "pamela")}
-            numbers = [_told(found[key], goal.metric) for key in (TUNED, "pamela", "maml")]
+            yield f"{column}, %", goal.metric, found, printed
+
+
+def _standing(results: Results) -> Table:
+    """PAMELA's numbers and its lead over MAML, with our settings and the paper's."""
+    rows = []
+    for column, metric, found, printed in _images(results):
+        if found["pamela"] or found[TUNED]:
+            numbers = [_told(found[key], metric) for key in (TUNED, "pamela", "maml")]
             lead = f"{_value(printed['pamela']) - _value(printed['maml']):+.1f}"
-            rows.append(Row((column, printed["pamela"], *numbers, lead, _lead(found, goal.metric))))
+            name = column.removesuffix(", %")
+            rows.append(Row((name, printed["pamela"], *numbers, lead, _lead(found, metric))))
     header = (
         "",
         "the paper",

@@ -1,0 +1,70 @@
+"""docs/own-data.md does what it says: its five commands, run as they stand but for fewer iterations."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from pathaware.datasets import open_store
+
+GUIDE = Path(__file__).parent.parent / "docs/own-data.md"
+SHORTER = {"train": "--iterations 2 --width 4", "evaluate": "--tasks 4", "serve": "--port 0"}
+
+
+def draw(folder: Path, classes: range, count: int) -> None:
+    """Photographs, as it were: in colour, of some size, each class in a folder of its own."""
+    images = open_store("glyphs").images
+    for c in classes:
+        (folder / f"class {c}").mkdir(parents=True)
+        for i in range(count):
+            picture = Image.fromarray(images[20 * c + i, 0].numpy()).convert("RGB").resize((100, 90))
+            picture.save(folder / f"class {c}" / f"{i}.jpg")
+
+
+@pytest.fixture
+def somebody(tmp_path, monkeypatch):
+    """A folder such as the guide asks for."""
+    monkeypatch.setenv("PATHAWARE_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    draw(tmp_path / "pictures", range(25), 6)
+    draw(tmp_path / "labelled", range(30, 33), 2)
+    draw(tmp_path / "new", range(30, 33), 3)
+    return tmp_path
+
+
+def test_five_commands_lead_from_a_folder_of_pictures_to_a_served_model(somebody):
+    (block, *_) = re.findall(r"```console\n(.*?)```", GUIDE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    commands = [shlex.split(line) for line in re.findall(r"\$ pathaware (.*)", block)]
+    assert [command[0] for command in commands] == ["data", "train", "evaluate", "predict", "serve"]
+    for command in commands[:4]:
+        done = subprocess.run(
+            [sys.executable, "-m", "pathaware", *command, *shlex.split(SHORTER.get(command[0], ""))],
+            cwd=somebody,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(".jpg") == 9  # a label for every new picture
+    with Image.open(somebody / "sheet.png") as sheet:
+        assert sheet.width > 300
+    assert served(commands[4], somebody)["name"] == "mine"
+
+
+def served(command: list[str], folder: Path) -> dict[str, object]:
+    """What the server says of its model."""
+    arguments = [sys.executable, "-m", "pathaware", *command, *SHORTER["serve"].split()]
+    with subprocess.Popen(arguments, cwd=folder, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            address = re.search(r"http://[\d.:]+", server.stdout.readline())[0]
+            with urllib.request.urlopen(f"{address}/api/model") as answer:
+                return json.load(answer)
+        finally:
+            server.terminate()
