@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from pathaware.bench import document
+from pathaware.online.document import online_page
 from pathaware.report.blocks import fill
 from pathaware.reproduce.document import readme, reproduction
 from pathaware.reproduce.method_document import methods_page
@@ -21,7 +22,7 @@ from pathaware.reproduce.method_document import methods_page
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 GUIDE = ROOT / "docs/new-method.md"
-EXAMPLES = ("pathaware.layout", "pathaware.learner", "pathaware.settings")
+EXAMPLES = ("pathaware.layout", "pathaware.learner", "pathaware.online.learner", "pathaware.settings")
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +70,7 @@ def test_links_between_documents_lead_somewhere():
     [
         ("README.md", lambda: readme(ROOT / "results")),
         ("docs/methods.md", lambda: methods_page(ROOT / "results")),
+        ("docs/online.md", lambda: online_page(ROOT / "results")),
         ("docs/reproduction.md", lambda: reproduction(ROOT / "results")),
         ("docs/performance.md", lambda: {"results": document.render(ROOT / "results", ROOT / "docs/images")}),
     ],

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from pathaware.cli import bench, data, demo, evaluate, methods, plot, report, reproduce, sweep, train
+from pathaware.cli import bench, data, demo, evaluate, methods, online, plot, report, reproduce, sweep, train
 from pathaware.errors import RunError, Stopped, UsageError
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ app.command("report")(report.report)
 app.command("methods")(methods.methods)
 app.command("demo")(demo.demo)
 app.command("bench")(bench.bench)
+app.command("online")(online.online)
 
 LONGEST = 2000
 """Characters of an error: the longest of our own list all presets."""

@@ -1,4 +1,4 @@
-"""The tables of README.md, docs/methods.md and docs/reproduction.md, rendered from the files in `results/`.
+"""The tables of README.md and of several pages in docs/, rendered from the files in `results/`.
 
 python -m pathaware.reproduce.document . results
 """
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pathaware.online.document import online_page
 from pathaware.report.blocks import fill
 from pathaware.report.tables.markdown import pipe_table
 from pathaware.report.tables.model import NOTHING, Row, Table
@@ -185,7 +186,12 @@ def _settings(record: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     root, folder = (Path(argument) for argument in sys.argv[1:])
-    documents = {"README.md": readme, "docs/methods.md": methods_page, "docs/reproduction.md": reproduction}
+    documents = {
+        "README.md": readme,
+        "docs/methods.md": methods_page,
+        "docs/online.md": online_page,
+        "docs/reproduction.md": reproduction,
+    }
     for name, made in documents.items():
         document, blocks = root / name, made(folder)
         document.write_text(fill(document.read_text(encoding="utf-8"), blocks), encoding="utf-8")

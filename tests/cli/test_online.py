@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from pathaware.cli import main
+from tests.cli.test_commands import pathaware
+
+SMALL = ("online", "sine", "--tasks", "4", "--seeds", "2", "--only", "scratch", "--only", "online")
+QUICK = ("--set", "online.rate=0.01", "--set", "online.pull=0.1")
+
+
+@pytest.fixture(scope="module")
+def raced(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("online")
+    done = pathaware(*SMALL, *QUICK, "--out", "out", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder, done
+
+
+def test_a_race_prints_a_table_and_says_on_stderr_how_it_goes(raced):
+    _, done = raced
+    assert "| contestant | mse, first tenth | mse, last quarter |" in done.stdout
+    assert "**online, Algorithm 2**" in done.stdout
+    assert "from scratch: 4 settings to choose from" in done.stderr
+    assert "online, Algorithm 2: 3 settings to choose from" in done.stderr
+    assert "from scratch: seed 1, " in done.stderr
+
+
+def test_a_race_leaves_its_record_and_its_picture(raced):
+    folder, _ = raced
+    record = json.loads((folder / "out/online-sine.json").read_text())
+    assert set(record["contestants"]) == {"online", "scratch"}
+    assert record["contestants"]["online"]["settings"]["pull"] == 0.1
+    assert {len(errors) for errors in record["contestants"]["scratch"]["errors"]} == {4}
+    assert {"commit", "environment", "stream", "seeds", "every", "steps"} <= set(record)
+    assert (folder / "out/online-sine.png").read_bytes()[:4] == b"\x89PNG"
+    assert ET.parse(folder / "out/online-sine.svg").getroot().tag.endswith("svg")
+
+
+def test_nothing_is_overwritten(raced):
+    folder, _ = raced
+    before = {path.name: path.stat().st_mtime_ns for path in (folder / "out").iterdir()}
+    done = pathaware(*SMALL, "--out", "out", cwd=folder)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: --out: out/online-sine.json is there already; name another folder or remove it\n"
+    )
+    assert {path.name: path.stat().st_mtime_ns for path in (folder / "out").iterdir()} == before
+
+
+def test_json_is_one_object_and_nothing_else(tmp_path):
+    one = ("online", "glyphs", "--tasks", "4", "--seeds", "1", "--only", "tuning", "--set", "tuning.rate=0.1")
+    done = pathaware(*one, "--json", cwd=tmp_path)
+    record = json.loads(done.stdout)
+    assert record["metric"] == "error rate"
+    assert record["contestants"]["tuning"]["tried"] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("cosine",), "stream: 'cosine' is none of sine, glyphs"),
+        (("sine", "--tasks", "0"), "'--tasks'"),
+        (("sine", "--seeds", "0"), "'--seeds'"),
+        (("sine", "--only", "nobody"), "contestant: 'nobody' is none of online, literal"),
+        (("sine", "--set", "pull=1"), "--set: 'pull=1' is not of the form CONTESTANT.SETTING=VALUE"),
+        (("sine", "--set", "online.pull=much"), "pull: 'much' is not allowed; a finite number"),
+        (("sine", "--set", "online.pull=-1"), "pull: -1.0 is not allowed; at least 0"),
+        (("sine", "--set", "leader.replay=0"), "replay: 0 is not allowed; at least 1"),
+        (("sine", "--every", "13"), "every: 13 is more than the 12 items of a data set"),
+        (("glyphs", "--items", "5000"), "shots 5000 and queries 10"),
+        (("sine", "--items", "9" * 30), "'--items'"),
+        (("sine", "--out", "file/out"), "--out: file/out cannot be made"),
+        (("sine", "--out", "a\0b"), "null byte"),
+        (("sine", "--out", "x" * 300), "File name too long"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, arguments, message):
+    (tmp_path / "file").write_text("")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as left:
+        main(["online", *arguments])
+    told = capsys.readouterr().err
+    assert left.value.code == 2
+    assert message in told
+    assert told.startswith("error: ")
+    assert told.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
