@@ -3,34 +3,44 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-long lint types tables clean
+.PHONY: install demo test test-long lint types tables clean
 
-# The stamp carries the install, so a second `make` starts at once; a changed dependency list reinstalls.
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+# A stamp carries an install, so a second `make` starts at once; a changed dependency list reinstalls.
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint]'
+	$(PIP) -e '.[serve]'
 	touch $@
+
+# What tests need besides, among it a browser's driver and ONNX: nobody else should wait for it.
+$(VENV)/tools: $(VENV)/installed
+	$(PIP) -e '.[test,lint]'
+	touch $@
+
+install: $(VENV)/installed
 
 demo: $(VENV)/installed
 	$(BIN)/pathaware demo --out demo
 
-lint: $(VENV)/installed
+lint: $(VENV)/tools
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(VENV)/installed
+types: $(VENV)/tools
 	$(BIN)/mypy
 
 test: lint types
 	$(BIN)/pytest -n 2 -m 'not slow'
 
-test-long: $(VENV)/installed
+test-long: $(VENV)/tools
 	$(BIN)/pytest -n 2
 
-# The tables of these documents come from the files in results/; a test fails when they differ.
+# Tables come from the files in results/, the API reference from docstrings; a test fails when they differ.
 tables: $(VENV)/installed
 	$(BIN)/python -m pathaware.reproduce.document . results
 	$(BIN)/python -m pathaware.bench.document docs/performance.md results
+	$(BIN)/python -m pathaware.report.reference docs/api.md
 
 clean:
 	rm -rf $(VENV) demo

@@ -14,15 +14,21 @@ import pytest
 import torch
 
 from pathaware.bench import document
-from pathaware.online.document import online_page
+from pathaware.report import reference
 from pathaware.report.blocks import fill
-from pathaware.reproduce.document import readme, reproduction
-from pathaware.reproduce.method_document import methods_page
+from pathaware.reproduce.document import PAGES
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 GUIDE = ROOT / "docs/new-method.md"
-EXAMPLES = ("pathaware.layout", "pathaware.learner", "pathaware.online.learner", "pathaware.settings")
+EXAMPLES = (
+    "pathaware.layout",
+    "pathaware.learner",
+    "pathaware.online.learner",
+    "pathaware.settings",
+    "pathaware.use.estimators",
+    "pathaware.use.model",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -68,16 +74,17 @@ def test_links_between_documents_lead_somewhere():
 @pytest.mark.parametrize(
     ("name", "blocks"),
     [
-        ("README.md", lambda: readme(ROOT / "results")),
-        ("docs/methods.md", lambda: methods_page(ROOT / "results")),
-        ("docs/online.md", lambda: online_page(ROOT / "results")),
-        ("docs/reproduction.md", lambda: reproduction(ROOT / "results")),
+        *((name, lambda made=made: made(ROOT / "results")) for name, made in PAGES.items()),
         ("docs/performance.md", lambda: {"results": document.render(ROOT / "results", ROOT / "docs/images")}),
     ],
 )
 def test_the_tables_of_a_document_are_those_of_the_results(name, blocks):
     text = (ROOT / name).read_text(encoding="utf-8")
     assert fill(text, blocks()) == text, "run `make tables`"
+
+
+def test_the_api_reference_is_that_of_the_docstrings():
+    assert (ROOT / "docs/api.md").read_text(encoding="utf-8") == reference.render(), "run `make tables`"
 
 
 def test_a_part_that_a_document_lacks_is_an_error():

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from pathaware.errors import UsageError
 from pathaware.layout import Layout
 from pathaware.learner import MetaLearner
+from pathaware.online import OnlineLearner
 from pathaware.outer import Reptile, Unrolled
 from pathaware.path import Path
 from pathaware.rules import GradientDescent, MetaSGD, Pamela, Rule
@@ -23,6 +24,7 @@ __all__ = [
     "Layout",
     "MetaLearner",
     "MetaSGD",
+    "OnlineLearner",
     "Pamela",
     "Path",
     "Reptile",

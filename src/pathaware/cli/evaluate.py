@@ -9,7 +9,7 @@ import typer
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Folder of a trained run.", metavar="RUN")],
+    run: Annotated[Path, typer.Argument(help="Folder of a trained run, or glyphs or sine.", metavar="RUN")],
     split: Annotated[str, typer.Option(help="Classes to take tasks from: train, val or test.")] = "test",
     tasks: Annotated[int | None, typer.Option(help="How many new tasks [1000 waves, 600 episodes].")] = None,
     inductive: Annotated[
@@ -31,8 +31,9 @@ def evaluate(
     from pathaware.report.record import write_record
     from pathaware.training.evaluation import evaluate as measure
     from pathaware.training.run import Run
+    from pathaware.use.shipped import find_run
 
-    opened = Run.open(run)
+    opened = Run.open(find_run(run))
     learner = opened.load(device)
     problem = opened.config.problem
     result = measure(

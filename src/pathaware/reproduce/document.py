@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from pathaware.reproduce.results import Result, Results
 from pathaware.reproduce.sine_table import table3
 from pathaware.reproduce.trial import signature
 from pathaware.training.config import Config
+from pathaware.use.document import own_data_page
 
 
 def at_hand(data: str) -> bool:
@@ -184,14 +185,17 @@ def _settings(record: dict[str, Any]) -> str:
     return ", ".join(told)
 
 
+PAGES: dict[str, Callable[[Path], dict[str, str]]] = {
+    "README.md": readme,
+    "docs/methods.md": methods_page,
+    "docs/online.md": online_page,
+    "docs/own-data.md": own_data_page,
+    "docs/reproduction.md": reproduction,
+}
+"""What makes the tables of each document."""
+
 if __name__ == "__main__":
     root, folder = (Path(argument) for argument in sys.argv[1:])
-    documents = {
-        "README.md": readme,
-        "docs/methods.md": methods_page,
-        "docs/online.md": online_page,
-        "docs/reproduction.md": reproduction,
-    }
-    for name, made in documents.items():
+    for name, made in PAGES.items():
         document, blocks = root / name, made(folder)
         document.write_text(fill(document.read_text(encoding="utf-8"), blocks), encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -64,7 +65,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         pixels = self._pixels(model, X)
         labels = column_or_1d(y, warn=True)
         assert_all_finite(labels, input_name="y")
-        check_classification_targets(labels)
+        with warnings.catch_warnings():
+            # With one picture of each of many classes scikit-learn wonders whether these are classes at all.
+            warnings.filterwarnings("ignore", "The number of unique classes is greater than 50%")
+            check_classification_targets(labels)
         if len(labels) != len(pixels):
             raise ValueError(f"y: {len(labels)} labels for {len(pixels)} pictures")
         classes, places = np.unique(labels, return_inverse=True)
