@@ -92,6 +92,21 @@ OPTIONS: dict[str, dict[str, st.SearchStrategy[str]]] = {
     },
     "bench": {**BENCH, "--precision": odd, "--json": paths, "--plot": paths},
     "methods": {},
+    "export": {
+        "--support": paths,
+        "--to": st.sampled_from(["onnx", "torch", "safetensors"]) | odd,
+        "--out": paths,
+        "--device": odd,
+    },
+    "predict": {
+        "--support": paths,
+        "--images": paths,
+        "--format": st.sampled_from(["csv", "json"]) | odd,
+        "--out": paths,
+        "--show": paths,
+        "--top": numbers,
+        "--device": odd,
+    },
 }
 FLAGS = [
     "--json",
@@ -109,6 +124,8 @@ NAMED: dict[str, st.SearchStrategy[str]] = {
     "evaluate": runs,
     "plot": runs,
     "report": runs,
+    "export": runs,
+    "predict": runs,
     "reproduce": st.sampled_from(
         ["table1", "table3", "table4", "fig4", "fig6", "gradients", "methods", "all"]
     )

@@ -8,7 +8,21 @@ from typing import Any
 
 import typer
 
-from pathaware.cli import bench, data, demo, evaluate, methods, online, plot, report, reproduce, sweep, train
+from pathaware.cli import (
+    bench,
+    data,
+    demo,
+    evaluate,
+    export,
+    methods,
+    online,
+    plot,
+    predict,
+    report,
+    reproduce,
+    sweep,
+    train,
+)
 from pathaware.errors import RunError, Stopped, UsageError
 
 app = typer.Typer(
@@ -20,14 +34,16 @@ app = typer.Typer(
 app.add_typer(train.app, name="train")
 app.add_typer(data.app, name="data")
 app.command("evaluate")(evaluate.evaluate)
+app.command("predict")(predict.predict)
+app.command("export")(export.export)
 app.command("plot")(plot.plot)
-app.command("reproduce")(reproduce.reproduce)
-app.command("sweep")(sweep.sweep)
 app.command("report")(report.report)
 app.command("methods")(methods.methods)
+app.command("online")(online.online)
+app.command("reproduce")(reproduce.reproduce)
+app.command("sweep")(sweep.sweep)
 app.command("demo")(demo.demo)
 app.command("bench")(bench.bench)
-app.command("online")(online.online)
 
 LONGEST = 2000
 """Characters of an error: the longest of our own list all presets."""

@@ -45,7 +45,7 @@ def online(
     import torch
 
     from pathaware.cli.show import print_table
-    from pathaware.cli.writable import must_be_new
+    from pathaware.cli.writable import must_have_room
     from pathaware.online.candidates import entries
     from pathaware.online.contestants import Conditions
     from pathaware.online.files import origin, write
@@ -57,7 +57,7 @@ def online(
     conditions = Conditions(open_stream(stream, items), steps, every)
     taking_part = entries(stream, only or (), _tables(setting or []))
     if out is not None:
-        must_be_new("--out", out, [f"online-{stream}.{ending}" for ending in ("json", "png", "svg")])
+        must_have_room("--out", out, [f"online-{stream}.{ending}" for ending in ("json", "png", "svg")])
     made_by = origin()
     record = {**race(taking_part, conditions, tasks or TASKS[stream], seeds, _say), **made_by}
     written = [] if out is None else write(record, out, f"online-{stream}")

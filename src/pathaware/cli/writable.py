@@ -15,7 +15,14 @@ def must_be_writable(option: str, path: Path) -> None:
         raise UsageError(f"{option}: {path} cannot be written")
 
 
-def must_be_new(option: str, folder: Path, names: Sequence[str]) -> None:
+def must_be_new(option: str, path: Path, replace: bool) -> None:
+    """A file that can be written, and is not there unless it may be replaced."""
+    must_be_writable(option, path)
+    if path.exists() and not replace:
+        raise UsageError(f"{option}: {path} is already there; --replace writes over it")
+
+
+def must_have_room(option: str, folder: Path, names: Sequence[str]) -> None:
     """Make the folder if need be; what is in it by these names is left alone."""
     for name in names:
         if (folder / name).exists():

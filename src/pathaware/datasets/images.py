@@ -81,12 +81,22 @@ def _opened(raw: bytes) -> Image.Image:
 def _stored(image: Image.Image, form: ImageFormat) -> NDArray[np.uint8]:
     from PIL import Image, ImageOps
 
-    image = _opaque(ImageOps.exif_transpose(image)).convert("L" if form.channels == 1 else "RGB")
+    image = _opaque(_of_eight_bits(ImageOps.exif_transpose(image)))
+    image = image.convert("L" if form.channels == 1 else "RGB")
     if image.size != (form.size, form.size):
         image = image.resize((form.size, form.size), Image.Resampling.LANCZOS)
     pixels = np.asarray(image)
     pixels = pixels[None] if form.channels == 1 else pixels.transpose(2, 0, 1)
     return 255 - pixels if form.invert else pixels
+
+
+def _of_eight_bits(image: Image.Image) -> Image.Image:
+    """Grey of 16 bits would be cut off at 255, and so be white nearly everywhere."""
+    from PIL import Image
+
+    if not image.mode.startswith("I"):
+        return image
+    return Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
 
 
 def _opaque(image: Image.Image) -> Image.Image:

@@ -75,8 +75,11 @@ class PictureForm:
 
     def normalised(self, pixels: Tensor) -> Tensor:
         """What the network reads, from pixels `[N, C, size, size]` in 0…255."""
-        mean = torch.tensor(self.mean, device=pixels.device).view(-1, 1, 1) * 255
-        scale = 1 / (torch.tensor(self.std, device=pixels.device).view(-1, 1, 1) * 255)
+        mean, std = (
+            torch.tensor(values, dtype=torch.float32, device=pixels.device).view(-1, 1, 1)
+            for values in (self.mean, self.std)
+        )
+        mean, scale = mean * 255, 1 / (std * 255)
         return (pixels.float() - mean) * scale
 
 

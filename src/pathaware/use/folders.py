@@ -46,10 +46,12 @@ def read_support(source: Path, form: PictureForm) -> Support:
     """
     found: dict[str, list[SourceImage]] = defaultdict(list)
     problems = []
-    for name, image in _pictures(source, "--support"):
-        if len(name.parts) < 2:
+    pictures = _pictures(source, "--support")
+    top = _wrapping([name for name, _ in pictures]) if source.is_file() else 0
+    for name, image in pictures:
+        if len(name.parts) < top + 2:
             problems.append(f"{image.label} lies in no class folder")
-        found[name.parts[0]].append(image)
+        found[name.parts[top]].append(image)
     if not problems and not 2 <= len(found) <= MOST_CLASSES:
         raise UsageError(
             f"--support: {source} has {len(found)} folders with pictures; 2 to {MOST_CLASSES} can be learned"
@@ -65,6 +67,12 @@ def read_support(source: Path, form: PictureForm) -> Support:
     if problems:
         raise SupportRefused(source, problems)
     return Support(tuple(found), torch.from_numpy(np.stack(pixels)), torch.tensor(labels))
+
+
+def _wrapping(names: Sequence[PurePosixPath]) -> int:
+    """How many folders wrap all classes: an archive of a folder mostly holds the folder itself."""
+    outer = {name.parts[0] for name in names}
+    return 1 if len(outer) == 1 and all(len(name.parts) > 2 for name in names) else 0
 
 
 def read_pictures(source: Path, form: PictureForm) -> tuple[list[str], Tensor, list[str]]:

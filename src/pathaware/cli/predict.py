@@ -1,0 +1,107 @@
+"""`pathaware predict RUN --support DIR --images PATH`: what do these pictures show?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from pathaware.use.predictions import Predictions
+
+FORMATS = ("table", "csv", "json")
+
+
+def predict(
+    run: Annotated[str, typer.Argument(help="Folder of a run on images, or `glyphs`.", metavar="RUN")],
+    support: Annotated[Path, typer.Option(help="Folder, zip or tar with a folder of pictures a class.")],
+    images: Annotated[Path, typer.Option(help="Pictures to label: a file, folder, zip or tar.")],
+    format: Annotated[
+        str | None, typer.Option(help="table, csv or json; default: by the name of --out, else table.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write to this file instead of the screen.")] = None,
+    show: Annotated[Path | None, typer.Option(help="Also draw pictures and labels to this .png.")] = None,
+    top: Annotated[
+        int | None,
+        typer.Option(help="Classes to show of each picture; default: 2 in a table, all in json.", min=1),
+    ] = None,
+    score: Annotated[
+        bool, typer.Option("--score", help="Pictures lie in folders of their classes: how many are right?")
+    ] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Write over files that are there.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+) -> None:
+    """Adapt to a few labelled pictures and label others."""
+    from pathaware.cli.adapting import adapt, read_support, say_all
+    from pathaware.cli.writable import must_be_new
+    from pathaware.errors import UsageError
+    from pathaware.use.folders import read_pictures
+    from pathaware.use.model import TrainedModel
+    from pathaware.use.predictions import Predictions
+    from pathaware.use.scoring import Score, true_labels
+
+    chosen = _format(format, out)
+    if chosen == "csv" and top is not None:
+        raise UsageError("--top: a csv has a column for every class; leave it out")
+    for option, path in (("--out", out), ("--show", show)):
+        if path is not None:
+            must_be_new(option, path, replace)
+    model = TrainedModel.open(run, device)
+    labelled = read_support(support, model)
+    names, pixels, problems = read_pictures(images, model.pictures)
+    adapted = adapt(model, labelled)
+    predictions = Predictions(
+        [_writable(name) for name in names],
+        tuple(_writable(name) for name in labelled.classes),
+        adapted.probabilities(pixels),
+    )
+    truths = true_labels(images, predictions) if score and names else None
+    _give(predictions, chosen, out, top)
+    if show is not None:
+        from pathaware.use.prediction_sheet import prediction_sheet
+
+        title = f"{images.absolute().name} · {len(names):,} pictures, {len(labelled.classes)} classes"
+        prediction_sheet(title, labelled, pixels, predictions, truths).save(show, "PNG")
+    if truths is not None:
+        say_all(Score.of(predictions, truths).lines())
+    if problems:
+        say_all(problems)
+        raise typer.Exit(1)
+
+
+def _format(given: str | None, out: Path | None) -> str:
+    from pathaware.errors import UsageError
+
+    by_name = out.suffix[1:].lower() if out else ""
+    format = given or (by_name if by_name in FORMATS else "table")
+    if format not in FORMATS:
+        raise UsageError(f"--format {format}: must be {', '.join(FORMATS)}")
+    return format
+
+
+def _give(predictions: Predictions, format: str, out: Path | None, top: int | None) -> None:
+    """To the file, or to stdout and nothing else with it."""
+    from pathaware.cli.show import print_table
+    from pathaware.report.tables.markdown import markdown
+
+    table = predictions.table(2 if top is None else top)
+    if format == "table" and out is None:
+        print_table(table)
+        return
+    text = (
+        predictions.csv()
+        if format == "csv"
+        else predictions.json(top)
+        if format == "json"
+        else markdown(table) + "\n"
+    )
+    if out is None:
+        print(text, end="")
+    else:
+        out.write_text(text, encoding="utf-8")
+
+
+def _writable(name: str) -> str:
+    """File names can hold bytes that are no text; those are shown as such."""
+    return name.encode("utf-8", "backslashreplace").decode()

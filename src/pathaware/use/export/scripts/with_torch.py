@@ -1,0 +1,15 @@
+"""A `torch.export` program, opened by PyTorch."""
+
+from collections.abc import Callable
+from typing import Any
+
+
+def opened(path: str) -> tuple[dict[str, Any], Callable[..., Any]]:
+    """What the file says of itself, and the way from pixels `[N, C, size, size]` to probabilities."""
+    import json
+
+    import torch
+
+    extra: dict[str, Any] = {"about.json": ""}
+    program = torch.export.load(path, extra_files=extra).module()
+    return json.loads(extra["about.json"]), lambda images: program(torch.from_numpy(images)).numpy()

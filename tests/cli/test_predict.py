@@ -1,0 +1,165 @@
+"""`pathaware predict`, as it is called."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from pathaware.cli import main
+from tests.use.models import PHOTO, class_folders, image, save_run
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a run, labelled pictures and new ones."""
+    monkeypatch.chdir(tmp_path)
+    save_run(tmp_path / "run", inputs=PHOTO)
+    class_folders(tmp_path / "pets", {"bee": 2, "Ærfugl": 1, "cat": 3})
+    class_folders(tmp_path / "new", {"cat": 2, "bee": 1}, first=50)
+    return tmp_path
+
+
+@pytest.fixture
+def predict(here, capsys):
+    def call(*arguments: object, code: int = 0) -> tuple[str, str]:
+        given = {"--support": "pets", "--images": "new"}
+        given.update(zip(arguments[::2], arguments[1::2], strict=False))
+        flags = arguments[-1:] if len(arguments) % 2 else ()
+        line = [str(part) for pair in given.items() if pair[1] is not None for part in pair]
+        with pytest.raises(SystemExit) as left:
+            main(["predict", "run", *line, *map(str, flags)])
+        out, err = capsys.readouterr()
+        assert (left.value.code or 0) == code, err
+        return out, err
+
+    return call
+
+
+def test_a_table_is_printed_by_default(predict):
+    out, err = predict()
+    lines = out.splitlines()
+    assert lines[0] == "| picture | label | probability | runner-up |"
+    assert [line.split(" | ")[0] for line in lines[2:]] == [
+        f"| new/{name}" for name in ("bee/0.png", "cat/0.png", "cat/1.png")
+    ]
+    assert err == ""
+
+
+def test_csv_and_json_agree_and_stand_alone_on_stdout(predict):
+    rows = list(csv.DictReader(io.StringIO(predict("--format", "csv")[0])))
+    found = json.loads(predict("--format", "json")[0])
+    assert list(rows[0]) == ["picture", "label", "probability", "bee", "cat", "Ærfugl"]
+    for row, each in zip(rows, found, strict=True):
+        assert list(each) == ["picture", "label", "probabilities"]
+        assert (row["picture"], row["label"]) == (each["picture"], each["label"])
+        assert {name: float(row[name]) for name in ("bee", "cat", "Ærfugl")} == each["probabilities"]
+        assert float(row["probability"]) == max(each["probabilities"].values())
+        assert abs(sum(each["probabilities"].values()) - 1) < 1e-5
+
+
+def test_the_name_of_a_file_says_its_form_and_nothing_is_written_over(predict, here):
+    for name, start in (("a.csv", "picture,label"), ("a.json", "["), ("a.md", "| picture")):
+        out, err = predict("--out", name)
+        assert (out, err) == ("", "")
+        assert (here / name).read_text(encoding="utf-8").startswith(start)
+    _, err = predict("--out", "a.csv", code=2)
+    assert err == "error: --out: a.csv is already there; --replace writes over it\n"
+    (here / "a.csv").write_text("old")
+    predict("--out", "a.csv", "--replace")
+    assert (here / "a.csv").read_text(encoding="utf-8").startswith("picture")
+
+
+def test_archives_and_single_pictures_are_read(predict, here):
+    for name in ("pets", "new"):
+        with zipfile.ZipFile(f"{name}.zip", "w") as archive:
+            for path in sorted((here / name).rglob("*.png")):
+                archive.write(path, path.relative_to(here / name))
+    packed = json.loads(predict("--support", "pets.zip", "--images", "new.zip", "--format", "json")[0])
+    plain = json.loads(predict("--format", "json")[0])
+    assert [p["picture"] for p in packed] == [p["picture"].replace("new/", "new.zip:") for p in plain]
+    assert [p["probabilities"] for p in packed] == [p["probabilities"] for p in plain]
+    (single,) = json.loads(predict("--images", "new/cat/1.png", "--format", "json")[0])
+    assert single == plain[2]
+
+
+def test_what_cannot_be_read_is_named_and_the_others_are_answered(predict, here):
+    (here / "new/bee/0.png").write_bytes(b"broken")
+    out, err = predict("--format", "csv", code=1)
+    assert len(out.splitlines()) == 3
+    assert err == "new/bee/0.png: not an image in a known format\n"
+    for path in here.glob("new/*/*.png"):
+        path.write_bytes(b"broken")
+    out, err = predict("--format", "json", "--score", code=1)
+    assert json.loads(out) == []
+    assert len(err.splitlines()) == 3
+
+
+def test_all_problems_of_the_support_are_named(predict, here):
+    (here / "pets/bee/0.png").write_bytes(b"broken")
+    (here / "pets/cat/2.png").write_bytes(b"")
+    out, err = predict(code=2)
+    assert out == ""
+    assert [line.split(": ")[0] for line in err.splitlines()] == ["pets/bee/0.png", "pets/cat/2.png", "error"]
+    assert err.splitlines()[-1].endswith("(and 1 more)")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "line"),
+    [
+        ("--support", "nowhere", "--support: nowhere: no such file or folder"),
+        ("--images", "nowhere", "--images: nowhere: no such file or folder"),
+        ("--support", "new/cat", "--support: new/cat: new/cat/0.png lies in no class folder (and 1 more)"),
+        ("--format", "xml", "--format xml: must be table, csv, json"),
+        ("--out", "no/where.csv", "--out: no/where.csv cannot be written"),
+        ("--show", "no/where.png", "--show: no/where.png cannot be written"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(predict, option, value, line):
+    out, err = predict(option, value, code=2)
+    assert out == ""
+    assert err.splitlines()[-1] == f"error: {line}"
+
+
+def test_a_csv_has_all_classes_so_top_is_refused(predict):
+    assert "--top: a csv has" in predict("--format", "csv", "--top", "1", code=2)[1]
+    assert "| probability |\n" in predict("--top", "1")[0]
+    assert "--top" in predict("--top", "0", code=2)[1]
+
+
+def test_the_score_goes_to_stderr(predict):
+    out, err = predict("--format", "json", "--score")
+    labels = [(p["picture"].split("/")[1], p["label"]) for p in json.loads(out)]
+    right = sum(truth == label for truth, label in labels)
+    assert err.splitlines()[0] == f"accuracy {right / 3:.4f}, {right} of 3 right"
+    assert [line.split(":")[0] for line in err.splitlines()[1:]] == ["bee", "cat"]
+
+
+def test_a_sheet_is_drawn_beside_the_answers(predict, here):
+    out, _ = predict("--show", "sheet.png", "--format", "csv")
+    assert out.startswith("picture,")
+    with Image.open(here / "sheet.png") as sheet:
+        assert sheet.format == "PNG"
+        assert sheet.width > 1000
+
+
+def test_thirty_classes_of_uneven_size_and_names_of_all_kinds(predict, here):
+    names = {f"класс {i}, “{chr(0x4E00 + i)}”": 1 + i % 3 for i in range(30)}
+    class_folders(here / "many", names)
+    image(99).save(here / "=cmd|'x'!A1, ü.png")
+    out, _ = predict("--support", "many", "--images", "=cmd|'x'!A1, ü.png", "--format", "csv")
+    header, row = csv.reader(io.StringIO(out))
+    assert header[3:] == sorted(names)
+    assert row[0] == "=cmd|'x'!A1, ü.png"
+    assert len(row) == 33
+
+
+def test_a_single_problem_of_the_support_is_told_once(predict, here):
+    (here / "pets/bee/0.png").write_bytes(b"broken")
+    _, err = predict(code=2)
+    assert err == "error: --support: pets: pets/bee/0.png: not an image in a known format\n"
