@@ -8,6 +8,7 @@ import torch
 from pathaware.errors import UsageError
 from pathaware.learner import MetaLearner
 from pathaware.methods import METHODS
+from pathaware.use.model import evened
 from pathaware.use.ways import MOST_CLASSES, for_classes, for_others
 from tests.use.models import CPU, INK, config, model, pixels
 
@@ -51,7 +52,7 @@ def test_for_as_many_classes_as_trained_nothing_changes():
 
 
 @pytest.mark.parametrize("classes", [2, 7, 12])
-def test_rows_of_the_last_layer_and_their_coefficients_are_taken_in_turn(classes):
+def test_rows_of_the_last_layer_are_taken_in_turn_and_their_rates_grow_with_the_classes(classes):
     learned = scattered()
     own, other = (for_classes(config(), learned, INK, n, CPU) for n in (5, classes))
     turns = [i % 5 for i in range(classes)]
@@ -59,14 +60,14 @@ def test_rows_of_the_last_layer_and_their_coefficients_are_taken_in_turn(classes
         assert torch.equal(other.state_dict()[f"model.{name}"], own.state_dict()[f"model.{name}"][turns])
     assert isinstance(own, MetaLearner)
     assert isinstance(other, MetaLearner)
-    for name in ("q", "p"):
+    for name, growth in (("q", classes / 5), ("p", 1.0)):
         before, after = (
             learner.rule.layout.views(learner.rule.spreads()[name](getattr(learner.rule, name)[1]))
             for learner in (own, other)
         )
         for layer, values in before.items():
-            expected = values[turns] if layer.startswith("head") else values
-            assert torch.equal(after[layer], expected), f"{name} of {layer}"
+            expected = values[turns] * growth if layer.startswith("head") else values
+            assert torch.allclose(after[layer], expected), f"{name} of {layer}"
 
 
 def test_matrices_over_classes_keep_their_sort_of_entries():
@@ -85,3 +86,14 @@ def test_no_less_than_two_classes_and_no_more_than_allowed(classes):
 def test_shapes_without_a_counterpart_are_refused():
     with pytest.raises(ValueError, match="no counterpart"):
         for_others(torch.zeros(2, 3), torch.Size([4, 4]))
+
+
+def test_classes_with_few_pictures_count_as_much_as_those_with_many():
+    y = torch.tensor([1, 1, 1, 0, 2, 2])
+    even = evened(y, 3)
+    assert y[even].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert even.tolist() == [3, 3, 3, 0, 1, 2, 4, 5, 4]
+    trained, x = model(), pixels(6)
+    uneven = trained.adapt(x, y, 3).probabilities(pixels(4, seed=1))
+    again = trained.adapt(x[even], y[even], 3).probabilities(pixels(4, seed=1))
+    assert torch.equal(uneven, again)

@@ -95,16 +95,31 @@ class TrainedModel:
         return self.pictures.stack(pictures, what)
 
     def adapt(self, pixels: Tensor, labels: Tensor, classes: int) -> Adapted:
-        """Learn `classes` from pixels `[S, C, size, size]` and labels `[S]` in 0…classes-1."""
-        x = self.pictures.normalised(pixels.to(self.device))
-        network = self.learner(classes).adapt(x, labels.to(self.device))
+        """Learn `classes` from pixels `[S, C, size, size]` and labels `[S]` in 0…classes-1.
+
+        Every class counts alike, however many pictures it has.
+        """
+        even = evened(labels, classes)
+        x = self.pictures.normalised(pixels[even].to(self.device))
+        network = self.learner(classes).adapt(x, labels[even].to(self.device))
         return Adapted(settle_norms(network, x), self.pictures)
 
     @torch.no_grad()
     def steps(self, pixels: Tensor, labels: Tensor, classes: int) -> list[Step]:
         """How well `adapt` tells its own examples apart: before adapting, then after each inner step."""
-        x, y = self.pictures.normalised(pixels.to(self.device))[None], labels.to(self.device)
-        outputs = [found[0] for found in self.learner(classes).answers(x, y[None], x).outputs]
-        losses = [cross_entropy(found, y).item() for found in outputs]
-        right = [(found.argmax(-1) == y).double().mean().item() for found in outputs]
+        even = evened(labels, classes)
+        x, y = self.pictures.normalised(pixels.to(self.device)), labels.to(self.device)
+        found = self.learner(classes).answers(x[None, even], y[None, even], x[None], inductive=True)
+        outputs = [output[0] for output in found.outputs]
+        losses = [cross_entropy(output, y).item() for output in outputs]
+        right = [(output.argmax(-1) == y).double().mean().item() for output in outputs]
         return [Step(j, *both) for j, both in enumerate(zip(losses, right, strict=True))]
+
+
+def evened(labels: Tensor, classes: int) -> Tensor:
+    """Which examples to learn from so that no class has more than another: those of small classes again and
+    again. Training has seen nothing but tasks with as many of each, and a mean over uneven ones answers with
+    the class that has most."""
+    places = [(labels == label).nonzero()[:, 0] for label in range(classes)]
+    most = max(len(place) for place in places)
+    return torch.cat([place[torch.arange(most) % len(place)] for place in places])
