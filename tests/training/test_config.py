@@ -103,5 +103,5 @@ def test_there_is_a_preset_for_every_row_that_our_methods_have_in_tables_1_and_2
 
 
 def test_an_unknown_preset_is_refused_with_the_known_ones():
-    with pytest.raises(UsageError, match="preset: 'table9' is none of glyphs, table1-"):
+    with pytest.raises(UsageError, match="preset: 'table9' is none of glyphs, shipped-glyphs, "):
         load_preset("table9")

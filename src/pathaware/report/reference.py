@@ -166,7 +166,7 @@ def _text(found: Any) -> str:
     for line in (inspect.getdoc(found) or "").splitlines():
         begins = line.startswith((">>>", "..."))
         if begins and not example:
-            lines.append("```pycon")
+            lines.append("```text")
         if example and not line.strip():
             lines.append("```")
         example = begins or (example and bool(line.strip()))
