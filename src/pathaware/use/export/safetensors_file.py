@@ -51,9 +51,9 @@ def write_safetensors(adapted: Adapted, about: About, path: Path) -> None:
 
 
 def _normalise(form: PictureForm) -> nn.BatchNorm2d:
-    norm = nn.BatchNorm2d(form.channels, eps=0, affine=False)
+    norm = nn.BatchNorm2d(form.channels, affine=False)
     mean, std = (torch.tensor(v, dtype=torch.float32) * 255 for v in (form.mean, form.std))
-    norm.running_mean, norm.running_var = mean, std.square()
+    norm.running_mean, norm.running_var = mean, std.square() - norm.eps  # PyTorch 2.11 wants some eps
     return norm
 
 
