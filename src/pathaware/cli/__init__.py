@@ -20,6 +20,7 @@ from pathaware.cli import (
     predict,
     report,
     reproduce,
+    serve,
     sweep,
     train,
 )
@@ -35,6 +36,7 @@ app.add_typer(train.app, name="train")
 app.add_typer(data.app, name="data")
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
+app.command("serve")(serve.serve)
 app.command("export")(export.export)
 app.command("plot")(plot.plot)
 app.command("report")(report.report)

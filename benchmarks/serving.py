@@ -1,0 +1,235 @@
+"""Many people at one server: is it quick, does it mix them up, does it give their memory back?
+
+python benchmarks/serving.py [--clients 50] [--seconds 60] [--run glyphs] [--json results/serving-cpu.json]
+
+Each client has classes and pictures of its own. Over and over it opens a session, teaches, adapts, asks, and
+ends the session. Afterwards every answer is compared with what the same model says in this process, to one
+client alone. Ends with exit code 1 on any error, on a difference above 1e-5, or if memory has grown by more
+than a tenth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import torch
+from PIL import Image
+
+from pathaware.report.environment import environment
+from pathaware.report.record import commit
+from pathaware.use.model import TrainedModel
+
+QUESTIONS = 8
+CLOSE = 1e-5
+GROWTH = 1.1
+"""Memory at the end, in parts of that before. Allocators keep some of what they once had."""
+
+
+@dataclass
+class Client:
+    """Somebody with classes that nobody else has."""
+
+    number: int
+    answers: list[list[dict[str, float]]] = field(default_factory=list)
+
+    @property
+    def classes(self) -> int:
+        return 2 + self.number % 4
+
+    @cached_property
+    def lesson(self) -> list[tuple[str, bytes]]:
+        pictures = self.classes * (1 + self.number % 2)
+        return [(f"{self.number}/{i % self.classes}", drawing([self.number, i])) for i in range(pictures)]
+
+    @cached_property
+    def questions(self) -> list[bytes]:
+        return [drawing([self.number, 100 + i]) for i in range(QUESTIONS)]
+
+
+def drawing(seed: list[int]) -> bytes:
+    """Some strokes on paper, different for every seed."""
+    random = np.random.default_rng(seed)
+    pixels = np.full((28, 28), 255, np.uint8)
+    for _ in range(4):
+        row, column = random.integers(3, 20, 2)
+        pixels[row : row + int(random.integers(2, 14)), column : column + int(random.integers(2, 14))] = 0
+    file = BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+class Times:
+    """Seconds of every request by its kind, and everything that was not as it should be."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, list[float]] = defaultdict(list)
+        self.errors: list[str] = []
+
+    async def ask(self, http: httpx.AsyncClient, kind: str, method: str, path: str, **more: Any) -> Any:
+        begun = time.perf_counter()
+        answer = await http.request(method, path, **more)
+        self.seconds[kind].append(time.perf_counter() - begun)
+        if answer.is_error:
+            self.errors.append(f"{kind}: {answer.status_code} {answer.text}")
+            answer.raise_for_status()
+        return answer.json() if answer.content else None
+
+    def summary(self) -> dict[str, dict[str, float]]:
+        return {
+            kind: {
+                "requests": len(found),
+                "p50_ms": round(1000 * float(np.percentile(found, 50)), 1),
+                "p95_ms": round(1000 * float(np.percentile(found, 95)), 1),
+                "max_ms": round(1000 * max(found), 1),
+            }
+            for kind, found in self.seconds.items()
+        }
+
+
+async def visit(client: Client, http: httpx.AsyncClient, times: Times) -> None:
+    """One session, from its beginning to its end."""
+    path = "/api/sessions/" + (await times.ask(http, "begin", "POST", "/api/sessions"))["session"]
+    for label, picture in client.lesson:
+        await times.ask(http, "picture", "POST", f"{path}/pictures", params={"label": label}, content=picture)
+    await times.ask(http, "adapt", "POST", f"{path}/adapt")
+    found = [
+        (await times.ask(http, "classify", "POST", f"{path}/classify", content=picture))["probabilities"]
+        for picture in client.questions
+    ]
+    client.answers.append(found)
+    await times.ask(http, "end", "DELETE", path)
+
+
+async def crowd(address: str, clients: list[Client], seconds: float, times: Times) -> None:
+    """All clients at once, each again and again until the time is over, and at least once."""
+    end = time.perf_counter() + seconds
+
+    async def stay(client: Client) -> None:
+        async with httpx.AsyncClient(base_url=address, timeout=120, verify=False) as http:
+            while True:
+                await visit(client, http, times)
+                if time.perf_counter() > end:
+                    return
+
+    for found in await asyncio.gather(*(stay(client) for client in clients), return_exceptions=True):
+        if isinstance(found, BaseException):
+            times.errors.append(repr(found))
+
+
+def largest_difference(run: str, clients: list[Client]) -> float:
+    """Between any probability that was answered and what the model says to that client alone."""
+    model, worst = TrainedModel.open(run, "cpu"), 0.0
+    for client in clients:
+        labels = [label for label, _ in client.lesson]
+        classes = list(dict.fromkeys(labels))
+        places = torch.tensor([classes.index(label) for label in labels])
+        adapted = model.adapt(model.pixels([p for _, p in client.lesson]), places, len(classes))
+        alone = adapted.probabilities(model.pixels(client.questions))
+        for answers in client.answers:
+            if any(list(answer) != classes for answer in answers):
+                return 1.0  # somebody else's classes
+            found = torch.tensor([list(answer.values()) for answer in answers], dtype=torch.float64)
+            worst = max(worst, float((found - alone).abs().max()))
+    return worst
+
+
+@contextmanager
+def serving(run: str) -> Iterator[tuple[str, int]]:
+    """A server in a process of its own: its address and process id."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pathaware", "serve", run, "--port", "0", "--device", "cpu"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        assert process.stdout is not None
+        found = re.search(r"http://\S+(?=/)", process.stdout.readline())
+        assert found, "the server did not start"
+        yield found[0], process.pid
+    finally:
+        process.terminate()
+        process.wait(20)
+        if process.stdout:
+            process.stdout.close()
+
+
+def memory(pid: int, what: str = "VmRSS") -> float:
+    """MiB that a process has, or (`VmHWM`) had at most."""
+    found = re.search(rf"{what}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found
+    return int(found[1]) / 1024
+
+
+def measure(run: str, count: int, seconds: float) -> dict[str, Any]:
+    with serving(run) as (address, pid):
+        # A learner for every number of classes is made when it is first needed, and stays.
+        first = Times()
+        asyncio.run(crowd(address, [Client(i) for i in range(8)], 0, first))
+        before = memory(pid)
+        clients, times = [Client(i) for i in range(count)], Times()
+        begun = time.perf_counter()
+        asyncio.run(crowd(address, clients, seconds, times))
+        taken = time.perf_counter() - begun
+        peak = memory(pid, "VmHWM")
+        time.sleep(1)
+        after = memory(pid)
+    return {
+        "clients": count,
+        "seconds": round(taken, 1),
+        "sessions": sum(len(client.answers) for client in clients),
+        "requests": sum(map(len, times.seconds.values())),
+        "errors": [*first.errors, *times.errors][:10],
+        "largest_difference": largest_difference(run, clients),
+        "latency": times.summary(),
+        "memory_mib": {"before": round(before), "peak": round(peak), "after": round(after)},
+    }
+
+
+def good(found: dict[str, Any]) -> bool:
+    held = found["memory_mib"]
+    within = held["after"] <= GROWTH * held["before"]
+    return not found["errors"] and found["largest_difference"] < CLOSE and within
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--clients", type=int, default=50)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--run", default="glyphs")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    load = round(os.getloadavg()[0], 1)
+    found = measure(options.run, options.clients, options.seconds)
+    print(json.dumps(found, indent=1))
+    if options.json:
+        about = {
+            "run": options.run,
+            "commit": commit(),
+            "environment": environment(),
+            "load_before": load,  # of other programs on the same cores
+        }
+        options.json.write_text(json.dumps({**about, **found}, indent=1) + "\n", encoding="utf-8")
+    sys.exit(0 if good(found) else 1)
+
+
+if __name__ == "__main__":
+    main()

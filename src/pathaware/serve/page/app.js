@@ -1,0 +1,384 @@
+// The page: classes with pictures, adapting, questions. Whatever people type is shown as text, never as HTML.
+
+import { call, Lost, Session } from "/api.js";
+import { loss, percent, showSteps } from "/chart.js";
+import { Pad } from "/pad.js";
+
+const $ = (selector, within = document) => within.querySelector(selector);
+const THUMB = 112;
+const BARS = 5;
+
+const session = new Session();
+const classes = []; // { name, card, pictures: [{ id, blob, title, item }] }
+let model = null;
+let made = 0;
+
+// ---- what went wrong, in words and in place
+
+async function attempt(place, doing) {
+  place.textContent = "";
+  try {
+    return await doing();
+  } catch (error) {
+    tell(place, error);
+    return undefined;
+  }
+}
+
+function tell(place, error, title = "") {
+  if (error instanceof Lost) return lost(error);
+  const sentence = title ? `${title}: ${error.message}` : error.message;
+  place.textContent = place.textContent ? `${place.textContent}\n${sentence}` : sentence;
+}
+
+function lost(error) {
+  const words = document.createElement("p");
+  words.textContent = `The server has forgotten what you taught: ${error.message}.`;
+  const again = button("Send the pictures again", teachAgain);
+  $("#lost").replaceChildren(words, again);
+  again.focus();
+}
+
+async function teachAgain() {
+  $("#lost").replaceChildren();
+  await attempt($("#teach-problem"), () =>
+    session.later(async () => {
+      await session.begin();
+      for (const group of classes) {
+        for (const picture of group.pictures) picture.id = (await upload(group, picture.blob)).picture;
+      }
+      changed();
+    }),
+  );
+}
+
+// ---- 1 Teach
+
+function addClass(name) {
+  const card = $("#class-card").content.firstElementChild.cloneNode(true);
+  const group = { name: name ?? freeName(), card, pictures: [] };
+  const files = $("input[type=file]", card);
+  $(".name", card).addEventListener("change", () => rename(group));
+  $(".remove-class", card).addEventListener("click", () => removeClass(group));
+  $(".draw", card).hidden = !model.ink;
+  $(".draw", card).addEventListener("click", () => openDrawing(group));
+  files.addEventListener("change", () => {
+    teach(group, [...files.files]);
+    files.value = "";
+  });
+  takesDrops(card, (dropped) => teach(group, dropped));
+  classes.push(group);
+  $("#classes").append(card);
+  showClass(group);
+  return group;
+}
+
+function freeName() {
+  let name;
+  do name = `Class ${++made}`;
+  while (classes.some((group) => group.name === name));
+  return name;
+}
+
+function showClass(group) {
+  const { card, name, pictures } = group;
+  card.setAttribute("aria-label", `Class ${name}`);
+  $(".name", card).value = name;
+  $(".count", card).textContent = pictures.length === 1 ? "1 picture" : `${pictures.length} pictures`;
+  $("input[type=file]", card).setAttribute("aria-label", `Add pictures to ${name}`);
+  $(".draw", card).setAttribute("aria-label", `Draw a picture for ${name}`);
+  $(".remove-class", card).setAttribute("aria-label", `Remove the class ${name}`);
+}
+
+async function rename(group) {
+  const to = $(".name", group.card).value.normalize("NFC").trim();
+  await attempt($(".problem", group.card), async () => {
+    if (!to) throw new Error("A class needs a name.");
+    if (classes.some((other) => other !== group && other.name === to)) {
+      throw new Error(`Another class is called “${to}” already.`);
+    }
+    await session.later(async () => {
+      const path = `/labels/${encodeURIComponent(group.name)}?to=${encodeURIComponent(to)}`;
+      if (group.pictures.length) await session.send("POST", path);
+      group.name = to;
+    });
+  });
+  showClass(group);
+}
+
+async function removeClass(group) {
+  await attempt($(".problem", group.card), async () => {
+    await session.later(async () => {
+      const path = `/labels/${encodeURIComponent(group.name)}`;
+      if (group.pictures.length) await session.send("DELETE", path);
+    });
+    classes.splice(classes.indexOf(group), 1);
+    group.card.remove();
+    $("#add-class").focus();
+    if (group.pictures.length) changed();
+  });
+}
+
+async function teach(group, files, titles = files.map((file) => file.name)) {
+  const problem = $(".problem", group.card);
+  problem.textContent = "";
+  let added = 0;
+  for (const [i, blob] of files.entries()) {
+    try {
+      const { picture, label } = await session.later(() => upload(group, blob));
+      group.name = label;
+      const kept = { id: picture, blob, title: titles[i] };
+      group.pictures.push(kept);
+      await showPicture(group, kept);
+      added++;
+    } catch (error) {
+      tell(problem, error, titles[i]);
+      if (error instanceof Lost || error.status === 0) break;
+    }
+  }
+  showClass(group);
+  if (!added) return;
+  $("#teach-status").textContent = `${added === 1 ? "1 picture" : `${added} pictures`} added to ${group.name}.`;
+  changed();
+}
+
+function upload(group, blob) {
+  fits(blob);
+  return session.send("POST", `/pictures?label=${encodeURIComponent(group.name)}`, blob);
+}
+
+function fits(blob) {
+  const most = model.limits.upload_bytes;
+  if (blob.size > most) throw new Error(`the file has more than the ${most.toLocaleString("en")} bytes allowed`);
+}
+
+async function showPicture(group, picture) {
+  const item = document.createElement("li");
+  const remove = button("×", () => removePicture(group, picture, item), "remove");
+  remove.setAttribute("aria-label", `Remove ${picture.title} from ${group.name}`);
+  item.append(await thumbnail(picture.blob, picture.title), remove);
+  $(".thumbs", group.card).append(item);
+  showClass(group);
+}
+
+async function removePicture(group, picture, item) {
+  await attempt($(".problem", group.card), async () => {
+    await session.later(() => session.send("DELETE", `/pictures/${picture.id}`));
+    group.pictures.splice(group.pictures.indexOf(picture), 1);
+    item.remove();
+    showClass(group);
+    $("input[type=file]", group.card).focus();
+    changed();
+  });
+}
+
+/** Small, and drawn here: the page never needs the file's address. */
+async function thumbnail(blob, title) {
+  const canvas = document.createElement("canvas");
+  canvas.width = canvas.height = THUMB;
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", title);
+  const brush = canvas.getContext("2d");
+  try {
+    const image = await createImageBitmap(blob);
+    const scale = Math.min(THUMB / image.width, THUMB / image.height);
+    const [w, h] = [image.width * scale, image.height * scale];
+    brush.imageSmoothingQuality = "high";
+    brush.drawImage(image, (THUMB - w) / 2, (THUMB - h) / 2, w, h);
+    image.close();
+  } catch {
+    // The server reads formats that browsers do not show.
+    brush.font = "600 22px sans-serif";
+    brush.textAlign = "center";
+    brush.fillStyle = "gray";
+    brush.fillText(title.split(".").at(-1).slice(0, 5).toUpperCase(), THUMB / 2, THUMB / 2 + 8);
+  }
+  return canvas;
+}
+
+function changed() {
+  if (!$("#steps").hidden) $("#adapt-status").textContent = "The pictures have changed: adapt again.";
+}
+
+// ---- drawing for a class
+
+let drawingFor = null;
+let drawn = 0;
+
+function openDrawing(group) {
+  drawingFor = group;
+  $("#drawing-title").textContent = `Draw a picture for ${group.name}`;
+  $("#drawing-status").textContent = "";
+  classPad.clear();
+  $("#drawing").showModal();
+}
+
+async function addDrawing() {
+  if (classPad.empty) {
+    $("#drawing-status").textContent = "Draw something first.";
+    return;
+  }
+  const before = drawingFor.pictures.length;
+  const picture = await classPad.picture();
+  await teach(drawingFor, [picture], [`drawing ${++drawn}`]);
+  const problem = $(".problem", drawingFor.card).textContent;
+  $("#drawing-status").textContent =
+    problem || (drawingFor.pictures.length > before ? "Added. Draw another, or press Done." : "");
+  if (!problem) classPad.clear();
+}
+
+// ---- examples
+
+async function tryExamples() {
+  await attempt($("#teach-problem"), async () => {
+    const found = await call("GET", "/api/examples");
+    const pictures = await Promise.all(found.map(async (e) => (await fetch(e.picture)).blob()));
+    for (const label of new Set(found.map((e) => e.label))) {
+      const group = classes.find((c) => c.name === label) ?? classes.find((c) => !c.pictures.length) ?? addClass(label);
+      if (!group.pictures.length) group.name = label;
+      const chosen = found.map((e, i) => i).filter((i) => found[i].label === label && !found[i].asked);
+      await teach(group, chosen.map((i) => pictures[i]), chosen.map((i, k) => `example ${k + 1} of ${label}`));
+    }
+    const asked = found.map((e, i) => i).filter((i) => found[i].asked);
+    const ask = $("#ask-examples");
+    ask.hidden = false;
+    ask.onclick = () => question(asked.map((i) => pictures[i]), asked.map((i, k) => `question ${k + 1}`));
+  });
+}
+
+// ---- 2 Adapt
+
+async function adapt() {
+  const press = $("#adapt-button");
+  if (press.ariaBusy === "true") return;
+  press.ariaBusy = "true";
+  $("#adapt-status").textContent = "Adapting …";
+  const found = await attempt($("#adapt-problem"), () => session.later(() => session.send("POST", "/adapt")));
+  if (found) {
+    await showSteps(found.steps);
+    const [first, last] = [found.steps[0], found.steps.at(-1)];
+    const steps = found.steps.length - 1;
+    $("#adapt-status").textContent =
+      `${found.classes.length} classes in ${steps} ${steps === 1 ? "step" : "steps"}: ` +
+      `loss ${loss(first.loss)} → ${loss(last.loss)}, ` +
+      `accuracy ${percent(first.accuracy)} → ${percent(last.accuracy)}.`;
+    const empty = classes.filter((group) => !group.pictures.length).map((group) => group.name);
+    if (empty.length) $("#adapt-problem").textContent = `Left out, as without pictures: ${empty.join(", ")}.`;
+  } else {
+    $("#adapt-status").textContent = "";
+  }
+  press.ariaBusy = "false";
+}
+
+// ---- 3 Ask
+
+async function question(files, titles = files.map((file) => file.name)) {
+  const problem = $("#ask-problem");
+  problem.textContent = "";
+  for (const [i, blob] of files.entries()) {
+    try {
+      fits(blob);
+      const answer = await session.later(() => session.send("POST", "/classify", blob));
+      $("#answers").prepend(await shownAnswer(answer, blob, titles[i]));
+    } catch (error) {
+      tell(problem, error, titles[i]);
+      if (error instanceof Lost || [0, 409].includes(error.status)) break; // the others would fare alike
+    }
+  }
+}
+
+async function shownAnswer(answer, blob, title) {
+  const item = document.createElement("li");
+  const label = document.createElement("strong");
+  label.textContent = answer.label;
+  const bars = document.createElement("div");
+  bars.className = "bars";
+  const order = Object.entries(answer.probabilities).sort((a, b) => b[1] - a[1]);
+  for (const [name, probability] of order.slice(0, BARS)) bars.append(...bar(name, probability));
+  const words = document.createElement("div");
+  words.append(label, bars);
+  item.append(await thumbnail(blob, title), words);
+  return item;
+}
+
+function bar(name, probability) {
+  const [label, track, filled, number] = ["span", "span", "span", "span"].map((n) => document.createElement(n));
+  label.textContent = name;
+  label.className = "bar-name";
+  track.className = "track";
+  filled.style.width = `${100 * probability}%`;
+  track.append(filled);
+  number.textContent = `${(100 * probability).toFixed(1)} %`;
+  number.className = "bar-number";
+  return [label, track, number];
+}
+
+async function askDrawn() {
+  if (askPad.empty) {
+    $("#ask-problem").textContent = "Draw something first.";
+    return;
+  }
+  await question([await askPad.picture()], [`drawing ${++drawn}`]);
+  askPad.clear();
+}
+
+// ---- small helpers
+
+function button(text, press, kind = "") {
+  const made = document.createElement("button");
+  made.type = "button";
+  made.className = kind;
+  made.textContent = text;
+  made.addEventListener("click", press);
+  return made;
+}
+
+function takesDrops(place, take) {
+  place.addEventListener("dragover", (event) => {
+    event.preventDefault();
+    place.classList.add("over");
+  });
+  place.addEventListener("dragleave", (event) => {
+    if (!place.contains(event.relatedTarget)) place.classList.remove("over");
+  });
+  place.addEventListener("drop", (event) => {
+    event.preventDefault();
+    event.stopPropagation();
+    place.classList.remove("over");
+    take([...event.dataTransfer.files]);
+  });
+}
+
+// A picture that misses every drop zone must not replace the page.
+for (const kind of ["dragover", "drop"]) addEventListener(kind, (event) => event.preventDefault());
+addEventListener("pagehide", () => session.forget());
+addEventListener("pageshow", (event) => event.persisted && location.reload());
+
+const askPad = new Pad($("#ask-pad"));
+const classPad = new Pad($("#class-pad"));
+$("#add-class").addEventListener("click", () => $(".name", addClass().card).select());
+$("#examples").addEventListener("click", tryExamples);
+$("#adapt-button").addEventListener("click", adapt);
+$("#ask-files").addEventListener("change", (event) => {
+  question([...event.target.files]);
+  event.target.value = "";
+});
+$("#ask-drawn").addEventListener("click", askDrawn);
+$("#ask-clear").addEventListener("click", () => askPad.clear());
+$("#drawing-add").addEventListener("click", addDrawing);
+$("#drawing-clear").addEventListener("click", () => classPad.clear());
+$("#drawing-done").addEventListener("click", () => $("#drawing").close());
+takesDrops($("#ask"), (files) => question(files));
+
+await attempt($("#teach-problem"), async () => {
+  model = await call("GET", "/api/model");
+  await session.begin();
+  const [kind, side] = [model.channels === 1 ? "grey" : "colour", model.size];
+  $("#about").textContent =
+    `${model.method}, trained on ${model.name}: it has learned how to learn from a few pictures. ` +
+    `It sees them in ${kind}, ${side}×${side}.`;
+  $("#examples").hidden = $("#ask-drawing").hidden = !model.ink;
+  addClass();
+  addClass();
+});
+document.body.dataset.ready = "yes";

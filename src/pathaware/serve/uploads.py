@@ -1,0 +1,71 @@
+"""Image files as they arrive: never more in memory than allowed, whatever the client says or does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.requests import ClientDisconnect, Request
+
+from pathaware.serve.limits import Limits
+from pathaware.serve.refusals import Refused
+
+_READ_ON = 4
+"""How many files' worth of a body that is too large is read and thrown away: a client that is cut off while
+it sends would see a broken connection instead of the reason."""
+_READ_ON_SECONDS = 3.0
+
+
+class Uploads:
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._held = 0
+
+    @asynccontextmanager
+    async def body(self, request: Request) -> AsyncIterator[bytes]:
+        """The body of a request; it counts as held until the block ends."""
+        kept = bytearray()
+        try:
+            await self._read(request, kept)
+            yield bytes(kept)
+        finally:
+            self._held -= len(kept)
+
+    async def _read(self, request: Request, kept: bytearray) -> None:
+        if request.headers.get("content-type", "").startswith("multipart/"):
+            raise Refused(415, "send the file itself as the body, not a form (curl --data-binary @FILE)")
+        if _declared(request) > self._limits.upload_bytes:
+            await self._too_large(request)
+        try:
+            async with asyncio.timeout(self._limits.upload_seconds):
+                async for part in request.stream():
+                    if len(kept) + len(part) > self._limits.upload_bytes:
+                        await self._too_large(request)
+                    if self._held + len(part) > self._limits.uploads_in_memory:
+                        raise Refused(503, "too many uploads at once; try again in a moment", retry=1)
+                    kept += part
+                    self._held += len(part)
+        except TimeoutError:
+            seconds = self._limits.upload_seconds
+            raise Refused(408, f"the file did not arrive within {seconds:g} seconds") from None
+        except ClientDisconnect:
+            raise Refused(400, "the upload broke off") from None
+
+    async def _too_large(self, request: Request) -> None:
+        most, seen = self._limits.upload_bytes, 0
+        try:
+            async with asyncio.timeout(_READ_ON_SECONDS):
+                async for part in request.stream():
+                    seen += len(part)
+                    if seen > _READ_ON * most:
+                        break
+        except (TimeoutError, ClientDisconnect, RuntimeError):
+            pass
+        raise Refused(413, f"the file has more than the {most:,} bytes allowed")
+
+
+def _declared(request: Request) -> int:
+    """What the client says; a lie is found out while reading."""
+    said = request.headers.get("content-length", "")
+    return int(said[:40]) if said.isascii() and said.isdigit() else 0

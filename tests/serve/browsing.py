@@ -1,0 +1,81 @@
+"""A real browser, and pages that remember what they asked for."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+def program() -> str:
+    found = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if found is None:
+        why = "no chromium on this machine; PATHAWARE_BROWSER=required makes that an error"
+        if os.environ.get("PATHAWARE_BROWSER") == "required":
+            pytest.fail(why)
+        pytest.skip(why)
+    return found
+
+
+@contextmanager
+def browsing() -> Iterator[Browser]:
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=program(), args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Visit:
+    """A page, everything it asked for, and everything it complained of."""
+
+    def __init__(self, browser: Browser, address: str, **context: Any) -> None:
+        self.address = address
+        # Steps show at once for those who want nothing to move, so tests need not wait for them.
+        self.context = browser.new_context(**{"reduced_motion": "reduce", **context})
+        self.page: Page = self.context.new_page()
+        self.page.set_default_timeout(15_000)
+        self.asked: list[str] = []
+        self.complaints: list[str] = []
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("console", self._hear)
+        self.page.goto(address)
+        self.page.wait_for_selector("body[data-ready]")
+
+    def _hear(self, message: Any) -> None:
+        # Chromium logs every 4xx; that is an answer, not a mistake of the page.
+        if message.type in ("error", "warning") and "Failed to load resource" not in message.text:
+            self.complaints.append(message.text)
+
+    @property
+    def session(self) -> str:
+        """The path of its latest session."""
+        return [m[0] for url in self.asked if (m := re.search(r"/api/sessions/[\w-]{20,}", url))][-1]
+
+    def card(self, place: int) -> Any:
+        return self.page.locator(".card").nth(place)
+
+    def teach(self, place: int, *files: Path | dict[str, Any]) -> None:
+        self.card(place).locator("input[type=file]").set_input_files(list(files))
+
+    def adapt(self) -> None:
+        self.page.click("#adapt-button")
+        self.page.locator("#adapt-status", has_text="→").wait_for()
+
+    def check(self) -> None:
+        """Nothing was asked of anybody else, and nothing went wrong that the page did not expect."""
+        assert [url for url in self.asked if not url.startswith(self.address + "/")] == []
+        assert self.complaints == []
+
+
+def file(name: str, content: bytes) -> dict[str, Any]:
+    return {"name": name, "mimeType": "application/octet-stream", "buffer": content}

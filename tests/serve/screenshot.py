@@ -1,0 +1,58 @@
+"""The picture of the page in `docs/serving.md`: `python -m tests.serve.screenshot docs/images/serve.png`."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import Page, expect
+
+from tests.serve.browsing import Visit, browsing
+from tests.serve.serving import serving
+
+Stroke = tuple[tuple[float, float], ...]
+HOURGLASS: tuple[Stroke, ...] = (((0.27, 0.2), (0.75, 0.22), (0.3, 0.8), (0.74, 0.82), (0.27, 0.2)),)
+FORK: tuple[Stroke, ...] = (((0.5, 0.15), (0.52, 0.85)), ((0.25, 0.2), (0.51, 0.5), (0.78, 0.18)))
+
+
+def draw(page: Page, strokes: tuple[Stroke, ...]) -> None:
+    pad = page.locator("#ask-pad")
+    pad.scroll_into_view_if_needed()
+    box = pad.bounding_box()
+    assert box
+    for stroke in strokes:
+        places = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in stroke]
+        page.mouse.move(*places[0])
+        page.mouse.down()
+        for place in places[1:]:
+            page.mouse.move(*place, steps=6)
+        page.mouse.up()
+
+
+def take(target: Path, **context: object) -> None:
+    with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as server, browsing() as browser:
+        visit = Visit(browser, server.address, **context)
+        page = visit.page
+        page.get_by_role("button", name="Try it with examples").click()
+        expect(page.locator(".thumbs li")).to_have_count(6)
+        visit.adapt()
+        page.get_by_role("button", name="Ask about the examples").click()
+        expect(page.locator("#answers li")).to_have_count(6)
+        for count, drawing in ((7, HOURGLASS), (8, FORK)):
+            draw(page, drawing)
+            page.get_by_role("button", name="Ask about the drawing").click()
+            expect(page.locator("#answers li")).to_have_count(count)
+        draw(page, HOURGLASS)
+        page.mouse.move(0, 0)
+        page.locator("h1").click()
+        page.screenshot(path=target, full_page=True)
+        visit.check()
+
+
+if __name__ == "__main__":
+    phone = "--phone" in sys.argv
+    width = 390 if phone else 1160
+    scheme = "dark" if "--dark" in sys.argv else "light"
+    view = {"width": width, "height": 800}
+    take(Path(sys.argv[1]), viewport=view, device_scale_factor=1.5, color_scheme=scheme)

@@ -1,0 +1,65 @@
+"""What a client sees of mistakes that are not its own, and of models that cannot do what it asks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+import torch
+
+from pathaware.errors import UsageError
+from pathaware.serve.app import make_app
+from pathaware.use.model import TrainedModel
+from tests.serve.serving import png
+
+
+@pytest.fixture
+def model() -> TrainedModel:
+    torch.set_default_dtype(torch.float32)
+    return TrainedModel.open("glyphs", "cpu")
+
+
+def adapted(model: TrainedModel) -> httpx.Response:
+    """The answer to a wish to adapt."""
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(make_app(model, "glyphs"), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            session = "/api/sessions/" + (await client.post("/api/sessions")).json()["session"]
+            for label in "ab":
+                await client.post(f"{session}/pictures?label={label}", content=png())
+            return await client.post(f"{session}/adapt")
+
+    return asyncio.run(ask())
+
+
+def test_a_mistake_of_ours_is_one_sentence_to_the_client_and_all_of_it_on_our_terminal(model, capfd):
+    def adapt(*_: Any) -> Any:
+        raise ZeroDivisionError("a secret of the server")
+
+    model.adapt = adapt  # type: ignore[method-assign]
+    answer = adapted(model)
+    assert answer.status_code == 500
+    assert answer.json() == {"error": "something went wrong in the server; its terminal says what"}
+    assert "a secret of the server" in capfd.readouterr().err
+
+
+def test_what_the_method_cannot_do_is_a_conflict_that_says_why(model):
+    def adapt(*_: Any) -> Any:
+        raise UsageError("classes: this method was trained for 5")
+
+    model.adapt = adapt  # type: ignore[method-assign]
+    answer = adapted(model)
+    assert answer.status_code == 409
+    assert answer.json() == {"error": "classes: this method was trained for 5"}
+
+
+def test_numbers_that_json_does_not_know_are_null(model):
+    from pathaware.use.model import Step
+
+    model.steps = lambda *_: [Step(0, float("nan"), 0.5), Step(1, float("inf"), 1.0)]  # type: ignore[method-assign]
+    answer = adapted(model)
+    assert answer.status_code == 200
+    assert [step["loss"] for step in answer.json()["steps"]] == [None, None]

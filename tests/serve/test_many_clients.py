@@ -1,0 +1,50 @@
+"""Fifty people at once: no error, no answer that belongs to somebody else, and their memory is given back."""
+
+from __future__ import annotations
+
+import json
+import runpy
+
+import pytest
+import torch
+
+from tests.serve.serving import ROOT
+
+SERVING = runpy.run_path(str(ROOT / "benchmarks" / "serving.py"))
+
+
+def test_fifty_clients_are_served_and_kept_apart(monkeypatch):
+    torch.set_default_dtype(torch.float32)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    found = SERVING["measure"]("glyphs", 50, 0)
+    assert found["errors"] == []
+    assert found["sessions"] == 50
+    assert found["largest_difference"] < 1e-5
+    assert found["memory_mib"]["after"] <= 1.1 * found["memory_mib"]["before"]
+    assert SERVING["good"](found)
+
+
+def test_the_numbers_in_the_document_are_those_that_were_measured():
+    found = json.loads((ROOT / "results/serving-cpu.json").read_text(encoding="utf-8"))
+    assert SERVING["good"](found)
+    text = " ".join((ROOT / "docs/serving.md").read_text(encoding="utf-8").split())
+    ask, adapt, held = found["latency"]["classify"], found["latency"]["adapt"], found["memory_mib"]
+    for words in (
+        f"made {found['requests']:,} requests without an error",
+        f"{ask['p50_ms']:.0f} ms (95 % within {ask['p95_ms']:.0f} ms)",
+        f"{adapt['p50_ms'] / 1000:.1f} s (95 % within {adapt['p95_ms'] / 1000:.1f} s)",
+        f"held {held['before']} MiB before, {held['peak']} MiB at most, and {held['after']} MiB afterwards",
+    ):
+        assert words in text, words
+
+
+def test_an_answer_to_somebody_else_would_be_noticed():
+    torch.set_default_dtype(torch.float32)
+    one, other = SERVING["Client"](0), SERVING["Client"](4)
+    model = SERVING["TrainedModel"].open("glyphs", "cpu")
+    pixels = model.pixels([picture for _, picture in other.lesson])
+    wrong = model.adapt(pixels, torch.tensor([0, 1]), 2).probabilities(model.pixels(one.questions))
+    one.answers.append([dict(zip(["0/0", "0/1"], row, strict=True)) for row in wrong.tolist()])
+    assert SERVING["largest_difference"]("glyphs", [one]) > 0.01
+    one.answers[0] = [{"4/0": 0.5, "4/1": 0.5}]
+    assert SERVING["largest_difference"]("glyphs", [one]) == pytest.approx(1.0)

@@ -1,0 +1,345 @@
+"""The page in a real browser, as people meet it: with a mouse, with keys only, and when things go wrong."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from tests.serve.browsing import Visit, browsing, file
+from tests.serve.serving import encoded, png, serving
+
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with browsing() as opened:
+        yield opened
+
+
+@pytest.fixture
+def visit(browser, server):
+    made = Visit(browser, server.address)
+    yield made
+    made.check()
+    made.context.close()
+
+
+@pytest.fixture
+def taught(visit) -> Visit:
+    visit.teach(0, file("one.png", png(1)), file("two.png", png(2)))
+    visit.teach(1, file("three.png", png(3)))
+    expect(visit.page.locator(".thumbs li")).to_have_count(3)
+    return visit
+
+
+def test_two_classes_are_taught_adapted_to_and_told_apart(taught, client):
+    page = taught.page
+    page.get_by_label("Name of the class").nth(0).fill(EVIL)
+    page.get_by_label("Name of the class").nth(0).blur()
+    expect(taught.card(0)).to_have_attribute("aria-label", f"Class {EVIL}")
+    expect(taught.card(0).locator(".count")).to_have_text("2 pictures")
+    taught.adapt()
+    expect(page.locator("#step-losses td")).to_have_count(6)
+    expect(page.locator(".chart .dot")).to_have_count(12)
+    page.set_input_files("#ask-files", [file("new.png", png(2))])
+    answer = page.locator("#answers li")
+    expect(answer).to_have_count(1)
+    assert answer.locator("strong").inner_text() in (EVIL, "Class 2")
+    assert EVIL in answer.inner_text()  # as text: had it been HTML, the page would have asked for "x"
+    shares = answer.locator(".bar-number").all_inner_texts()
+    assert sum(float(share.rstrip(" %")) for share in shares) == pytest.approx(100, abs=0.2)
+    assert client.get(taught.session).json() == {"classes": {EVIL: 2, "Class 2": 1}, "adapted": True}
+
+
+def test_a_removed_picture_or_class_is_gone_from_the_server_too(taught, client):
+    page = taught.page
+    taught.adapt()
+    page.get_by_role("button", name="Remove one.png from Class 1").click()
+    expect(page.locator("#adapt-status")).to_contain_text("adapt again")
+    assert client.get(taught.session).json()["classes"] == {"Class 1": 1, "Class 2": 1}
+    page.get_by_role("button", name="Remove the class Class 2").click()
+    expect(page.locator(".card")).to_have_count(1)
+    assert client.get(taught.session).json()["classes"] == {"Class 1": 1}
+
+
+def test_pictures_can_be_dropped(visit):
+    for zone, files in ((".card >> nth=0", 2), (".card >> nth=1", 1)):
+        dropped = visit.page.evaluate_handle(
+            """([bytes, count]) => {
+                const data = new DataTransfer();
+                for (let i = 0; i < count; i++) data.items.add(new File([new Uint8Array(bytes)], `${i}.png`));
+                return data;
+            }""",
+            [list(png(1)), files],
+        )
+        visit.page.dispatch_event(zone, "drop", {"dataTransfer": dropped})
+        expect(visit.page.locator(zone).locator(".thumbs li")).to_have_count(files)
+
+
+def test_drawings_teach_and_ask(visit):
+    page = visit.page
+    for place, stroke in ((0, ((60, 60), (200, 200))), (1, ((60, 140), (200, 140)))):
+        visit.card(place).get_by_role("button", name="Draw").click()
+        page.get_by_role("button", name="Add this drawing").click()
+        expect(page.locator("#drawing-status")).to_have_text("Draw something first.")
+        draw(page, "#class-pad", *stroke)
+        page.get_by_role("button", name="Add this drawing").click()
+        expect(page.locator("#drawing-status")).to_contain_text("Added")
+        page.get_by_role("button", name="Done").click()
+        expect(visit.card(place).locator(".thumbs li")).to_have_count(1)
+    visit.adapt()
+    draw(page, "#ask-pad", (40, 100), (160, 100))  # smaller, and not where it was
+    page.get_by_role("button", name="Ask about the drawing").click()
+    expect(page.locator("#answers strong")).to_have_text("Class 2")
+
+
+def draw(page, pad: str, start: tuple[int, int], end: tuple[int, int]) -> None:
+    box = page.locator(pad).bounding_box()
+    page.mouse.move(box["x"] + start[0], box["y"] + start[1])
+    page.mouse.down()
+    page.mouse.move(box["x"] + end[0], box["y"] + end[1], steps=5)
+    page.mouse.up()
+
+
+def test_files_that_cannot_be_used_are_named_where_they_were_dropped(visit, client, tmp_path):
+    files = {"notes.txt": b"not a picture", "big.png": bytes(10 * 2**20 + 1), "good.png": png(1)}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    visit.teach(0, *(tmp_path / name for name in files))
+    problem = visit.card(0).get_by_role("alert")
+    expect(problem).to_contain_text("notes.txt: not an image in a known format")
+    expect(problem).to_contain_text("big.png: the file has more than the 10,485,760 bytes allowed")
+    expect(visit.card(0).locator(".thumbs li")).to_have_count(1)  # the good one was taken
+    assert client.get(visit.session).json()["classes"] == {"Class 1": 1}
+
+
+def test_one_class_is_not_enough_and_a_question_needs_an_answerer(visit):
+    page = visit.page
+    visit.teach(0, file("one.png", png(1)))
+    expect(page.locator(".thumbs li")).to_have_count(1)
+    page.click("#adapt-button")
+    expect(page.locator("#adapt-problem")).to_contain_text("at least 2 classes")
+    page.set_input_files("#ask-files", [file("new.png", png(2))])
+    expect(page.locator("#ask-problem")).to_contain_text("not adapted")
+
+
+def test_two_classes_cannot_share_a_name(taught):
+    name = taught.page.get_by_label("Name of the class").nth(1)
+    for wrong in ("Class 1", "  "):
+        name.fill(wrong)
+        name.blur()
+        expect(taught.card(1).get_by_role("alert")).not_to_be_empty()
+        expect(name).to_have_value("Class 2")
+
+
+def test_a_forgotten_session_is_taught_again_at_the_press_of_a_button(taught, client):
+    page = taught.page
+    client.delete(taught.session).raise_for_status()
+    page.click("#adapt-button")
+    expect(page.locator("#lost")).to_contain_text("forgotten")
+    page.get_by_role("button", name="Send the pictures again").click()
+    expect(page.locator("#lost")).to_be_empty()
+    taught.adapt()
+    assert client.get(taught.session).json() == {"classes": {"Class 1": 2, "Class 2": 1}, "adapted": True}
+
+
+def test_a_server_that_is_gone_is_said_to_be_gone(browser, tmp_path):
+    with serving(tmp_path) as server:
+        visit = Visit(browser, server.address)
+        server.process.terminate()
+        server.process.wait(20)
+        visit.teach(0, file("one.png", png(1)))
+        expect(visit.card(0).get_by_role("alert")).to_contain_text("The server does not answer")
+        visit.context.close()
+
+
+def test_leaving_the_page_ends_its_session(browser, server, client):
+    for leave in (lambda page: page.goto("about:blank"), lambda page: page.close(run_before_unload=True)):
+        visit = Visit(browser, server.address)
+        assert client.get(session_of(visit)).status_code == 200
+        leave(visit.page)
+        end = time.monotonic() + 5
+        while client.get(visit.session).status_code != 404:
+            assert time.monotonic() < end, "the session is still there"
+            time.sleep(0.05)
+        visit.context.close()
+
+
+def session_of(visit: Visit) -> str:
+    visit.teach(0, file("one.png", png(1)))  # its name shows with its first picture
+    expect(visit.page.locator(".thumbs li")).to_have_count(1)
+    return visit.session
+
+
+OUTLINED = "e => [e, e.closest('.drop')].some(x => x && getComputedStyle(x).outlineStyle !== 'none')"
+
+
+def test_everything_can_be_done_with_keys_alone(visit):
+    page = visit.page
+    page.on("filechooser", lambda _: None)  # from now on the browser leaves choosing to us
+
+    def tab_to(name: str) -> None:
+        for _ in range(60):
+            page.keyboard.press("Tab")
+            focused = page.locator(":focus")
+            if focused.count() and name in (focused.get_attribute("aria-label") or focused.inner_text()):
+                assert focused.evaluate(OUTLINED), f"{name}: focus cannot be seen"
+                return
+        raise AssertionError(f"{name} cannot be reached")
+
+    for label, seed in (("Class 1", 1), ("Class 2", 2)):
+        tab_to(f"Add pictures to {label}")
+        with page.expect_file_chooser() as chooser:
+            page.keyboard.press("Space")
+        chooser.value.set_files([file("one.png", png(seed))])
+        expect(page.locator(".thumbs li")).to_have_count(seed)
+    tab_to("Draw a picture for Class 2")
+    page.keyboard.press("Enter")
+    expect(page.locator("#drawing")).to_be_visible()
+    stroke(page, "#class-pad")
+    tab_to("Add this drawing")
+    page.keyboard.press("Enter")
+    expect(page.locator(".thumbs li")).to_have_count(3)
+    page.keyboard.press("Escape")
+    expect(page.locator("#drawing")).to_be_hidden()
+    tab_to("Remove drawing")
+    page.keyboard.press("Enter")
+    expect(page.locator(".thumbs li")).to_have_count(2)
+    tab_to("Adapt to these classes")
+    page.keyboard.press("Enter")
+    expect(page.locator("#adapt-status")).to_contain_text("→")
+    tab_to("Drawing pad for a question")
+    stroke(page, "#ask-pad")
+    tab_to("Ask about the drawing")
+    page.keyboard.press("Space")
+    expect(page.locator("#answers li")).to_have_count(1)
+
+
+def stroke(page, pad: str) -> None:
+    page.locator(pad).focus()
+    for key in ("Space", *["ArrowRight"] * 4, *["ArrowDown"] * 4, "Space"):
+        page.keyboard.press(key)
+
+
+def test_every_control_has_a_name_and_headings_are_in_order(taught):
+    page = taught.page
+    taught.adapt()
+    page.set_input_files("#ask-files", [file("new.png", png(2))])
+    expect(page.locator("#answers li")).to_have_count(1)
+    taught.card(0).get_by_role("button", name="Draw").click()  # with the dialog, everything is there
+    tools = taught.context.new_cdp_session(page)
+    nodes = tools.send("Accessibility.getFullAXTree")["nodes"]
+    roles = {"button", "textbox", "image", "img", "list", "table", "dialog", "group", "Canvas"}
+    found = [n for n in nodes if not n["ignored"] and n["role"]["value"] in roles]
+    page.keyboard.press("Escape")
+    page.locator("#drawing").wait_for(state="hidden")
+    found += [n for n in tools.send("Accessibility.getFullAXTree")["nodes"] if _focusable(n)]
+    assert len(found) > 15
+    unnamed = [n["role"]["value"] for n in found if not n.get("name", {}).get("value", "").strip()]
+    assert [role for role in unnamed if role not in ("list", "RootWebArea")] == []
+    levels = [int(h.evaluate("e => e.tagName[1]")) for h in page.locator("h1, h2, h3").all()]
+    assert levels[0] == 1
+    assert all(b - a <= 1 for a, b in pairwise(levels))
+    assert page.locator("html").get_attribute("lang") == "en"
+
+
+def _focusable(node) -> bool:
+    return any(p["name"] == "focusable" and p["value"]["value"] for p in node.get("properties", []))
+
+
+CONTRAST = """() => {
+    const channels = (text) => text.match(/[\\d.]+/g).map(Number);
+    const light = (c) => {
+        const [r, g, b] = c.map((v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const behind = (e) => {
+        for (; e; e = e.parentElement) {
+            const c = channels(getComputedStyle(e).backgroundColor);
+            if (c.length === 3 || c[3] === 1) return c.slice(0, 3);
+        }
+        return [255, 255, 255];
+    };
+    const found = [];
+    for (const e of document.querySelectorAll("body *")) {
+        const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+        if (!own || !e.checkVisibility()) continue;
+        const style = getComputedStyle(e);
+        const ink = channels(e instanceof SVGElement ? style.fill : style.color).slice(0, 3);
+        const [a, b] = [light(ink), light(behind(e))].sort((x, y) => y - x);
+        found.push([`${e.tagName} ${e.textContent.trim().slice(0, 30)}`, (a + 0.05) / (b + 0.05)]);
+    }
+    return found;
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read_on_its_ground(browser, server, scheme):
+    visit = Visit(browser, server.address, color_scheme=scheme)
+    visit.teach(0, file("one.png", png(1)), file("notes.txt", b"no"))
+    visit.teach(1, file("two.png", png(2)))
+    expect(visit.page.locator(".thumbs li")).to_have_count(2)
+    visit.adapt()
+    visit.page.set_input_files("#ask-files", [file("new.png", png(2))])
+    expect(visit.page.locator("#answers li")).to_have_count(1)
+    found = visit.page.evaluate(CONTRAST)
+    assert len(found) > 30
+    assert [(text, ratio) for text, ratio in found if ratio < 4.5] == []
+    visit.context.close()
+
+
+def test_on_a_phone_nothing_is_wider_than_the_screen(browser, server):
+    visit = Visit(browser, server.address, viewport={"width": 360, "height": 740}, has_touch=True)
+    page = visit.page
+    page.get_by_label("Name of the class").nth(0).fill("W" * 64)
+    page.get_by_role("button", name="Try it with examples").click()
+    expect(page.locator(".thumbs li")).to_have_count(6)
+    visit.adapt()
+    page.get_by_role("button", name="Ask about the examples").click()
+    expect(page.locator("#answers li")).to_have_count(6)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    visit.check()
+    visit.context.close()
+
+
+def test_steps_come_one_by_one_unless_nothing_should_move(browser, server):
+    visit = Visit(browser, server.address, reduced_motion="no-preference")
+    page = visit.page
+    for place in (0, 1):
+        visit.teach(place, file("one.png", png(place)))
+    expect(page.locator(".thumbs li")).to_have_count(2)
+    page.click("#adapt-button")
+    expect(page.locator("#step-losses td")).not_to_have_count(0)
+    assert page.locator("#step-losses td").count() < 6
+    expect(page.locator("#step-losses td")).to_have_count(6)
+    visit.check()
+    visit.context.close()
+
+
+def test_pictures_that_browsers_cannot_show_have_a_thumbnail_too(visit):
+    from PIL import Image
+
+    visit.teach(0, file("scan.tiff", encoded(Image.new("L", (30, 30), 90), "TIFF")))
+    expect(visit.page.get_by_role("img", name="scan.tiff")).to_be_visible()
+
+
+def test_a_model_of_photographs_has_no_drawing_pads(browser, tmp_path):
+    from PIL import Image
+
+    with serving(tmp_path, "photos", limits={}) as server:
+        visit = Visit(browser, server.address)
+        for button in visit.page.get_by_role("button").all():
+            assert "raw" not in button.inner_text()
+        assert visit.page.locator("#examples, #ask-drawing").first.is_hidden()
+        assert httpx.get(server.address + "/api/examples").status_code == 404
+        for place, colour in enumerate(("red", "blue")):
+            visit.teach(place, file("photo.jpg", encoded(Image.new("RGB", (90, 60), colour), "JPEG")))
+        expect(visit.page.locator(".thumbs li")).to_have_count(2)
+        visit.adapt()
+        visit.check()
+        visit.context.close()

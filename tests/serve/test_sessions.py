@@ -1,0 +1,99 @@
+"""What a session holds, and that a change while it adapts is never mistaken for what was adapted to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from pathaware.serve.labels import checked_label
+from pathaware.serve.limits import Limits
+from pathaware.serve.refusals import Refused
+from pathaware.serve.sessions import Session, Sessions
+from pathaware.serve.work import Worker
+from pathaware.use.model import Adapted
+
+PIXELS = np.zeros((1, 4, 4), np.uint8)
+NETWORK = Adapted(torch.nn.Linear(2, 2), None)  # type: ignore[arg-type]
+
+
+def session(*labels: str) -> Session:
+    made = Session(Limits())
+    for label in labels:
+        made.add(label, PIXELS)
+    return made
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s: s.add("a", PIXELS),
+        lambda s: s.remove(next(iter(s.pictures))),
+        lambda s: s.remove_label("b"),
+        lambda s: s.rename("a", "c"),
+    ],
+)
+def test_a_change_while_adapting_is_a_conflict(change):
+    one = session("a", "b", "a")
+    lesson = one.lesson()
+    change(one)
+    with pytest.raises(Refused) as refused:
+        one.learned(lesson, NETWORK)
+    assert refused.value.status == 409
+    assert not one.adapted
+
+
+def test_a_session_adapts_once_at_a_time():
+    one = session("a", "b")
+    one.adapting = True
+    with pytest.raises(Refused, match="already"):
+        one.lesson()
+
+
+def test_labels_are_places_in_the_order_of_classes():
+    lesson = session("b", "a", "b").lesson()
+    assert lesson.classes == ("b", "a")
+    assert lesson.labels.tolist() == [0, 1, 0]
+
+
+def test_idle_sessions_are_forgotten_but_not_while_they_adapt():
+    now = 0.0
+    sessions = Sessions(Limits(forget_minutes=1), clock=lambda: now)
+    idle, busy = sessions.begin(), sessions.begin()
+    sessions.get(busy).adapting = True
+    now = 61.0
+    sessions.forget_idle()
+    assert len(sessions) == 1
+    sessions.get(busy)
+    with pytest.raises(Refused):
+        sessions.get(idle)
+
+
+def test_names_of_sessions_are_long_and_never_the_same():
+    sessions = Sessions(Limits())
+    names = {sessions.begin() for _ in range(100)}
+    assert len(names) == 100
+    assert min(map(len, names)) >= 32
+
+
+def test_labels_that_look_equal_are_equal():
+    assert checked_label("e\u0301", 64) == checked_label(" é ", 64)
+
+
+def test_a_full_queue_is_refused():
+    import asyncio
+    import threading
+
+    async def fill() -> None:
+        worker, go = Worker("test", 2), threading.Event()
+        waiting = [asyncio.create_task(worker.run(go.wait)) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(Refused) as refused:
+            await worker.run(go.wait)
+        assert refused.value.status == 503
+        go.set()
+        await asyncio.gather(*waiting)
+        assert await worker.run(lambda: 7) == 7
+        worker.close()
+
+    asyncio.run(fill())
