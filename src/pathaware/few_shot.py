@@ -54,6 +54,12 @@ class FewShotLearner(nn.Module, ABC):
     def adapt(self, support_x: Tensor, support_y: Tensor) -> nn.Module:
         """A classifier or function for one task, `support_x [S, …]`, that needs this learner no more."""
 
+    def learn(self, support_x: Tensor, support_y: Tensor, query_x: Tensor) -> tuple[nn.Module, Answers]:
+        """`adapt` to one task, and its inductive answers for `query_x [Q, …]` after every step on the way."""
+        examples = support_x[None], support_y[None], query_x[None]
+        with torch.no_grad():
+            return self.adapt(support_x, support_y), self.answers(*examples, inductive=True)
+
     def meta_loss(self, episodes: Episodes, order: Order = "second") -> Tensor:
         """The mean query loss after adaptation, differentiable in all parameters."""
         return self.task_losses(episodes, order).mean()

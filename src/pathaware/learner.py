@@ -176,9 +176,17 @@ class MetaLearner(FewShotLearner):
         """Outputs for `query_x` at θ₀ and after every step. With `inductive` no query knows of another."""
         seen = None if inductive else query_x
         path = self.path(support_x, support_y, steps=steps, extend=extend, query_x=seen)
-        known = support_x if inductive else None
+        return self._along(path, query_x, support_x if inductive else None)
+
+    def learn(self, support_x: Tensor, support_y: Tensor, query_x: Tensor) -> tuple[nn.Module, Answers]:
+        """Both from one path."""
+        path = self.path(support_x[None], support_y[None])
+        with torch.no_grad():
+            return self._network(path), self._along(path, query_x[None], support_x[None])
+
+    def _along(self, path: Path, query_x: Tensor, known: Tensor | None) -> Answers:
         outputs = [self.predict(self.end(path, j), query_x, known) for j in range(len(path.points))]
-        strayed = path.strayed() if self.guard else torch.zeros(len(support_x), dtype=torch.bool)
+        strayed = path.strayed() if self.guard else torch.zeros(len(query_x), dtype=torch.bool)
         return Answers(outputs, strayed)
 
     def adapt(
@@ -192,7 +200,12 @@ class MetaLearner(FewShotLearner):
     ) -> nn.Module:
         """Adapt to one task, `support_x [S, …]`; returns a copy of the model with the new parameters."""
         seen = None if query_x is None else query_x[None]
-        path = self.path(support_x[None], support_y[None], steps=steps, extend=extend, query_x=seen)
+        return self._network(
+            self.path(support_x[None], support_y[None], steps=steps, extend=extend, query_x=seen)
+        )
+
+    def _network(self, path: Path) -> nn.Module:
+        """A copy of the model as it is at the end of the path of one task."""
         return twin(self.model, path.layout.views(self.end(path)[0]))
 
     def _program(self, point: Tensor, x: Tensor, y: Tensor, *, differentiable: bool) -> Program | None:

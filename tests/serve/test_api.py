@@ -34,7 +34,7 @@ def test_a_session_from_its_beginning_to_its_end(client, alone):
     assert found["classes"] == ["x", "y"]
 
     task = alone.pixels([p for _, p in lesson]), torch.tensor([0, 1, 0]), 2
-    expected = [dataclasses.asdict(step) for step in alone.steps(*task)]
+    expected = [dataclasses.asdict(step) for step in alone.adapt(*task).steps]
     assert [step["step"] for step in found["steps"]] == [0, 1, 2, 3, 4, 5]
     for name in ("loss", "accuracy"):
         assert [s[name] for s in found["steps"]] == pytest.approx([s[name] for s in expected], abs=1e-5)

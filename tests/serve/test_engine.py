@@ -22,7 +22,7 @@ def lesson(classes: int) -> Lesson:
 def test_questions_are_answered_while_new_numbers_of_classes_come_up():
     torch.set_default_dtype(torch.float32)
     engine = Engine(TrainedModel.open("glyphs", "cpu"))
-    network, _ = engine.adapt(lesson(2))
+    network = engine.adapt(lesson(2))
     done, failed = Event(), []
 
     def ask() -> None:

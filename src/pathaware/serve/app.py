@@ -117,12 +117,12 @@ def make_app(
         lesson = found.lesson()
         found.adapting = True
         try:
-            network, steps = await learning.run(engine.adapt, lesson)
+            network = await learning.run(engine.adapt, lesson)
             sessions.room_for(network_bytes(network))
             found.learned(lesson, network)
         finally:
             found.adapting = False
-        return {"classes": list(lesson.classes), "steps": [_finite(asdict(step)) for step in steps]}
+        return {"classes": list(lesson.classes), "steps": [_finite(asdict(step)) for step in network.steps]}
 
     @app.post("/api/sessions/{session}/classify")
     async def classify(session: str, request: Request) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pathaware.errors import UsageError
 from pathaware.serve.refusals import Refused
 from pathaware.serve.sessions import Lesson
-from pathaware.use.model import Adapted, Step, TrainedModel
+from pathaware.use.model import Adapted, TrainedModel
 
 
 class Engine:
@@ -28,13 +28,13 @@ class Engine:
         self._tracing = Lock()
         self._traced: set[int] = set()
 
-    def adapt(self, lesson: Lesson) -> tuple[Adapted, list[Step]]:
+    def adapt(self, lesson: Lesson) -> Adapted:
         """Called by one thread only."""
         classes = len(lesson.classes)
         task = lesson.pixels, lesson.labels, classes
         with nullcontext() if classes in self._traced else self._tracing:
             try:
-                found = self._model.adapt(*task), self._model.steps(*task)
+                found = self._model.adapt(*task)
             except UsageError as error:  # such as more classes than the method can take
                 raise Refused(409, str(error)) from None
         self._traced.add(classes)

@@ -77,7 +77,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"y: {found}; 2 to {MOST_CLASSES} can be learned")
         target = torch.from_numpy(places)
         self._adapted: Adapted = model.adapt(pixels, target, len(classes))
-        self.steps_ = model.steps(pixels, target, len(classes))
+        self.steps_ = list(self._adapted.steps)
         self.classes_ = classes
         return self
 

@@ -37,11 +37,13 @@ class Step:
 class Adapted:
     """A network that tells one's own classes apart; it needs the learner no more.
 
-    `network` takes normalised pictures `[N, C, size, size]` to logits `[N, classes]`, each by itself.
+    `network` takes normalised pictures `[N, C, size, size]` to logits `[N, classes]`, each by itself. `steps`
+    tell how well it told its own examples apart before adapting and after each inner step.
     """
 
     network: nn.Module
     pictures: PictureForm
+    steps: tuple[Step, ...] = ()
 
     @torch.no_grad()
     def probabilities(self, pixels: Tensor) -> Tensor:
@@ -100,20 +102,15 @@ class TrainedModel:
         Every class counts alike, however many pictures it has.
         """
         even = evened(labels, classes)
-        x = self.pictures.normalised(pixels[even].to(self.device))
-        network = self.learner(classes).adapt(x, labels[even].to(self.device))
-        return Adapted(settle_norms(network, x), self.pictures)
-
-    @torch.no_grad()
-    def steps(self, pixels: Tensor, labels: Tensor, classes: int) -> list[Step]:
-        """How well `adapt` tells its own examples apart: before adapting, then after each inner step."""
-        even = evened(labels, classes)
         x, y = self.pictures.normalised(pixels.to(self.device)), labels.to(self.device)
-        found = self.learner(classes).answers(x[None, even], y[None, even], x[None], inductive=True)
-        outputs = [output[0] for output in found.outputs]
-        losses = [cross_entropy(output, y).item() for output in outputs]
-        right = [(output.argmax(-1) == y).double().mean().item() for output in outputs]
-        return [Step(j, *both) for j, both in enumerate(zip(losses, right, strict=True))]
+        network, answers = self.learner(classes).learn(x[even], y[even], x)
+        steps = tuple(_step(j, output[0], y) for j, output in enumerate(answers.outputs))
+        return Adapted(settle_norms(network, x[even]), self.pictures, steps)
+
+
+def _step(j: int, output: Tensor, y: Tensor) -> Step:
+    right = (output.argmax(-1) == y).double().mean()
+    return Step(j, cross_entropy(output, y).item(), right.item())
 
 
 def evened(labels: Tensor, classes: int) -> Tensor:
