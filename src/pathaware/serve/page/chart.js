@@ -4,7 +4,10 @@ const [WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [280, 150, 44, 12, 28, 24];
 const PAUSE = 320;
 
 export const percent = (part) => `${Math.round(100 * part)} %`;
-export const loss = (value) => (value === null ? "–" : value.toPrecision(2).replace(/e([+-])0*/, "e$1"));
+export function loss(value) {
+  if (value === null) return "–";
+  return value > 0 && value < 0.0005 ? "< 0.001" : value.toPrecision(2).replace(/e([+-])0*/, "e$1");
+}
 
 let shown = 0; // a later call stops an earlier one
 
