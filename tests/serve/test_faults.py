@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -11,7 +12,7 @@ import torch
 
 from pathaware.errors import UsageError
 from pathaware.serve.app import make_app
-from pathaware.use.model import TrainedModel
+from pathaware.use.model import Step, TrainedModel
 from tests.serve.serving import png
 
 
@@ -57,9 +58,9 @@ def test_what_the_method_cannot_do_is_a_conflict_that_says_why(model):
 
 
 def test_numbers_that_json_does_not_know_are_null(model):
-    from pathaware.use.model import Step
-
-    model.steps = lambda *_: [Step(0, float("nan"), 0.5), Step(1, float("inf"), 1.0)]  # type: ignore[method-assign]
+    strayed = (Step(0, float("nan"), 0.5), Step(1, float("inf"), 1.0))
+    adapt = model.adapt
+    model.adapt = lambda *task: replace(adapt(*task), steps=strayed)  # type: ignore[method-assign]
     answer = adapted(model)
     assert answer.status_code == 200
     assert [step["loss"] for step in answer.json()["steps"]] == [None, None]
