@@ -46,9 +46,9 @@ def finite_differences(learner: MetaLearner, episodes: object, step: float = 1e-
     return torch.tensor(slopes)
 
 
-@pytest.mark.parametrize("execution", EXECUTIONS)
+# With images in one execution only: it takes minutes in all, and below they are held to each other.
+@pytest.mark.parametrize(("kind", "execution"), [*(("mlp", e) for e in EXECUTIONS), ("conv", "batched")])
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("kind", ["mlp", "conv"])
 def test_meta_gradient_of_start_and_rule_equals_finite_differences(kind, rule, execution):
     model, loss, episodes = small_problem(kind)
     learner = scatter(learner_by(execution, model, RULES[rule](model), loss))
