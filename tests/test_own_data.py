@@ -61,6 +61,18 @@ def test_five_commands_lead_from_a_folder_of_pictures_to_a_served_model(somebody
     with Image.open(somebody / "sheet.png") as sheet:
         assert sheet.width > 300
     assert served(commands[4], somebody)["name"] == "mine"
+    assert labelled_in_python(somebody) in ("['kestrel']", "['hobby']")
+
+
+def labelled_in_python(folder: Path) -> str:
+    """What the guide's example prints, with pictures by the names it uses."""
+    images = open_store("glyphs").images
+    for i, name in enumerate(("a.jpg", "b.jpg", "IMG_2201.jpg")):
+        Image.fromarray(images[20 * i, 0].numpy()).save(folder / name)
+    (code,) = re.findall(r"```py\n(.*?)```", GUIDE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
 def served(command: list[str], folder: Path) -> dict[str, object]:
