@@ -7,7 +7,10 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from pathaware.few_shot import FewShotLearner
-from tests.use.models import model, pixels
+from pathaware.training.run import Run
+from pathaware.training.trainer import build
+from pathaware.use.model import TrainedModel
+from tests.use.models import config, model, pixels
 
 
 @pytest.mark.parametrize("method", ["pamela", "maml", "prototypical"])
@@ -27,3 +30,12 @@ def test_steps_are_those_of_the_examples_and_end_with_the_network():
     logits = adapted.network(trained.pictures.normalised(x))
     assert adapted.steps[-1].loss == pytest.approx(cross_entropy(logits, y).item(), rel=1e-4)
     assert adapted.steps[-1].accuracy == (logits.argmax(1) == y).double().mean().item()
+
+
+def test_a_run_can_be_used_where_its_data_set_is_no_longer(tmp_path, monkeypatch):
+    Run.create(tmp_path / "run", config()).save(build(config()), 0)
+    monkeypatch.setenv("PATHAWARE_DATA", str(tmp_path / "elsewhere"))
+    opened = TrainedModel.open(tmp_path / "run")
+    assert opened.pictures.ink
+    assert opened.adapt(pixels(4), torch.arange(2).repeat(2), 2).probabilities(pixels(1)).shape == (1, 2)
+    assert not (tmp_path / "elsewhere").exists()
