@@ -62,3 +62,10 @@ def test_it_can_be_used_where_its_data_set_is_not(monkeypatch, tmp_path):
     monkeypatch.setenv("PATHAWARE_DATA", str(tmp_path))
     Run.open(find_run("glyphs")).load("cpu")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_the_same_name_comes_first(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert find_run("glyphs").is_absolute()
+    (tmp_path / "glyphs").mkdir()
+    assert find_run("glyphs").resolve() == tmp_path / "glyphs"
