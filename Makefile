@@ -38,9 +38,9 @@ test-long: $(VENV)/tools
 
 # Tables come from the files in results/, the API reference from docstrings; a test fails when they differ.
 tables: $(VENV)/installed
-	$(BIN)/python -m pathaware.reproduce.document . results
-	$(BIN)/python -m pathaware.bench.document docs/performance.md results
-	$(BIN)/python -m pathaware.report.reference docs/api.md
+	$(BIN)/python -m tools.documents . results
+	$(BIN)/python -m tools.performance_page docs/performance.md results
+	$(BIN)/python -m tools.api_reference docs/api.md
 
 clean:
 	rm -rf $(VENV) demo

@@ -19,16 +19,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pathaware.datasets.images import ImageFormat
-from pathaware.datasets.packing import in_memory
-from pathaware.report.environment import environment
-from pathaware.report.tables.markdown import markdown
-from pathaware.report.tables.model import Table
-from pathaware.seeding import generator
-from pathaware.tasks.images import ImageEpisodes
-from pathaware.tasks.views import Augmentation
+from pathaware.core.seeding import generator
+from pathaware.data.episodes import Augmentation, ImageEpisodes
+from pathaware.data.importing import in_memory
+from pathaware.data.pixels import ImageFormat
 from pathaware.training.config import Training
-from pathaware.training.distribution import World, joined
+from pathaware.training.distributed import World, joined
+from pathaware.training.provenance import environment
+from pathaware.training.tables import Table, markdown
 
 # Assumptions, none of them measured here.
 PER_NODE = 8

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import torch
 
-from pathaware.report.environment import environment
-from pathaware.seeding import generator
+from pathaware.core.seeding import generator
 from pathaware.training.config import Config
-from pathaware.training.trainer import build, in_graph, meta_step
+from pathaware.training.provenance import environment
+from pathaware.training.trainer import build, captured, meta_step
 
 
 def milliseconds(work: Callable[[int], object], repeats: int) -> float:
@@ -55,7 +55,7 @@ def main() -> None:
     training = config.training
     training.apply()
     source = config.problem.tasks("train", training.torch_device, training.torch_dtype)
-    step = in_graph(meta_step(config, build(config), source), training.graph)
+    step = captured(meta_step(config, build(config), source), training.graph)
 
     def draw(i: int) -> object:
         return source.draw(training.tasks, generator(0, "feeding", i))

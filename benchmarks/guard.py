@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from pathaware.training.evaluation import evaluate
-from pathaware.training.run import Run
+from pathaware.training.run_folder import Run
 
 
 def effect(run: Run, tasks: int) -> dict[str, Any]:

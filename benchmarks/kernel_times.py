@@ -17,12 +17,10 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from pathaware.bench.job import Inputs, Job
-from pathaware.bench.ours import ENGINE
-from pathaware.bench.timing import wait
-from pathaware.bench.workloads import choose
-from pathaware.report.environment import environment
-from pathaware.report.record import commit
+from pathaware.experiments.bench.contestants import ENGINE
+from pathaware.experiments.bench.timing import wait
+from pathaware.experiments.bench.workloads import Inputs, Job, choose
+from pathaware.training.provenance import commit, environment
 
 TURNS = 5
 

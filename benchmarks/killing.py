@@ -19,8 +19,8 @@ from pathlib import Path
 
 import torch
 
-from pathaware.training.run import CHECKPOINT, CONFIG, Run
-from pathaware.training.sealed import read_sealed
+from pathaware.training.checksummed import read_checksummed
+from pathaware.training.run_folder import CHECKPOINT, CONFIG, Run
 
 
 def command(*arguments: str) -> subprocess.Popen[bytes]:
@@ -37,7 +37,7 @@ def ends(folder: Path) -> tuple[list[dict[str, object]], dict[str, torch.Tensor]
     run = Run.open(folder)
     assert run.finished
     reports = [{k: v for k, v in row.items() if k != "seconds"} for row in run.metrics()]
-    return reports, read_sealed(folder / CHECKPOINT)[0]
+    return reports, read_checksummed(folder / CHECKPOINT)[0]
 
 
 def main() -> None:

@@ -19,11 +19,10 @@ import torch
 import torch.nn.functional as F
 
 from pathaware import Episodes, MetaLearner, Pamela
-from pathaware.batched import kernels
-from pathaware.models import conv4
-from pathaware.report.environment import environment
-from pathaware.report.record import commit
+from pathaware.engine import kernels
+from pathaware.models.conv4 import conv4
 from pathaware.training.config import Training
+from pathaware.training.provenance import commit, environment
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 

@@ -19,26 +19,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pathaware.layout import Spread
-from pathaware.learner import MetaLearner
-from pathaware.report.environment import environment
-from pathaware.report.record import commit
-from pathaware.rules import Pamela
-from pathaware.seeding import generator
+from pathaware.core.learner import MetaLearner
+from pathaware.core.parameters import GroupBroadcast
+from pathaware.core.seeding import generator
+from pathaware.methods.pamela import Pamela
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
-from pathaware.training.trainer import build, in_graph, learning_rate, meta_step
+from pathaware.training.provenance import commit, environment
+from pathaware.training.trainer import build, captured, learning_rate, meta_step
 
 
 class ShortSkip(Pamela):
     """Fig. 3's caption: a skip of w = 2 spans two updates, so it ends at θ_w and not at θ_{w+1}."""
 
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
-        moved = torch.addcmul(points[-1], self.spread_q(self.q[j]), gradient, value=-1)
+        moved = torch.addcmul(points[-1], self.broadcast_q(self.q[j]), gradient, value=-1)
         assert self.skip is not None
         if (j + 1) % self.skip or (j + 1) // self.skip > len(self.p):
             return moved
-        p = self.spread_p(self.p[(j + 1) // self.skip - 1])
+        p = self.broadcast_p(self.p[(j + 1) // self.skip - 1])
         return torch.lerp(moved, points[j + 1 - self.skip], p)
 
 
@@ -50,10 +49,10 @@ class Bounded(Pamela):
         nn.init.constant_(self.p, -4.6)
 
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
-        moved = torch.addcmul(points[-1], self.spread_q(self.q[j]), gradient, value=-1)
+        moved = torch.addcmul(points[-1], self.broadcast_q(self.q[j]), gradient, value=-1)
         if self.skip is None or j not in self.skips:
             return moved
-        p = self.spread_p(self.p[j // self.skip - 1]).sigmoid()
+        p = self.broadcast_p(self.p[j // self.skip - 1]).sigmoid()
         return torch.lerp(moved, points[j - self.skip], p)
 
 
@@ -63,7 +62,7 @@ class Normalised(Pamela):
 
     def __init__(self, network: nn.Module, rate: float = 0.01, **options: Any) -> None:
         super().__init__(network, rate=rate, q_granularity="parameter", **options)
-        self.rate, self.kernels = rate, Spread(self.layout, "tensor-channel")
+        self.rate, self.kernels = rate, GroupBroadcast(self.layout, "tensor-channel")
         sizes = torch.zeros(self.kernels.groups).index_add_(
             0, self.kernels.index, torch.ones(len(self.layout))
         )
@@ -76,7 +75,7 @@ class Normalised(Pamela):
         moved = torch.addcmul(points[-1], unit, gradient, value=-1)
         if self.skip is None or j not in self.skips:
             return moved
-        p = self.spread_p(self.p[j // self.skip - 1])
+        p = self.broadcast_p(self.p[j // self.skip - 1])
         return torch.lerp(moved, points[j - self.skip], p)
 
 
@@ -106,7 +105,7 @@ def trained(reading: str, shots: int, iterations: int, seed: int) -> dict[str, A
     model = build(config).model
     learner = MetaLearner(model, READINGS[reading](model), config.problem.loss, guard=config.training.guard)
     source = config.problem.tasks("train", "cpu", torch.float32)
-    step = in_graph(meta_step(config, learner, source))
+    step = captured(meta_step(config, learner, source))
     for i in range(iterations):
         plan = source.draw(config.training.tasks, generator(seed, "train", i))
         step(plan, learning_rate(config.training, i))

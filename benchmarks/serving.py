@@ -32,9 +32,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from pathaware.report.environment import environment
-from pathaware.report.record import commit
-from pathaware.use.model import TrainedModel
+from pathaware.inference.trained_model import TrainedModel
+from pathaware.training.provenance import commit, environment
 
 QUESTIONS = 8
 CLOSE = 1e-5

@@ -3,7 +3,7 @@
 python benchmarks/ways.py --data glyphs --iterations 3000 --json results/ways-glyphs.json
 
 Trains one model of five classes and one for each other number, then judges on new tasks: the model of five
-by the rule of `pathaware.use.ways`, the same with rates as they were trained, and the model trained for that
+by the rule of `pathaware.inference.change_ways`, the same with rates as they were trained, and the model trained for that
 number. Queries are judged one by one, as a classifier in use answers them.
 """
 
@@ -18,14 +18,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pathaware.few_shot import FewShotLearner
-from pathaware.report.environment import environment
-from pathaware.rules import Pamela
+from pathaware.core.learner import FewShotLearner
+from pathaware.inference import change_ways as ways
+from pathaware.methods.pamela import Pamela
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
-from pathaware.training.run import Run
+from pathaware.training.provenance import environment
+from pathaware.training.run_folder import Run
 from pathaware.training.session import train_run
-from pathaware.use import ways
 
 WAYS, OTHERS = 5, (2, 3, 8, 10, 20)
 
@@ -45,12 +45,12 @@ def config(data: str, classes: int, shots: int, iterations: int, width: int, rat
 @contextmanager
 def same_rates() -> Iterator[None]:
     """Rows move by the rates of training, whatever the number of classes."""
-    before = Pamela.learned_rates
-    Pamela.learned_rates = ()
+    before = Pamela.step_sizes
+    Pamela.step_sizes = ()
     try:
         yield
     finally:
-        Pamela.learned_rates = before
+        Pamela.step_sizes = before
 
 
 def judged(learner: FewShotLearner, problem: Any, tasks: int) -> dict[str, float]:

@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathaware import Episodes, GradientDescent, MetaLearner, MetaSGD, Pamela, Rule
-from pathaware.models import conv4, mlp
+from pathaware.models.conv4 import conv4
+from pathaware.models.mlp import mlp
 
 RULES: dict[str, Callable[[nn.Module], Rule]] = {
     "maml": lambda m: GradientDescent(m, 3, rate=0.05),

@@ -13,21 +13,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from pathaware.bench import document
-from pathaware.report import reference
-from pathaware.report.blocks import fill
-from pathaware.reproduce.document import PAGES
+from tools import api_reference as reference
+from tools import performance_page as document
+from tools.documents import PAGES, fill
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 GUIDE = ROOT / "docs/new-method.md"
 EXAMPLES = (
-    "pathaware.layout",
-    "pathaware.learner",
+    "pathaware.core.parameters",
+    "pathaware.core.learner",
     "pathaware.online.learner",
-    "pathaware.settings",
-    "pathaware.use.estimators",
-    "pathaware.use.model",
+    "pathaware.core.settings",
+    "pathaware.inference.estimators",
+    "pathaware.inference.trained_model",
 )
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from pathaware.datasets import open_store
+from pathaware.data.catalogue import open_store
 
-GUIDE = Path(__file__).parent.parent / "docs/own-data.md"
+GUIDE = Path(__file__).parents[1] / "docs/own-data.md"
 SHORTER = {
     "data": "--size 16",
     "train": "--iterations 2 --width 4",

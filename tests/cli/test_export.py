@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from pathaware.cli import main
-from pathaware.errors import UsageError
-from pathaware.use.export.quiet import untraceable_refused
-from tests.use.models import class_folders, save_run
+from pathaware.core.errors import UsageError
+from pathaware.inference.export.formats import untraceable_refused
+from tests.inference.models import class_folders, save_run
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from pathaware.cli import main
-from tests.use.models import PHOTO, class_folders, image, save_run
+from tests.inference.models import PHOTO, class_folders, image, save_run
 
 
 @pytest.fixture

@@ -9,22 +9,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from pathaware.datasets.catalogue import open_store
-from pathaware.report.tables.model import Table
-from pathaware.reproduce.pace import Pace
+from pathaware.data.catalogue import open_store
+from pathaware.experiments.paper.time_estimate import Pace
 from pathaware.training import evaluation
 from pathaware.training.config import Config
 from pathaware.training.session import train_run
+from pathaware.training.tables import Table
 
 # Imported before anything is replaced: one that came to know a stand-in as the original would keep it.
 for _module in (
-    "pathaware.bench.run",
-    "pathaware.bench.scaling",
-    "pathaware.report.run_report",
-    "pathaware.reproduce.maker",
-    "pathaware.sweep.grid",
-    "pathaware.sweep.search",
-    "pathaware.training.together",
+    "pathaware.experiments.bench.run",
+    "pathaware.experiments.bench.scaling",
+    "pathaware.experiments.report.run_report",
+    "pathaware.experiments.paper.targets",
+    "pathaware.experiments.sweep.grid",
+    "pathaware.experiments.sweep.search",
+    "pathaware.training.distributed",
 ):
     import_module(_module)
 
@@ -49,17 +49,17 @@ def _quick(monkeypatch: pytest.MonkeyPatch, run: Path) -> None:
     monkeypatch.setattr(evaluation, "_plans", lambda *a: [next(iter(plans(*a)))[:1]])
     for place in (
         "pathaware.training.session.train_sessions",
-        "pathaware.training.together.train_sessions",
-        "pathaware.reproduce.workshop.train_sessions",
-        "pathaware.sweep.grid.run_grid",
-        "pathaware.sweep.search.Search",
-        "pathaware.report.figures.figures",
-        "pathaware.report.run_report.figures",
-        "pathaware.report.comparison.compare",
-        "pathaware.bench.run.bench",
-        "pathaware.bench.scaling.measure",
+        "pathaware.training.distributed.train_sessions",
+        "pathaware.experiments.run_store.train_sessions",
+        "pathaware.experiments.sweep.grid.run_grid",
+        "pathaware.experiments.sweep.search.Search",
+        "pathaware.experiments.report.figures.figures",
+        "pathaware.experiments.report.run_report.figures",
+        "pathaware.experiments.report.run_report.compare",
+        "pathaware.experiments.bench.run.bench",
+        "pathaware.experiments.bench.scaling.measure",
     ):
         monkeypatch.setattr(place, accepted)
-    monkeypatch.setattr("pathaware.reproduce.workshop.measure", lambda *_: Pace(1.0, 0.01))
+    monkeypatch.setattr("pathaware.experiments.run_store.measure", lambda *_: Pace(1.0, 0.01))
     table = Table.of("", ["a"], [["b"]])
-    monkeypatch.setattr("pathaware.reproduce.maker.Maker._complexity", lambda _: table)
+    monkeypatch.setattr("pathaware.experiments.paper.targets.Maker._complexity", lambda _: table)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from pathaware.methods import METHODS
-from pathaware.presets import presets
+from pathaware.training.presets import presets
 from tests.fuzz.files import HUGE, TABLES, WORDS
 
 RUN = "RUN"

@@ -9,16 +9,18 @@ import torch
 from torch import Tensor
 
 from pathaware import Episodes
-from pathaware.few_shot import FewShotLearner
-from pathaware.methods import method
-from pathaware.outer import Outer
+from pathaware.core.learner import FewShotLearner
+from pathaware.core.meta_gradient import MetaGradient
+from pathaware.methods import get_method
 from tests.conftest import small_problem
 
 
-def learner_of(name: str, kind: str = "conv", **settings: Any) -> tuple[FewShotLearner, Outer, Episodes]:
+def learner_of(
+    name: str, kind: str = "conv", **settings: Any
+) -> tuple[FewShotLearner, MetaGradient, Episodes]:
     """A small learner of a method, its estimator, and tasks: `conv` classifies, `mlp` fits curves."""
     model, loss, episodes = small_problem(kind)
-    chosen = method(name)
+    chosen = get_method(name)
     options = {key: settings.pop(key) for key in ("execution", "guard", "checkpoint") if key in settings}
     learner = chosen.build(model, settings, loss, **options)
     return learner.to(torch.get_default_dtype()), chosen.estimator(settings), episodes
@@ -32,7 +34,7 @@ def scattered(learner: FewShotLearner, scale: float = 0.1) -> FewShotLearner:
     return learner
 
 
-def estimated(learner: FewShotLearner, outer: Outer, episodes: Episodes) -> Tensor:
+def estimated(learner: FewShotLearner, outer: MetaGradient, episodes: Episodes) -> Tensor:
     """The mean meta-gradient over the tasks as the estimator leaves it, as one vector."""
     learner.zero_grad()
     outer.backward(learner, episodes, 1 / len(episodes))
@@ -65,7 +67,7 @@ def differences(
     return torch.tensor(slopes), chosen
 
 
-def error_of_meta_gradient(learner: FewShotLearner, outer: Outer, episodes: Episodes) -> float:
+def error_of_meta_gradient(learner: FewShotLearner, outer: MetaGradient, episodes: Episodes) -> float:
     """‖estimated − by differences‖ / ‖by differences‖, where the estimator claims to be exact."""
     found = estimated(learner, outer, episodes)
     slopes, chosen = differences(learner, lambda: learner.meta_loss(episodes, "none"))

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from pathaware.experiments.paper.method_table import trial
 from pathaware.methods import METHODS
-from pathaware.reproduce.method_table import trial
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
-from pathaware.training.run import Run
+from pathaware.training.run_folder import Run
 from pathaware.training.session import train_run
 from tests.methods.checks import estimated, learner_of
 
@@ -42,7 +42,7 @@ def test_the_batched_execution_answers_as_the_loop_does(name, kind):
         torch.manual_seed(1)
         learner, _, episodes = learner_of(name, kind, execution=execution)
         with torch.no_grad():
-            answers.append(learner.answers(*episodes.tensors()[:3]).outputs[-1])
+            answers.append(learner.predictions_per_step(*episodes.tensors()[:3]).outputs[-1])
     assert torch.allclose(*answers, atol=1e-10)
 
 
@@ -51,7 +51,7 @@ def test_an_adapted_module_answers_as_the_learner_does(name, kind):
     learner, _, episodes = learner_of(name, kind)
     x, y, query_x, _ = episodes.tensors()
     with torch.no_grad():
-        expected = learner.answers(x[:1], y[:1], query_x[:1], inductive=False).outputs[-1][0]
+        expected = learner.predictions_per_step(x[:1], y[:1], query_x[:1], inductive=False).outputs[-1][0]
         more = {"query_x": query_x[0]} if METHODS[name].queries else {}
         assert torch.allclose(learner.adapt(x[0], y[0], **more)(query_x[0]), expected, atol=1e-10)
 
@@ -87,6 +87,6 @@ def test_it_learns_to_tell_glyphs_apart(name, tmp_path):
     """On unseen scripts, at least ten points above where it starts; how well is in the README."""
     torch.set_default_dtype(torch.float32)
     config = trial("glyphs", name).config(iterations=330 if name == "mann" else 50)
-    run = train_run(config.trained(device="cpu"), tmp_path / "run", quiet=True)
+    run = train_run(config.with_training(device="cpu"), tmp_path / "run", quiet=True)
     before, *_, after = evaluate(run.load("cpu"), config.problem, tasks=100).summary()["accuracy_per_step"]
     assert after > before + 0.1

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pathaware import GradientDescent, Layout, MetaLearner
-from pathaware.errors import UsageError
+from pathaware.core.errors import UsageError
 from pathaware.methods.boil import Boil
 from tests.conftest import distance, meta_gradient
 from tests.methods.checks import error_of_meta_gradient, estimated, learner_of

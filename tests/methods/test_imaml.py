@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 from pathaware import Episodes, GradientDescent, Layout, MetaLearner
-from pathaware.errors import UsageError
+from pathaware.core.errors import UsageError
+from pathaware.core.meta_gradient import MetaGradient, Unrolled
 from pathaware.methods.imaml import Implicit, Proximal, conjugate_gradients
-from pathaware.outer import Outer, Unrolled
 from tests.conftest import distance, small_problem
 from tests.methods.checks import estimated, learner_of, scattered
 
@@ -104,7 +104,7 @@ def test_damping_adds_to_the_strength_that_curvature_is_divided_by():
     )
 
 
-def smooth_problem(kind: str, steps: int) -> tuple[MetaLearner, Outer, Episodes]:
+def smooth_problem(kind: str, steps: int) -> tuple[MetaLearner, MetaGradient, Episodes]:
     """Without kinks: a path that ends in one never comes to rest, and there is no derivative there."""
     _, loss, episodes = small_problem(kind)
     layers = [nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3, track_running_stats=False), nn.Tanh(), nn.Flatten()]

@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.func import functional_call, jacrev
 
 from pathaware import MetaLearner
-from pathaware.errors import UsageError
+from pathaware.core.errors import UsageError
+from pathaware.core.meta_gradient import Unrolled
 from pathaware.methods.l_maml import (
     Laplace,
     curvature_roots,
@@ -16,7 +17,6 @@ from pathaware.methods.l_maml import (
     log_determinants,
     orthonormal_rows,
 )
-from pathaware.outer import Unrolled
 from tests.conftest import distance
 from tests.methods.checks import differences, estimated, learner_of, scattered
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from pathaware.errors import UsageError
+from pathaware.core.errors import UsageError
 from tests.methods.checks import error_of_meta_gradient, learner_of, scattered
 
 

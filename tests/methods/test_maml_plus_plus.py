@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pathaware.errors import UsageError
+from pathaware.core.errors import UsageError
 from pathaware.methods.maml_plus_plus import LEAST, MultiStep
 from tests.conftest import distance
 from tests.methods.checks import differences, error_of_meta_gradient, estimated, learner_of, scattered
@@ -78,9 +78,9 @@ def test_weights_sum_to_one_and_go_over_to_the_last_step():
 
 def test_weights_change_in_place_so_that_a_recording_reads_them():
     learner, outer, _ = made()
-    outer.at(0.0, learner)
+    outer.on_progress(0.0, learner)
     place = outer.weights.data_ptr()
-    assert not outer.at(0.1, learner)
+    assert not outer.on_progress(0.1, learner)
     assert outer.weights.data_ptr() == place
 
 
@@ -92,7 +92,7 @@ def test_only_what_a_recording_cannot_follow_makes_it_void():
 
 def test_once_weights_have_gone_over_the_last_loss_is_all_there_is():
     learner, outer, episodes = made(multi_step_share=0.2)
-    assert outer.at(0.2, learner)
+    assert outer.on_progress(0.2, learner)
     late = estimated(learner, outer, episodes)
     alone = estimated(learner, MultiStep(multi_step_loss=False), episodes)
     assert torch.equal(late, alone)
@@ -103,8 +103,8 @@ def test_once_weights_have_gone_over_the_last_loss_is_all_there_is():
 def test_in_its_first_order_phase_it_is_fomaml_and_afterwards_maml(kind):
     learner, outer, episodes = made(kind, **PLAIN, first_order_share=0.5)
     assert torch.equal(estimated(learner, outer, episodes), estimated(*maml("fomaml", kind)))
-    assert not outer.at(0.4, learner)
-    assert outer.at(0.5, learner)
+    assert not outer.on_progress(0.4, learner)
+    assert outer.on_progress(0.5, learner)
     assert torch.equal(estimated(learner, outer, episodes), estimated(*maml(kind=kind)))
 
 

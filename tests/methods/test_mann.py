@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from pathaware.errors import UsageError
-from pathaware.methods import method
+from pathaware.core.errors import UsageError
+from pathaware.methods import get_method
 from pathaware.methods.mann import FAINT, look_up, write
 from tests.conftest import small_problem
 from tests.methods.checks import error_of_meta_gradient, learner_of, scattered
@@ -96,16 +96,18 @@ def test_an_open_gate_writes_where_it_read_and_a_closed_one_where_nothing_is_use
 def test_queries_know_nothing_of_each_other():
     learner, _, episodes = learner_of("mann", "mlp")
     x, y, query_x, _ = episodes.tensors()
-    answers = learner.answers(x, y, query_x).outputs[-1]
+    answers = learner.predictions_per_step(x, y, query_x).outputs[-1]
     order = torch.randperm(query_x.shape[1])
-    assert torch.allclose(learner.answers(x, y, query_x[:, order]).outputs[-1], answers[:, order])
-    assert torch.allclose(learner.answers(x, y, query_x[:, :1]).outputs[-1], answers[:, :1])
+    assert torch.allclose(
+        learner.predictions_per_step(x, y, query_x[:, order]).outputs[-1], answers[:, order]
+    )
+    assert torch.allclose(learner.predictions_per_step(x, y, query_x[:, :1]).outputs[-1], answers[:, :1])
 
 
 def test_it_answers_from_the_labels_it_was_shown():
     learner, _, episodes = learner_of("mann")
     x, y, query_x, _ = episodes.tensors()
-    answers = [learner.answers(x, labels, query_x).outputs[-1] for labels in (y, (y + 1) % 3)]
+    answers = [learner.predictions_per_step(x, labels, query_x).outputs[-1] for labels in (y, (y + 1) % 3)]
     assert not torch.allclose(*answers, atol=1e-4)
 
 
@@ -115,4 +117,4 @@ def test_it_answers_from_the_labels_it_was_shown():
 def test_settings_that_make_no_sense_are_refused(given):
     model, loss, _ = small_problem("conv")
     with pytest.raises(UsageError, match=next(iter(given))):
-        method("mann").build(model, given, loss)
+        get_method("mann").build(model, given, loss)

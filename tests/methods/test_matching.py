@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pathaware.errors import UsageError
+from pathaware.core.errors import UsageError
 from tests.methods.checks import error_of_meta_gradient, learner_of, scattered
 
 BOTH = pytest.mark.parametrize("full_context", [False, True])
@@ -29,7 +29,7 @@ def parts(learner):
 def test_its_answers_are_those_of_a_loop_over_every_pair():
     learner, _, _ = learner_of("matching", sharpness=3.0)
     features, targets, queries = parts(learner)
-    answers = learner.head.answer(learner.head.fit(features, targets), queries)
+    answers = learner.head.predict(learner.head.fit(features, targets), queries)
     for task in range(2):
         for q, query in enumerate(queries[task]):
             votes = [0.0, 0.0, 0.0]
@@ -43,7 +43,7 @@ def test_its_answers_are_those_of_a_loop_over_every_pair():
 def test_its_answers_are_logarithms_of_probabilities(full_context):
     learner, _, _ = learner_of("matching", full_context=full_context)
     features, targets, queries = parts(learner)
-    answers = learner.head.answer(learner.head.fit(features, targets), queries)
+    answers = learner.head.predict(learner.head.fit(features, targets), queries)
     assert torch.allclose(answers.exp().sum(-1), torch.ones(2, 4))
 
 
@@ -53,7 +53,7 @@ def test_the_order_of_the_support_set_matters_to_full_context_alone(full_context
     features, targets, queries = parts(learner)
     order = torch.tensor([3, 1, 5, 0, 4, 2])
     answers, shuffled = (
-        learner.head.answer(learner.head.fit(f, t), queries)
+        learner.head.predict(learner.head.fit(f, t), queries)
         for f, t in ((features, targets), (features[:, order], targets[:, order]))
     )
     assert torch.allclose(answers, shuffled) != full_context
@@ -64,8 +64,8 @@ def test_no_query_knows_of_another(full_context):
     learner, _, _ = learner_of("matching", full_context=full_context)
     features, targets, queries = parts(learner)
     fitted = learner.head.fit(features, targets)
-    alone = torch.cat([learner.head.answer(fitted, queries[:, i : i + 1]) for i in range(4)], dim=1)
-    assert torch.allclose(alone, learner.head.answer(fitted, queries))
+    alone = torch.cat([learner.head.predict(fitted, queries[:, i : i + 1]) for i in range(4)], dim=1)
+    assert torch.allclose(alone, learner.head.predict(fitted, queries))
 
 
 def lstm(weights, x, h, c):
@@ -107,7 +107,7 @@ def test_a_class_without_examples_is_never_the_answer_and_harms_no_gradient():
     learner, _, _ = learner_of("matching")
     features, _, queries = parts(learner)
     queries.requires_grad_()
-    answers = learner.head.answer(learner.head.fit(features, torch.zeros(2, 6, dtype=torch.long)), queries)
+    answers = learner.head.predict(learner.head.fit(features, torch.zeros(2, 6, dtype=torch.long)), queries)
     (slope,) = torch.autograd.grad(F.cross_entropy(answers.flatten(0, 1), torch.zeros(8).long()), queries)
     assert (answers.argmax(-1) == 0).all()
     assert slope.isfinite().all()

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pathaware import GradientDescent, MetaLearner
-from pathaware.errors import UsageError
+from pathaware.core.errors import UsageError
 from pathaware.methods.meta_curvature import MetaCurvature
 from tests.conftest import distance, meta_gradient
 from tests.methods.checks import error_of_meta_gradient, learner_of, scattered

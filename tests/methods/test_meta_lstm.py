@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pathaware import Episodes, GradientDescent, Layout, MetaLearner
-from pathaware.errors import UsageError
+from pathaware.core.errors import UsageError
 from pathaware.methods.meta_lstm import MetaLSTM, preprocessed
 from tests.conftest import distance, meta_gradient
 from tests.methods.checks import differences, estimated, learner_of, scattered

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from pathaware import Episodes, GradientDescent, Layout, MetaLearner, UsageError
-from pathaware.methods import method
+from pathaware.methods import get_method
 from pathaware.training.config import Config
 from pathaware.training.trainer import train
 from tests.conftest import distance, small_problem
@@ -142,7 +142,7 @@ def test_answers_take_the_expected_mask_and_are_the_same_each_time():
 def test_the_network_computes_what_it_did_and_its_layers_keep_their_names():
     for kind in ("conv", "mlp"):
         model, loss, episodes = small_problem(kind)
-        learner = method("mt-net").build(model, {}, loss)
+        learner = get_method("mt-net").build(model, {}, loss)
         x = episodes.query_x[0]
         assert torch.allclose(learner.model(x), model(x), atol=1e-12)
         assert set(dict(model.named_parameters())) < set(dict(learner.model.named_parameters()))
@@ -166,7 +166,7 @@ def test_settings_without_sense_are_refused(settings):
 )
 def test_a_network_whose_layers_are_out_of_reach_is_refused(model):
     with pytest.raises(UsageError, match="model"):
-        method("mt-net").build(model, {}, nn.functional.mse_loss)
+        get_method("mt-net").build(model, {}, nn.functional.mse_loss)
 
 
 def test_a_network_that_has_such_a_name_already_is_refused():
@@ -174,7 +174,7 @@ def test_a_network_that_has_such_a_name_already_is_refused():
     model.add_module("t1", nn.Linear(1, 2))
     model.add_module("head", nn.Linear(2, 1))
     with pytest.raises(UsageError, match="rename"):
-        method("mt-net").build(model, {}, nn.functional.mse_loss)
+        get_method("mt-net").build(model, {}, nn.functional.mse_loss)
 
 
 def test_tasks_with_the_same_masks_learn_side_by_side_what_they_learn_one_by_one(monkeypatch):

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from pathaware.errors import UsageError
-from pathaware.heads.elimination import inverse, solve
+from pathaware.core.errors import UsageError
+from pathaware.core.linear_solve import inverse, solve
 from tests.methods.checks import error_of_meta_gradient, learner_of, scattered
 
 
@@ -43,7 +43,7 @@ def test_it_answers_as_ridge_regression_of_scikit_learn():
     head = learner.head
     features, queries = torch.randn(2, 6, head.features), torch.randn(2, 5, head.features)
     targets = torch.tensor([[0, 1, 2, 2, 1, 0], [2, 2, 1, 1, 0, 0]])
-    answers = head.answer(head.fit(features, targets), queries).detach()
+    answers = head.predict(head.fit(features, targets), queries).detach()
     for task in range(2):
         # Features that are not divided by √F want a penalty F times as large.
         ridge = linear_model.Ridge(alpha=0.3 * head.features, fit_intercept=False)
@@ -55,7 +55,7 @@ def test_values_are_regressed_on_as_they_are_and_a_small_penalty_fits_them():
     learner, _, _ = learner_of("r2d2", "mlp", penalty=1e-8)
     features, values = torch.randn(1, 4, learner.head.features), torch.randn(1, 4, 1)
     assert torch.allclose(
-        learner.head.answer(learner.head.fit(features, values), features), values, atol=1e-5
+        learner.head.predict(learner.head.fit(features, values), features), values, atol=1e-5
     )
 
 

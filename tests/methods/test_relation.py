@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pathaware.errors import UsageError
-from pathaware.methods import method
+from pathaware.core.errors import UsageError
+from pathaware.methods import get_method
 from tests.conftest import small_problem
 from tests.methods.checks import error_of_meta_gradient, learner_of, scattered
 
@@ -20,7 +20,7 @@ def test_its_scores_are_those_of_every_pair_laid_out_one_after_another():
     learner, _, episodes = learner_of("relation")
     head = scattered(learner).head
     support, queries = learner.embed(episodes.support_x), learner.embed(episodes.query_x)
-    answers = learner.answers(*episodes.tensors()[:3]).outputs[-1]
+    answers = learner.predictions_per_step(*episodes.tensors()[:3]).outputs[-1]
     for task, labels in enumerate(episodes.support_y):
         for i, query in enumerate(queries[task]):
             for k in range(3):
@@ -31,7 +31,7 @@ def test_its_scores_are_those_of_every_pair_laid_out_one_after_another():
 
 def test_its_loss_is_the_squared_error_of_every_score():
     learner, _, episodes = learner_of("relation")
-    answers = scattered(learner).answers(*episodes.tensors()[:3]).outputs[-1]
+    answers = scattered(learner).predictions_per_step(*episodes.tensors()[:3]).outputs[-1]
     losses = learner.task_losses(episodes)
     for task, labels in enumerate(episodes.query_y):
         errors = [
@@ -44,15 +44,15 @@ def test_the_order_of_the_support_set_does_not_matter():
     learner, _, episodes = learner_of("relation")
     x, y, query_x, _ = episodes.tensors()
     order = torch.randperm(x.shape[1])
-    before = learner.answers(x, y, query_x).outputs[-1]
-    assert torch.allclose(learner.answers(x[:, order], y[:, order], query_x).outputs[-1], before)
+    before = learner.predictions_per_step(x, y, query_x).outputs[-1]
+    assert torch.allclose(learner.predictions_per_step(x[:, order], y[:, order], query_x).outputs[-1], before)
 
 
 def test_no_query_changes_the_answer_to_another_where_answers_are_inductive():
     learner, _, episodes = learner_of("relation")
     x, y, query_x, _ = episodes.tensors()
-    whole = learner.answers(x, y, query_x, inductive=True).outputs[-1]
-    alone = learner.answers(x, y, query_x[:, :1], inductive=True).outputs[-1]
+    whole = learner.predictions_per_step(x, y, query_x, inductive=True).outputs[-1]
+    alone = learner.predictions_per_step(x, y, query_x[:, :1], inductive=True).outputs[-1]
     assert torch.allclose(whole[:, :1], alone)
 
 
@@ -60,4 +60,4 @@ def test_no_query_changes_the_answer_to_another_where_answers_are_inductive():
 def test_layers_without_units_are_refused(setting):
     model, loss, _ = small_problem("conv")
     with pytest.raises(UsageError, match=setting):
-        method("relation").build(model, {setting: 0}, loss)
+        get_method("relation").build(model, {setting: 0}, loss)

@@ -23,7 +23,7 @@ def test_its_gradient_equals_finite_differences():
 
 def test_the_answer_for_a_class_is_its_best_match():
     learner, _, episodes = learner_of("siamese")
-    answers = scattered(learner).answers(*episodes.tensors()[:3]).outputs[-1]
+    answers = scattered(learner).predictions_per_step(*episodes.tensors()[:3]).outputs[-1]
     for task, labels in enumerate(episodes.support_y):
         logits = pair_logits(learner, episodes, task)
         for k in range(3):
@@ -50,11 +50,11 @@ def test_the_order_of_the_support_set_does_not_matter():
     learner, _, episodes = learner_of("siamese")
     x, y, query_x, _ = episodes.tensors()
     order = torch.randperm(x.shape[1])
-    before = learner.answers(x, y, query_x).outputs[-1]
-    assert torch.allclose(learner.answers(x[:, order], y[:, order], query_x).outputs[-1], before)
+    before = learner.predictions_per_step(x, y, query_x).outputs[-1]
+    assert torch.allclose(learner.predictions_per_step(x[:, order], y[:, order], query_x).outputs[-1], before)
 
 
 def test_before_training_an_image_matches_itself_best():
     learner, _, episodes = learner_of("siamese")
     x, y, _, _ = episodes.tensors()
-    assert torch.equal(learner.answers(x, y, x).outputs[-1].argmax(2), y)
+    assert torch.equal(learner.predictions_per_step(x, y, x).outputs[-1].argmax(2), y)

@@ -11,10 +11,10 @@ from torch import nn
 from torch.func import functional_call
 
 from pathaware import GradientDescent, MetaLearner, UsageError
-from pathaware.methods import method
+from pathaware.core.meta_gradient import Unrolled
+from pathaware.methods import get_method
 from pathaware.methods.warp_grad import WarpGrad
-from pathaware.models import conv4
-from pathaware.outer import Unrolled
+from pathaware.models.conv4 import conv4
 from tests.conftest import distance, small_problem
 from tests.methods.checks import differences, estimated, learner_of, scattered
 
@@ -98,7 +98,7 @@ def test_it_returns_the_query_losses_at_the_end(start):
 def test_at_the_identity_its_path_is_that_of_gradient_descent(kind):
     model, loss, episodes = small_problem(kind)
     plain = MetaLearner(copy.deepcopy(model), GradientDescent(model, 4, rate=0.1), loss)
-    learner = method("warp-grad").build(model, {"steps": 4, "rate": 0.1}, loss)
+    learner = get_method("warp-grad").build(model, {"steps": 4, "rate": 0.1}, loss)
     x, y = episodes.support_x, episodes.support_y
     assert torch.allclose(learner.model(x[0]), plain.model(x[0]), atol=1e-12)
     assert learner.rule.layout == plain.rule.layout
@@ -136,23 +136,23 @@ def test_memory_does_not_grow_along_the_path():
 
 def test_warps_stand_between_blocks_and_the_rest_keeps_its_name():
     model, loss, _ = small_problem("conv")
-    names = [name for name, _ in method("warp-grad").build(model, {}, loss).model.named_children()]
+    names = [name for name, _ in get_method("warp-grad").build(model, {}, loss).model.named_children()]
     blocks = [[f"conv{i}", f"norm{i}", f"relu{i}", f"pool{i}", f"warp{i}"] for i in (1, 2)]
     assert names == [*blocks[0], *blocks[1], "flatten", "head"]
     model, loss, _ = small_problem("mlp")
-    names = [name for name, _ in method("warp-grad").build(model, {}, loss).model.named_children()]
+    names = [name for name, _ in get_method("warp-grad").build(model, {}, loss).model.named_children()]
     assert names == ["0", "1", "warp1", "2", "3", "warp2", "4"]
 
 
 def test_blocks_that_run_as_one_on_a_gpu_are_still_found():
-    model = method("warp-grad").build(conv4(5, size=32), {}, nn.functional.cross_entropy)
+    model = get_method("warp-grad").build(conv4(5, size=32), {}, nn.functional.cross_entropy)
     assert len(model.execution.forward.blocks) == 4
 
 
 def test_warps_follow_blocks_that_are_modules_of_their_own():
     block = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU())
     model = nn.Sequential(block, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
-    learner = method("warp-grad").build(model, {"kernel": 1}, nn.functional.cross_entropy)
+    learner = get_method("warp-grad").build(model, {"kernel": 1}, nn.functional.cross_entropy)
     x = torch.randn(2, 1, 5, 5)
     assert [name for name, _ in learner.model.named_children()] == ["0", "1", "warp1", "2", "3"]
     assert torch.allclose(learner.model(x), model(x))
@@ -172,4 +172,4 @@ def test_an_objective_of_the_start_that_is_none_is_refused():
 @pytest.mark.parametrize("model", [nn.Sequential(nn.Linear(1, 1)), nn.Linear(1, 1)])
 def test_a_network_with_no_place_for_a_warp_is_refused(model):
     with pytest.raises(UsageError, match="model"):
-        method("warp-grad").build(model, {}, nn.functional.mse_loss)
+        get_method("warp-grad").build(model, {}, nn.functional.mse_loss)

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from pathaware import UsageError
-from pathaware.online import Buffer, Lesson
-from pathaware.online.buffer import by_shape
+from pathaware.online.buffer import Buffer, Lesson, by_shape
 
 
 def lesson(number: int, learned: int = 0) -> Lesson:

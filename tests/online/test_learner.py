@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pathaware import UsageError
-from pathaware.models import conv4
-from pathaware.online import Lesson, OnlineLearner
+from pathaware.models.conv4 import conv4
+from pathaware.online.buffer import Lesson
+from pathaware.online.learner import OnlineLearner
 from tests.conftest import distance
 
 RATE, PULL = 0.05, 0.7

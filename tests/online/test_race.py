@@ -9,15 +9,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathaware import Episodes, GradientDescent, MetaLearner, UsageError
-from pathaware.errors import RunError
+from pathaware.core.errors import RunError
+from pathaware.experiments.online.baselines import CONTESTANTS, Conditions, Leader, Plain, with_settings
+from pathaware.experiments.online.comparison import (
+    CANDIDATES,
+    choose,
+    early_error,
+    entries,
+    interval,
+    late_error,
+    race,
+    run,
+)
+from pathaware.experiments.online.report import draw, race_table, running_mean
 from pathaware.online.buffer import Lesson
-from pathaware.online.candidates import CANDIDATES, entries
-from pathaware.online.contestants import CONTESTANTS, Conditions, Plain, with_settings
-from pathaware.online.figure import draw, running_mean
-from pathaware.online.leader import Leader
-from pathaware.online.race import choose, early_error, interval, late_error, race, run
-from pathaware.online.stream import Stream, sine_stream
-from pathaware.online.table import race_table
+from pathaware.online.streams import Stream, sine_stream
 from tests.conftest import distance
 
 

@@ -18,7 +18,7 @@ import httpx
 import numpy as np
 from PIL import Image
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass

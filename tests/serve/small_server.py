@@ -10,11 +10,11 @@ import sys
 
 import torch
 
+from pathaware.inference.trained_model import TrainedModel
 from pathaware.serve.app import make_app
 from pathaware.serve.limits import Limits
 from pathaware.serve.server import address_of, bind, serve
 from pathaware.training.trainer import build
-from pathaware.use.model import TrainedModel
 
 
 def photos() -> TrainedModel:

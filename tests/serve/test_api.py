@@ -10,8 +10,8 @@ import subprocess
 import pytest
 import torch
 
+from pathaware.inference.trained_model import TrainedModel
 from pathaware.serve.limits import Limits
-from pathaware.use.model import TrainedModel
 from tests.serve.serving import ROOT, begin, png, serving, teach
 
 PAGE = ROOT / "docs/serving.md"

@@ -1,4 +1,4 @@
-"""Answers while a learner for another number of classes is being made."""
+"""StepPredictions while a learner for another number of classes is being made."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from pathaware.serve.engine import Engine
-from pathaware.serve.refusals import Refused
+from pathaware.inference.trained_model import Adapted, TrainedModel
+from pathaware.serve.limits import Refused
 from pathaware.serve.sessions import Lesson
-from pathaware.use.model import Adapted, TrainedModel
+from pathaware.serve.worker import Engine
 
 
 def lesson(classes: int) -> Lesson:

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from pathaware.serve.labels import checked_label
-from pathaware.serve.limits import Limits
-from pathaware.serve.refusals import Refused
-from pathaware.serve.sessions import Session, Sessions
-from pathaware.serve.work import Worker
-from pathaware.use.model import Adapted
+from pathaware.inference.trained_model import Adapted
+from pathaware.serve.limits import Limits, Refused
+from pathaware.serve.sessions import Session, Sessions, checked_label
+from pathaware.serve.worker import Worker
 
 PIXELS = np.zeros((1, 4, 4), np.uint8)
 NETWORK = Adapted(torch.nn.Linear(2, 2), None)  # type: ignore[arg-type]

@@ -17,18 +17,16 @@ import torch
 import torch.nn.functional as F
 
 from pathaware import MetaLearner, Pamela, Unrolled
-from pathaware.datasets.images import ImageFormat
-from pathaware.datasets.packing import in_memory
-from pathaware.errors import UsageError
-from pathaware.models import conv4
-from pathaware.seeding import generator
-from pathaware.tasks.images import ImageEpisodes
-from pathaware.tasks.views import Augmentation
+from pathaware.core.errors import UsageError
+from pathaware.core.seeding import generator
+from pathaware.data.episodes import Augmentation, ImageEpisodes
+from pathaware.data.importing import in_memory
+from pathaware.data.pixels import ImageFormat
+from pathaware.models.conv4 import conv4
 from pathaware.training.config import Config
-from pathaware.training.distribution import World, joined
+from pathaware.training.distributed import World, joined
 from pathaware.training.evaluation import evaluate
-from pathaware.training.step import MetaStep
-from pathaware.training.trainer import Trainer, build, meta_step
+from pathaware.training.trainer import MetaStep, Trainer, build, meta_step
 
 SINE = {"name": "sine", "points": 20}
 

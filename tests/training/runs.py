@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
+from pathaware.training.checksummed import read_checksummed
 from pathaware.training.config import Config
-from pathaware.training.run import Run
-from pathaware.training.sealed import read_sealed
+from pathaware.training.run_folder import Run
 from pathaware.training.session import Session
 from tests.training.test_classification import SMALL
 from tests.training.test_training import config
@@ -51,7 +51,7 @@ def assert_same_end(run: Run, other: Run) -> None:
     names = {path.name for path in other.folder.glob("*.safetensors")}
     assert {path.name for path in run.folder.glob("*.safetensors")} == names
     for name in names:
-        (tensors, about), (others, about_other) = (read_sealed(r.folder / name) for r in (run, other))
+        (tensors, about), (others, about_other) = (read_checksummed(r.folder / name) for r in (run, other))
         assert about == about_other
         assert tensors.keys() == others.keys()
         assert all(torch.equal(tensors[key], others[key]) for key in tensors)

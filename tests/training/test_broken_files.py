@@ -8,16 +8,14 @@ import pytest
 
 from pathaware import Pamela, UsageError
 from pathaware.cli import one_line
-from pathaware.models import mlp
-from pathaware.models.by_name import build_model
-from pathaware.own_code import trust
-from pathaware.presets import load_preset
-from pathaware.seeding import generator
-from pathaware.settings import fit
-from pathaware.training.config import Config, Training, parse_value
-from pathaware.training.run import Run
+from pathaware.core.seeding import generator
+from pathaware.core.settings import coerce, trust
+from pathaware.models import build_model
+from pathaware.models.mlp import mlp
+from pathaware.training.config import Config, Training, parse_value, read_toml
+from pathaware.training.presets import load_preset
+from pathaware.training.run_folder import Run
 from pathaware.training.session import train_run
-from pathaware.training.toml import read_toml
 
 HEX = "0x" + "f" * 5000
 
@@ -29,7 +27,7 @@ HEX = "0x" + "f" * 5000
 )
 def test_a_number_that_no_machine_counts_to_is_refused(value, hint):
     with pytest.raises(UsageError, match=r"seed: .{1,110} is not allowed"):
-        fit("seed", value, hint)
+        coerce("seed", value, hint)
 
 
 @pytest.mark.parametrize("tables", ["problem = 3", "[[problem]]", "problem = 'name'"])

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from pathaware import UsageError
-from pathaware.models.by_name import build_model
-from pathaware.report.record import write_record
+from pathaware.models import build_model
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
+from pathaware.training.provenance import write_record
 from pathaware.training.session import train_run
 from pathaware.training.trainer import build, train
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pathaware import UsageError
+from pathaware.core.settings import coerce
 from pathaware.methods import METHODS
-from pathaware.presets import load_preset, presets
-from pathaware.settings import fit
 from pathaware.training.config import Config, parse_setting
+from pathaware.training.presets import load_preset, presets
 
 
 def config(**tables) -> Config:
@@ -66,10 +66,10 @@ def test_what_cannot_be_used_is_named(tables, message):
 
 
 def test_settings_are_typed_as_their_owner_declares():
-    assert fit("rate", 1, float) == 1.0
-    assert fit("skip", None, int | None) is None
+    assert coerce("rate", 1, float) == 1.0
+    assert coerce("skip", None, int | None) is None
     with pytest.raises(UsageError, match="skip: 'two' is not allowed; a whole number or none"):
-        fit("skip", "two", int | None)
+        coerce("skip", "two", int | None)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import save_file
 
 import pathaware
-from pathaware.errors import UsageError
-from pathaware.training.run import Run
-from pathaware.training.sealed import Damaged, read_sealed, write_sealed
+from pathaware.core.errors import UsageError
+from pathaware.training.checksummed import CorruptFile, read_checksummed, write_checksummed
+from pathaware.training.run_folder import Run
 from pathaware.training.session import Session, asked_to_resume, resume_run, train_run
 from tests.training.runs import assert_same_end, sine, stopped_run
 
@@ -126,13 +126,13 @@ def test_going_on_with_other_settings_is_refused_and_says_what_differs(tmp_path)
 
 def test_a_sealed_file_gives_back_what_was_written(tmp_path):
     tensors = {"a": torch.randn(3, 2), "b": torch.tensor(7), "c": torch.tensor([True, False])}
-    write_sealed(tmp_path / "file", tensors, {"iteration": 3})
-    found, about = read_sealed(tmp_path / "file")
+    write_checksummed(tmp_path / "file", tensors, {"iteration": 3})
+    found, about = read_checksummed(tmp_path / "file")
     assert about == {"iteration": 3}
     assert all(torch.equal(found[name], value) for name, value in tensors.items())
     save_file(tensors, tmp_path / "unsealed")
-    with pytest.raises(Damaged, match="no checksum"):
-        read_sealed(tmp_path / "unsealed")
+    with pytest.raises(CorruptFile, match="no checksum"):
+        read_checksummed(tmp_path / "unsealed")
 
 
 UNSAFE = ("import pickle", "torch.load(", "np.load(")

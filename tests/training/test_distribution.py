@@ -11,12 +11,10 @@ import pytest
 import torch
 from torch.distributed import HashStore
 
-from pathaware.errors import UsageError
-from pathaware.tasks.episodes import share_of
-from pathaware.training.distribution import ALONE, joined
-from pathaware.training.meeting import meet
-from pathaware.training.run import Run
-from pathaware.training.together import train_together
+from pathaware.core.episodes import share_of
+from pathaware.core.errors import UsageError
+from pathaware.training.run_folder import Run
+from pathaware.training.session import ALONE, joined, meet
 from tests.conftest import distance
 from tests.training.launching import launch
 from tests.training.one_of_several import CASES, config
@@ -89,7 +87,7 @@ def test_every_process_has_the_evaluation_of_one(worlds, size):
         for found, expected in zip(process["evaluations"], worlds[1][0]["evaluations"], strict=True):
             assert set(found) == set(expected)
             assert [found["tasks"], found["split"]] == [expected["tasks"], expected["split"]]
-            for name in ("mse", "mse_ci95", "mse_max", "mse_per_step", "strayed"):
+            for name in ("mse", "mse_ci95", "mse_max", "mse_per_step", "reverted"):
                 assert found[name] == pytest.approx(expected[name], rel=1e-9), name
 
 
@@ -125,7 +123,7 @@ def test_a_worker_killed_or_stopped_changes_nothing_in_the_run(tmp_path, worlds,
     at 10; a request to one worker stops all of them after the same step, which is then saved."""
     settings = CASES["single precision"]
     file = tmp_path / "settings.toml"
-    file.write_text(settings.trained(save=10).to_toml())
+    file.write_text(settings.with_training(save=10).to_toml())
     out = tmp_path / "run"
     output, errors = launch(
         *("torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"),
@@ -168,15 +166,15 @@ def test_only_where_someone_restarts_processes_does_a_run_go_on_in_its_folder(tm
         restarts = True
 
     settings = config(iterations=3)
-    run = train_together(settings, tmp_path / "run", ALONE, quiet=True)
+    run = train_distributed(settings, tmp_path / "run", ALONE, quiet=True)
     (run.folder / "checkpoint.safetensors").unlink()  # as if it had not come to its end
     with pytest.raises(UsageError, match="holds another run"):
-        train_together(settings, run.folder, ALONE, quiet=True)
+        train_distributed(settings, run.folder, ALONE, quiet=True)
     with pytest.raises(UsageError, match="holds another run"):
-        train_together(config(iterations=4), run.folder, Restarting(), quiet=True)
-    assert train_together(settings, run.folder, Restarting(), quiet=True).finished
+        train_distributed(config(iterations=4), run.folder, Restarting(), quiet=True)
+    assert train_distributed(settings, run.folder, Restarting(), quiet=True).finished
     stamp = (run.folder / "metrics.jsonl").stat().st_mtime_ns
-    train_together(settings, run.folder, Restarting(), quiet=True)
+    train_distributed(settings, run.folder, Restarting(), quiet=True)
     assert (run.folder / "metrics.jsonl").stat().st_mtime_ns == stamp
 
 

@@ -9,17 +9,25 @@ import torch.nn.functional as F
 from torch import nn
 
 from pathaware import GradientDescent, MetaLearner, Pamela, Unrolled
-from pathaware.errors import UsageError
-from pathaware.models import conv4, mlp, resnet12
-from pathaware.seeding import generator
-from pathaware.tasks.sine import SineWaves
-from pathaware.training.graphed import Graphed
-from pathaware.training.histograms import BINS, LARGEST, Histograms, count, edges
-from pathaware.training.run import HISTOGRAMS, Run
+from pathaware.core.errors import UsageError
+from pathaware.core.seeding import generator
+from pathaware.data.sine import SineWaves
+from pathaware.engine.cuda_graph import CapturedStep
+from pathaware.models.conv4 import conv4
+from pathaware.models.mlp import mlp
+from pathaware.models.resnet12 import resnet12
+from pathaware.training.gradient_probe import (
+    BINS,
+    LARGEST,
+    GradientProbe,
+    Histograms,
+    count,
+    edges,
+    probed_tensor,
+)
+from pathaware.training.run_folder import HISTOGRAMS, Run
 from pathaware.training.session import train_run
-from pathaware.training.step import MetaStep
-from pathaware.training.trainer import Trainer, train
-from pathaware.training.watched import WatchedStep, watched_tensor
+from pathaware.training.trainer import MetaStep, Trainer, train
 from tests.conftest import scatter
 from tests.training.test_step import image_step, needs_cuda, parameters
 from tests.training.test_training import config
@@ -27,15 +35,15 @@ from tests.training.test_training import config
 WATCHED = "2.weight"
 
 
-def watched(every: int = 1, **options) -> WatchedStep:
+def watched(every: int = 1, **options) -> GradientProbe:
     torch.manual_seed(0)
     model = mlp(1, (6, 6), 1)
     learner = scatter(MetaLearner(model, Pamela(model, 3, skip=1), F.mse_loss))
     step = MetaStep(learner, Unrolled(), SineWaves(5, dtype=torch.float64), rate=1e-2, **options)
-    return WatchedStep(step, Histograms(WATCHED), every)
+    return GradientProbe(step, Histograms(WATCHED), every)
 
 
-def plan(step: WatchedStep, iteration: int = 0):
+def plan(step: GradientProbe, iteration: int = 0):
     return step.step.source.draw(4, generator(0, "train", iteration))
 
 
@@ -107,7 +115,7 @@ def test_training_does_not_notice_where_the_network_draws_random_numbers():
         model = nn.Sequential(nn.Linear(1, 8), nn.Dropout(0.5), nn.Linear(8, 1))
         learner = MetaLearner(model, GradientDescent(model, 2), F.mse_loss)
         step = MetaStep(learner, Unrolled(), SineWaves(5, dtype=torch.float64), rate=1e-2)
-        advance = WatchedStep(step, Histograms("0.weight"), 1) if look else step
+        advance = GradientProbe(step, Histograms("0.weight"), 1) if look else step
         for i in range(3):
             advance(step.source.draw(4, generator(0, "train", i)), 1e-2)
         return parameters(step)
@@ -121,8 +129,8 @@ def test_a_cuda_graph_leaves_the_same_gradients_and_the_parameters_it_leaves_unw
     for graph, every in ((True, 1), (False, 1), (True, 0)):
         torch.manual_seed(0)
         step = image_step(torch.float32, 16, clip=1e-2)
-        run = Graphed(step) if graph else step
-        looking = WatchedStep(step, Histograms("conv4.weight"), every, run=run)
+        run = CapturedStep(step) if graph else step
+        looking = GradientProbe(step, Histograms("conv4.weight"), every, run=run)
         for i in range(4):
             looking(step.source.draw(4, generator(0, "train", i)), 1e-2)
         ends.append(parameters(step))
@@ -141,13 +149,13 @@ def test_a_cuda_graph_leaves_the_same_gradients_and_the_parameters_it_leaves_unw
     ],
 )
 def test_the_last_convolution_or_hidden_layer_is_watched(model, name):
-    assert watched_tensor(MetaLearner(model, GradientDescent(model, 1), F.mse_loss)) == name
+    assert probed_tensor(MetaLearner(model, GradientDescent(model, 1), F.mse_loss)) == name
 
 
 def test_a_network_without_a_hidden_layer_is_refused():
     model = nn.Linear(1, 1)
     with pytest.raises(UsageError, match="histograms: the network adapts neither"):
-        watched_tensor(MetaLearner(model, GradientDescent(model, 1), F.mse_loss))
+        probed_tensor(MetaLearner(model, GradientDescent(model, 1), F.mse_loss))
 
 
 def test_a_history_read_from_its_file_goes_on_where_it_was(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pathaware import UsageError
-from pathaware.models import conv4
+from pathaware.models.conv4 import conv4
 from pathaware.training import pretraining
 from pathaware.training.config import Config
 from pathaware.training.pretraining import ClassifierStep, as_classifier
@@ -22,7 +22,7 @@ def _single_precision():
 @pytest.fixture(autouse=True)
 def _few_images(monkeypatch):
     """An epoch of the 20,000 glyphs takes a minute; a few hundred do for these tests."""
-    from pathaware.tasks.labelled import LabelledImages
+    from pathaware.data.episodes import LabelledImages
 
     whole = LabelledImages.__init__
 

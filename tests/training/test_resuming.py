@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from pathaware.training.run import Run
+from pathaware.training.run_folder import Run
 from pathaware.training.session import Session, train_or_open, train_run, train_sessions
 from pathaware.training.trainer import Trainer
 from tests.training.test_training import config

@@ -7,15 +7,15 @@ import torch
 import torch.nn.functional as F
 
 from pathaware import GradientDescent, MetaLearner, Pamela, Unrolled
-from pathaware.datasets.images import ImageFormat
-from pathaware.datasets.packing import in_memory
-from pathaware.models import conv4, mlp
-from pathaware.seeding import generator
-from pathaware.tasks.images import ImageEpisodes
-from pathaware.tasks.sine import SineWaves
-from pathaware.tasks.views import Augmentation
-from pathaware.training.graphed import Graphed
-from pathaware.training.step import MetaStep
+from pathaware.core.seeding import generator
+from pathaware.data.episodes import Augmentation, ImageEpisodes
+from pathaware.data.importing import in_memory
+from pathaware.data.pixels import ImageFormat
+from pathaware.data.sine import SineWaves
+from pathaware.engine.cuda_graph import CapturedStep
+from pathaware.models.conv4 import conv4
+from pathaware.models.mlp import mlp
+from pathaware.training.trainer import MetaStep
 from tests.conftest import distance
 
 
@@ -31,7 +31,7 @@ def parameters(step: MetaStep) -> torch.Tensor:
 
 
 def advance(step: MetaStep, iterations: int, graph: bool = False) -> torch.Tensor:
-    run = Graphed(step) if graph else step
+    run = CapturedStep(step) if graph else step
     for i in range(iterations):
         run(step.source.draw(4, generator(0, "train", i)), 1e-2)
     return parameters(step)
@@ -103,7 +103,7 @@ def test_a_changed_number_of_tasks_records_a_new_graph_and_forgets_nothing():
     for graph in (True, False):
         torch.manual_seed(0)
         step = image_step(torch.float64)
-        run = Graphed(step) if graph else step
+        run = CapturedStep(step) if graph else step
         for tasks in (4, 4, 2, 4):
             run(step.source.draw(tasks, generator(0, "train", tasks)), 1e-2)
         ends.append(parameters(step))

@@ -20,9 +20,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pathaware.errors import RunError, UsageError
-from pathaware.training.lock import FolderLock
-from pathaware.training.run import Run
+from pathaware.core.errors import RunError, UsageError
+from pathaware.training.run_folder import FolderLock, Run
 from pathaware.training.session import Session, resume_run, train_or_open, train_run, train_sessions
 from pathaware.training.stopping import StopRequest
 from tests.training.runs import assert_same_end, glyphs, sine, stopped_run

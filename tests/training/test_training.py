@@ -7,10 +7,10 @@ import json
 import pytest
 import torch
 
-from pathaware.errors import UsageError
+from pathaware.core.errors import UsageError
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
-from pathaware.training.run import Run
+from pathaware.training.run_folder import Run
 from pathaware.training.session import train_or_open, train_run
 from pathaware.training.trainer import build, learning_rate, train
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pathaware.errors import RunError
-from pathaware.outer import Unrolled
+from pathaware.core.errors import RunError
+from pathaware.core.meta_gradient import Unrolled
 from pathaware.training.session import train_sessions
-from pathaware.training.step import MetaStep, Outcome
-from pathaware.training.trainer import PATIENCE, Trainer
+from pathaware.training.trainer import PATIENCE, MetaStep, Outcome, Trainer
 from tests.training.runs import stopped_run
 from tests.training.test_training import config
 

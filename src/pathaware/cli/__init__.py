@@ -24,7 +24,7 @@ from pathaware.cli import (
     sweep,
     train,
 )
-from pathaware.errors import RunError, Stopped, UsageError
+from pathaware.core.errors import RunError, Stopped, UsageError
 
 app = typer.Typer(
     help="Path-aware meta-learning: train, evaluate and look at models that learn how to learn.",

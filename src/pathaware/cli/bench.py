@@ -37,9 +37,9 @@ def bench(
     json: Annotated[Path | None, typer.Option(help="Write all that was measured to this file.")] = None,
 ) -> None:
     """Time a meta-iteration and an adaptation in turns with other libraries, each checked before."""
-    from pathaware.cli.writable import must_be_writable
-    from pathaware.errors import UsageError
-    from pathaware.settings import at_least, fit
+    from pathaware.cli.options import must_be_writable
+    from pathaware.core.errors import UsageError
+    from pathaware.core.settings import at_least, coerce
     from pathaware.training.config import Training, setting_type
 
     chosen = Training(device=device).torch_device
@@ -47,7 +47,9 @@ def bench(
     at_least(0, threads=threads or 0)
     settings: dict[str, Any] = {
         "device": chosen,
-        "precision": fit("precision", precision or Training.precision, setting_type(Training, "precision")),
+        "precision": coerce(
+            "precision", precision or Training.precision, setting_type(Training, "precision")
+        ),
         "threads": threads,
         "repeats": repeats or (30 if chosen.type == "cuda" else 7 if scaling else 11),
     }
@@ -65,11 +67,11 @@ def bench(
 
 
 def _contest(names: list[str], full: bool, only: list[str], settings: dict[str, Any]) -> dict[str, Any]:
-    from pathaware.bench.run import bench, contestants
-    from pathaware.bench.table import disagreement, header, lines, memory_header, memory_lines
-    from pathaware.bench.workloads import choose
     from pathaware.cli.show import print_table
-    from pathaware.report.tables.model import Table
+    from pathaware.experiments.bench.run import bench, contestants
+    from pathaware.experiments.bench.table import disagreement, header, lines, memory_header, memory_lines
+    from pathaware.experiments.bench.workloads import choose
+    from pathaware.training.tables import Table
 
     workloads = choose(names, settings["device"], full=full)
     record = bench(workloads, contestants(only), **settings, report=_progress)
@@ -83,17 +85,17 @@ def _contest(names: list[str], full: bool, only: list[str], settings: dict[str, 
 
 
 def _scaling(names: list[str], settings: dict[str, Any], plot: Path | None) -> dict[str, Any]:
-    from pathaware.bench.scaling import header, lines, measure, verdicts
     from pathaware.cli.show import print_table
-    from pathaware.report.tables.model import Table
+    from pathaware.experiments.bench.scaling import header, lines, measure, verdicts
+    from pathaware.training.tables import Table
 
     record = measure(names, **settings, report=_progress)
     print_table(Table.of("one meta-iteration of PAMELA", header(record), lines(record)))
     for sentence in verdicts(record):
         print(sentence)
     if plot:
-        from pathaware.bench.scaling_plot import draw
-        from pathaware.report.style import save
+        from pathaware.experiments.bench.scaling import draw
+        from pathaware.experiments.report.style import save
 
         print(save(draw(record), plot))
     return record

@@ -1,24 +1,60 @@
-"""`pathaware data`: import data sets, list them, look at them."""
+"""How an import shows that it is alive: a bar on a terminal, a line now and then in a pipe."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pathaware.cli.data_progress import shown_progress
-from pathaware.datasets.catalogue import GLYPHS, LAYOUTS, imported, open_store
-from pathaware.datasets.images import ImageFormat
-from pathaware.datasets.importing import import_dataset
-from pathaware.datasets.layouts.folder import Folder
-from pathaware.datasets.layouts.omniglot import Omniglot
-from pathaware.datasets.location import data_dir as default_data_dir
-from pathaware.datasets.manifest import SPLITS
-from pathaware.datasets.sources import ImportRefused, Layout
-from pathaware.datasets.store import ImageStore
-from pathaware.errors import UsageError
+from pathaware.core.errors import UsageError
+from pathaware.data.catalogue import GLYPHS, IMPORTERS, imported_stores, open_store
+from pathaware.data.catalogue import data_dir as default_data_dir
+from pathaware.data.importers.folder import Folder
+from pathaware.data.importers.omniglot import Omniglot
+from pathaware.data.importers.source import Importer, ImportRefused
+from pathaware.data.importing import Progress as Report
+from pathaware.data.importing import import_dataset
+from pathaware.data.pixels import ImageFormat
+from pathaware.data.store import SPLITS, ImageStore
+
+_LINES = 10
+
+
+@contextmanager
+def shown_progress(name: str) -> Iterator[Report]:
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _plain(name, console)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(name, total=None)
+        yield lambda done, total, class_name: bar.update(
+            task, completed=done, total=total, description=f"{name} · {class_name}"
+        )
+
+
+def _plain(name: str, console: Console) -> Report:
+    told = 0
+
+    def report(done: int, total: int, class_name: str) -> None:
+        nonlocal told
+        tenth = _LINES * done // max(total, 1)
+        if tenth > told:
+            told = tenth
+            console.print(f"{name}: {done:,} of {total:,} images", highlight=False)
+
+    return report
+
+
+# `pathaware data`: import data sets, list them, look at them.
+
 
 app = typer.Typer(help="Import data sets, list them, look at them.", no_args_is_help=True)
 
@@ -30,7 +66,7 @@ DataDir = Annotated[
 
 @app.command("import")
 def import_(
-    name: Annotated[str, typer.Argument(help=f"{', '.join(LAYOUTS)}, or a name for your own folder.")],
+    name: Annotated[str, typer.Argument(help=f"{', '.join(IMPORTERS)}, or a name for your own folder.")],
     source: Annotated[Path, typer.Option("--from", help="The folder or archive to read.")],
     data_dir: DataDir = None,
     layout: Annotated[str | None, typer.Option(help="A known set or 'folder'; else told by NAME.")] = None,
@@ -59,10 +95,10 @@ def import_(
     replace_: Annotated[bool, typer.Option("--replace", help="Import again over an earlier import.")] = False,
 ) -> None:
     """Pack a data set for training. Nothing is stored until all of it has been read and counted."""
-    kind = layout or (name if name in LAYOUTS else "folder")
+    kind = layout or (name if name in IMPORTERS else "folder")
     if GLYPHS in (kind, name):
         raise UsageError("glyphs: built in, there is nothing to import; use it by its name")
-    chosen: Layout
+    chosen: Importer
     if kind == "folder":
         form = ImageFormat(
             size=84 if size is None else size,
@@ -101,7 +137,7 @@ def import_(
 @app.command("list")
 def list_(data_dir: DataDir = None) -> None:
     """Say what is imported, and where."""
-    found = imported(data_dir)
+    found = imported_stores(data_dir)
     typer.echo(f"data folder: {default_data_dir(data_dir)}")
     for folder in found:
         try:
@@ -126,9 +162,9 @@ def show(
     """Write a picture of one episode, as the learner would see it."""
     import torch
 
-    from pathaware.datasets.contact_sheet import contact_sheet
-    from pathaware.seeding import generator
-    from pathaware.tasks.images import ImageEpisodes
+    from pathaware.core.seeding import generator
+    from pathaware.data.contact_sheet import contact_sheet
+    from pathaware.data.episodes import ImageEpisodes
 
     store = open_store(name, data_dir)
     episodes = ImageEpisodes(store, split, ways, shots, queries)
@@ -159,13 +195,13 @@ def _summary(store: ImageStore) -> str:
     )
 
 
-def _known(kind: str, options: list[str]) -> Layout:
+def _known(kind: str, options: list[str]) -> Importer:
     """The layout of a published set, for which nothing that would change the set may be given."""
-    if kind not in LAYOUTS:
-        raise UsageError(f"--layout {kind}: must be folder or one of {', '.join(LAYOUTS)}")
+    if kind not in IMPORTERS:
+        raise UsageError(f"--layout {kind}: must be folder or one of {', '.join(IMPORTERS)}")
     if options:
         raise UsageError(f"{options[0]}: fixed for {kind}; it applies to --layout folder")
-    return LAYOUTS[kind]
+    return IMPORTERS[kind]
 
 
 def _numbers(text: str | None) -> tuple[float, ...] | None:

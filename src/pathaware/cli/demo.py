@@ -17,10 +17,9 @@ def demo(
     """Train on sine waves and on glyphs, compare with the paper, write an HTML report."""
     from pathaware.cli.report import REPORT
     from pathaware.cli.show import print_table
-    from pathaware.presets import load_preset
-    from pathaware.report.comparison import compare
-    from pathaware.report.run_report import write_report
+    from pathaware.experiments.report.run_report import compare, write_report
     from pathaware.training.config import Config
+    from pathaware.training.presets import load_preset
     from pathaware.training.session import train_or_open
 
     parts = (

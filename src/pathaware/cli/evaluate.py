@@ -28,10 +28,10 @@ def evaluate(
 ) -> None:
     """Adapt to new tasks and measure after every inner step."""
     from pathaware.cli.show import print_evaluation
-    from pathaware.report.record import write_record
+    from pathaware.inference.trained_model import find_run
     from pathaware.training.evaluation import evaluate as measure
-    from pathaware.training.run import Run
-    from pathaware.use.shipped import find_run
+    from pathaware.training.provenance import write_record
+    from pathaware.training.run_folder import Run
 
     opened = Run.open(find_run(run))
     learner = opened.load(device)

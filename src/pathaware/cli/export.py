@@ -10,7 +10,7 @@ import typer
 from pathaware.cli.options import Json
 
 if TYPE_CHECKING:
-    from pathaware.use.export import Exported
+    from pathaware.inference.export.export import Exported
 
 
 def export(
@@ -28,14 +28,11 @@ def export(
     json: Json = False,
 ) -> None:
     """Adapt to a few pictures and write the network to a file that runs without this package."""
-    from pathaware.cli.adapting import adapt, read_support
-    from pathaware.cli.writable import must_be_new
-    from pathaware.use.export import export as write
-    from pathaware.use.export import write_script
-    from pathaware.use.export.formats import format_called
-    from pathaware.use.export.script import script_beside
-    from pathaware.use.model import TrainedModel
-    from pathaware.use.shipped import find_run
+    from pathaware.cli.options import adapt, must_be_new, read_support
+    from pathaware.inference.export.export import export as write
+    from pathaware.inference.export.export import script_beside, write_script
+    from pathaware.inference.export.formats import format_called
+    from pathaware.inference.trained_model import TrainedModel, find_run
 
     format = format_called(to)
     format.refuse_if_packages_are_missing()

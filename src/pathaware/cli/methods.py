@@ -11,7 +11,7 @@ import typer
 from pathaware.cli.options import Json
 
 if TYPE_CHECKING:
-    from pathaware.methods import Method
+    from pathaware.methods.method import Method
 
 
 def methods(
@@ -19,11 +19,11 @@ def methods(
     json: Json = False,
 ) -> None:
     """List the methods, or show one: its paper, its update and its settings."""
-    from pathaware.methods import METHODS, method
-    from pathaware.own_code import trust
+    from pathaware.core.settings import trust
+    from pathaware.methods import METHODS, get_method
 
     trust({"method": {"name": name}})
-    chosen = list(METHODS.values()) if name is None else [method(name)]
+    chosen = list(METHODS.values()) if name is None else [get_method(name)]
     if json:
         print_json([described(each) for each in chosen])
     elif name is None:
@@ -66,7 +66,7 @@ def print_list(chosen: Sequence[Method]) -> None:
 def opening(method: Method) -> str:
     """The docstring of the file that a method is in: its rule may be another's, such as MAML's."""
     author = method.paper.split(",")[0].split(" and ")[0]
-    texts = [inspect.getdoc(inspect.getmodule(part)) or "" for part in (method.outer, method.kind)]
+    texts = [inspect.getdoc(inspect.getmodule(part)) or "" for part in (method.meta_gradient, method.kind)]
     return next((text for text in texts if author in text), texts[-1])
 
 

@@ -44,14 +44,12 @@ def online(
     """
     import torch
 
+    from pathaware.cli.options import must_have_room
     from pathaware.cli.show import print_table
-    from pathaware.cli.writable import must_have_room
-    from pathaware.online.candidates import entries
-    from pathaware.online.contestants import Conditions
-    from pathaware.online.files import origin, write
-    from pathaware.online.race import race
-    from pathaware.online.stream import open_stream
-    from pathaware.online.table import race_table
+    from pathaware.experiments.online.baselines import Conditions
+    from pathaware.experiments.online.comparison import entries, race
+    from pathaware.experiments.online.report import origin, race_table, write
+    from pathaware.online.streams import open_stream
 
     torch.set_num_threads(1)  # items are so small that a second thread only gets in the way
     conditions = Conditions(open_stream(stream, items), steps, every)
@@ -71,7 +69,7 @@ def online(
 
 def _tables(settings: list[str]) -> dict[str, dict[str, Any]]:
     """`online.pull=1` → `{"online": {"pull": 1}}`"""
-    from pathaware.errors import UsageError
+    from pathaware.core.errors import UsageError
     from pathaware.training.config import parse_value
 
     tables: dict[str, dict[str, Any]] = {}

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from pathaware.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathaware.inference.class_folders import Support
+    from pathaware.inference.trained_model import Adapted, TrainedModel
+
 
 Method = Annotated[str, typer.Option(help="See `pathaware methods`.")]
 Steps = Annotated[int | None, typer.Option(help="Inner steps [5; meta-sgd 1].")]
@@ -23,3 +33,58 @@ Setting = Annotated[
     typer.Option("--set", help="Any other setting, as `method.q=shared` or `training.clip=1`."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+
+# Whether a file can be written: asked before minutes of work, not after them.
+
+
+def must_be_writable(option: str, path: Path) -> None:
+    folder = path.absolute().parent
+    if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise UsageError(f"{option}: {path} cannot be written")
+
+
+def must_be_new(option: str, path: Path, replace: bool) -> None:
+    """A file that can be written, and is not there unless it may be replaced."""
+    must_be_writable(option, path)
+    if path.exists() and not replace:
+        raise UsageError(f"{option}: {path} is already there; --replace writes over it")
+
+
+def must_have_room(option: str, folder: Path, names: Sequence[str]) -> None:
+    """Make the folder if need be; what is in it by these names is left alone."""
+    for name in names:
+        if (folder / name).exists():
+            raise UsageError(f"{option}: {folder / name} is there already; name another folder or remove it")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:  # the latter of a name that no system allows
+        raise UsageError(f"{option}: {folder} cannot be made ({error})") from None
+    must_be_writable(option, folder / names[0])
+
+
+# What commands have in common that adapt a run to somebody's own pictures.
+
+
+def read_support(source: Path, model: TrainedModel) -> Support:
+    """The labelled pictures; if some cannot be used, all of those are named."""
+    from pathaware.inference import class_folders as folders
+
+    try:
+        return folders.read_support(source, model.pictures)
+    except folders.SupportRefused as refused:
+        if len(refused.problems) > 1:  # a single one is the error itself
+            say_all(refused.problems)
+        raise
+
+
+def adapt(model: TrainedModel, support: Support) -> Adapted:
+    return model.adapt(support.pixels, support.labels, len(support.classes))
+
+
+def say_all(problems: tuple[str, ...] | list[str]) -> None:
+    """On stderr, a line each, with nothing in it that a terminal would obey."""
+    from pathaware.cli import one_line
+
+    for problem in problems:
+        print(one_line(problem), file=sys.stderr)

@@ -13,10 +13,10 @@ def plot(
     out: Annotated[Path | None, typer.Option(help="Folder for the figures; default: RUN/figures.")] = None,
 ) -> None:
     """Draw fitted curves, loss along the path, learned Q and P, gradients if kept, and the training curve."""
-    from pathaware.errors import UsageError
-    from pathaware.report.figures import figures
-    from pathaware.report.style import save
-    from pathaware.training.run import FIGURES, Run
+    from pathaware.core.errors import UsageError
+    from pathaware.experiments.report.figures import figures
+    from pathaware.experiments.report.style import save
+    from pathaware.training.run_folder import FIGURES, Run
 
     opened = [Run.open(folder) for folder in runs]
     if len({run.config.problem for run in opened}) > 1:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from pathaware.use.predictions import Predictions
+    from pathaware.inference.predictions import Predictions
 
 FORMATS = ("table", "csv", "json")
 
@@ -33,13 +33,11 @@ def predict(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
 ) -> None:
     """Adapt to a few labelled pictures and label others."""
-    from pathaware.cli.adapting import adapt, read_support, say_all
-    from pathaware.cli.writable import must_be_new
-    from pathaware.errors import UsageError
-    from pathaware.use.folders import read_pictures
-    from pathaware.use.model import TrainedModel
-    from pathaware.use.predictions import Predictions
-    from pathaware.use.scoring import Score, true_labels
+    from pathaware.cli.options import adapt, must_be_new, read_support, say_all
+    from pathaware.core.errors import UsageError
+    from pathaware.inference.class_folders import read_pictures
+    from pathaware.inference.predictions import Predictions, Score, true_labels
+    from pathaware.inference.trained_model import TrainedModel
 
     chosen = _format(format, out)
     if chosen == "csv" and top is not None:
@@ -59,7 +57,7 @@ def predict(
     truths = true_labels(images, predictions) if score and names else None
     _give(predictions, chosen, out, top)
     if show is not None:
-        from pathaware.use.prediction_sheet import prediction_sheet
+        from pathaware.inference.prediction_sheet import prediction_sheet
 
         title = f"{images.absolute().name} · {len(names):,} pictures, {len(labelled.classes)} classes"
         prediction_sheet(title, labelled, pixels, predictions, truths).save(show, "PNG")
@@ -71,7 +69,7 @@ def predict(
 
 
 def _format(given: str | None, out: Path | None) -> str:
-    from pathaware.errors import UsageError
+    from pathaware.core.errors import UsageError
 
     by_name = out.suffix[1:].lower() if out else ""
     format = given or (by_name if by_name in FORMATS else "table")
@@ -83,7 +81,7 @@ def _format(given: str | None, out: Path | None) -> str:
 def _give(predictions: Predictions, format: str, out: Path | None, top: int | None) -> None:
     """To the file, or to stdout and nothing else with it."""
     from pathaware.cli.show import print_table
-    from pathaware.report.tables.markdown import markdown
+    from pathaware.training.tables import markdown
 
     table = predictions.table(2 if top is None else top)
     if format == "table" and out is None:

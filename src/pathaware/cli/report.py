@@ -16,14 +16,13 @@ def report(
     tasks: Annotated[int | None, typer.Option(help="How many new tasks [1000 waves, 600 episodes].")] = None,
 ) -> None:
     """Write results, figures and settings to one HTML file; runs of the same problem stand side by side."""
+    from pathaware.cli.options import must_be_writable
     from pathaware.cli.show import print_table
-    from pathaware.cli.writable import must_be_writable
-    from pathaware.errors import UsageError
-    from pathaware.report.comparison import compare
-    from pathaware.report.run_report import write_report
-    from pathaware.settings import at_least
+    from pathaware.core.errors import UsageError
+    from pathaware.core.settings import at_least
+    from pathaware.experiments.report.run_report import compare, write_report
     from pathaware.training.problems import Problem
-    from pathaware.training.run import Run
+    from pathaware.training.run_folder import Run
 
     at_least(1, tasks=1 if tasks is None else tasks)
     groups: dict[Problem, list[Run]] = {}

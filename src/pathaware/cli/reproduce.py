@@ -10,7 +10,7 @@ import typer
 
 from pathaware.cli.options import Setting
 from pathaware.cli.train import laid_over
-from pathaware.errors import UsageError
+from pathaware.core.errors import UsageError
 
 TARGETS = (
     "table1 to table5, fig4, fig5, fig6, gradients (of section 3.2), methods (all, in the same time), or all"
@@ -40,9 +40,9 @@ def reproduce(
 ) -> None:
     """Train what is missing, continue what was stopped, and show our numbers beside the paper's."""
     from pathaware.cli.show import print_table
-    from pathaware.reproduce import maker
-    from pathaware.reproduce.pace import seconds
-    from pathaware.reproduce.workshop import Length, Workshop
+    from pathaware.experiments.paper import targets as maker
+    from pathaware.experiments.paper.time_estimate import seconds
+    from pathaware.experiments.run_store import Length, Workshop
 
     if budget and iterations:
         raise UsageError("--budget: it decides the number of iterations; leave out --iterations")

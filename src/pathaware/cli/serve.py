@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pathaware.errors import UsageError
+from pathaware.core.errors import UsageError
 
 
 def serve(
@@ -34,12 +34,12 @@ def serve(
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise UsageError(f"serve: needs {error.name}; pip install 'pathaware[serve]'") from None
+    from pathaware.inference.trained_model import TrainedModel
     from pathaware.serve.app import make_app
-    from pathaware.serve.decoding import quiet
     from pathaware.serve.limits import Limits
     from pathaware.serve.server import address_of, bind, is_loopback
     from pathaware.serve.server import serve as answer
-    from pathaware.use.model import TrainedModel
+    from pathaware.serve.uploads import quiet
 
     model = TrainedModel.open(run, device)
     model.learner(model.ways)  # what cannot be built is said now, not to the first visitor

@@ -6,9 +6,9 @@ import json as jsonlib
 import sys
 from typing import Any
 
-from pathaware.report.tables.model import Table
 from pathaware.training.evaluation import Evaluation
-from pathaware.training.run import Run
+from pathaware.training.run_folder import Run
+from pathaware.training.tables import Table
 
 
 def print_evaluation(run: Run, evaluation: Evaluation, *, json: bool) -> None:
@@ -30,7 +30,7 @@ def print_evaluation(run: Run, evaluation: Evaluation, *, json: bool) -> None:
 def print_table(content: Table) -> None:
     """Drawn on a terminal; in Markdown where a file or another program reads it, which has no width."""
     if not sys.stdout.isatty():
-        from pathaware.report.tables.markdown import markdown
+        from pathaware.training.tables import markdown
 
         print(markdown(content))
         return
@@ -52,9 +52,7 @@ def headline(summary: dict[str, Any], metric: str) -> str:
     """The result in a sentence, with what it depends on."""
     worst = summary[f"{metric}_{'max' if metric == 'mse' else 'min'}"]
     text = f"{metric} {summary[metric]:.4f} ± {summary[f'{metric}_ci95']:.4f} over {summary['tasks']} "
-    text += (
-        f"{summary['split']} tasks, worst {worst:.3g}, {100 * summary['strayed']:.2f} % put back by the guard"
-    )
+    text += f"{summary['split']} tasks, worst {worst:.3g}, {100 * summary['reverted']:.2f} % put back by the guard"
     if metric == "accuracy":
         text += ", transductive" if summary["transductive"] else ", inductive"
     return text

@@ -27,15 +27,13 @@ def sweep(
 ) -> None:
     """Train every combination in a process of its own. The same command goes on where it was stopped."""
     from pathaware.cli.show import print_table
-    from pathaware.errors import UsageError
-    from pathaware.report.tables.files import write_table
-    from pathaware.sweep.folder import Folder
-    from pathaware.sweep.grid import run_grid
-    from pathaware.sweep.lock import locked
-    from pathaware.sweep.places import places
-    from pathaware.sweep.plan import Plan
-    from pathaware.sweep.search import Search, optuna
-    from pathaware.sweep.summary import summary
+    from pathaware.core.errors import UsageError
+    from pathaware.experiments.report.table_files import write_table
+    from pathaware.experiments.sweep.grid import run_grid
+    from pathaware.experiments.sweep.plan import Plan
+    from pathaware.experiments.sweep.search import Search, optuna
+    from pathaware.experiments.sweep.summary import summary
+    from pathaware.experiments.sweep.workers import Folder, locked, places
 
     if split not in ("val", "test"):
         raise UsageError(f"--split: {split!r} is none of val, test")

@@ -20,7 +20,7 @@ from pathaware.cli.options import (
     Steps,
     Tasks,
 )
-from pathaware.errors import UsageError
+from pathaware.core.errors import UsageError
 
 if TYPE_CHECKING:
     from pathaware.training.config import Config
@@ -141,7 +141,7 @@ def preset(
     json: Json = False,
 ) -> None:
     """A named configuration, or a TOML file of your own; any value can be set over it."""
-    from pathaware.presets import load_preset
+    from pathaware.training.presets import load_preset
 
     tables = load_preset(name)
     training = {"iterations": iterations, "seed": seed, "fit_memory": fit_memory}
@@ -165,13 +165,13 @@ def given(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def over_preset(data: str, tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """What was given, over the defaults of a data set that has some of its own, as far as the method has
     such settings."""
-    from pathaware.methods import method
-    from pathaware.own_code import trust
-    from pathaware.presets import load_preset, presets
+    from pathaware.core.settings import trust
+    from pathaware.methods import get_method
+    from pathaware.training.presets import load_preset, presets
 
     base = load_preset(data) if data in presets() else {}
     trust(tables)
-    known = method(tables["method"]["name"]).settings()
+    known = get_method(tables["method"]["name"]).settings()
     base["method"] = {name: value for name, value in base.get("method", {}).items() if name in known}
     return {table: {**base.get(table, {}), **values} for table, values in tables.items()}
 
@@ -180,7 +180,7 @@ def run_training(
     tables: dict[str, dict[str, Any]], settings: list[str] | None, out: Path | None, json: bool
 ) -> None:
     """Train what the tables say, keep it, and say how good it became."""
-    from pathaware.own_code import trust
+    from pathaware.core.settings import trust
     from pathaware.training.config import Config
     from pathaware.training.session import default_folder
 
@@ -194,14 +194,14 @@ def run_training(
 def train_and_judge(config: Config, folder: Path, json: bool, *, going_on: bool = False) -> None:
     """With all the processes that torchrun has started, if it has; the first of them speaks."""
     from pathaware.cli.show import print_evaluation
-    from pathaware.training.distribution import joined
+    from pathaware.training.distributed import process_group
     from pathaware.training.evaluation import evaluate
-    from pathaware.training.together import train_together, trained
+    from pathaware.training.session import load_trained, train_distributed
 
     problem = config.problem
-    with joined(config.training) as world:
-        run = train_together(config, folder, world, quiet=json, going_on=going_on)
-        result = evaluate(trained(run, world), problem, tasks=problem.evaluation_tasks, world=world)
+    with process_group(config.training) as world:
+        run = train_distributed(config, folder, world, quiet=json, going_on=going_on)
+        result = evaluate(load_trained(run, world), problem, tasks=problem.evaluation_tasks, world=world)
     if world.is_writer:
         print_evaluation(run, result, json=json)
         if not json:

@@ -18,11 +18,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from pathaware.layout import Layout
-from pathaware.methods.base import Method
+from pathaware.core.parameters import Layout
+from pathaware.core.rule import Rule
+from pathaware.core.settings import at_least
 from pathaware.methods.layerwise import layer_means, over_layers, perceptron
-from pathaware.rules import Rule
-from pathaware.settings import at_least
+from pathaware.methods.method import Method
 
 
 class Alfa(Rule):

@@ -22,10 +22,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pathaware.errors import UsageError
-from pathaware.layout import Entry, Layout
-from pathaware.methods.base import Method
-from pathaware.rules import Rule
+from pathaware.core.errors import UsageError
+from pathaware.core.parameters import Entry, Layout
+from pathaware.core.rule import Rule
+from pathaware.methods.method import Method
 
 _ONE = math.log(math.expm1(2)) / 2
 """Sp(_ONE) = 1"""

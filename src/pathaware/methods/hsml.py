@@ -20,18 +20,16 @@ import math
 import torch
 from torch import Tensor, nn
 
-from pathaware.context import Context
-from pathaware.errors import UsageError
-from pathaware.few_shot import FewShotLearner
-from pathaware.heads import one_hot
-from pathaware.learner import with_path
-from pathaware.methods.base import Method
-from pathaware.models.head import last_linear
-from pathaware.outer import Outer
-from pathaware.rules import GradientDescent
-from pathaware.rules.base import Memory
-from pathaware.settings import at_least
-from pathaware.tasks.episodes import Episodes
+from pathaware.core.episodes import Episodes
+from pathaware.core.errors import UsageError
+from pathaware.core.head import one_hot
+from pathaware.core.learner import Context, FewShotLearner, require_path
+from pathaware.core.meta_gradient import MetaGradient
+from pathaware.core.rule import Memory
+from pathaware.core.settings import at_least
+from pathaware.methods.maml import GradientDescent
+from pathaware.methods.method import Method
+from pathaware.models.surgery import last_linear
 
 FILTERS = 32
 """Of the convolutions that see images."""
@@ -137,7 +135,7 @@ def _embedding(network: nn.Module) -> tuple[nn.Module, int]:
     return nn.Sequential(*layers), FILTERS
 
 
-class Reconstructing(Outer):
+class Reconstructing(MetaGradient):
     """The exact meta-gradient of the query loss and, `reconstruction` (ξ) times, of the autoencoder's."""
 
     def __init__(self, *, reconstruction: float = 0.01) -> None:
@@ -145,7 +143,7 @@ class Reconstructing(Outer):
         self.reconstruction = reconstruction
 
     def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:
-        rule = with_path(learner).rule
+        rule = require_path(learner).rule
         if not isinstance(rule, HSML):
             raise UsageError(f"method: {type(rule).__name__} has no autoencoder")
         losses = learner.task_losses(episodes)
@@ -160,5 +158,5 @@ METHOD = Method(
     "Yao, Wei, Huang and Li, ICML 2019, arXiv:1905.05301",
     2019,
     HSML,
-    outer=Reconstructing,
+    meta_gradient=Reconstructing,
 )

@@ -22,17 +22,14 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from pathaware.context import Context
-from pathaware.errors import UsageError
-from pathaware.few_shot import FewShotLearner
-from pathaware.layout import Layout
-from pathaware.learner import MetaLearner, with_path
-from pathaware.methods.base import Method
-from pathaware.outer import Outer
-from pathaware.rules import Rule
-from pathaware.rules.base import Memory
-from pathaware.settings import at_least
-from pathaware.tasks.episodes import Episodes
+from pathaware.core.episodes import Episodes
+from pathaware.core.errors import UsageError
+from pathaware.core.learner import Context, FewShotLearner, MetaLearner, require_path
+from pathaware.core.meta_gradient import MetaGradient
+from pathaware.core.parameters import Layout
+from pathaware.core.rule import Memory, Rule
+from pathaware.core.settings import at_least
+from pathaware.methods.method import Method
 
 STRENGTH = 0.5
 
@@ -66,7 +63,7 @@ class Proximal(Rule):
         return torch.where(curvature > 0, square / curvature, self.rate).clamp(max=self.rate)
 
 
-class Implicit(Outer):
+class Implicit(MetaGradient):
     """The derivative of a regularised minimum, as if the path had reached it."""
 
     def __init__(self, *, strength: float = STRENGTH, cg_steps: int = 5, damping: float = 10.0) -> None:
@@ -76,7 +73,7 @@ class Implicit(Outer):
         self.divisor, self.cg_steps = strength + damping, cg_steps
 
     def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:
-        learner = with_path(learner)
+        learner = require_path(learner)
         layout = learner.rule.layout
         if sum(p.numel() for p in learner.parameters() if p.requires_grad) != len(layout):
             raise UsageError("method: implicit gradients are of a start only; adapt all that is learned")
@@ -143,5 +140,5 @@ METHOD = Method(
     "Rajeswaran, Finn, Kakade and Levine, NeurIPS 2019, arXiv:1909.04630",
     2019,
     Proximal,
-    outer=Implicit,
+    meta_gradient=Implicit,
 )

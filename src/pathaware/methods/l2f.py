@@ -13,12 +13,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pathaware.context import Context
-from pathaware.layout import Layout
-from pathaware.methods.base import Method
+from pathaware.core.learner import Context
+from pathaware.core.parameters import Layout
+from pathaware.core.rule import Memory
 from pathaware.methods.layerwise import layer_means, over_layers, perceptron
-from pathaware.rules import GradientDescent
-from pathaware.rules.base import Memory
+from pathaware.methods.maml import GradientDescent
+from pathaware.methods.method import Method
 
 
 class Forgetting(GradientDescent):

@@ -26,17 +26,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pathaware.errors import UsageError
-from pathaware.few_shot import FewShotLearner
-from pathaware.learner import MetaLearner, with_path
-from pathaware.methods.base import Method
-from pathaware.outer import Outer
-from pathaware.rules import GradientDescent
-from pathaware.settings import at_least
-from pathaware.tasks.episodes import Episodes
+from pathaware.core.episodes import Episodes
+from pathaware.core.errors import UsageError
+from pathaware.core.learner import FewShotLearner, MetaLearner, require_path
+from pathaware.core.meta_gradient import MetaGradient
+from pathaware.core.settings import at_least
+from pathaware.methods.maml import GradientDescent
+from pathaware.methods.method import Method
 
 
-class Laplace(Outer):
+class Laplace(MetaGradient):
     """The exact meta-gradient of the query loss and of the volume of the posterior around the path's end.
 
     - `curvature_weight`: η, 0 for MAML; `prior_precision`: τ.
@@ -54,10 +53,10 @@ class Laplace(Outer):
         self.weight, self.precision, self.directions = curvature_weight, prior_precision, directions
 
     def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:
-        learner = with_path(learner)
+        learner = require_path(learner)
         x, y = episodes.support_x, episodes.support_y
         end = learner.end(learner.path(x, y, order="second", query_x=episodes.query_x))
-        losses = learner.judge(end, episodes.query_x, episodes.query_y)
+        losses = learner.query_losses(end, episodes.query_x, episodes.query_y)
         volumes = log_determinants(curvature_roots(learner, end, x, y, self.directions), self.precision)
         objective = losses + self.weight / 2 * volumes
         (objective.sum() * weight).backward()
@@ -122,5 +121,5 @@ METHOD = Method(
     "Grant, Finn, Levine, Darrell and Griffiths, ICLR 2018, arXiv:1801.08930",
     2018,
     GradientDescent,
-    outer=Laplace,
+    meta_gradient=Laplace,
 )

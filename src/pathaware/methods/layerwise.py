@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pathaware.layout import Layout
+from pathaware.core.parameters import Layout
 
 
 def layer_means(layout: Layout, values: Tensor) -> Tensor:

@@ -18,10 +18,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pathaware.heads.elimination import solve
-from pathaware.methods.base import Method
+from pathaware.core.linear_solve import solve
+from pathaware.core.settings import at_least
+from pathaware.methods.method import Method
 from pathaware.methods.r2d2 import PAPER, R2D2
-from pathaware.settings import at_least
 
 
 class LRD2(R2D2):

@@ -19,15 +19,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from pathaware.errors import UsageError
-from pathaware.few_shot import FewShotLearner
-from pathaware.layout import NORMS, Spread
-from pathaware.learner import with_path
-from pathaware.methods.base import Method
-from pathaware.outer import Unrolled
-from pathaware.rules import GradientDescent
-from pathaware.settings import at_least
-from pathaware.tasks.episodes import Episodes
+from pathaware.core.episodes import Episodes
+from pathaware.core.errors import UsageError
+from pathaware.core.learner import FewShotLearner, require_path
+from pathaware.core.meta_gradient import Unrolled
+from pathaware.core.parameters import NORMS, GroupBroadcast
+from pathaware.core.settings import at_least
+from pathaware.methods.maml import GradientDescent
+from pathaware.methods.method import Method
 
 LEAST = 0.03
 """Of its first weight, what a step before the last keeps for as long as the loss has several."""
@@ -55,7 +54,7 @@ class MamlPlusPlus(GradientDescent):
     ) -> None:
         at_least(0, rate=rate)
         super().__init__(network, steps, rate=rate)
-        self.spread = Spread(self.layout, "tensor") if learned_rates else None
+        self.spread = GroupBroadcast(self.layout, "tensor") if learned_rates else None
         if self.spread is not None:
             self.q = nn.Parameter(torch.full((steps, self.spread.groups), rate))
         self.norms: nn.Parameter | None = None
@@ -105,12 +104,12 @@ class MultiStep(Unrolled):
         self.order = "first" if progress < self.first_order_share else "second"
         self.several = progress < self.multi_step_share
 
-    def at(self, progress: float, learner: FewShotLearner) -> bool:
+    def on_progress(self, progress: float, learner: FewShotLearner) -> bool:
         before = self.order, self.several
         self._enter(progress)
         if self.several:
             if self.weights is None:
-                self.weights = next(learner.parameters()).new_empty(with_path(learner).rule.steps)
+                self.weights = next(learner.parameters()).new_empty(require_path(learner).rule.steps)
             steps = len(self.weights)
             early = max(1 - progress / self.multi_step_share, LEAST) / steps
             self.weights.fill_(early)
@@ -120,13 +119,15 @@ class MultiStep(Unrolled):
     def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:
         if not self.several:
             return super().backward(learner, episodes, weight)
-        learner = with_path(learner)
+        learner = require_path(learner)
         if self.weights is None:  # nobody has said how far training is: it begins
-            self.at(0.0, learner)
+            self.on_progress(0.0, learner)
         assert self.weights is not None
         x, y = episodes.query_x, episodes.query_y
         path = learner.path(episodes.support_x, episodes.support_y, order=self.order, query_x=x)
-        losses = torch.stack([learner.judge(learner.end(path, j), x, y) for j in range(1, len(path.points))])
+        losses = torch.stack(
+            [learner.query_losses(learner.end(path, j), x, y) for j in range(1, len(path.points))]
+        )
         ((self.weights @ losses).sum() * weight).backward()
         return losses[-1].detach()
 
@@ -142,5 +143,5 @@ METHOD = Method(
     "Antoniou, Edwards and Storkey, ICLR 2019, arXiv:1810.09502",
     2019,
     MamlPlusPlus,
-    outer=MultiStep,
+    meta_gradient=MultiStep,
 )

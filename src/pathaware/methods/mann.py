@@ -22,11 +22,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pathaware.errors import UsageError
-from pathaware.heads import Head, one_hot
-from pathaware.heads.base import Fitted
-from pathaware.methods.base import Method
-from pathaware.settings import at_least
+from pathaware.core.errors import UsageError
+from pathaware.core.head import Fitted, Head, one_hot
+from pathaware.core.settings import at_least
+from pathaware.methods.method import Method
 
 FAINT = 0.01
 """Cosines are divided by ‖k‖ ‖M(i)‖ + this. A cosine ignores lengths, so the little that a gate lets through
@@ -40,7 +39,7 @@ class Mann(Head):
     """
 
     regression = True
-    counts_classes = True
+    fixed_ways = True
 
     def __init__(
         self,
@@ -79,7 +78,7 @@ class Mann(Head):
             usage = self.decay * usage + looked_up + written
         return memory, hidden, cell, read
 
-    def answer(self, fitted: Fitted, features: Tensor) -> Tensor:
+    def predict(self, fitted: Fitted, features: Tensor) -> Tensor:
         memory, *state = fitted
         tasks, queries, _ = features.shape
         # every query starts from where the support set left the controller

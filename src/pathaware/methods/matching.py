@@ -24,15 +24,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pathaware.errors import UsageError
-from pathaware.heads import Head, one_hot
-from pathaware.heads.base import Fitted
-from pathaware.methods.base import Method
-from pathaware.settings import at_least
+from pathaware.core.errors import UsageError
+from pathaware.core.head import Fitted, Head, one_hot
+from pathaware.core.settings import at_least
+from pathaware.methods.method import Method
 
 
 class Matching(Head):
-    """Answers with the labels of those it looks like: `sharpness` is τ at the start."""
+    """StepPredictions with the labels of those it looks like: `sharpness` is τ at the start."""
 
     def __init__(
         self, network: nn.Module, sharpness: float = 10.0, full_context: bool = False, reads: int = 5
@@ -49,7 +48,7 @@ class Matching(Head):
             features = self.context.support(features)
         return features, one_hot(targets, self.outputs, features)
 
-    def answer(self, fitted: Fitted, features: Tensor) -> Tensor:
+    def predict(self, fitted: Fitted, features: Tensor) -> Tensor:
         support, labels = fitted
         if self.context is not None:
             features = self.context.query(features, support)

@@ -18,10 +18,10 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from pathaware.errors import UsageError
-from pathaware.layout import Layout
-from pathaware.methods.base import Method
-from pathaware.rules import Rule
+from pathaware.core.errors import UsageError
+from pathaware.core.parameters import Layout
+from pathaware.core.rule import Rule
+from pathaware.methods.method import Method
 
 Matrices = Literal["full", "diagonal"]
 

@@ -19,13 +19,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from pathaware.context import Context
-from pathaware.errors import UsageError
-from pathaware.layout import Layout
-from pathaware.methods.base import Method
-from pathaware.methods.core import first_order
-from pathaware.rules.base import Memory, Rule
-from pathaware.settings import at_least
+from pathaware.core.errors import UsageError
+from pathaware.core.learner import Context
+from pathaware.core.meta_gradient import first_order
+from pathaware.core.parameters import Layout
+from pathaware.core.rule import Memory, Rule
+from pathaware.core.settings import at_least
+from pathaware.methods.method import Method
 
 P = 10.0
 """Of the preprocessing: what is smaller than e⁻ᵖ counts by its value, what is larger by its logarithm."""
@@ -116,6 +116,6 @@ METHOD = Method(
     "Ravi and Larochelle, ICLR 2017, OpenReview rJY0-Kcll",
     2017,
     MetaLSTM,
-    outer=first_order,
+    meta_gradient=first_order,
     order="first",
 )

@@ -23,13 +23,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from pathaware.context import Context
-from pathaware.errors import UsageError
-from pathaware.layout import Layout
-from pathaware.methods.base import Method
-from pathaware.models.insert import LAYERS, identity_after, insert, inserted
-from pathaware.rules import Rule
-from pathaware.rules.base import Memory
+from pathaware.core.errors import UsageError
+from pathaware.core.learner import Context
+from pathaware.core.parameters import Layout
+from pathaware.core.rule import Memory, Rule
+from pathaware.methods.method import Method
+from pathaware.models.surgery import LAYERS, identity_after, insert, inserted
 
 PREFIX = "t"
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from pathaware.heads import Head, one_hot
-from pathaware.heads.base import Fitted
-from pathaware.methods.base import Method
+from pathaware.core.head import Fitted, Head, one_hot
+from pathaware.methods.method import Method
 
 
 class Prototypical(Head):
@@ -22,7 +21,7 @@ class Prototypical(Head):
     def fit(self, features: Tensor, targets: Tensor) -> Fitted:
         return (class_means(features, targets, self.outputs),)
 
-    def answer(self, fitted: Fitted, features: Tensor) -> Tensor:
+    def predict(self, fitted: Fitted, features: Tensor) -> Tensor:
         (prototypes,) = fitted
         return -squared_distances(features, prototypes) / self.features
 

@@ -18,11 +18,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from pathaware.errors import UsageError
-from pathaware.heads import Head, one_hot
-from pathaware.heads.base import Fitted
-from pathaware.heads.elimination import solve
-from pathaware.methods.base import Method
+from pathaware.core.errors import UsageError
+from pathaware.core.head import Fitted, Head, one_hot
+from pathaware.core.linear_solve import solve
+from pathaware.methods.method import Method
 
 PAPER = "Bertinetto, Henriques, Torr and Vedaldi, ICLR 2019, arXiv:1805.08136"
 
@@ -47,7 +46,7 @@ class R2D2(Head):
         weights = x.mT @ self.dual(x @ x.mT, one_hot(targets, self.outputs, features))
         return (weights if targets.is_floating_point() else self.height * weights,)
 
-    def answer(self, fitted: Fitted, features: Tensor) -> Tensor:
+    def predict(self, fitted: Fitted, features: Tensor) -> Tensor:
         (weights,) = fitted
         return self.alpha * (features / math.sqrt(self.features) @ weights) + self.beta
 

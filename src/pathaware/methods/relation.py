@@ -16,18 +16,17 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pathaware.heads import Head, one_hot
-from pathaware.heads.base import Fitted
-from pathaware.losses import Loss, mean_squared_error
-from pathaware.methods.base import Method
+from pathaware.core.head import Fitted, Head, one_hot
+from pathaware.core.losses import Loss, mean_squared_error
+from pathaware.core.settings import at_least
+from pathaware.methods.method import Method
 from pathaware.methods.prototypical import class_means
-from pathaware.settings import at_least
 
 
 class Relation(Head):
     """Learns how alike a query and a class are, instead of measuring a distance.
 
-    Answers are scores in (0, 1), one for each class by itself: they do not add up to one.
+    StepPredictions are scores in (0, 1), one for each class by itself: they do not add up to one.
     """
 
     def __init__(self, network: nn.Module, *, hidden: int = 64, narrow: int = 8) -> None:
@@ -47,7 +46,7 @@ class Relation(Head):
     def fit(self, features: Tensor, targets: Tensor) -> Fitted:
         return (class_means(features, targets, self.outputs),)
 
-    def answer(self, fitted: Fitted, features: Tensor) -> Tensor:
+    def predict(self, fitted: Fitted, features: Tensor) -> Tensor:
         (classes,) = fitted
         relations: Tensor = self.compare(self.joined(classes, features))
         return relations.squeeze(3).sigmoid()
@@ -59,7 +58,7 @@ class Relation(Head):
         return F.linear(features, of_query, self.join.bias)[:, :, None] + F.linear(classes, of_class)[:, None]
 
     def losses(self, fitted: Fitted, features: Tensor, targets: Tensor, loss: Loss) -> Tensor:
-        answers = self.answer(fitted, features)
+        answers = self.predict(fitted, features)
         return mean_squared_error(answers, one_hot(targets, self.outputs, answers))
 
 

@@ -17,14 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pathaware.heads import Head, one_hot
-from pathaware.heads.base import Fitted
-from pathaware.losses import Loss
-from pathaware.methods.base import Method
+from pathaware.core.head import Fitted, Head, one_hot
+from pathaware.core.losses import Loss
+from pathaware.methods.method import Method
 
 
 class Siamese(Head):
-    """Answers are logits of p for the best match in each class, each by itself."""
+    """StepPredictions are logits of p for the best match in each class, each by itself."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__(network)
@@ -34,7 +33,7 @@ class Siamese(Head):
     def fit(self, features: Tensor, targets: Tensor) -> Fitted:
         return features, one_hot(targets, self.outputs, features)
 
-    def answer(self, fitted: Fitted, features: Tensor) -> Tensor:
+    def predict(self, fitted: Fitted, features: Tensor) -> Tensor:
         support, classes = fitted
         elsewhere = classes[:, None] == 0
         logits = self.pairs(features, support).unsqueeze(3)

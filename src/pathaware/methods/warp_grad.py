@@ -18,17 +18,15 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from pathaware.context import Context
-from pathaware.errors import UsageError
-from pathaware.few_shot import FewShotLearner
-from pathaware.layout import Layout
-from pathaware.learner import MetaLearner, with_path
-from pathaware.methods.base import Method
-from pathaware.models.insert import LAYERS, identity_after, insert, inserted
-from pathaware.outer import Outer
-from pathaware.rules import GradientDescent
-from pathaware.settings import at_least
-from pathaware.tasks.episodes import Episodes
+from pathaware.core.episodes import Episodes
+from pathaware.core.errors import UsageError
+from pathaware.core.learner import Context, FewShotLearner, MetaLearner, require_path
+from pathaware.core.meta_gradient import MetaGradient
+from pathaware.core.parameters import Layout
+from pathaware.core.settings import at_least
+from pathaware.methods.maml import GradientDescent
+from pathaware.methods.method import Method
+from pathaware.models.surgery import LAYERS, identity_after, insert, inserted
 
 PREFIX = "warp"
 
@@ -65,7 +63,7 @@ class Warped(GradientDescent):
         super().__init__(layout, steps, rate=rate)
 
 
-class WarpGrad(Outer):
+class WarpGrad(MetaGradient):
     """∇L(φ), and a gradient of θ₀ by another objective.
 
     `start`: `query`, the gradient of the query loss where tasks end (first-order MAML); `pull`, θ₀ − θₙ
@@ -78,7 +76,7 @@ class WarpGrad(Outer):
         self.start = start
 
     def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:
-        learner = with_path(learner)
+        learner = require_path(learner)
         x, y, query_x, query_y = episodes.tensors()
         adapted, shared = _parted(learner)
 
@@ -120,6 +118,6 @@ METHOD = Method(
     "Flennerhag, Rusu, Pascanu, Visin, Yin and Hadsell, ICLR 2020, arXiv:1909.00025",
     2020,
     Warped,
-    outer=WarpGrad,
+    meta_gradient=WarpGrad,
     network=warped,
 )

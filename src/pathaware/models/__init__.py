@@ -1,7 +1,37 @@
-"""Networks of the paper's experiments. Any other `nn.Module` works as well."""
+"""Networks by the name a configuration gives them."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from pathaware.core.errors import UsageError
+from pathaware.core.settings import load_plugin
 from pathaware.models.conv4 import conv4
-from pathaware.models.mlp import mlp
 from pathaware.models.resnet12 import resnet12
 
-__all__ = ["conv4", "mlp", "resnet12"]
+MODELS: dict[str, Callable[..., nn.Module]] = {"conv4": conv4, "resnet12": resnet12}
+
+
+def build_model(name: str, ways: int, size: int, channels: int, width: int = 0) -> nn.Module:
+    """`conv4`, `resnet12`, or your own function `package.module:function`; `width` 0 is its default."""
+    options: dict[str, Any] = {"ways": ways, "size": size, "channels": channels}
+    if width:
+        options["width"] = width
+    build = MODELS[name] if name in MODELS else _own(name)
+    try:
+        model = build(**options)
+    except TypeError as error:
+        raise UsageError(f"model: {name} cannot be called with {', '.join(options)} ({error})") from None
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"model: {name} returned {type(model).__name__}, not an nn.Module")
+    return model
+
+
+def _own(name: str) -> Callable[..., nn.Module]:
+    if ":" not in name:
+        raise UsageError(f"model: {name!r} is none of {', '.join(MODELS)}, nor package.module:function")
+    found: Callable[..., nn.Module] = load_plugin("model", name)
+    return found

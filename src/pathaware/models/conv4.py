@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from torch import nn
 
-from pathaware.errors import UsageError
+from pathaware.core.errors import UsageError
 
 
 def conv4(

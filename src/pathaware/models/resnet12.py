@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from pathaware.errors import UsageError
+from pathaware.core.errors import UsageError
 
 
 class ResidualBlock(nn.Module):

@@ -9,8 +9,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from pathaware.errors import UsageError
-from pathaware.settings import at_least
+from pathaware.core.errors import UsageError
+from pathaware.core.settings import at_least
 
 Item = tuple[Tensor, Tensor]
 """Inputs `[N, …]` and targets `[N, …]` of a few examples that come together."""

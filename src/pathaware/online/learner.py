@@ -1,19 +1,6 @@
-"""OnlineLearner: the paper's Algorithm 2, "Online Meta-training", for any network.
+"""The φ-step of the paper's Algorithm 2.
 
-    a new data set             φ ← θ
-    item i, i mod k ≠ 0        φ ← φ − α₁ ∇_φ {L(φ) + λ/2 ‖φ − θ‖²}
-    item i, i mod k = 0        into the buffer;  θ ← θ − α₂ ∇_θ L(φ⁺(θ)), L on held-out items
-
-φ⁺(θ) is where φ-steps lead, as a function of θ. The line for θ in the paper is not well-formed and its text
-says nothing about it. What is open is read like this:
-
-- How φ⁺ depends on θ. `order="second"`: φ begins at θ and each step is pulled to it, so the path over the
-  items learned so far is followed once more from the θ of now, and differentiated as a whole. `order="first"`
-  leaves out the Hessians. `order="last"` takes the line at its word: φ is a constant but for its last step,
-  which has θ in its pull only, so that ∂φ⁺/∂θ = α₁λ I.
-- What the buffer is for. It keeps held-out items, each with the items learned before it, and an update of θ
-  averages over the newest and some others: a single data set would draw θ to itself.
-- How θ descends. With Adam, as MAML does; `descent="sgd"` is what is printed.
+φ ← φ − α₁ ∇_φ {L(φ) + λ/2 ‖φ − θ‖²} = φ − α₁ (∇L(φ) + λ (φ − θ))
 """
 
 from __future__ import annotations
@@ -25,14 +12,83 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from pathaware.errors import UsageError
-from pathaware.learner import MetaLearner
-from pathaware.losses import Loss
-from pathaware.online.buffer import Buffer, Forget, Item, Lesson
-from pathaware.online.lessons import Replay
-from pathaware.online.proximal import ProximalDescent
-from pathaware.settings import at_least
-from pathaware.twin import twin
+from pathaware.core.errors import UsageError
+from pathaware.core.learner import MetaLearner
+from pathaware.core.losses import Loss
+from pathaware.core.parameters import Layout, clone_with_parameters
+from pathaware.core.path import Order, unroll
+from pathaware.core.rule import Rule
+from pathaware.core.settings import at_least
+from pathaware.online.buffer import Buffer, Forget, Item, Lesson, by_shape
+
+
+class ProximalDescent(Rule):
+    """Gradient descent of a constant `rate` α₁ that a `pull` λ holds to the start of its path, θ."""
+
+    def __init__(
+        self, network: nn.Module | Layout, steps: int = 1, *, rate: float = 0.01, pull: float = 0.1
+    ) -> None:
+        super().__init__(network, steps)
+        at_least(0, rate=rate, pull=pull)
+        self.rate, self.pull = rate, pull
+
+    def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
+        slope = torch.add(gradient, points[-1] - points[0], alpha=self.pull) if self.pull else gradient
+        return torch.add(points[-1], slope, alpha=-self.rate)
+
+
+# Paths over remembered items, from θ as it is now: what the gradient of θ is taken through.
+
+
+class Replay:
+    """Follows a learner's rule over the items of lessons, `steps` steps on each, and judges where it ends."""
+
+    def __init__(self, learner: MetaLearner, steps: int, order: Order = "second") -> None:
+        self.learner, self.steps, self.order = learner, steps, order
+        self.gradients = 0
+        """Of an item's loss, computed so far; a product with its Hessian counts as one more."""
+
+    def held_out_loss(self, lessons: Sequence[Lesson]) -> Tensor:
+        """Mean loss on the held-out items after learning the others, differentiable in θ."""
+        return torch.cat([self._losses(group) for group in by_shape(lessons)]).mean()
+
+    def _losses(self, lessons: Sequence[Lesson]) -> Tensor:
+        """Of T lessons of one shape: `[T]`."""
+        learner, second = self.learner, self.order == "second"
+        items = [_stack([lesson.learned[i] for lesson in lessons]) for i in range(len(lessons[0].learned))]
+
+        def gradient(j: int, point: Tensor) -> tuple[Tensor, Tensor]:
+            return learner.gradient(point, *items[j // self.steps], create_graph=second)
+
+        start = learner.rule.layout.flatten(learner.model).expand(len(lessons), -1)
+        steps = len(items) * self.steps
+        path = unroll(learner.rule, start, gradient, steps, order=self.order, guard=False)
+        self.gradients += len(lessons) * (steps * (2 if second else 1) + 1)
+        return learner.query_losses(path.end, *_stack([lesson.held_out for lesson in lessons]))
+
+
+def _stack(items: Sequence[Item]) -> Item:
+    """With a leading task axis."""
+    return torch.stack([x for x, _ in items]), torch.stack([y for _, y in items])
+
+
+# OnlineLearner: the paper's Algorithm 2, "Online Meta-training", for any network.
+#
+#     a new data set             φ ← θ
+#     item i, i mod k ≠ 0        φ ← φ − α₁ ∇_φ {L(φ) + λ/2 ‖φ − θ‖²}
+#     item i, i mod k = 0        into the buffer;  θ ← θ − α₂ ∇_θ L(φ⁺(θ)), L on held-out items
+#
+# φ⁺(θ) is where φ-steps lead, as a function of θ. The line for θ in the paper is not well-formed and its text
+# says nothing about it. What is open is read like this:
+#
+# - How φ⁺ depends on θ. `order="second"`: φ begins at θ and each step is pulled to it, so the path over the
+#   items learned so far is followed once more from the θ of now, and differentiated as a whole. `order="first"`
+#   leaves out the Hessians. `order="last"` takes the line at its word: φ is a constant but for its last step,
+#   which has θ in its pull only, so that ∂φ⁺/∂θ = α₁λ I.
+# - What the buffer is for. It keeps held-out items, each with the items learned before it, and an update of θ
+#   averages over the newest and some others: a single data set would draw θ to itself.
+# - How θ descends. With Adam, as MAML does; `descent="sgd"` is what is printed.
+
 
 OnlineOrder = Literal["second", "first", "last"]
 Descent = Literal["adam", "sgd"]
@@ -146,7 +202,7 @@ class OnlineLearner:
 
     def network(self) -> nn.Module:
         """A copy of the network with φ for its parameters, which needs this learner no more."""
-        return twin(self.model, self.rule.layout.views(self.phi))
+        return clone_with_parameters(self.model, self.rule.layout.views(self.phi))
 
     def meta_gradient(self, lessons: Sequence[Lesson]) -> Tensor:
         """The gradient of θ, `[D]`, from these lessons; the first of them is the data set at hand's."""

@@ -1,30 +1,120 @@
-"""The JSON API and the page, around one trained model. `docs/serving.md` describes every request."""
+"""Every error is one sentence in JSON; what went wrong in our own code stays on our own stderr."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Iterable
+import sys
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.resources import files
+from io import BytesIO
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp
 
-from pathaware.serve.answers import answer_errors
-from pathaware.serve.decoding import read_picture
-from pathaware.serve.engine import Engine
-from pathaware.serve.examples import examples
-from pathaware.serve.guard import Guard
-from pathaware.serve.labels import checked_label
-from pathaware.serve.limits import Limits
-from pathaware.serve.pages import add_pages
-from pathaware.serve.refusals import Refused
-from pathaware.serve.sessions import Sessions, network_bytes
-from pathaware.serve.uploads import Uploads
-from pathaware.serve.work import Worker
-from pathaware.use.model import TrainedModel
+from pathaware.data.glyphs import draw_class
+from pathaware.inference.trained_model import TrainedModel
+from pathaware.serve.limits import Limits, Refused
+from pathaware.serve.security import Guard
+from pathaware.serve.sessions import Sessions, checked_label, network_bytes
+from pathaware.serve.uploads import Uploads, read_picture
+from pathaware.serve.worker import Engine, Worker
+
+WORDS = {404: "there is nothing at this address", 405: "this address does not take this method"}
+
+
+def refusal(refused: Refused) -> JSONResponse:
+    return JSONResponse({"error": refused.sentence}, refused.status, refused.headers)
+
+
+def answer_errors(app: FastAPI) -> None:
+    @app.exception_handler(Refused)
+    async def refused(_: Request, error: Refused) -> JSONResponse:
+        return refusal(error)
+
+    @app.exception_handler(HTTPException)
+    async def unknown(_: Request, error: HTTPException) -> JSONResponse:
+        sentence = WORDS.get(error.status_code, "this request cannot be answered")
+        return JSONResponse({"error": sentence}, error.status_code, error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def incomplete(_: Request, error: RequestValidationError) -> JSONResponse:
+        names = " and ".join(sorted({f"?{found['loc'][-1]}=" for found in error.errors()}))
+        return JSONResponse({"error": f"the address lacks {names}"}, 422)
+
+    @app.exception_handler(Exception)
+    async def our_fault(_: Request, error: Exception) -> JSONResponse:
+        print("".join(traceback.format_exception(error)), file=sys.stderr)
+        return JSONResponse({"error": "something went wrong in the server; its terminal says what"}, 500)
+
+
+# Glyphs to try a model with, for somebody who has no pictures at hand.
+
+
+# Of scripts that no glyph model has seen in training; they look like what they are called here.
+CHARACTERS = {"hourglass": "\u2d35", "fork": "\U00010319", "lattice": "\u2d4c"}
+TAUGHT, ASKED = 2, 2
+
+
+@dataclass(frozen=True)
+class Example:
+    label: str
+    asked: bool
+    """For the question, not for the lesson."""
+    png: bytes
+
+
+@cache
+def examples() -> tuple[Example, ...]:
+    """Of each class some drawings to teach and some to ask about, dark on paper as a person would draw."""
+    from PIL import Image
+
+    found = []
+    for name, character in CHARACTERS.items():
+        for place, pixels in enumerate(draw_class(character, TAUGHT + ASKED)[:, 0]):
+            file = BytesIO()
+            Image.fromarray(255 - pixels).save(file, "PNG")
+            found.append(Example(name, place >= TAUGHT, file.getvalue()))
+    return tuple(found)
+
+
+# The files of the page: these and no others.
+
+
+FILES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/app.js": ("app.js", "text/javascript; charset=utf-8"),
+    "/api.js": ("api.js", "text/javascript; charset=utf-8"),
+    "/chart.js": ("chart.js", "text/javascript; charset=utf-8"),
+    "/pad.js": ("pad.js", "text/javascript; charset=utf-8"),
+    "/style.css": ("style.css", "text/css; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+
+
+def add_pages(app: Starlette) -> None:
+    folder = files("pathaware.serve") / "page"
+    for address, (name, kind) in FILES.items():
+        app.add_route(address, _page((folder / name).read_bytes(), kind), methods=["GET"])
+
+
+def _page(content: bytes, kind: str) -> Callable[[Request], Awaitable[Response]]:
+    async def page(_: Request) -> Response:
+        return Response(content, media_type=kind)
+
+    return page
+
+
+# The JSON API and the page, around one trained model. `docs/serving.md` describes every request.
 
 
 def make_app(

@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from pathaware.errors import UsageError
+from pathaware.core.errors import UsageError
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

@@ -1,15 +1,59 @@
-"""Image files as they arrive: never more in memory than allowed, whatever the client says or does."""
+"""From an uploaded file to the pixels a network reads; what is no harmless picture is refused."""
 
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from io import BytesIO
 
+import numpy as np
+from numpy.typing import NDArray
 from starlette.requests import ClientDisconnect, Request
 
-from pathaware.serve.limits import Limits
-from pathaware.serve.refusals import Refused
+from pathaware.data.pixels import FORMATS, BadImage, PictureForm
+from pathaware.serve.limits import Limits, Refused
+
+KINDS = ", ".join("PNM" if name == "PPM" else name for name in FORMATS)
+
+
+def quiet() -> None:
+    """Pillow warns of odd files on stderr; here each is answered to the one who sent it."""
+    warnings.filterwarnings("ignore", module=r"PIL\.")
+    warnings.filterwarnings("ignore", module=r"pathaware\.(serve|datasets)\.")
+
+
+def read_picture(raw: bytes, form: PictureForm, most_pixels: int) -> NDArray[np.uint8]:
+    """Pixels `[C, size, size]`, of an animation its first frame. The header is judged before decoding."""
+    from PIL import Image, UnidentifiedImageError
+
+    if not raw:
+        raise Refused(400, "the body is empty; send an image file")
+    try:
+        Image.open(BytesIO(raw), formats=FORMATS).verify()  # checksums, where the format has any
+        image = Image.open(BytesIO(raw), formats=FORMATS)
+    except UnidentifiedImageError:
+        raise Refused(415, f"not an image in a known format ({KINDS})") from None
+    except Image.DecompressionBombError:
+        raise Refused(413, f"more than the {most_pixels:,} pixels allowed") from None
+    # Decoders meet hostile and broken bytes with many kinds of exception; every one means "not an image".
+    except Exception:
+        raise Refused(422, "the image is damaged") from None
+    with image:
+        if image.width * image.height > most_pixels:
+            size = f"{image.width}×{image.height}"
+            raise Refused(413, f"{size} pixels, more than the {most_pixels:,} allowed")
+        if min(image.size) < 1:
+            raise Refused(422, "the image has no pixels")
+        try:
+            return form.pixels(image).copy()  # a view would keep the whole image alive
+        except (BadImage, MemoryError):
+            raise Refused(422, "the image is damaged") from None
+
+
+# Image files as they arrive: never more in memory than allowed, whatever the client says or does.
+
 
 _READ_ON = 4
 """How many files' worth of a body that is too large is read and thrown away: a client that is cut off while

@@ -1,22 +1,61 @@
-"""The settings of a run: validated where they are built, kept as a TOML file."""
+"""Configuration files as tables, before anybody looks at what they say."""
 
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 import torch
 
-from pathaware.errors import UsageError
-from pathaware.execution import ExecutionName
-from pathaware.methods import method
-from pathaware.settings import at_least, fit, told
+from pathaware.core.errors import UsageError
+from pathaware.core.learner import ExecutionName
+from pathaware.core.settings import at_least, coerce, short_repr
+from pathaware.methods import get_method
 from pathaware.training.problems import PROBLEMS, Problem
-from pathaware.training.toml import read_toml
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """The tables of a file. TOML has no null, so a setting that is off says "none"."""
+    try:
+        tables: dict[str, Any] = _plain(tomllib.loads(text))
+    except RecursionError:
+        raise UsageError("it is nested too deeply to be read") from None
+    except ValueError as error:
+        raise UsageError(f"it is no TOML ({error})") from None
+    return tables
+
+
+def read_toml_file(option: str, path: Path) -> dict[str, Any]:
+    """The same of a file; `option` names it in what is said of one that cannot be used."""
+    try:
+        return read_toml(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise UsageError(f"{option}: {path} cannot be read ({error.strerror})") from None
+    except ValueError as error:  # also a path or a text that is none
+        raise UsageError(f"{option}: {path}: {error}") from None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:  # Python reads longer ones, nobody else does
+        raise ValueError("an integer of more than 64 bits")
+    if isinstance(value, (datetime.date, datetime.time)):
+        raise ValueError(f"{value} is a date or a time, and no setting is")
+    return None if value == "none" else value
+
+
+# The settings of a run: validated where they are built, kept as a TOML file.
+
 
 _THREADS = torch.get_num_threads()  # PyTorch's own choice, before any run changed it
 _PRECISIONS = {"fp32": "highest", "tf32": "high", "bf16": "medium"}  # in PyTorch's own words
@@ -27,20 +66,20 @@ class Training:
     """How θ₀ and Φ are learned.
 
     - `clip` bounds the norm of the meta-gradient, 0 for no bound; `guard` keeps inner loops from running
-      away (see `Path.settled`).
+      away (see `Path.guarded`).
     - `validate`: iterations between validations, 0 for none; the best checkpoint is the one kept.
     - `pretrain`: epochs of ordinary classification of all training classes before meta-training, which
       then starts from those features (see `pathaware.training.pretraining`).
     - `save`: iterations between saved states, from which a run that was stopped goes on; 0 for none.
     - `histograms`: iterations between snapshots of the gradients of one layer, 0 for none (see
-      `pathaware.training.histograms`); they change no number either.
+      `pathaware.training.gradient_probe`); they change no number either.
     - `chunk`: tasks that run side by side, 0 for all; `checkpoint`: recompute inner steps instead of
       keeping them. Both save memory and change no number. `fit_memory`: turn to them when memory runs out.
     - `precision` on CUDA: `fp32`, `tf32` for products on the tensor cores, `bf16` to also keep activations
       of convolution blocks in bfloat16. Parameters and their gradients are float32 in all three.
     - `device`: `auto`, `cpu`, `cuda` or `cuda:1`; `threads` 0 leaves the choice to PyTorch; `graph` records
       the meta-iteration in a CUDA graph.
-    - `compile`: compile the meta-iteration to C++ on a CPU (see `pathaware.outer.compiled`); `auto` where
+    - `compile`: compile the meta-iteration to C++ on a CPU (see `pathaware.engine.compiled`); `auto` where
       the run is so long that it pays many times over.
     """
 
@@ -81,7 +120,7 @@ class Training:
         # PyTorch knows more devices, among them some that compute nothing.
         found = re.fullmatch(r"cpu|cuda(?::([0-9]{1,3}))?", self.device)
         if not found:
-            raise UsageError(f"device: {told(self.device)} is none of auto, cpu, cuda, cuda:N")
+            raise UsageError(f"device: {short_repr(self.device)} is none of auto, cpu, cuda, cuda:N")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if self.device != "cpu" and int(found[1] or 0) >= count:
             raise UsageError(f"device: {self.device} is not there; use auto or cpu")
@@ -110,16 +149,16 @@ class Config:
 
     problem: Problem
     method: str
-    rule: Mapping[str, Any]
+    method_settings: Mapping[str, Any]
     training: Training
 
     def __post_init__(self) -> None:
-        chosen = method(self.method)
+        chosen = get_method(self.method)
         if self.problem.metric == "mse" and not chosen.regression:
             raise UsageError(f"method: {self.method} tells classes apart; {self.problem.name} has none")
-        object.__setattr__(self, "rule", chosen.complete(self.rule))
+        object.__setattr__(self, "method_settings", chosen.complete(self.method_settings))
 
-    def trained(self, **training: Any) -> Config:
+    def with_training(self, **training: Any) -> Config:
         """The same with other training settings."""
         return dataclasses.replace(self, training=dataclasses.replace(self.training, **training))
 
@@ -127,7 +166,7 @@ class Config:
         problem: Any = self.problem
         return {
             "problem": {"name": self.problem.name, **dataclasses.asdict(problem)},
-            "method": {"name": self.method, **self.rule},
+            "method": {"name": self.method, **self.method_settings},
             "training": dataclasses.asdict(self.training),
         }
 
@@ -139,18 +178,18 @@ class Config:
                 raise UsageError(f"[{table}]: no such table; a configuration has {', '.join(expected)}")
         for table, values in tables.items():
             if not isinstance(values, Mapping):
-                raise UsageError(f"{table}: {told(values)} is not allowed; a table [{table}]")
+                raise UsageError(f"{table}: {short_repr(values)} is not allowed; a table [{table}]")
         for table in ("problem", "method"):
             if "name" not in tables.get(table, {}):
                 raise UsageError(f"[{table}]: it must say its name")
         problem, rule = dict(tables["problem"]), dict(tables["method"])
-        kind = fit("problem", problem.pop("name"), str)
+        kind = coerce("problem", problem.pop("name"), str)
         if kind not in PROBLEMS:
             raise UsageError(f"problem: {kind!r} is none of {', '.join(PROBLEMS)}")
         training = {**PROBLEMS[kind].training, **tables.get("training", {})}
         return cls(
             _build("problem", PROBLEMS[kind], problem),
-            fit("method", rule.pop("name"), str),
+            coerce("method", rule.pop("name"), str),
             rule,
             _build("training", Training, training),
         )
@@ -192,7 +231,7 @@ def _build(table: str, kind: Any, values: Mapping[str, Any]) -> Any:
     for name in values:
         if name not in known:
             raise UsageError(f"{name}: [{table}] has no such setting; it has {', '.join(known)}")
-    return kind(**{name: fit(name, value, hints[name]) for name, value in values.items()})
+    return kind(**{name: coerce(name, value, hints[name]) for name, value in values.items()})
 
 
 def parse_setting(text: str) -> tuple[str, str, Any]:

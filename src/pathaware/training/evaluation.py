@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathaware.errors import UsageError
-from pathaware.few_shot import FewShotLearner
-from pathaware.seeding import generator
-from pathaware.settings import at_least
-from pathaware.tasks.episodes import TaskSource
-from pathaware.training.distribution import ALONE, World
+from pathaware.core.episodes import TaskSource
+from pathaware.core.errors import UsageError
+from pathaware.core.learner import FewShotLearner
+from pathaware.core.seeding import generator
+from pathaware.core.settings import at_least
+from pathaware.training.distributed import ALONE, World
 from pathaware.training.problems import Problem
 
 BLOCK = 100
@@ -27,13 +27,13 @@ _ROOM = (
 class Evaluation:
     """The metric of every task after every inner step: `values [tasks, n + 1]`.
 
-    Each column is what a user gets who stops after that step. `strayed` is the fraction of tasks that
+    Each column is what a user gets who stops after that step. `reverted` is the fraction of tasks that
     the guard put back to an earlier point of their path.
     """
 
     metric: str
     values: Tensor
-    strayed: float
+    reverted: float
     split: str
     transductive: bool
 
@@ -50,7 +50,7 @@ class Evaluation:
             "tasks": len(final),
             "split": self.split,
             "transductive": self.transductive,
-            "strayed": self.strayed,
+            "reverted": self.reverted,
         }
 
 
@@ -73,7 +73,7 @@ def evaluate(
     The tasks depend on the split and the seed only: every method and every run meets the same ones, and
     the first hundred of six hundred are the hundred of a shorter evaluation. `batch` tasks run side by
     side, by default as many as the problem thinks fit for memory. `inductive` normalises queries by the
-    support set's statistics (see `pathaware.inductive`), which matters with batch norm only. Processes of
+    support set's statistics (see `pathaware.core.batch_norm`), which matters with batch norm only. Processes of
     one `world` share the tasks out, and all have the result.
     """
     reference = next(learner.parameters())
@@ -81,16 +81,16 @@ def evaluate(
         raise UsageError(f"split: {split!r} is none of train, val, test")
     at_least(1, tasks=tasks)
     source = problem.tasks(split, reference.device, reference.dtype)
-    values, strayed = [], []
+    values, reverted = [], []
     batch = batch or _side_by_side(problem, reference.device)
     for plan in _plans(source, split, seed, world.part(tasks), batch):
         episodes = source.gather(plan)
         examples = (episodes.support_x, episodes.support_y, episodes.query_x)
-        answers = learner.answers(*examples, steps=steps, extend=extend, inductive=inductive)
+        answers = learner.predictions_per_step(*examples, steps=steps, extend=extend, inductive=inductive)
         measured = [problem.measure(output, episodes.query_y) for output in answers.outputs]
         values.append(torch.stack(measured, dim=1).cpu())
-        strayed.append(answers.strayed.cpu())
-    share = world.gather(strayed).double().mean().item()
+        reverted.append(answers.reverted.cpu())
+    share = world.gather(reverted).double().mean().item()
     return Evaluation(problem.metric, world.gather(values), share, split, not inductive)
 
 

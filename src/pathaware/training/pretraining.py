@@ -17,12 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pathaware.errors import UsageError
-from pathaware.models.head import last_linear
-from pathaware.tasks.labelled import LabelledImages
-from pathaware.tasks.views import Plan
+from pathaware.core.errors import UsageError
+from pathaware.data.episodes import LabelledImages, Plan
+from pathaware.engine.cuda_graph import CapturedStep
+from pathaware.models.surgery import last_linear
 from pathaware.training.config import Config
-from pathaware.training.graphed import Graphed
 
 BATCH, RATE, MOMENTUM, DECAY = 256, 0.1, 0.9, 5e-4
 
@@ -50,7 +49,7 @@ def _features(settings: str) -> dict[str, Tensor]:
     """Parameters of the body after training a classifier."""
     config = Config.from_toml(settings)
     step, head = _prepared(config)
-    run = Graphed(step) if config.training.graph and step.images.capturable else step
+    run = CapturedStep(step) if config.training.graph and step.images.capturable else step
     epochs, seed = config.training.pretrain, config.training.seed
     total, done = epochs * step.batches, 0
     for epoch in range(epochs):
@@ -64,7 +63,7 @@ def _features(settings: str) -> dict[str, Tensor]:
 def seconds_of_pretraining(config: Config) -> float:
     """About how long it would take, from a few steps."""
     step, _ = _prepared(config)
-    run = Graphed(step) if config.training.graph and step.images.capturable else step
+    run = CapturedStep(step) if config.training.graph and step.images.capturable else step
     plan = next(step.images.batches(step.batch, 0, 0))
     run(plan, RATE)  # records or tries out algorithms
     started = time.perf_counter()

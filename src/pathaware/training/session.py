@@ -11,17 +11,17 @@ from typing import Any
 
 import torch
 
-from pathaware.errors import RunError, Stopped, UsageError
-from pathaware.methods import method
-from pathaware.seeding import generator
+from pathaware.core.errors import RunError, Stopped, UsageError
+from pathaware.core.learner import FewShotLearner
+from pathaware.core.seeding import generator
+from pathaware.methods import get_method
 from pathaware.training.config import Config, Training, differences
-from pathaware.training.display import Display
-from pathaware.training.distribution import ALONE, World
-from pathaware.training.lock import FolderLock
-from pathaware.training.run import CONFIG, HISTOGRAMS, Run
+from pathaware.training.distributed import ALONE, World
+from pathaware.training.gradient_probe import probed_tensor
+from pathaware.training.progress import Display
+from pathaware.training.run_folder import CONFIG, HISTOGRAMS, FolderLock, Run
 from pathaware.training.stopping import AgreedStop, StopRequest
 from pathaware.training.trainer import Progress, Trainer, build
-from pathaware.training.watched import watched_tensor
 
 
 def default_folder(config: Config) -> Path:
@@ -137,9 +137,9 @@ def check(config: Config) -> None:
     training = config.training
     try:
         learner = build(config)
-        method(config.method).estimator(config.rule)
+        get_method(config.method).estimator(config.method_settings)
         if training.histograms:
-            watched_tensor(learner)
+            probed_tensor(learner)
         for split in ("train", "val") if training.validate else ("train",):
             source = config.problem.tasks(split, training.torch_device, training.torch_dtype)
             count = training.tasks if split == "train" else 1
@@ -225,3 +225,50 @@ def _stream(training: Training, *, alone: bool) -> torch.cuda.Stream | None:
         return None
     torch.cuda.synchronize()  # what was sent to the device so far, every stream may use
     return torch.cuda.Stream(training.torch_device)
+
+
+def train_distributed(
+    config: Config, folder: Path, world: World, *, quiet: bool = False, going_on: bool = False
+) -> Run:
+    """Train `config` in `folder`, which the writer alone reads and writes.
+
+    The folder must be new, unless `going_on`. Where processes that die are started again, it may also hold
+    this very run, which then goes on from its last saved state, or is left as it is if it was complete.
+    """
+    run, finished = world.from_writer(lambda: _open_run(config, folder, going_on or world.restarts))
+    if finished:
+        return run
+    if world.is_writer:
+        train_sessions([run], quiet=quiet, world=world)
+    else:
+        train_without_writing(config, world)
+    return run
+
+
+def train_without_writing(config: Config, world: World) -> None:
+    """Do the share of a process that keeps nothing; it stops where the writer stops, and in silence."""
+    with StopRequest() as request:
+        stop = AgreedStop(request, world)
+        trainer = Trainer(config, every=reports_every(config.training), world=world)
+        while not trainer.done:
+            trainer.advance()
+            signum = stop.after_step()
+            if signum is not None:
+                raise SystemExit(128 + signum)
+
+
+def load_trained(run: Run, world: World) -> FewShotLearner:
+    """What the run came to, in every process."""
+    learner = run.load(run.config.training.device) if world.is_writer else build(run.config)
+    world.equalise(list(learner.parameters()))
+    return learner
+
+
+def _open_run(config: Config, folder: Path, going_on: bool) -> tuple[Run, bool]:
+    """The run to train, and whether there is nothing left to do."""
+    check(config)
+    if going_on and (folder / CONFIG).exists():
+        run = Run.open(folder)
+        if run.config == config:
+            return run, run.finished
+    return Run.create(folder, config), False

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 import pathaware
-from pathaware.few_shot import FewShotLearner
-from pathaware.training.sealed import Damaged, read_sealed, write_sealed
+from pathaware.core.learner import FewShotLearner
+from pathaware.training.checksummed import CorruptFile, read_checksummed, write_checksummed
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,13 @@ class State:
                 "python": platform.python_version(),
             },
         }
-        write_sealed(path, self.tensors, about)
+        write_checksummed(path, self.tensors, about)
 
     @classmethod
     def read(cls, path: Path) -> State:
-        """Raises `Damaged` if the file is not what was written."""
-        tensors, about = read_sealed(path)
+        """Raises `CorruptFile` if the file is not what was written."""
+        tensors, about = read_checksummed(path)
         try:
             return cls(about["iteration"], about["seconds"], about["best"], about["config"], tensors)
         except KeyError as error:
-            raise Damaged(f"it lacks {error}") from None
+            raise CorruptFile(f"it lacks {error}") from None

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pathaware.training.distribution import World
+from pathaware.training.distributed import World
 
 SECONDS_BETWEEN = 2.0
 """How often processes ask each other; torchrun gives them 30 s before it kills."""

@@ -1,4 +1,4 @@
-"""The training loop."""
+"""One meta-iteration: gather tasks, adapt, meta-gradient, sum over processes, clip, optimiser."""
 
 from __future__ import annotations
 
@@ -11,23 +11,83 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathaware.errors import RunError
-from pathaware.few_shot import FewShotLearner
-from pathaware.learner import MetaLearner
-from pathaware.methods import method
-from pathaware.outer import Outer, Unrolled
-from pathaware.outer.compiled import CompiledUnrolled, has_compiler
-from pathaware.seeding import generator, seed_all
-from pathaware.tasks.episodes import TaskSource
+from pathaware.core.episodes import TaskSource
+from pathaware.core.errors import RunError
+from pathaware.core.learner import FewShotLearner, MetaLearner
+from pathaware.core.meta_gradient import MetaGradient, Unrolled
+from pathaware.core.seeding import generator, seed_all
+from pathaware.engine.compiled import CompiledUnrolled, has_compiler
+from pathaware.engine.cuda_graph import CapturedStep
+from pathaware.methods import get_method
 from pathaware.training.config import Config, Training
-from pathaware.training.distribution import ALONE, World
+from pathaware.training.distributed import ALONE, World
 from pathaware.training.evaluation import evaluate
-from pathaware.training.graphed import Graphed
-from pathaware.training.histograms import Histograms
+from pathaware.training.gradient_probe import GradientProbe, Histograms, probed_tensor
 from pathaware.training.pretraining import start_pretrained
 from pathaware.training.state import State
-from pathaware.training.step import MetaStep, Outcome
-from pathaware.training.watched import WatchedStep, watched_tensor
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Losses of this process's tasks `[T]`, norm of the whole meta-gradient before clipping, and 1 if it was
+    unusable."""
+
+    losses: Tensor
+    norm: Tensor
+    skipped: Tensor
+
+
+class MetaStep:
+    """Runs a meta-iteration as it is written. Works everywhere."""
+
+    def __init__(
+        self,
+        learner: FewShotLearner,
+        estimator: MetaGradient,
+        source: TaskSource,
+        *,
+        rate: float,
+        clip: float = 0.0,
+        chunk: int = 0,
+        world: World = ALONE,
+    ) -> None:
+        self.learner = learner
+        self.estimator = estimator
+        self.source = source
+        self.world = world
+        self.clip = clip or math.inf
+        self.chunk = chunk or None
+        self.parameters: list[Tensor] = list(learner.parameters())
+        device = self.parameters[0].device
+        self.rate = torch.tensor(rate, device=device, dtype=torch.float32)
+        self.optimizer: Any = torch.optim.Adam(
+            self.parameters, lr=self.rate, fused=True, capturable=device.type == "cuda"
+        )
+
+    def __call__(self, plan: Any, rate: float) -> Outcome:
+        self.rate.fill_(rate)
+        return self.run(plan)
+
+    def run(self, plan: Any) -> Outcome:
+        episodes = self.source.gather(self.world.share(plan))
+        self.optimizer.zero_grad()
+        # Weighted by the number of all tasks, so that the sum over processes is the mean over tasks.
+        parts = [
+            self.estimator.backward(self.learner, chunk, 1 / len(plan))
+            for chunk in episodes.chunks(self.chunk)
+        ]
+        self.world.sum_gradients(self.parameters)
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.clip)
+        # One meta-gradient that is not finite would poison θ₀ for good. The fused optimiser leaves the
+        # step out by itself where this flag is up, so no synchronisation is needed to decide.
+        skipped = (~norm.isfinite()).float()
+        self.optimizer.found_inf = skipped
+        self.optimizer.step()
+        return Outcome(torch.cat(parts) if parts else norm.new_empty(0), norm.detach(), skipped)
+
+
+# The training loop.
+
 
 WORTH_COMPILING = 100_000
 """Iterations from which `compile = "auto"` compiles: about 2 ms saved by each, against 30 to 40 s once."""
@@ -66,9 +126,9 @@ def build(
     training = config.training
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(training.seed)
-        learner = method(config.method).build(
+        learner = get_method(config.method).build(
             config.problem.model(inputs),
-            config.rule,
+            config.method_settings,
             config.problem.loss,
             execution=training.execution,
             guard=training.guard,
@@ -112,12 +172,12 @@ class Trainer:
             state.restore(self.learner, self.meta.optimizer)
         # Each has computed its start itself, but not every GPU rounds alike, least of all in pretraining.
         world.equalise(self.meta.parameters)
-        self.step: Callable[[Any, float], Outcome] = in_graph(self.meta, training.graph)
-        self.graphed = self.step if isinstance(self.step, Graphed) else None
+        self.step: Callable[[Any, float], Outcome] = captured(self.meta, training.graph)
+        self.graphed = self.step if isinstance(self.step, CapturedStep) else None
         self.histograms = histograms
         if training.histograms:
-            self.histograms = histograms or Histograms(watched_tensor(self.learner))
-            self.step = WatchedStep(
+            self.histograms = histograms or Histograms(probed_tensor(self.learner))
+            self.step = GradientProbe(
                 self.meta, self.histograms, training.histograms, run=self.step, iteration=self.iteration
             )
         self.window = _Window(state.seconds if state else 0.0, world)
@@ -132,7 +192,10 @@ class Trainer:
         """One meta-iteration; a report after every `every`-th, after validations and after the last."""
         training = self.config.training
         rate = learning_rate(training, self.iteration)
-        if self.meta.outer.at(self.iteration / training.iterations, self.learner) and self.graphed:
+        if (
+            self.meta.estimator.on_progress(self.iteration / training.iterations, self.learner)
+            and self.graphed
+        ):
             self.graphed.forget()
         plan = self.source.draw(training.tasks, generator(training.seed, "train", self.iteration))
         seed_all(training.seed, "noise", self.iteration)
@@ -199,12 +262,12 @@ def meta_step(
     config: Config,
     learner: FewShotLearner,
     source: TaskSource,
-    outer: Outer | None = None,
+    estimator: MetaGradient | None = None,
     world: World = ALONE,
 ) -> MetaStep:
     """A meta-iteration as a run does it, compiled where it pays."""
     training = config.training
-    estimator = outer or method(config.method).estimator(config.rule)
+    estimator = estimator or get_method(config.method).estimator(config.method_settings)
     if type(estimator) is Unrolled and compiles(training, learner):
         estimator = CompiledUnrolled(estimator.order)
     return MetaStep(
@@ -218,9 +281,9 @@ def meta_step(
     )
 
 
-def in_graph(step: MetaStep, wanted: bool = True) -> MetaStep | Graphed[Outcome]:
+def captured(step: MetaStep, wanted: bool = True) -> MetaStep | CapturedStep[Outcome]:
     """The step from a CUDA graph, if one can be recorded."""
-    return Graphed(step) if wanted and step.source.capturable else step
+    return CapturedStep(step) if wanted and step.source.capturable else step
 
 
 def compiles(training: Training, learner: FewShotLearner) -> bool:

@@ -1,0 +1,1 @@
+"""What adaptation is: learners, paths, rules, heads and meta-gradients."""

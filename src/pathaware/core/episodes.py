@@ -1,0 +1,88 @@
+"""A batch of tasks, and what every source of tasks can do."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pathaware.core.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """T tasks, each with a support set to adapt on and a query set to be judged on.
+
+    Shapes: `support_x [T, S, …]`, `support_y [T, S, …]`, `query_x [T, Q, …]`, `query_y [T, Q, …]`.
+    Classification episodes are laid out shot by shot (index `shot · ways + way`), so that any run of
+    `ways` consecutive examples holds every class once.
+    """
+
+    support_x: Tensor
+    support_y: Tensor
+    query_x: Tensor
+    query_y: Tensor
+
+    def __post_init__(self) -> None:
+        counts = [t.shape[0] for t in self.tensors()]
+        if len(set(counts)) != 1:
+            raise UsageError(f"episodes: the four tensors must share their task axis, got {counts}")
+
+    def __len__(self) -> int:
+        return self.support_x.shape[0]
+
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.support_x, self.support_y, self.query_x, self.query_y
+
+    def __getitem__(self, tasks: slice) -> Episodes:
+        return Episodes(*(t[tasks] for t in self.tensors()))
+
+    def share(self, worker: int, workers: int) -> Episodes:
+        """One worker's part, where episodes are a plan themselves."""
+        own = share_of(len(self), worker, workers)
+        return self[own.start : own.stop]
+
+    def chunks(self, size: int | None) -> Iterator[Episodes]:
+        """The same tasks, at most `size` at a time."""
+        step = max(1, len(self)) if size is None else size
+        for first in range(0, len(self), step):
+            yield self[first : first + step]
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Episodes:
+        """Move to a device; `dtype` applies to floating-point tensors only, labels keep theirs."""
+        return Episodes(
+            *(t.to(device, dtype if t.is_floating_point() else None) for t in self.tensors()),
+        )
+
+
+def share_of(tasks: int, worker: int, workers: int) -> range:
+    """Which of so many tasks are one worker's: all of them in order, as evenly as they can be shared."""
+    if not 0 <= worker < workers:
+        raise UsageError(f"worker {worker}: must be at least 0 and below the number of workers, {workers}")
+    return range(tasks * worker // workers, tasks * (worker + 1) // workers)
+
+
+class TaskSource(ABC):
+    """Where tasks come from, in two stages.
+
+    `draw` makes every random choice, on the CPU whatever the device of the data, so the same seed gives
+    the same tasks everywhere; it returns a dataclass of tensors with a
+    `share` for each of several workers (see `Episodes.share`). `gather` turns that into episodes on the
+    device and is free of randomness, so that it can be captured in a CUDA graph.
+    """
+
+    capturable: bool = False
+    """Whether `gather` runs on a GPU from start to end, without a look at the host."""
+
+    @abstractmethod
+    def draw(self, tasks: int, generator: torch.Generator) -> Any: ...
+
+    @abstractmethod
+    def gather(self, plan: Any) -> Episodes: ...
+
+    def sample(self, tasks: int, generator: torch.Generator) -> Episodes:
+        return self.gather(self.draw(tasks, generator))

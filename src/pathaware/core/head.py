@@ -1,0 +1,142 @@
+"""What a head is: given features of a support set and its labels, what do the queries get?"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from pathaware.core.batch_norm import TaskStatistics
+from pathaware.core.episodes import Episodes
+from pathaware.core.errors import UsageError
+from pathaware.core.learner import FewShotLearner, StepPredictions, refuse_running_statistics
+from pathaware.core.losses import Loss, per_task
+from pathaware.core.path import Order
+from pathaware.models.surgery import last_linear
+
+Fitted = tuple[Tensor, ...]
+"""What a head keeps of the support sets, each tensor with a leading task axis."""
+
+
+class Head(nn.Module, ABC):
+    """Takes the place of a network's last linear layer. What it learns are parameters of this module.
+
+    `features` and `outputs` are that layer's sizes: F, and the number of classes, or of values to predict.
+    """
+
+    regression: ClassVar[bool] = False
+    """Whether it can predict values, not only classes."""
+    fixed_ways: ClassVar[bool] = False
+    """Whether what it learns tells class from class, so that there is nothing to take for another one."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        _, replaced = last_linear(network)
+        self.features, self.outputs = replaced.in_features, replaced.out_features
+
+    @abstractmethod
+    def fit(self, features: Tensor, targets: Tensor) -> Fitted:
+        """From `features [T, S, F]` and `targets [T, S]` (classes) or `[T, S, outputs]` (values)."""
+
+    @abstractmethod
+    def predict(self, fitted: Fitted, features: Tensor) -> Tensor:
+        """Logits or values `[T, Q, outputs]` for `features [T, Q, F]`."""
+
+    def losses(self, fitted: Fitted, features: Tensor, targets: Tensor, loss: Loss) -> Tensor:
+        """What training minimises for `features [T, Q, F]`, `[T]`; `loss` is the problem's own, of answers"""
+        return loss(self.predict(fitted, features), targets)
+
+
+def one_hot(targets: Tensor, classes: int, like: Tensor) -> Tensor:
+    """Classes `[T, S]` as rows `[T, S, classes]` of the dtype of `like`; values stay as they are."""
+    if targets.is_floating_point():
+        return targets
+    known = torch.arange(classes, device=targets.device)  # `F.one_hot` looks at values, so cannot be traced
+    return (targets[..., None] == known).to(like.dtype)
+
+
+# HeadLearner: a network that all tasks share, and a head that adapts at once.
+
+
+class HeadLearner(FewShotLearner):
+    """Embeds every image with one network and leaves the rest to a head.
+
+    `model` is the network without its last linear layer. As with methods that descend, batch norm takes the
+    statistics of each task's support set by itself and of its queries by themselves.
+    """
+
+    def __init__(self, model: nn.Module, head: Head, loss: Loss) -> None:
+        super().__init__()
+        refuse_running_statistics(model)
+        self.model = body(model)
+        self.head = head
+        self.loss = loss
+
+    def embed(self, x: Tensor, support_x: Tensor | None = None) -> Tensor:
+        """Features `[T, N, F]` of inputs `[T, N, …]`; with `support_x`, normalised by its statistics only."""
+        count = None
+        if support_x is not None:
+            count, x = support_x.shape[1], torch.cat([support_x, x], dim=1)
+        with TaskStatistics(len(x), count):
+            features: Tensor = self.model(x.flatten(0, 1))
+        by_task: Tensor = features.flatten(1).unflatten(0, x.shape[:2])
+        return by_task[:, count:]
+
+    def fit(self, support_x: Tensor, support_y: Tensor) -> Fitted:
+        return self.head.fit(self.embed(support_x), support_y)
+
+    def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
+        """`order` has no meaning here: there is no inner gradient."""
+        fitted = self.fit(episodes.support_x, episodes.support_y)
+        features = self.embed(episodes.query_x)
+        return self.head.losses(fitted, features, episodes.query_y, per_task(self.loss))
+
+    def predictions_per_step(
+        self,
+        support_x: Tensor,
+        support_y: Tensor,
+        query_x: Tensor,
+        *,
+        steps: int | None = None,
+        extend: bool = False,
+        inductive: bool = False,
+    ) -> StepPredictions:
+        """Before: nothing is known, all answers are alike. After: the head's."""
+        if steps not in (None, 1) or extend:
+            raise UsageError("steps: the method adapts at once; leave steps out")
+        fitted = self.fit(support_x, support_y)
+        after = self.head.predict(fitted, self.embed(query_x, support_x if inductive else None))
+        reverted = torch.zeros(len(support_x), dtype=torch.bool)
+        return StepPredictions([torch.zeros_like(after), after], reverted)
+
+    def adapt(self, support_x: Tensor, support_y: Tensor) -> nn.Module:
+        """The network and the head with what it keeps of this support set, `support_x [S, …]`."""
+        with torch.no_grad():
+            fitted = self.fit(support_x[None], support_y[None])
+        return FittedNetwork(copy.deepcopy(self.model), copy.deepcopy(self.head), fitted)
+
+
+class FittedNetwork(nn.Module):
+    """A network with a fitted head: inputs `[N, …]` → logits or values `[N, outputs]`."""
+
+    def __init__(self, model: nn.Module, head: Head, fitted: Fitted) -> None:
+        super().__init__()
+        self.model, self.head, self.count = model, head, len(fitted)
+        for i, tensor in enumerate(fitted):
+            self.register_buffer(f"fitted{i}", tensor)
+
+    def forward(self, x: Tensor) -> Tensor:
+        fitted = tuple(self.get_buffer(f"fitted{i}") for i in range(self.count))
+        return self.head.predict(fitted, self.model(x).flatten(1)[None])[0]
+
+
+def body(model: nn.Module) -> nn.Module:
+    """A copy of the network that ends in the features its last linear layer would read."""
+    copied = copy.deepcopy(model)
+    name, _ = last_linear(copied)
+    owner, _, attribute = name.rpartition(".")
+    setattr(copied.get_submodule(owner), attribute, nn.Identity())
+    return copied

@@ -1,0 +1,326 @@
+"""Few-shot learners: the interface they share, and `MetaLearner`, which adapts a network step by step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from pathaware.core.episodes import Episodes
+from pathaware.core.errors import UsageError
+from pathaware.core.losses import Loss
+from pathaware.core.parameters import clone_with_parameters
+from pathaware.core.path import Gradient, Order, Path, unroll
+from pathaware.core.rule import Rule
+
+if TYPE_CHECKING:
+    from pathaware.engine.execution import Execution
+
+ExecutionName = Literal["auto", "loop", "vmap", "batched"]
+"""How tasks run side by side, see `pathaware.engine.execution`."""
+
+
+@dataclass(frozen=True)
+class StepPredictions:
+    """Outputs for the query sets of T tasks, each `[T, Q, …]`: before adaptation, then after every step.
+
+    `reverted [T]` marks the tasks that the divergence guard returned to an earlier point of their path.
+    """
+
+    outputs: list[Tensor]
+    reverted: Tensor
+
+
+class FewShotLearner(nn.Module, ABC):
+    """Interface of all few-shot learners, gradient-based or not.
+
+    A learner adapts to tasks by their support sets. Its parameters are what meta-training learns.
+    """
+
+    model: nn.Module
+    loss: Loss
+    checkpoint: bool = False
+    """Recompute activations in the backward pass to save memory."""
+
+    @property
+    def compilable(self) -> bool:
+        """True if compiling the whole meta-iteration pays on a CPU."""
+        return False
+
+    @abstractmethod
+    def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
+        """The loss on each query set after adaptation: `[T]`, differentiable in all parameters."""
+
+    @abstractmethod
+    def predictions_per_step(
+        self,
+        support_x: Tensor,
+        support_y: Tensor,
+        query_x: Tensor,
+        *,
+        steps: int | None = None,
+        extend: bool = False,
+        inductive: bool = False,
+    ) -> StepPredictions:
+        """Adapt T tasks and predict their queries after every step. Call it without gradients."""
+
+    @abstractmethod
+    def adapt(self, support_x: Tensor, support_y: Tensor) -> nn.Module:
+        """Adapt to one task, `support_x [S, …]`; return a network that is independent of this learner."""
+
+    def adapt_and_predict(
+        self, support_x: Tensor, support_y: Tensor, query_x: Tensor
+    ) -> tuple[nn.Module, StepPredictions]:
+        """Adapt once; return the adapted network and its inductive predictions after every step."""
+        examples = support_x[None], support_y[None], query_x[None]
+        with torch.no_grad():
+            return self.adapt(support_x, support_y), self.predictions_per_step(*examples, inductive=True)
+
+    def meta_loss(self, episodes: Episodes, order: Order = "second") -> Tensor:
+        """The mean query loss after adaptation, differentiable in all parameters."""
+        return self.task_losses(episodes, order).mean()
+
+
+def refuse_running_statistics(model: nn.Module) -> None:
+    """Raise if batch norm keeps running averages, which would leak from task to task."""
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm) and module.track_running_stats:
+            raise UsageError(
+                f"model: {name or 'it'} keeps running statistics, which tasks would share; build it with "
+                "track_running_stats=False or call torch.func.replace_all_batch_norm_modules_(model)"
+            )
+
+
+@dataclass(frozen=True)
+class Context:
+    """T tasks being adapted: what a rule may look at.
+
+    `query_x` are the inputs to be predicted, where they are known already; a rule that looks at them is
+    transductive. `order` says whether gradients must be differentiable.
+    """
+
+    learner: MetaLearner
+    support_x: Tensor
+    support_y: Tensor
+    query_x: Tensor | None = None
+    order: Order = "none"
+
+    def __len__(self) -> int:
+        return len(self.support_x)
+
+    def predict(self, point: Tensor, x: Tensor) -> Tensor:
+        """Outputs of the network at a point `[T, D]` for inputs `[T, N, …]`."""
+        return self.learner.predict(point, x)
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss of each task: `[T]`."""
+        return self.learner.execution.losses(outputs, targets)
+
+    def gradient(self, point: Tensor) -> tuple[Tensor, Tensor]:
+        """The support loss `[T]` and its gradient `[T, D]`, differentiable if `order` is second."""
+        create_graph = self.order == "second"
+        return self.learner.gradient(point, self.support_x, self.support_y, create_graph=create_graph)
+
+
+class MetaLearner(FewShotLearner):
+    """Adapts any `nn.Module` to tasks, and differentiates through the adaptation.
+
+    Its parameters are the network's own (θ₀) and the rule's (Φ), so any optimiser trains both:
+
+    >>> from torch.nn.functional import mse_loss
+    >>> from pathaware import MetaLearner, Pamela
+    >>> model = nn.Sequential(nn.Linear(1, 40), nn.ReLU(), nn.Linear(40, 1))
+    >>> learner = MetaLearner(model, Pamela(model, steps=5, skip=2), mse_loss)
+    >>> adapted = learner.adapt(torch.randn(10, 1), torch.randn(10, 1))
+    >>> adapted(torch.randn(3, 1)).shape
+    torch.Size([3, 1])
+
+    - `execution`: how tasks run side by side, see `pathaware.engine.execution`; `auto` picks the fastest.
+    - `guard`: stop tasks that diverge. A task whose support loss reaches ten times its initial value takes no
+      further step, and a task that ends above its initial loss is returned to the best point of its path.
+    - `checkpoint`: recompute each inner step in the backward pass instead of storing its activations.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        rule: Rule,
+        loss: Loss,
+        *,
+        execution: ExecutionName = "auto",
+        guard: bool = True,
+        checkpoint: bool = False,
+    ) -> None:
+        # The one door from core to engine. It is opened late because the engine builds on core's types.
+        from pathaware.engine.execution import select_execution
+
+        super().__init__()
+        refuse_running_statistics(model)
+        self.model = model
+        self.rule = rule
+        self.loss = loss
+        self.guard = guard
+        self.checkpoint = checkpoint
+        self.execution: Execution = select_execution(execution, model, rule.layout, loss)
+
+    @property
+    def compilable(self) -> bool:
+        return self.execution.compilable
+
+    def path(
+        self,
+        support_x: Tensor,
+        support_y: Tensor,
+        *,
+        steps: int | None = None,
+        extend: bool = False,
+        order: Order = "none",
+        query_x: Tensor | None = None,
+    ) -> Path:
+        """Adapt T tasks at once and return every point they visited.
+
+        Shapes: `support_x [T, S, …]`, `support_y [T, S, …]`; points are `[T, D]`. By default no graph is
+        kept. More `steps` than the rule was trained for need `extend=True`, which repeats the coefficients of
+        the last trained step. `query_x [T, Q, …]` are inputs to be predicted later, for transductive rules.
+        """
+        steps = self._steps(steps, extend)
+        context = Context(self, support_x, support_y, query_x, order)
+        path = self.unroll(context, steps)
+        if self.guard:
+            with torch.no_grad():
+                path.losses.append(self.losses(path.end, support_x, support_y))
+        return path
+
+    def unroll(self, context: Context, steps: int, gradient: Gradient | None = None) -> Path:
+        """Follow the rule from θ₀, using `gradient` if given, else the gradient of the rule's objective."""
+
+        def of_objective(j: int, point: Tensor) -> tuple[Tensor, Tensor]:
+            return self.inner_gradient(j, point, context)
+
+        order = context.order
+        with torch.set_grad_enabled(order != "none"):
+            theta = self.rule.layout.flatten(self.model).expand(len(context), -1)
+            start, memory = self.rule.begin(theta, context)
+            return unroll(
+                self.rule,
+                start,
+                gradient or of_objective,
+                steps,
+                order=order,
+                guard=self.guard,
+                checkpoint=self.checkpoint,
+                memory=memory,
+            )
+
+    def inner_gradient(self, j: int, point: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        """The support loss `[T]` at a point and the gradient `[T, D]` that step j of the rule descends."""
+        with torch.enable_grad():
+            here = point if context.order == "second" else point.detach().requires_grad_()
+            objective = self.rule.objective(j, here, context)
+            if objective is not None:
+                losses, descended = objective
+                create_graph = context.order == "second"
+                (gradient,) = torch.autograd.grad(descended.sum(), here, create_graph=create_graph)
+                return losses, gradient
+        return context.gradient(point)
+
+    def end(self, path: Path, j: int = -1) -> Tensor:
+        """The points where tasks end if they stop after step j, with the guard applied."""
+        return path.guarded(j) if self.guard else path.points[j]
+
+    def gradient(
+        self, point: Tensor, x: Tensor, y: Tensor, *, create_graph: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Loss `[T]` at a point `[T, D]` and its gradient `[T, D]`, each task's own."""
+        return self.execution.gradient(point, x, y, create_graph=create_graph)
+
+    def predict(self, point: Tensor, x: Tensor, support_x: Tensor | None = None) -> Tensor:
+        """Outputs of the network at a point `[T, D]` for inputs `[T, N, …]`.
+
+        With `support_x` the prediction is inductive: batch norm uses the support set's statistics, so that no
+        prediction depends on the other inputs.
+        """
+        return self.execution.predict(point, x, support_x)
+
+    def losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The loss of each task at a point: `[T]`."""
+        return self.execution.task_losses(point, x, y)
+
+    def query_losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Per-task loss, fused with its gradient; differentiable once."""
+        return self.execution.query_losses(point, x, y)
+
+    def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
+        x, y = episodes.query_x, episodes.query_y
+        path = self.path(episodes.support_x, episodes.support_y, order=order, query_x=x)
+        return self.query_losses(self.end(path), x, y)
+
+    def predictions_per_step(
+        self,
+        support_x: Tensor,
+        support_y: Tensor,
+        query_x: Tensor,
+        *,
+        steps: int | None = None,
+        extend: bool = False,
+        inductive: bool = False,
+    ) -> StepPredictions:
+        """Outputs for `query_x` at θ₀ and after every step. With `inductive` no query affects another."""
+        seen = None if inductive else query_x
+        path = self.path(support_x, support_y, steps=steps, extend=extend, query_x=seen)
+        return self._predictions(path, query_x, support_x if inductive else None)
+
+    def adapt_and_predict(
+        self, support_x: Tensor, support_y: Tensor, query_x: Tensor
+    ) -> tuple[nn.Module, StepPredictions]:
+        path = self.path(support_x[None], support_y[None])
+        with torch.no_grad():
+            return self._network(path), self._predictions(path, query_x[None], support_x[None])
+
+    def adapt(
+        self,
+        support_x: Tensor,
+        support_y: Tensor,
+        *,
+        steps: int | None = None,
+        extend: bool = False,
+        query_x: Tensor | None = None,
+    ) -> nn.Module:
+        """Adapt to one task, `support_x [S, …]`; return a copy of the model with the new parameters."""
+        seen = None if query_x is None else query_x[None]
+        return self._network(
+            self.path(support_x[None], support_y[None], steps=steps, extend=extend, query_x=seen)
+        )
+
+    def _predictions(self, path: Path, query_x: Tensor, support_x: Tensor | None) -> StepPredictions:
+        outputs = [self.predict(self.end(path, j), query_x, support_x) for j in range(len(path.points))]
+        reverted = path.reverted() if self.guard else torch.zeros(len(query_x), dtype=torch.bool)
+        return StepPredictions(outputs, reverted)
+
+    def _network(self, path: Path) -> nn.Module:
+        """A copy of the model at the end of the path of a single task."""
+        return clone_with_parameters(self.model, path.layout.views(self.end(path)[0]))
+
+    def _steps(self, steps: int | None, extend: bool) -> int:
+        trained = self.rule.steps
+        if steps is None:
+            return trained
+        if steps < 0:
+            raise UsageError(f"steps: {steps} is not allowed; 0 to {trained}")
+        if steps > trained and not extend:
+            raise UsageError(
+                f"steps: {steps} is more than the {trained} the rule was trained for; "
+                "extend=True repeats the last step's coefficients"
+            )
+        return steps
+
+
+def require_path(learner: FewShotLearner) -> MetaLearner:
+    """Narrow to `MetaLearner`, or raise if the method has no inner loop."""
+    if not isinstance(learner, MetaLearner):
+        raise UsageError(f"method: {type(learner).__name__} does not adapt step by step")
+    return learner

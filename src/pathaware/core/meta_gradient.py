@@ -1,0 +1,55 @@
+"""What an outer estimator is: how the loss at the path's end becomes a gradient of θ₀ and Φ."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+from torch import Tensor
+
+from pathaware.core.episodes import Episodes
+from pathaware.core.learner import FewShotLearner
+
+
+class MetaGradient(ABC):
+    """Accumulates a meta-gradient in the `.grad` of the learner's parameters."""
+
+    @abstractmethod
+    def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:
+        """Add `weight` times the sum over these tasks of their meta-gradients; return their losses `[T]`.
+
+        A meta-batch may come in several calls, each with some of its tasks and the same weight.
+        """
+
+    def on_progress(self, progress: float, learner: FewShotLearner) -> bool:
+        """Hear before each iteration what part of training is done, 0 to 1, for what changes with it.
+
+        Numbers that change must live in tensors that are filled in place: an iteration may be replayed from a
+        recording. True says that something else has changed, and a recording is void.
+        """
+        return False
+
+
+# Differentiate through the path (Finn, Abbeel and Levine, ICML 2017, arXiv:1703.03400).
+#
+#     second order:  ∇_{θ₀,Φ} L_query(θₙ), exactly
+#     first order:   the same with every inner gradient ∇L(θⱼ) held constant (FOMAML)
+#
+# Under first order the coefficients Φ still learn: θⱼ − Q ∘ g is differentiable in Q for a constant g.
+
+
+class Unrolled(MetaGradient):
+    """The meta-gradient of the query loss through the unrolled inner loop."""
+
+    def __init__(self, order: Literal["second", "first"] = "second") -> None:
+        self.order = order
+
+    def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:
+        losses = learner.task_losses(episodes, order=self.order)
+        (losses.sum() * weight).backward()
+        return losses.detach()
+
+
+def first_order() -> MetaGradient:
+    """The estimator of FOMAML and of methods that follow it."""
+    return Unrolled("first")

@@ -1,1 +1,0 @@
-"""The forms in which data sets circulate, one module each."""

@@ -1,0 +1,151 @@
+"""Three ways to run one network at T different points: `loop`, `vmap`, `batched`.
+
+All take a point `[T, D]` and inputs `[T, N, …]` and return outputs `[T, N, …]`, and agree to rounding.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import get_args
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from pathaware.core.batch_norm import FirstExamplesStatistics
+from pathaware.core.errors import UsageError
+from pathaware.core.learner import ExecutionName
+from pathaware.core.losses import Loss, per_task, per_task_loop
+from pathaware.core.parameters import Layout
+from pathaware.engine import kernels
+from pathaware.engine.batched import NotLowerable, lower
+from pathaware.engine.handwritten import Program, SingleTaskProgram, handwritten_program
+
+Forward = Callable[[Tensor, Tensor], Tensor]
+
+
+class Execution:
+    """Runs a network and its loss with a task axis, and differentiates the loss.
+
+    `forward` maps a point and inputs to outputs, `losses` maps outputs and targets to one loss per task. A
+    hand-written `program` computes gradients of the two faster than autograd does; `single_task` is its
+    counterpart for one task on a GPU.
+    """
+
+    def __init__(self, name: str, forward: Forward, losses: Loss, program: Program | None = None) -> None:
+        self.name = name
+        self.forward = forward
+        self.losses = losses
+        self.program = program
+        self.single_task = None if program is None else SingleTaskProgram(program)
+
+    @property
+    def compilable(self) -> bool:
+        """True if the meta-iteration is small enough for `torch.compile` to finish in a minute."""
+        return self.program is not None and not self.program.images
+
+    def predict(self, point: Tensor, x: Tensor, support_x: Tensor | None = None) -> Tensor:
+        """Outputs at a point; with `support_x`, batch norm uses the statistics of the support set only."""
+        if support_x is None:
+            return self.forward(point, x)
+        count = support_x.shape[1]
+        with kernels.switched_off(), FirstExamplesStatistics(count):
+            return self.forward(point, torch.cat([support_x, x], dim=1))[:, count:]
+
+    def task_losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The loss of each task at a point: `[T]`, differentiable any number of times."""
+        program = None if torch.is_grad_enabled() else self._program(point, x, y, differentiable=False)
+        if program is not None:
+            return program.values(point, x, y)
+        return self.losses(self.forward(point, x), y)
+
+    def query_losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """`task_losses` fused with their gradient; differentiable once."""
+        program = self._program(point, x, y, differentiable=True) if point.requires_grad else None
+        return self.task_losses(point, x, y) if program is None else program.losses(point, x, y)
+
+    def gradient(
+        self, point: Tensor, x: Tensor, y: Tensor, *, create_graph: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Losses `[T]` at a point `[T, D]` and their gradients `[T, D]`."""
+        program = self._program(point, x, y, differentiable=create_graph)
+        if program is not None:
+            return program.gradient(point if create_graph else point.detach(), x, y)
+        if not create_graph:
+            point = point.detach().requires_grad_()
+        with torch.enable_grad():
+            losses = self.task_losses(point, x, y)
+            (gradient,) = torch.autograd.grad(losses.sum(), point, create_graph=create_graph)
+        return losses, gradient
+
+    def _program(self, point: Tensor, x: Tensor, y: Tensor, *, differentiable: bool) -> Program | None:
+        for program in (self.program, self.single_task):
+            if program is not None and program.fits(point, x, y, differentiable=differentiable):
+                return program
+        return None
+
+
+def select_execution(name: ExecutionName, model: nn.Module, layout: Layout, loss: Loss) -> Execution:
+    """Choose how to run `model`. `auto` takes the fastest that the model allows.
+
+    - `loop`: one task after another. Works for every module; what the others are checked against.
+    - `vmap`: `torch.func.vmap`. Works for modules without data-dependent control flow.
+    - `batched`: every layer lowered to one operation for all tasks. Works where every layer is known; on a
+      CPU, a plain chain of layers also has hand-written derivatives (see `pathaware.engine.handwritten`).
+    """
+    if name not in get_args(ExecutionName):
+        raise UsageError(f"execution: {name!r} must be one of {', '.join(get_args(ExecutionName))}")
+    if name == "loop":
+        return Execution("loop", _loop(model, layout), per_task_loop(loss))
+    if name == "vmap":
+        return Execution("vmap", _vmap(model, layout), per_task(loss))
+    try:
+        losses = per_task(loss)
+        return Execution("batched", lower(model, layout), losses, handwritten_program(model, layout, losses))
+    except NotLowerable as reason:
+        if name == "batched":
+            raise UsageError(f"execution: 'batched' cannot run this model ({reason}); use auto") from None
+    return Execution("vmap", _vmap_or_loop(model, layout), per_task(loss))
+
+
+def _loop(model: nn.Module, layout: Layout) -> Forward:
+    def forward(point: Tensor, inputs: Tensor) -> Tensor:
+        tasks = zip(point, inputs, strict=True)
+        return torch.stack([functional_call(model, layout.views(p), (x,)) for p, x in tasks])
+
+    return forward
+
+
+def _vmap(model: nn.Module, layout: Layout) -> Forward:
+    """Map the forward pass only. Gradients are taken outside: inside `vmap`, second derivatives of affine
+    batch norm are wrong by some per cent, silently."""
+
+    def one(point: Tensor, inputs: Tensor) -> Tensor:
+        outputs: Tensor = functional_call(model, layout.views(point), (inputs,))
+        return outputs
+
+    mapped: Forward = vmap(one, randomness="different")
+    return mapped
+
+
+def _vmap_or_loop(model: nn.Module, layout: Layout) -> Forward:
+    """`vmap`; falls back to `loop` for good when the model does something that `vmap` cannot map."""
+    mapped, looped = _vmap(model, layout), _loop(model, layout)
+    chosen: list[Forward] = []
+
+    def forward(point: Tensor, inputs: Tensor) -> Tensor:
+        if chosen:
+            return chosen[0](point, inputs)
+        try:
+            outputs = mapped(point, inputs)
+        except (RuntimeError, ValueError) as error:
+            outputs = looped(point, inputs)  # raises again if the error is the model's own
+            reason = str(error).split("\n")[0]
+            warnings.warn(f"vmap cannot run this model, tasks go one by one: {reason}", stacklevel=2)
+            chosen.append(looped)
+            return outputs
+        chosen.append(mapped)
+        return outputs
+
+    return forward

@@ -1,0 +1,172 @@
+"""The kernels as operations that PyTorch can differentiate twice.
+
+Each operation is followed by its vector-Jacobian product as an operation of its own, whose derivative is
+written out: that is all a meta-gradient asks for. A third derivative raises. Tensors that a derivative needs
+are kept by autograd, so that checkpointing can drop them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.autograd.function import Function, once_differentiable
+
+from pathaware.engine.kernels import stem
+from pathaware.engine.kernels.convolution import convolve, pack
+from pathaware.engine.kernels.normalisation import backward, double_backward, normalise
+from pathaware.engine.kernels.weight_gradient import weight_gradient
+
+
+class Convolution(Function):
+    """x `[T, N, H, W, I]`, filters `[T, O, I, 3, 3]` → y `[T, N, H, W, O]`, and its moments `[T, 2, O]`.
+
+    The moments are by-products; the derivative through them is `Normalisation`'s, which knows they are y's.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        forward, reverse = pack(_rows(weight), x)
+        y, moments = convolve(x, forward, stats=True)
+        assert moments is not None
+        ctx.save_for_backward(x, weight, forward, reverse)
+        ctx.mark_non_differentiable(moments)
+        return y, moments
+
+    @staticmethod
+    def backward(ctx: Any, gy: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor]:
+        gx, gw = ConvolutionGradient.apply(gy, *ctx.saved_tensors, ctx.needs_input_grad[0])
+        return gx, gw
+
+
+class ConvolutionGradient(Function):
+    """gy, x, filters → gx and gw; gx is left out where nobody asks for it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, gy: Tensor, x: Tensor, weight: Tensor, forward: Tensor, reverse: Tensor, wanted: bool
+    ) -> tuple[Tensor | None, Tensor]:
+        gy = gy.contiguous()
+        ctx.save_for_backward(gy, x, forward)
+        ctx.set_materialize_grads(False)
+        return convolve(gy, reverse)[0] if wanted else None, weight_gradient(x, gy)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, u: Tensor | None, v: Tensor | None) -> tuple[Tensor | None, ...]:
+        gy, x, forward = ctx.saved_tensors
+        ggy = gx = gw = None
+        if v is not None:
+            along, back = pack(_rows(v), x)
+            gx = convolve(gy, back)[0] if ctx.needs_input_grad[1] else None
+            # both parts of ḡy in one sum, so that it is written once
+            ggy = convolve(x, along)[0] if u is None else convolve(u.contiguous(), forward, x, along)[0]
+        elif u is not None:
+            ggy = convolve(u.contiguous(), forward)[0]
+        if u is not None:
+            gw = weight_gradient(u.contiguous(), gy)
+        return ggy, gx, gw, None, None, None
+
+
+class Normalisation(Function):
+    """y with its moments, γ and β `[T, C]` → relu(batch norm) pooled 2×2."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
+        z, peaks = normalise(y, moments, gamma, beta, eps)
+        ctx.save_for_backward(y, moments, gamma, beta, peaks)
+        ctx.eps = eps
+        return z
+
+    @staticmethod
+    def backward(ctx: Any, gz: Tensor) -> tuple[Tensor | None, ...]:
+        y, moments, gamma, beta, peaks = ctx.saved_tensors
+        gy, ggamma, gbeta = NormalisationGradient.apply(gz, y, moments, gamma, beta, peaks, ctx.eps)
+        return gy, None, ggamma, gbeta, None
+
+
+class NormalisationGradient(Function):
+    """gz, y, γ → gy, gγ, gβ."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        gz: Tensor,
+        y: Tensor,
+        moments: Tensor,
+        gamma: Tensor,
+        beta: Tensor,
+        peaks: Tensor,
+        eps: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        gz = gz.contiguous()
+        gy, sums = backward(gz, y, peaks, moments, gamma, beta, eps)
+        ctx.save_for_backward(gz, y, moments, gamma, beta, sums)
+        ctx.eps = eps
+        return gy, sums[:, 1], sums[:, 0]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, u: Tensor, c: Tensor, b: Tensor) -> tuple[Tensor | None, ...]:
+        gz, y, moments, gamma, beta, sums = ctx.saved_tensors
+        ggz, gy, ggamma = double_backward(u, _rows(c), _rows(b), gz, y, sums, moments, gamma, beta, ctx.eps)
+        return ggz, gy, None, ggamma, None, None, None
+
+
+class Stem(Function):
+    """Images `[T, N, I, H, W]`, filters, γ and β → the first block's output `[T, N, H/2, W/2, O]`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
+        images = stem.Images.of(x)
+        moments = stem.moments_of(images, weight)
+        z, peaks = stem.normalise(images, weight, moments, gamma, beta, eps)
+        ctx.size, ctx.eps = (images.height, images.width), eps
+        ctx.save_for_backward(weight, gamma, beta, images.padded, moments, peaks)
+        return z
+
+    @staticmethod
+    def backward(ctx: Any, gz: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *StemGradient.apply(gz, *ctx.saved_tensors, ctx.size, ctx.eps), None
+
+
+class StemGradient(Function):
+    """gz, filters, γ → gw, gγ, gβ."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, gz: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, padded: Tensor, moments: Tensor,
+        peaks: Tensor, size: tuple[int, int], eps: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        gz = gz.contiguous()
+        images = stem.Images(padded, *size)
+        gw, sums = stem.backward(gz, images, weight, peaks, moments, gamma, beta, eps)
+        ctx.size, ctx.eps = size, eps
+        ctx.save_for_backward(gz, weight, gamma, beta, padded, moments, sums)
+        return gw, sums[:, 1], sums[:, 0]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, v: Tensor, c: Tensor, b: Tensor) -> tuple[Tensor | None, ...]:
+        gz, weight, gamma, beta, padded, moments, sums = ctx.saved_tensors
+        images = stem.Images(padded, *ctx.size)
+        ggz, gw, ggamma = stem.double_backward(
+            _rows(v), _rows(c), _rows(b), gz, images, weight, sums, moments, gamma, beta, ctx.eps
+        )
+        return ggz, gw, ggamma, *[None] * 6
+
+
+def _rows(data: Tensor) -> Tensor:
+    """Kernels take a view of a point `[T, D]` as it is, but each task's own part must be contiguous."""
+    return data if data[0].is_contiguous() else data.contiguous()
+
+
+def block(x: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
+    """Convolution 3×3, batch norm, ReLU and max-pool of `x [T, N, H, W, I]` → `[T, N, H/2, W/2, O]`.
+
+    A bias of the convolution is not taken: batch norm subtracts it again.
+    """
+    y, moments = Convolution.apply(x, weight)
+    z: Tensor = Normalisation.apply(y, moments, gamma, beta, eps)
+    return z

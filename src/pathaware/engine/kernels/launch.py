@@ -1,0 +1,105 @@
+"""Partial sums added up in a fixed order, so that the same inputs give the same bits."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def join_kernel(partial, total, parts, size, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    task = tl.program_id(1)
+    e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    p = tl.arange(0, PARTS)
+    at = partial + (task * parts + p)[:, None] * size + e[None, :]
+    values = tl.load(at, mask=(p < parts)[:, None] & (e < size)[None, :], other=0.0)
+    tl.store(total + task * size + e, tl.sum(values, 0), mask=e < size)
+
+
+@triton.jit
+def join_splits_kernel(partial, gw, splits, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    """Adds the splits up in a fixed order, so that the same inputs give the same bits."""
+    tap = tl.program_id(1)
+    task = tl.program_id(2)
+    e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), partial.dtype.element_ty)
+    for split in tl.range(splits, loop_unroll_factor=4):
+        total += tl.load(partial + ((task * splits + split) * 9 + tap) * SIZE + e, mask=e < SIZE, other=0.0)
+    tl.store(gw + (task * SIZE + e) * 9 + tap, total, mask=e < SIZE)
+
+
+@triton.jit
+def join_moments_kernel(partial, moments, tiles, pixels, rows, CHANNELS: tl.constexpr, BLOCK: tl.constexpr):
+    """Mean and variance of a channel from those of its tiles, which all hold `rows` pixels but the last."""
+    channel = tl.program_id(0)
+    task = tl.program_id(1)
+    i = tl.arange(0, BLOCK)
+    means = partial + (task * 2 * CHANNELS + channel) * tiles
+    squares = means + CHANNELS * tiles
+    total = tl.zeros((BLOCK,), partial.dtype.element_ty)
+    for first in range(0, tiles, BLOCK):
+        at = first + i
+        count = tl.minimum(pixels - at * rows, rows)
+        total += tl.load(means + at, mask=at < tiles, other=0.0) * count
+    mean = tl.sum(total, 0) / pixels
+    total = tl.zeros((BLOCK,), partial.dtype.element_ty)
+    for first in range(0, tiles, BLOCK):
+        at = first + i
+        count = tl.minimum(pixels - at * rows, rows)
+        away = tl.load(means + at, mask=at < tiles, other=0.0) - mean
+        within = tl.load(squares + at, mask=at < tiles, other=0.0)
+        total += tl.where(at < tiles, within + away * away * count, 0.0)
+    tl.store(moments + task * 2 * CHANNELS + channel, mean)
+    tl.store(moments + (task * 2 + 1) * CHANNELS + channel, tl.sum(total, 0) / pixels)
+
+
+@triton.jit
+def store_moments(partial, y, inside, pixels, task, OUTPUTS: tl.constexpr, ROWS: tl.constexpr):
+    """Mean and squared deviation of this program's pixels: plain sums of squares would cancel."""
+    tile = tl.program_id(0)
+    mean = tl.sum(y, 0) / tl.minimum(pixels - tile * ROWS, ROWS)
+    away = tl.where(inside[:, None], y - mean[None, :], 0.0)
+    tiles = tl.num_programs(0)
+    at = partial + (task * 2 * OUTPUTS + tl.arange(0, OUTPUTS)) * tiles + tile
+    tl.store(at, mean)
+    tl.store(at + OUTPUTS * tiles, tl.sum(away * away, 0))
+
+
+# What every kernel launch needs: sizes, output tensors, and the precision PyTorch was told to use.
+
+
+def blocks(size: int, block: int) -> int:
+    """How many blocks cover `size`."""
+    return -(-size // block)
+
+
+def empty(like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+    return torch.empty(shape, dtype=dtype or like.dtype, device=like.device)
+
+
+def accumulator(data: Tensor) -> tuple[torch.dtype, tl.dtype]:
+    """What sums are kept in: float32, except that the tests run all of it in float64."""
+    return (torch.float64, tl.float64) if data.dtype == torch.float64 else (torch.float32, tl.float32)
+
+
+def dot_precision(data: Tensor) -> str:
+    """How the tensor cores multiply float32: rounded to TF32 if PyTorch may do so, else split in three
+    TF32 products, which gives float32's accuracy at a third of the speed."""
+    if data.dtype != torch.float32:
+        return "ieee"
+    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3"
+
+
+def sum_parts(partial: Tensor) -> Tensor:
+    """Sums `[T, parts, K, C]` over its parts, always in the same order: `[T, K, C]`."""
+    tasks, parts, *rest = partial.shape
+    if parts == 1:
+        return partial.squeeze(1)
+    total = empty(partial, tasks, *rest)
+    size, block = total[0].numel(), 32
+    join_kernel[(blocks(size, block), tasks)](
+        partial, total, parts, size, PARTS=triton.next_power_of_2(parts), BLOCK=block
+    )
+    return total

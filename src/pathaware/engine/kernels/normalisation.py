@@ -1,0 +1,292 @@
+"""Batch norm, ReLU and 2×2 max-pool of T tasks as one operation, with its first and second derivative.
+
+Per task and channel, with M pixels, ŷ = (y − μ) r and r = (σ² + ε)^(−½):
+
+    z  = max over a window of relu(γ ŷ + β)                                            `normalise`
+    gy = γ r (a − A/M − ŷ B/M),  A = Σ a,  B = Σ a ŷ,  gγ = B,  gβ = A                 `backward`
+
+a is gz, put where its window has the maximum and zero elsewhere. `backward` is linear in gz. Given
+cotangents u, c, b of gy, gγ, gβ, with U = Σ u, V = Σ u ŷ, X = Σ u a, W = X − (U A + V B)/M, e = c − γ r V/M:
+
+    ḡz = γ r (u − U/M − ŷ V/M) + c ŷ + b, at the maximum                               `double_backward`
+    ȳ  = r (e (a − A/M − ŷ B/M) − γ r B/M (u − U/M − ŷ V/M)) − γ r² W ŷ/M
+    γ̄  = r W
+
+Each is two passes, sums first. A program takes whole windows of all channels, the four pixels of a window in
+four registers, and works out anew where the maximum was: that costs less than remembering it.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from pathaware.engine.kernels.launch import accumulator, blocks, empty, sum_parts
+from pathaware.engine.kernels.windows import (
+    cells_of,
+    channel_values,
+    load_sum,
+    peak_of,
+    pick,
+    put,
+    rows_of,
+    second_coefficients,
+    store_sums,
+    window_of,
+)
+
+_PARTS = 528
+"""Into how many parts a sum is split: four programs for each multiprocessor of an H200."""
+
+
+def normalise(y: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """`y [T, N, H, W, C]` → `z` and ŷ at each window's maximum, both `[T, N, H/2, W/2, C]`."""
+    tasks, images, height, width, channels = y.shape
+    z = empty(y, tasks, images, height // 2, width // 2, channels)
+    peaks = empty(y, *z.shape)
+    windows = images * (height // 2) * (width // 2)
+    block = _windows(channels)
+    normalise_kernel[(blocks(windows, block), tasks)](
+        y, moments, gamma, beta, z, peaks, gamma.stride(0), beta.stride(0), windows, height, width, eps,
+        C=channels, BLOCK=block, ACC=accumulator(y)[1],
+    )  # fmt: skip
+    return z, peaks
+
+
+def backward(
+    gz: Tensor, y: Tensor, peaks: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """gy, shaped as y, and the sums `[T, 2, C]` A = gβ and B = gγ."""
+    tasks, images, height, width, channels = y.shape
+    sums = first_sums(gz, peaks, gamma, beta)
+    block = _windows(channels)
+    gy = empty(y, *y.shape)
+    cells = images * blocks(height, 2) * blocks(width, 2)
+    backward_kernel[(blocks(cells, block), tasks)](
+        gz, y, moments, gamma, beta, sums, gy, gamma.stride(0), beta.stride(0), cells, images, height, width,
+        eps, C=channels, BLOCK=block, ACC=accumulator(y)[1],
+    )  # fmt: skip
+    return gy, sums
+
+
+def first_sums(gz: Tensor, peaks: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
+    """A and B, `[T, 2, C]`: they need only what was pooled."""
+    tasks, images, height, width, channels = gz.shape
+    windows = images * height * width
+    block = 4 * _windows(channels)
+    parts = min(_PARTS // tasks + 1, blocks(windows, 4 * block))
+    dtype, acc = accumulator(gz)
+    partial = empty(gz, tasks, parts, 2, channels, dtype=dtype)
+    sum_first_kernel[(parts, tasks)](
+        gz, peaks, gamma, beta, partial, gamma.stride(0), beta.stride(0), windows,
+        C=channels, BLOCK=block, ACC=acc, num_warps=8,
+    )  # fmt: skip
+    return sum_parts(partial)
+
+
+def double_backward(
+    u: Tensor, c: Tensor, b: Tensor, gz: Tensor, y: Tensor, sums: Tensor, moments: Tensor, gamma: Tensor,
+    beta: Tensor, eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """ḡz, ȳ and γ̄ for cotangents u of gy, c of gγ and b of gβ."""
+    tasks, images, height, width, channels = y.shape
+    cells = images * blocks(height, 2) * blocks(width, 2)
+    block = _windows(channels)
+    parts = min(_PARTS // tasks + 1, blocks(cells, 2 * block))
+    dtype, acc = accumulator(y)
+    partial = empty(y, tasks, parts, 3, channels, dtype=dtype)
+    sum_second_kernel[(parts, tasks)](
+        u, gz, y, moments, gamma, beta, partial, gamma.stride(0), beta.stride(0), cells, images, height,
+        width, eps, C=channels, BLOCK=block, ACC=acc,
+    )  # fmt: skip
+    ggz, gy, ggamma = empty(gz, *gz.shape), empty(y, *y.shape), empty(y, tasks, channels, dtype=dtype)
+    double_backward_kernel[(blocks(cells, block), tasks)](
+        u, c, b, gz, y, moments, sums, sum_parts(partial), gamma, beta, ggz, gy, ggamma, c.stride(0),
+        b.stride(0), gamma.stride(0), beta.stride(0), cells, images, height, width, eps,
+        C=channels, BLOCK=block, ACC=acc,
+    )  # fmt: skip
+    return ggz, gy, ggamma
+
+
+def _windows(channels: int) -> int:
+    """Windows a program takes, so that four pixels of each fit in registers."""
+    return max(8, 2048 // channels)
+
+
+# The passes of batch norm, ReLU and max-pool over stored pixels.
+
+
+@triton.jit
+def normalise_kernel(
+    y, moments, gamma, beta, z, peaks, gamma_stride, beta_stride, windows, height, width, eps,
+    C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    task = tl.program_id(1).to(tl.int64)
+    mean, scale, gain, shift = channel_values(
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, C, ACC
+    )
+    w = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    ok = w < windows
+    across = width // 2
+    down = height // 2
+    first = ((w // (across * down)) * height + 2 * ((w // across) % down)) * width + 2 * (w % across)
+    images = windows // (across * down)
+    y += task * images * height * width * C
+    n0 = (rows_of(y, first, ok, C, ACC) - mean) * scale
+    n1 = (rows_of(y, first + 1, ok, C, ACC) - mean) * scale
+    n2 = (rows_of(y, first + width, ok, C, ACC) - mean) * scale
+    n3 = (rows_of(y, first + width + 1, ok, C, ACC) - mean) * scale
+    high = tl.maximum(tl.maximum(n0, n1), tl.maximum(n2, n3))
+    low = tl.minimum(tl.minimum(n0, n1), tl.minimum(n2, n3))
+    best = tl.where(gain > 0, high, tl.where(gain < 0, low, n0))
+    put(peaks + task * windows * C, w, ok, best, C)
+    put(z + task * windows * C, w, ok, tl.maximum(best * gain + shift, 0.0), C)
+
+
+@triton.jit
+def sum_first_kernel(
+    gz, peaks, gamma, beta, partial, gamma_stride, beta_stride, windows,
+    C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    part = tl.program_id(0)
+    parts = tl.num_programs(0)
+    task = tl.program_id(1).to(tl.int64)
+    c = tl.arange(0, C)
+    gain = tl.load(gamma + task * gamma_stride + c).to(ACC)[None, :]
+    shift = tl.load(beta + task * beta_stride + c).to(ACC)[None, :]
+    gz += task * windows * C
+    peaks += task * windows * C
+    a = tl.zeros((BLOCK, C), ACC)
+    b = tl.zeros((BLOCK, C), ACC)
+    for first in range(part * BLOCK, windows, parts * BLOCK):
+        w = first + tl.arange(0, BLOCK)
+        ok = w < windows
+        slope = rows_of(gz, w, ok, C, ACC)
+        peak = rows_of(peaks, w, ok, C, ACC)
+        slope = tl.where(peak * gain + shift > 0, slope, 0.0)
+        a += slope
+        b += slope * peak
+    at = partial + ((task * parts + part) * 2) * C + c
+    tl.store(at, tl.sum(a, 0))
+    tl.store(at + C, tl.sum(b, 0))
+
+
+@triton.jit
+def backward_kernel(
+    gz, y, moments, gamma, beta, sums, gy, gamma_stride, beta_stride, cells, images, height, width, eps,
+    C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    task = tl.program_id(1).to(tl.int64)
+    mean, scale, gain, shift = channel_values(
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, C, ACC
+    )
+    w = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    first, inside, right, below, pooled = cells_of(w, cells, height, width)
+    corner = right & below
+    pixels = images * height * width
+    y += task * pixels * C
+    gy += task * pixels * C
+    gz += task * images * (height // 2) * (width // 2) * C
+    n0, n1, n2, n3 = window_of(y, first, inside, right, below, width, C, ACC)
+    n0 = (n0 - mean) * scale
+    n1 = (n1 - mean) * scale
+    n2 = (n2 - mean) * scale
+    n3 = (n3 - mean) * scale
+    is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, corner)
+    slope = rows_of(gz, pooled, corner, C, ACC)
+    a = load_sum(sums, 0, 2, task, C) / pixels
+    b = load_sum(sums, 1, 2, task, C) / pixels
+    factor = gain * scale
+    put(gy, first, inside, factor * (tl.where(is0, slope, 0.0) - a - n0 * b), C)
+    put(gy, first + 1, right, factor * (tl.where(is1, slope, 0.0) - a - n1 * b), C)
+    put(gy, first + width, below, factor * (tl.where(is2, slope, 0.0) - a - n2 * b), C)
+    put(gy, first + width + 1, corner, factor * (tl.where(is3, slope, 0.0) - a - n3 * b), C)
+
+
+@triton.jit
+def sum_second_kernel(
+    u, gz, y, moments, gamma, beta, partial, gamma_stride, beta_stride, cells, images, height, width, eps,
+    C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    part = tl.program_id(0)
+    parts = tl.num_programs(0)
+    task = tl.program_id(1).to(tl.int64)
+    mean, scale, gain, shift = channel_values(
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, C, ACC
+    )
+    y += task * images * height * width * C
+    u += task * images * height * width * C
+    gz += task * images * (height // 2) * (width // 2) * C
+    su = tl.zeros((BLOCK, C), ACC)
+    sv = tl.zeros((BLOCK, C), ACC)
+    sx = tl.zeros((BLOCK, C), ACC)
+    for start in range(part * BLOCK, cells, parts * BLOCK):
+        first, inside, right, below, pooled = cells_of(start + tl.arange(0, BLOCK), cells, height, width)
+        corner = right & below
+        n0, n1, n2, n3 = window_of(y, first, inside, right, below, width, C, ACC)
+        n0 = (n0 - mean) * scale
+        n1 = (n1 - mean) * scale
+        n2 = (n2 - mean) * scale
+        n3 = (n3 - mean) * scale
+        u0, u1, u2, u3 = window_of(u, first, inside, right, below, width, C, ACC)
+        is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, corner)
+        su += (u0 + u1) + (u2 + u3)
+        sv += (u0 * n0 + u1 * n1) + (u2 * n2 + u3 * n3)
+        sx += pick(is0, is1, is2, is3, u0, u1, u2, u3) * rows_of(gz, pooled, corner, C, ACC)
+    store_sums(partial, su, sv, sx, task, C)
+
+
+@triton.jit
+def double_backward_kernel(
+    u, c, b, gz, y, moments, sums, second, gamma, beta, ggz, gy, ggamma, c_stride, b_stride, gamma_stride,
+    beta_stride, cells, images, height, width, eps,
+    C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    task = tl.program_id(1).to(tl.int64)
+    pixels = images * height * width
+    mean, scale, gain, shift = channel_values(
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, C, ACC
+    )
+    factor, by_n, by_1, on_u, on_a, on_n, on_1 = second_coefficients(
+        c,
+        b,
+        sums,
+        second,
+        ggamma,
+        tl.program_id(0) == 0,
+        c_stride,
+        b_stride,
+        gain,
+        scale,
+        task,
+        pixels,
+        C,
+        ACC,
+    )
+    first, inside, right, below, pooled = cells_of(
+        tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), cells, height, width
+    )
+    corner = right & below
+    y += task * pixels * C
+    u += task * pixels * C
+    gy += task * pixels * C
+    gz += task * images * (height // 2) * (width // 2) * C
+    ggz += task * images * (height // 2) * (width // 2) * C
+    n0, n1, n2, n3 = window_of(y, first, inside, right, below, width, C, ACC)
+    n0 = (n0 - mean) * scale
+    n1 = (n1 - mean) * scale
+    n2 = (n2 - mean) * scale
+    n3 = (n3 - mean) * scale
+    u0, u1, u2, u3 = window_of(u, first, inside, right, below, width, C, ACC)
+    is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, corner)
+    slope = on_a * rows_of(gz, pooled, corner, C, ACC)
+    t0 = factor * u0 + by_n * n0 + by_1
+    t1 = factor * u1 + by_n * n1 + by_1
+    t2 = factor * u2 + by_n * n2 + by_1
+    t3 = factor * u3 + by_n * n3 + by_1
+    put(ggz, pooled, corner, pick(is0, is1, is2, is3, t0, t1, t2, t3), C)
+    put(gy, first, inside, on_u * u0 + tl.where(is0, slope, 0.0) + on_n * n0 + on_1, C)
+    put(gy, first + 1, right, on_u * u1 + tl.where(is1, slope, 0.0) + on_n * n1 + on_1, C)
+    put(gy, first + width, below, on_u * u2 + tl.where(is2, slope, 0.0) + on_n * n2 + on_1, C)
+    put(gy, first + width + 1, corner, on_u * u3 + tl.where(is3, slope, 0.0) + on_n * n3 + on_1, C)

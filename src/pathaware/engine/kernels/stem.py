@@ -1,0 +1,401 @@
+"""The first block of a network: convolution, batch norm, ReLU and pool of images, nothing in between stored.
+
+Images have few channels, so the convolution's output is many times larger than its input and cheaper to
+compute than to read. Every pass therefore computes the pixels that it needs again, and derivatives of the
+filters are summed up on the spot. Images are data and get no gradient. The mathematics is that of
+`normalisation`, with u = conv(x, v) for a cotangent v of the filters' gradient.
+
+Images come padded by one pixel, and to even sides: `[T, N, I, H + 2, W + 2]`. Then the 9·I values that a
+pixel needs lie at fixed distances, and one matrix product with the filters `[O, 9·I]` gives its channels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from pathaware.engine.kernels.convolution import join_moments
+from pathaware.engine.kernels.launch import (
+    accumulator,
+    blocks,
+    dot_precision,
+    empty,
+    store_moments,
+    sum_parts,
+)
+from pathaware.engine.kernels.normalisation import first_sums
+from pathaware.engine.kernels.windows import (
+    cells_of,
+    channel_values,
+    load_sum,
+    peak_of,
+    pick,
+    put,
+    rows_of,
+    second_coefficients,
+    store_sums,
+)
+
+_PARTS = 1056
+"""Into how many parts sums are split: eight programs for each multiprocessor of an H200."""
+
+_BLOCK = 16
+"""Windows that a program works on at once."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images of T tasks, padded for the kernels, and their true size."""
+
+    padded: Tensor
+    height: int
+    width: int
+
+    @classmethod
+    def of(cls, x: Tensor) -> Images:
+        """From `x [T, N, I, H, W]`."""
+        height, width = x.shape[-2:]
+        return cls(F.pad(x, (1, 1 + width % 2, 1, 1 + height % 2)), height, width)
+
+    @property
+    def count(self) -> int:
+        return self.padded.shape[1]
+
+    @property
+    def cells(self) -> int:
+        """Windows of a task, those that are cut off counted."""
+        return self.count * blocks(self.height, 2) * blocks(self.width, 2)
+
+    def sizes(self) -> tuple[int, int, int]:
+        return self.count, self.height, self.width
+
+    def settings(self) -> dict[str, object]:
+        """What all kernels here have in common."""
+        inputs = self.padded.shape[2]
+        return {
+            "INPUTS": inputs,
+            "DEPTH": max(16, triton.next_power_of_2(9 * inputs)),
+            "PRECISION": dot_precision(self.padded),
+            "ACC": accumulator(self.padded)[1],
+        }
+
+
+def moments_of(images: Images, weight: Tensor) -> Tensor:
+    """Mean and variance of each channel of conv(x, w): `[T, 2, O]`."""
+    tasks, outputs = weight.shape[:2]
+    pixels = images.count * images.height * images.width
+    rows = 128
+    tiles = blocks(pixels, rows)
+    partial = empty(weight, tasks, 2, outputs, tiles, dtype=accumulator(images.padded)[0])
+    stem_moments_kernel[(tiles, tasks)](
+        images.padded, weight, partial, weight.stride(0), pixels, *images.sizes(),
+        OUTPUTS=outputs, ROWS=rows, **images.settings(),
+    )  # fmt: skip
+    return join_moments(partial, pixels, rows)
+
+
+def normalise(
+    images: Images, weight: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """z and ŷ at each window's maximum, both `[T, N, H/2, W/2, O]`."""
+    tasks, outputs = weight.shape[:2]
+    count, height, width = images.sizes()
+    z = empty(images.padded, tasks, count, height // 2, width // 2, outputs)
+    peaks = empty(z, *z.shape)
+    stem_normalise_kernel[(blocks(images.cells, _BLOCK), tasks)](
+        images.padded, weight, moments, gamma, beta, z, peaks, weight.stride(0), gamma.stride(0),
+        beta.stride(0), images.cells, *images.sizes(), eps, C=outputs, BLOCK=_BLOCK, **images.settings(),
+    )  # fmt: skip
+    return z, peaks
+
+
+def backward(
+    gz: Tensor, images: Images, weight: Tensor, peaks: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor,
+    eps: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The gradient of the filters `[T, O, I, 3, 3]`, and the sums `[T, 2, C]` gβ and gγ."""
+    tasks, outputs = weight.shape[:2]
+    dtype = accumulator(gz)[0]
+    sums = first_sums(gz, peaks, gamma, beta)
+    parts = min(_PARTS // tasks + 1, blocks(images.cells, _BLOCK))
+    filters = empty(weight, tasks, parts, *weight.shape[1:], dtype=dtype)
+    stem_backward_kernel[(parts, tasks)](
+        gz, images.padded, weight, moments, gamma, beta, sums, filters, weight.stride(0), gamma.stride(0),
+        beta.stride(0), images.cells, *images.sizes(), eps, C=outputs, BLOCK=_BLOCK, **images.settings(),
+    )  # fmt: skip
+    return sum_parts(filters), sums
+
+
+def double_backward(
+    v: Tensor, c: Tensor, b: Tensor, gz: Tensor, images: Images, weight: Tensor, sums: Tensor,
+    moments: Tensor, gamma: Tensor, beta: Tensor, eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """ḡz, w̄ and γ̄ for cotangents v of the filters' gradient, c of gγ and b of gβ."""
+    tasks, outputs = weight.shape[:2]
+    dtype = accumulator(gz)[0]
+    parts = min(_PARTS // tasks + 1, blocks(images.cells, _BLOCK))
+    partial = empty(weight, tasks, parts, 3, outputs, dtype=dtype)
+    strides = weight.stride(0), v.stride(0), gamma.stride(0), beta.stride(0)
+    common = {"C": outputs, "BLOCK": _BLOCK, **images.settings()}
+    stem_sum_second_kernel[(parts, tasks)](
+        gz, images.padded, weight, v, moments, gamma, beta, partial, *strides, images.cells, *images.sizes(),
+        eps, **common,
+    )  # fmt: skip
+    ggz, ggamma = empty(gz, *gz.shape), empty(weight, tasks, outputs, dtype=dtype)
+    filters = empty(weight, tasks, parts, *weight.shape[1:], dtype=dtype)
+    stem_double_backward_kernel[(parts, tasks)](
+        gz, images.padded, weight, v, c, b, moments, sums, sum_parts(partial), gamma, beta, ggz, filters, ggamma,
+        *strides, c.stride(0), b.stride(0), images.cells, *images.sizes(), eps, **common,
+    )  # fmt: skip
+    return ggz, sum_parts(filters), ggamma
+
+
+# The passes of the first block, which compute the pixels they need from images.
+
+
+@triton.jit
+def _filters(weight, task, stride, C: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr):
+    """A task's filters as `[C, DEPTH]`, zero beyond the 9·I true columns."""
+    k = tl.arange(0, DEPTH)
+    at = weight + task * stride + tl.arange(0, C)[:, None] * (9 * INPUTS) + k[None, :]
+    return tl.load(at, mask=(k < 9 * INPUTS)[None, :], other=0.0)
+
+
+@triton.jit
+def _patches(x, corner, ok, height, width, INPUTS: tl.constexpr, DEPTH: tl.constexpr):
+    """The 3×3 surroundings of pixels, `[BLOCK, DEPTH]`; each begins at its `corner` of the padded images."""
+    k = tl.arange(0, DEPTH)
+    across = width + width % 2 + 2
+    down = height + height % 2 + 2
+    at = (k // 9) * (down * across) + (k % 9) // 3 * across + k % 3
+    return tl.load(x + corner[:, None] + at[None, :], mask=ok[:, None] & (k < 9 * INPUTS)[None, :], other=0.0)
+
+
+@triton.jit
+def _corner(first, height, width, INPUTS: tl.constexpr):
+    """Where the surroundings of pixel number `first` of a task begin in its padded images."""
+    across = width + width % 2 + 2
+    down = height + height % 2 + 2
+    image = first // (height * width)
+    row = first // width % height
+    return image * (INPUTS * down * across) + row * across + first % width
+
+
+@triton.jit
+def _window(
+    x, first, inside, right, below, height, width, INPUTS: tl.constexpr, DEPTH: tl.constexpr
+):  # fmt: skip
+    """The surroundings of the four pixels of each window."""
+    corner = _corner(first, height, width, INPUTS)
+    across = width + width % 2 + 2
+    p0 = _patches(x, corner, inside, height, width, INPUTS, DEPTH)
+    p1 = _patches(x, corner + 1, right, height, width, INPUTS, DEPTH)
+    p2 = _patches(x, corner + across, below, height, width, INPUTS, DEPTH)
+    p3 = _patches(x, corner + across + 1, right & below, height, width, INPUTS, DEPTH)
+    return p0, p1, p2, p3
+
+
+@triton.jit
+def _store_filters(partial, gw, task, C: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr):
+    """This program's part of the filters' gradient."""
+    k = tl.arange(0, DEPTH)
+    at = (task * tl.num_programs(0) + tl.program_id(0)) * C + tl.arange(0, C)
+    tl.store(partial + at[:, None] * (9 * INPUTS) + k[None, :], gw, mask=(k < 9 * INPUTS)[None, :])
+
+
+@triton.jit
+def _images(x, task, count, height, width, INPUTS: tl.constexpr):
+    """Where a task's padded images begin."""
+    return x + task * count * (INPUTS * (height + height % 2 + 2) * (width + width % 2 + 2))
+
+
+@triton.jit
+def _times(patches, filters, PRECISION: tl.constexpr, ACC: tl.constexpr):
+    return tl.dot(patches, tl.trans(filters.to(patches.dtype)), input_precision=PRECISION, out_dtype=ACC)
+
+
+@triton.jit
+def _onto(filters, slope, patches, PRECISION: tl.constexpr, ACC: tl.constexpr):
+    """Adds Σ over pixels of slope ⊗ patch to the filters' gradient."""
+    return tl.dot(
+        tl.trans(slope.to(patches.dtype)), patches, filters, input_precision=PRECISION, out_dtype=ACC
+    )
+
+
+@triton.jit
+def stem_moments_kernel(
+    x, weight, partial, stride, pixels, count, height, width,
+    OUTPUTS: tl.constexpr, ROWS: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
+    PRECISION: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    task = tl.program_id(1).to(tl.int64)
+    m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = m < pixels
+    x = _images(x, task, count, height, width, INPUTS)
+    patches = _patches(x, _corner(m, height, width, INPUTS), inside, height, width, INPUTS, DEPTH)
+    y = _times(patches, _filters(weight, task, stride, OUTPUTS, INPUTS, DEPTH), PRECISION, ACC)
+    store_moments(partial, y, inside, pixels, task, OUTPUTS, ROWS)
+
+
+@triton.jit
+def stem_normalise_kernel(
+    x, weight, moments, gamma, beta, z, peaks, stride, gamma_stride, beta_stride, cells, count, height, width,
+    eps, C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
+    PRECISION: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    task = tl.program_id(1).to(tl.int64)
+    mean, scale, gain, shift = channel_values(
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, C, ACC
+    )
+    filters = _filters(weight, task, stride, C, INPUTS, DEPTH)
+    x = _images(x, task, count, height, width, INPUTS)
+    first, _, right, below, pooled = cells_of(
+        tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), cells, height, width
+    )
+    corner = _corner(first, height, width, INPUTS)
+    across = width + width % 2 + 2
+    whole = right & below
+    y0 = _times(_patches(x, corner, whole, height, width, INPUTS, DEPTH), filters, PRECISION, ACC)
+    y1 = _times(_patches(x, corner + 1, whole, height, width, INPUTS, DEPTH), filters, PRECISION, ACC)
+    high = tl.maximum(y0, y1)
+    low = tl.minimum(y0, y1)
+    y2 = _times(_patches(x, corner + across, whole, height, width, INPUTS, DEPTH), filters, PRECISION, ACC)
+    y3 = _times(
+        _patches(x, corner + across + 1, whole, height, width, INPUTS, DEPTH), filters, PRECISION, ACC
+    )
+    high = tl.maximum(high, tl.maximum(y2, y3))
+    low = tl.minimum(low, tl.minimum(y2, y3))
+    best = (tl.where(gain > 0, high, tl.where(gain < 0, low, y0)) - mean) * scale
+    windows = count * (height // 2) * (width // 2)
+    put(peaks + task * windows * C, pooled, whole, best, C)
+    put(z + task * windows * C, pooled, whole, tl.maximum(best * gain + shift, 0.0), C)
+
+
+@triton.jit
+def stem_backward_kernel(
+    gz, x, weight, moments, gamma, beta, sums, gfilters, stride, gamma_stride, beta_stride, cells, count,
+    height, width, eps, C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
+    PRECISION: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    part = tl.program_id(0)
+    parts = tl.num_programs(0)
+    task = tl.program_id(1).to(tl.int64)
+    mean, scale, gain, shift = channel_values(
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, C, ACC
+    )
+    filters = _filters(weight, task, stride, C, INPUTS, DEPTH)
+    x = _images(x, task, count, height, width, INPUTS)
+    gz += task * count * (height // 2) * (width // 2) * C
+    pixels = count * height * width
+    a = load_sum(sums, 0, 2, task, C) / pixels
+    b = load_sum(sums, 1, 2, task, C) / pixels
+    factor = gain * scale
+    gw = tl.zeros((C, DEPTH), ACC)
+    for start in range(part * BLOCK, cells, parts * BLOCK):
+        first, inside, right, below, pooled = cells_of(start + tl.arange(0, BLOCK), cells, height, width)
+        whole = right & below
+        p0, p1, p2, p3 = _window(x, first, inside, right, below, height, width, INPUTS, DEPTH)
+        n0 = (_times(p0, filters, PRECISION, ACC) - mean) * scale
+        n1 = (_times(p1, filters, PRECISION, ACC) - mean) * scale
+        n2 = (_times(p2, filters, PRECISION, ACC) - mean) * scale
+        n3 = (_times(p3, filters, PRECISION, ACC) - mean) * scale
+        is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, whole)
+        slope = rows_of(gz, pooled, whole, C, ACC)
+        # patches of pixels that do not exist are zero, and add nothing
+        gw = _onto(gw, factor * (tl.where(is0, slope, 0.0) - a - n0 * b), p0, PRECISION, ACC)
+        gw = _onto(gw, factor * (tl.where(is1, slope, 0.0) - a - n1 * b), p1, PRECISION, ACC)
+        gw = _onto(gw, factor * (tl.where(is2, slope, 0.0) - a - n2 * b), p2, PRECISION, ACC)
+        gw = _onto(gw, factor * (tl.where(is3, slope, 0.0) - a - n3 * b), p3, PRECISION, ACC)
+    _store_filters(gfilters, gw, task, C, INPUTS, DEPTH)
+
+
+@triton.jit
+def stem_sum_second_kernel(
+    gz, x, weight, v, moments, gamma, beta, partial, stride, v_stride, gamma_stride, beta_stride, cells,
+    count, height, width, eps,
+    C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
+    PRECISION: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    part = tl.program_id(0)
+    parts = tl.num_programs(0)
+    task = tl.program_id(1).to(tl.int64)
+    mean, scale, gain, shift = channel_values(
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, C, ACC
+    )
+    filters = _filters(weight, task, stride, C, INPUTS, DEPTH)
+    direction = _filters(v, task, v_stride, C, INPUTS, DEPTH)
+    x = _images(x, task, count, height, width, INPUTS)
+    gz += task * count * (height // 2) * (width // 2) * C
+    su = tl.zeros((BLOCK, C), ACC)
+    sv = tl.zeros((BLOCK, C), ACC)
+    sx = tl.zeros((BLOCK, C), ACC)
+    for start in range(part * BLOCK, cells, parts * BLOCK):
+        first, inside, right, below, pooled = cells_of(start + tl.arange(0, BLOCK), cells, height, width)
+        whole = right & below
+        p0, p1, p2, p3 = _window(x, first, inside, right, below, height, width, INPUTS, DEPTH)
+        n0 = (_times(p0, filters, PRECISION, ACC) - mean) * scale
+        n1 = (_times(p1, filters, PRECISION, ACC) - mean) * scale
+        n2 = (_times(p2, filters, PRECISION, ACC) - mean) * scale
+        n3 = (_times(p3, filters, PRECISION, ACC) - mean) * scale
+        u0 = _times(p0, direction, PRECISION, ACC)
+        u1 = _times(p1, direction, PRECISION, ACC)
+        u2 = _times(p2, direction, PRECISION, ACC)
+        u3 = _times(p3, direction, PRECISION, ACC)
+        is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, whole)
+        su += (u0 + u1) + (u2 + u3)
+        sv += (u0 * n0 + u1 * n1) + (u2 * n2 + u3 * n3)
+        sx += pick(is0, is1, is2, is3, u0, u1, u2, u3) * rows_of(gz, pooled, whole, C, ACC)
+    store_sums(partial, su, sv, sx, task, C)
+
+
+@triton.jit
+def stem_double_backward_kernel(
+    gz, x, weight, v, c, b, moments, sums, second, gamma, beta, ggz, gfilters, ggamma, stride, v_stride,
+    gamma_stride, beta_stride, c_stride, b_stride, cells, count, height, width, eps,
+    C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
+    PRECISION: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    part = tl.program_id(0)
+    parts = tl.num_programs(0)
+    task = tl.program_id(1).to(tl.int64)
+    pixels = count * height * width
+    mean, scale, gain, shift = channel_values(
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, C, ACC
+    )
+    factor, by_n, by_1, on_u, on_a, on_n, on_1 = second_coefficients(
+        c, b, sums, second, ggamma, part == 0, c_stride, b_stride, gain, scale, task, pixels, C, ACC
+    )
+    filters = _filters(weight, task, stride, C, INPUTS, DEPTH)
+    direction = _filters(v, task, v_stride, C, INPUTS, DEPTH)
+    x = _images(x, task, count, height, width, INPUTS)
+    gz += task * count * (height // 2) * (width // 2) * C
+    ggz += task * count * (height // 2) * (width // 2) * C
+    gw = tl.zeros((C, DEPTH), ACC)
+    for start in range(part * BLOCK, cells, parts * BLOCK):
+        first, inside, right, below, pooled = cells_of(start + tl.arange(0, BLOCK), cells, height, width)
+        whole = right & below
+        p0, p1, p2, p3 = _window(x, first, inside, right, below, height, width, INPUTS, DEPTH)
+        n0 = (_times(p0, filters, PRECISION, ACC) - mean) * scale
+        n1 = (_times(p1, filters, PRECISION, ACC) - mean) * scale
+        n2 = (_times(p2, filters, PRECISION, ACC) - mean) * scale
+        n3 = (_times(p3, filters, PRECISION, ACC) - mean) * scale
+        is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, whole)
+        slope = on_a * rows_of(gz, pooled, whole, C, ACC)
+        u = _times(p0, direction, PRECISION, ACC)
+        there = tl.where(is0, factor * u + by_n * n0 + by_1, 0.0)
+        gw = _onto(gw, on_u * u + tl.where(is0, slope, 0.0) + on_n * n0 + on_1, p0, PRECISION, ACC)
+        u = _times(p1, direction, PRECISION, ACC)
+        there += tl.where(is1, factor * u + by_n * n1 + by_1, 0.0)
+        gw = _onto(gw, on_u * u + tl.where(is1, slope, 0.0) + on_n * n1 + on_1, p1, PRECISION, ACC)
+        u = _times(p2, direction, PRECISION, ACC)
+        there += tl.where(is2, factor * u + by_n * n2 + by_1, 0.0)
+        gw = _onto(gw, on_u * u + tl.where(is2, slope, 0.0) + on_n * n2 + on_1, p2, PRECISION, ACC)
+        u = _times(p3, direction, PRECISION, ACC)
+        there += tl.where(is3, factor * u + by_n * n3 + by_1, 0.0)
+        gw = _onto(gw, on_u * u + tl.where(is3, slope, 0.0) + on_n * n3 + on_1, p3, PRECISION, ACC)
+        put(ggz, pooled, whole, there, C)
+    _store_filters(gfilters, gw, task, C, INPUTS, DEPTH)

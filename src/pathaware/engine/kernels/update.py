@@ -1,0 +1,154 @@
+"""PAMELA's step on CUDA: one kernel where PyTorch's own operations take six, and their derivative thirty."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import Function, once_differentiable
+
+from pathaware.core.parameters import GroupBroadcast
+from pathaware.engine.kernels.launch import blocks
+
+_BLOCK = 512
+
+
+class Update(Function):
+    """θ − Q ∘ g, or, with a point θ′ to skip back to, (1 − P)(θ − Q ∘ g) + P ∘ θ′.
+
+    Points are `[T, D]`; q and p hold one entry for each of their groups.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, point: Tensor, gradient: Tensor, q: Tensor, q_groups: GroupBroadcast, back: Tensor | None,
+        p: Tensor | None, p_groups: GroupBroadcast,
+    ) -> Tensor:  # fmt: skip
+        gradient = gradient.contiguous()
+        ctx.groups = q_groups, p_groups
+        ctx.save_for_backward(point, gradient, q, back, p)
+        out = torch.empty_like(gradient)
+        update_kernel[(blocks(gradient.shape[1], _BLOCK),)](
+            *_operands(point, gradient, q, back, p, q_groups, p_groups), out, *_sizes(point, back),
+            TASKS=len(gradient), SKIP=back is not None, BLOCK=_BLOCK,
+        )  # fmt: skip
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, v: Tensor) -> tuple[Tensor | None, ...]:
+        point, gradient, q, back, p = ctx.saved_tensors
+        q_groups, p_groups = ctx.groups
+        v = v.contiguous()
+        skips = back is not None
+        to_gradient = torch.empty_like(gradient)
+        to_point, to_back = (torch.empty_like(gradient), torch.empty_like(gradient)) if skips else (v, v)
+        to_q = torch.empty_like(gradient[0])
+        to_p = torch.empty_like(gradient[0]) if skips else to_q
+        update_derivative_kernel[(blocks(gradient.shape[1], _BLOCK),)](
+            v, *_operands(point, gradient, q, back, p, q_groups, p_groups),
+            to_point, to_gradient, to_back, to_q, to_p, *_sizes(point, back),
+            TASKS=len(gradient), SKIP=skips, BLOCK=_BLOCK,
+        )  # fmt: skip
+        wanted = ctx.needs_input_grad[2]
+        return (
+            to_point,
+            to_gradient,
+            _group_sums(to_q, q_groups) if wanted else None,
+            None,
+            to_back if skips else None,
+            _group_sums(to_p, p_groups) if skips else None,
+            None,
+        )
+
+
+def _operands(
+    point: Tensor, gradient: Tensor, q: Tensor, back: Tensor | None, p: Tensor | None, q_groups: GroupBroadcast,
+    p_groups: GroupBroadcast,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """In the kernels' order; what is not there is never read."""
+    there = (point if back is None else back), q, (q if p is None else p)
+    return point, gradient, *there, q_groups.index, p_groups.index
+
+
+def _sizes(point: Tensor, back: Tensor | None) -> tuple[int, int, int]:
+    """Strides of the points over tasks, 0 where all tasks share one; and D."""
+    return point.stride(0), 0 if back is None else back.stride(0), point.shape[1]
+
+
+def _group_sums(values: Tensor, groups: GroupBroadcast) -> Tensor:
+    if groups.identity:
+        return values
+    if groups.groups < 64:  # a few long sums: PyTorch takes many threads for each
+        return groups.sums(values)
+    sums = values.new_empty(groups.groups)
+    sum_groups_kernel[(groups.groups,)](values, groups.order, groups.starts, sums, BLOCK=256)
+    return sums
+
+
+# A preconditioned step with a skip, element by element over all tasks, and its derivative.
+
+
+@triton.jit
+def update_kernel(
+    point, gradient, back, q, p, q_index, p_index, out, point_stride, back_stride, size, TASKS: tl.constexpr,
+    SKIP: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    ok = e < size
+    rate = tl.load(q + tl.load(q_index + e, mask=ok, other=0), mask=ok)
+    if SKIP:
+        blend = tl.load(p + tl.load(p_index + e, mask=ok, other=0), mask=ok)
+    for task in range(TASKS):
+        at = task * size.to(tl.int64) + e
+        moved = tl.load(point + task * point_stride + e, mask=ok) - rate * tl.load(gradient + at, mask=ok)
+        if SKIP:
+            moved += blend * (tl.load(back + task * back_stride + e, mask=ok) - moved)
+        tl.store(out + at, moved, mask=ok)
+
+
+@triton.jit
+def update_derivative_kernel(
+    v, point, gradient, back, q, p, q_index, p_index, to_point, to_gradient, to_back, to_q, to_p,
+    point_stride, back_stride, size, TASKS: tl.constexpr, SKIP: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Cotangents of θⱼ, of the gradient and of θⱼ₋w; of Q and P for every element, summed over tasks."""
+    e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    ok = e < size
+    rate = tl.load(q + tl.load(q_index + e, mask=ok, other=0), mask=ok)
+    of_q = tl.zeros((BLOCK,), v.dtype.element_ty)
+    of_p = tl.zeros((BLOCK,), v.dtype.element_ty)
+    if SKIP:
+        blend = tl.load(p + tl.load(p_index + e, mask=ok, other=0), mask=ok)
+    for task in range(TASKS):
+        at = task * size.to(tl.int64) + e
+        given = tl.load(v + at, mask=ok)
+        descent = tl.load(gradient + at, mask=ok)
+        if SKIP:
+            moved = tl.load(point + task * point_stride + e, mask=ok) - rate * descent
+            earlier = tl.load(back + task * back_stride + e, mask=ok)
+            of_p += given * (earlier - moved)
+            tl.store(to_back + at, blend * given, mask=ok)
+            given -= blend * given
+            tl.store(to_point + at, given, mask=ok)
+        of_q -= descent * given
+        tl.store(to_gradient + at, -rate * given, mask=ok)
+    tl.store(to_q + e, of_q, mask=ok)
+    if SKIP:
+        tl.store(to_p + e, of_p, mask=ok)
+
+
+@triton.jit
+def sum_groups_kernel(values, order, starts, sums, BLOCK: tl.constexpr):
+    """Sum of the values of each group, which lie at `order[starts[g] : starts[g + 1]]`."""
+    group = tl.program_id(0)
+    start = tl.load(starts + group)
+    end = tl.load(starts + group + 1)
+    total = tl.zeros((BLOCK,), values.dtype.element_ty)
+    for first in range(start, end, BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        total += tl.load(values + tl.load(order + at, mask=at < end, other=0), mask=at < end, other=0.0)
+    tl.store(sums + group, tl.sum(total, 0))

@@ -1,0 +1,168 @@
+"""The gradient of 3×3 filters of T tasks at once, channels last.
+
+    gw[t, o, i, tap] = Σ_m  g[t, m, o]  x[t, m + tap, i]
+
+Both factors have the summed axis m outside, an order in which the tensor cores read 16-bit numbers only.
+Float32 is therefore first cut in pieces of bfloat16: two hold 16 bits, where TF32 has 11; three hold all 24.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from pathaware.engine.kernels.launch import accumulator, blocks, dot_precision, empty, join_splits_kernel
+
+_PROGRAMS = 264
+"""Into how many programs the sum over pixels is split: two for each multiprocessor of an H200."""
+
+
+_PIECE = torch.bfloat16
+
+
+def weight_gradient(x: Tensor, g: Tensor) -> Tensor:
+    """`x [T, N, H, W, I]`, `g [T, N, H, W, O]` → `[T, O, I, 3, 3]` in the accumulator's precision."""
+    tasks, images, height, width, inputs = x.shape
+    outputs = g.shape[-1]
+    pixels = images * height * width
+    pieces = _pieces(x)
+    taps, depth, warps, stages = _shape(outputs * inputs, pixels * tasks, pieces)
+    chunks = blocks(pixels, depth)
+    splits = max(1, min(_PROGRAMS * taps // (9 * tasks), chunks))
+    share = blocks(chunks, splits) * depth
+    splits = blocks(pixels, share)
+    dtype, acc = accumulator(x)
+    partial = empty(x, tasks, splits, 9, outputs, inputs, dtype=dtype)
+    weight_gradient_kernel[(9 // taps, splits, tasks)](
+        _cut(x, pieces),
+        _cut(g, pieces),
+        partial,
+        pixels,
+        height,
+        width,
+        share,
+        INPUTS=inputs,
+        OUTPUTS=outputs,
+        DEPTH=depth,
+        TAPS=taps,
+        PIECES=pieces,
+        ACC=acc,
+        num_warps=warps,
+        num_stages=stages,
+    )
+    gw = empty(partial, tasks, outputs, inputs, 3, 3)
+    block = 256
+    grid = (blocks(outputs * inputs, block), 9, tasks)
+    join_splits_kernel[grid](partial, gw, splits, SIZE=outputs * inputs, BLOCK=block)
+    return gw
+
+
+def _shape(filters: int, pixels: int, pieces: int) -> tuple[int, int, int, int]:
+    """Taps, pixels, warps and pipeline stages of a program, the fastest of those tried on an H200."""
+    if pieces == 1 and filters <= 64 * 64:
+        return 3, 64, 4, 3
+    if pieces == 2 and filters <= 64 * 64 and pixels >= 64_000:
+        return 3, 32, 4, 3
+    return 1, 32, 4, 4
+
+
+def _pieces(x: Tensor) -> int:
+    if x.dtype != torch.float32:
+        return 1
+    return 2 if dot_precision(x) == "tf32" else 3
+
+
+def _cut(data: Tensor, pieces: int) -> Tensor:
+    """`[pieces, …]` in bfloat16, whose sum is `data` as far as they hold it."""
+    if pieces == 1:
+        return data
+    out = empty(data, pieces, *data.shape, dtype=_PIECE)
+    size, block = data.numel(), 1024
+    cut_in_pieces_kernel[(blocks(size, block),)](data, out, size, PIECES=pieces, BLOCK=block)
+    return out
+
+
+# The sum over pixels of gᵀ x for one row of taps, from pieces of bfloat16.
+
+
+@triton.jit
+def cut_in_pieces_kernel(data, out, size, PIECES: tl.constexpr, BLOCK: tl.constexpr):
+    e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    rest = tl.load(data + e, mask=e < size, other=0.0)
+    for piece in tl.static_range(PIECES):
+        high = rest.to(out.dtype.element_ty)
+        tl.store(out + piece * size.to(tl.int64) + e, high, mask=e < size)
+        rest -= high.to(tl.float32)
+
+
+@triton.jit
+def weight_gradient_kernel(
+    x, g, partial, pixels, height, width, share,
+    INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, TAPS: tl.constexpr,
+    PIECES: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    tap = tl.program_id(0) * TAPS
+    split = tl.program_id(1)
+    task = tl.program_id(2).to(tl.int64)
+    down = tap // 3 - 1
+    right = tap % 3 - 1
+    x += task * pixels * INPUTS
+    g += task * pixels * OUTPUTS
+    next_x = tl.num_programs(2).to(tl.int64) * pixels * INPUTS  # how far the next piece is
+    next_g = tl.num_programs(2).to(tl.int64) * pixels * OUTPUTS
+    o = tl.arange(0, OUTPUTS)
+    i = tl.arange(0, INPUTS)
+    t0 = tl.zeros((OUTPUTS, INPUTS), ACC)
+    t1 = tl.zeros((OUTPUTS, INPUTS), ACC)
+    t2 = tl.zeros((OUTPUTS, INPUTS), ACC)
+    start = split * share
+    for first in range(start, tl.minimum(start + share, pixels), DEPTH):
+        m = first + tl.arange(0, DEPTH)
+        column = m % width + right
+        row = (m // width) % height + down
+        inside = m < pixels
+        at_g = g + m[:, None] * OUTPUTS + o[None, :]
+        a0, a1, a2 = _load_pieces(at_g, inside, next_g, PIECES)
+        at_x = x + (m + down * width + right)[:, None] * INPUTS + i[None, :]
+        valid = inside & (row >= 0) & (row < height)
+        b0, b1, b2 = _load_pieces(at_x, valid & (column >= 0) & (column < width), next_x, PIECES)
+        t0 = _add_product(t0, a0, a1, a2, b0, b1, b2, PIECES, ACC)
+        if TAPS == 3:  # a row of taps reads the same pixels, one further to the right each time
+            b0, b1, b2 = _load_pieces(at_x + INPUTS, valid, next_x, PIECES)
+            t1 = _add_product(t1, a0, a1, a2, b0, b1, b2, PIECES, ACC)
+            b0, b1, b2 = _load_pieces(at_x + 2 * INPUTS, valid & (column + 2 < width), next_x, PIECES)
+            t2 = _add_product(t2, a0, a1, a2, b0, b1, b2, PIECES, ACC)
+    at = ((task * tl.num_programs(1) + split) * 9 + tap) * OUTPUTS * INPUTS
+    at = partial + at + o[:, None] * INPUTS + i[None, :]
+    tl.store(at, t0)
+    if TAPS == 3:
+        tl.store(at + OUTPUTS * INPUTS, t1)
+        tl.store(at + 2 * OUTPUTS * INPUTS, t2)
+
+
+@triton.jit
+def _load_pieces(at, ok, further, PIECES: tl.constexpr):
+    """All pieces of a block; the first stands in for those that are not there."""
+    p0 = tl.load(at, mask=ok[:, None], other=0.0)
+    p1 = p0
+    p2 = p0
+    if PIECES > 1:
+        p1 = tl.load(at + further, mask=ok[:, None], other=0.0)
+    if PIECES > 2:
+        p2 = tl.load(at + 2 * further, mask=ok[:, None], other=0.0)
+    return p0, p1, p2
+
+
+@triton.jit
+def _add_product(total, a0, a1, a2, b0, b1, b2, PIECES: tl.constexpr, ACC: tl.constexpr):
+    """total + aᵀ b: all pairs of pieces but those too small to matter, the smallest first."""
+    if PIECES > 2:
+        total = tl.dot(tl.trans(a1), b1, total, out_dtype=ACC)
+        total = tl.dot(tl.trans(a2), b0, total, out_dtype=ACC)
+        total = tl.dot(tl.trans(a0), b2, total, out_dtype=ACC)
+    if PIECES > 1:
+        total = tl.dot(tl.trans(a1), b0, total, out_dtype=ACC)
+        total = tl.dot(tl.trans(a0), b1, total, out_dtype=ACC)
+    return tl.dot(tl.trans(a0), b0, total, input_precision="ieee", out_dtype=ACC)

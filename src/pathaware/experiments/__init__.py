@@ -1,0 +1,1 @@
+"""The paper's tables and figures, reports, benchmarks and sweeps. Nothing else imports this package."""

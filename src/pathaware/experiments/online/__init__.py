@@ -1,0 +1,1 @@
+"""Comparisons of online learners on a stream of data sets."""

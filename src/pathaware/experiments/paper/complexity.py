@@ -1,0 +1,108 @@
+"""Table 5: parameters, and milliseconds of a task in training and in test, measured in one run."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pathaware.core.learner import require_path
+from pathaware.core.seeding import generator
+from pathaware.experiments.bench.contestants import Work
+from pathaware.experiments.bench.timing import Timing, in_turns, warmed_up
+from pathaware.experiments.bench.workloads import SyntheticImages
+from pathaware.experiments.paper.printed import COMPLEXITY
+from pathaware.experiments.paper.tables import LABELS
+from pathaware.training.config import Config, Training
+from pathaware.training.problems import Problem
+from pathaware.training.provenance import commit, environment
+from pathaware.training.tables import Row, Table
+from pathaware.training.trainer import Trainer
+
+TITLE = "Table 5: complexity"
+
+
+def measure(repeats: int = 20, device: str = "auto", size: int = 84) -> dict[str, Any]:
+    """All three methods in turns. Pixels do not matter for time, so they are noise and need no data set."""
+    problem: Problem = SyntheticImages(shots=5, size=size)
+    trainers = {m: Trainer(Config(problem, m, {}, Training(device=device))) for m in COMPLEXITY}
+    training = trainers["maml"].config.training
+    where, work = training.torch_device, {}
+    for method, trainer in trainers.items():
+        work[method, "train"], _ = warmed_up(partial(_training, trainer), where)
+        work[method, "test"], _ = warmed_up(partial(_test, trainer), where)
+    times, errors = in_turns(work, repeats, where)
+    assert not errors, errors
+    found = {
+        method: {
+            "parameters": sum(p.numel() for p in trainer.learner.parameters()),
+            "steps": require_path(trainer.learner).rule.steps,
+            "train_ms": _per_task(times[method, "train"], training.tasks),
+            "test_ms": _per_task(times[method, "test"], 1),
+        }
+        for method, trainer in trainers.items()
+    }
+    return {
+        "complexity": found,
+        "what": f"Conv-4 of 64 filters, {size}×{size}, 5-way 5-shot, 15 queries a class",
+        "repeats": repeats,
+        "commit": commit(),
+        "environment": environment(),
+    }
+
+
+def _training(trainer: Trainer) -> Work:
+    return lambda i: trainer.advance()
+
+
+def _test(trainer: Trainer) -> Work:
+    """One task: adapt to its support set, answer its queries."""
+    learner, episodes = require_path(trainer.learner), trainer.source.sample(1, generator(0, "complexity"))
+
+    def judge(i: int) -> Tensor:
+        with torch.no_grad():
+            path = learner.path(episodes.support_x, episodes.support_y)
+            return learner.predict(learner.end(path), episodes.query_x)
+
+    return judge
+
+
+def _per_task(timing: Timing, tasks: int) -> dict[str, float]:
+    return {"median": timing.median / tasks, "low": timing.low / tasks, "high": timing.high / tasks}
+
+
+def table5(record: dict[str, Any]) -> Table:
+    found = record["complexity"]
+    rows = []
+    for method, printed in COMPLEXITY.items():
+        ours, base = found[method], found["maml"]
+        cells = [
+            LABELS[method].partition(",")[0],
+            f"{ours['parameters']:,}",
+            f"{printed[0]:,}",
+            str(ours["steps"]),
+        ]
+        for kind, place in (("train_ms", 2), ("test_ms", 3)):
+            time = ours[kind]["median"]
+            cells += [f"{time:.2f}", f"{printed[place]:.2f}"]
+            cells += [f"{time / base[kind]['median']:.2f} ×"]
+            cells += [f"{printed[place] / COMPLEXITY['maml'][place]:.2f} ×"]
+        rows.append(Row(tuple(cells)))
+    header = ["method", "parameters", "the paper", "steps"]
+    for kind in ("train", "test"):
+        header += [f"{kind}, ms a task", "the paper", f"{kind} / MAML", "the paper"]
+    notes = [
+        f"{record['what']}, on {record['environment']['device']}; medians of {record['repeats']} in turns.",
+        "Training is a whole meta-iteration of four tasks, drawing and augmenting images and Adam included, "
+        "divided by four; test is one task by itself: adapting, then answering its queries.",
+    ]
+    return Table(TITLE, tuple(header), rows, notes)
+
+
+def write(record: dict[str, Any], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

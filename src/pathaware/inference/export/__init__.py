@@ -1,0 +1,6 @@
+"""An adapted network as a file that runs without this package, checked against it."""
+
+from pathaware.inference.export.export import Exported, export, write_script
+from pathaware.inference.export.formats import FORMATS
+
+__all__ = ["FORMATS", "Exported", "export", "write_script"]

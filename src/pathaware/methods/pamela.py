@@ -1,0 +1,86 @@
+"""PAMELA (Rajasegaran, Khan, Hayat, Khan and Shah, 2020, arXiv:2010.09291).
+
+    θⱼ₊₁ = θⱼ − Qⱼ ∘ ∇L(θⱼ)                                       in general
+    θⱼ₊₁ = (1 − Pⱼ)(θⱼ − Qⱼ ∘ ∇L(θⱼ)) + Pⱼ θⱼ₋w                   where j mod w = 0 and j ≥ w
+
+A preconditioner Qⱼ for every step says how each part of the network should move at that point of the path; a
+gradient-skip connection Pⱼ blends in the point w steps back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from pathaware.core.errors import UsageError
+from pathaware.core.parameters import Granularity, GroupBroadcast, Layout
+from pathaware.core.rule import Rule
+from pathaware.engine.update import preconditioned_step
+from pathaware.methods.method import Method
+
+QSharing = Literal["per-step", "shared", "constant"]
+
+
+class Pamela(Rule):
+    """Learned steps and skips: `q [n, groups]` initialised to `rate`, `p [skips, groups]` to 0.
+
+    - `skip`: the interval w, from 1 to n; `None` for w = ∞, that is Q without P.
+    - `q`: `per-step`, the method; `shared`, one Q for all steps; `constant`, P without Q.
+    - `q_granularity`, `p_granularity`: which parameters share an entry, see `Layout.index`.
+
+    Steps beyond the trained ones repeat the last Q and skip nothing.
+    """
+
+    step_sizes = ("q",)
+
+    q: Tensor
+    p: nn.Parameter
+
+    def __init__(
+        self,
+        network: nn.Module | Layout,
+        steps: int = 5,
+        *,
+        rate: float = 0.01,
+        skip: int | None = 2,
+        q: QSharing = "per-step",
+        q_granularity: Granularity = "filter",
+        p_granularity: Granularity = "layer",
+    ) -> None:
+        super().__init__(network, steps)
+        if skip is not None and not 1 <= skip <= steps:
+            raise UsageError(f"skip: {skip} is not allowed; 1 to {steps} (the number of steps), or none")
+        if q not in get_args(QSharing):
+            raise UsageError(f"q: {q!r} must be one of {', '.join(get_args(QSharing))}")
+        self.interval = skip or steps  # w; one of n steps never skips
+        self.skips = list(range(self.interval, steps, self.interval))  # the steps j that end in a skip
+        self.q_groups = GroupBroadcast(self.layout, q_granularity)
+        self.p_groups = GroupBroadcast(self.layout, p_granularity)
+        initial = torch.full((steps if q == "per-step" else 1, self.q_groups.groups), rate)
+        if q == "constant":
+            self.register_buffer("q", initial, persistent=False)
+        else:
+            self.q = nn.Parameter(initial)
+        self.p = nn.Parameter(torch.zeros(len(self.skips), self.p_groups.groups))
+
+    def broadcasts(self) -> dict[str, GroupBroadcast]:
+        return {"q": self.q_groups, "p": self.p_groups}
+
+    def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
+        q = self.q[min(j, len(self.q) - 1)]
+        if j not in self.skips:
+            return preconditioned_step(points[-1], gradient, q, self.q_groups)
+        p, earlier = self.p[j // self.interval - 1], points[j - self.interval]
+        return preconditioned_step(points[-1], gradient, q, self.q_groups, earlier, p, self.p_groups)
+
+
+METHOD = Method(
+    "pamela",
+    "learns a preconditioner for every step and skip connections along the path",
+    "Rajasegaran, Khan, Hayat, Khan and Shah, 2020, arXiv:2010.09291",
+    2020,
+    Pamela,
+)

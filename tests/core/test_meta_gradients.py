@@ -1,0 +1,132 @@
+"""Meta-gradients against things that know nothing of this package: differences, and `higher`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from pathaware import Episodes, GradientDescent, MetaLearner
+from pathaware.models.mlp import mlp
+from tests.conftest import (
+    RULES,
+    distance,
+    image_episodes,
+    meta_gradient,
+    scatter,
+    small_problem,
+)
+
+EXECUTIONS = ("loop", "vmap", "batched", "batched, by autograd")
+
+
+def learner_by(execution: str, model, rule, loss) -> MetaLearner:
+    """`batched` has its derivatives written out on a CPU; `by autograd` is how it runs elsewhere."""
+    learner = MetaLearner(model, rule, loss, execution=execution.partition(",")[0])
+    assert (learner.execution.program is not None) == execution.startswith("batched")
+    if execution.endswith("autograd"):
+        learner.execution.program = None
+    return learner
+
+
+def finite_differences(learner: MetaLearner, episodes: object, step: float = 1e-6) -> torch.Tensor:
+    """Central differences along every coordinate of θ₀ and Φ."""
+    slopes = []
+    with torch.no_grad():
+        for parameter in learner.parameters():
+            flat = parameter.view(-1)
+            for i in range(flat.numel()):
+                centre = flat[i].item()
+                sides = []
+                for side in (step, -step):
+                    flat[i] = centre + side
+                    sides.append(learner.meta_loss(episodes, "none").item())
+                flat[i] = centre
+                slopes.append((sides[0] - sides[1]) / (2 * step))
+    return torch.tensor(slopes)
+
+
+# With images in one execution only: it takes minutes in all, and below they are held to each other.
+@pytest.mark.parametrize(("kind", "execution"), [*(("mlp", e) for e in EXECUTIONS), ("conv", "batched")])
+@pytest.mark.parametrize("rule", RULES)
+def test_meta_gradient_of_start_and_rule_equals_finite_differences(kind, rule, execution):
+    model, loss, episodes = small_problem(kind)
+    learner = scatter(learner_by(execution, model, RULES[rule](model), loss))
+    assert distance(meta_gradient(learner, episodes), finite_differences(learner, episodes)) < 1e-6
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("kind", ["mlp", "conv"])
+@pytest.mark.parametrize("order", ["second", "first"])
+def test_all_executions_agree(kind, rule, order):
+    model, loss, episodes = small_problem(kind)
+    rule = RULES[rule](model)
+    gradients = [
+        meta_gradient(scatter(learner_by(e, model, rule, loss), 0.0), episodes, order) for e in EXECUTIONS
+    ]
+    for gradient in gradients[1:]:
+        assert distance(gradient, gradients[0]) < 1e-10
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+@pytest.mark.parametrize("kind", ["mlp", "conv"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_maml_equals_higher(kind, steps):
+    import higher
+
+    model, loss, episodes = small_problem(kind)
+    learner = MetaLearner(model, GradientDescent(model, steps, rate=0.05), loss)
+    ours = meta_gradient(learner, episodes)
+
+    model.zero_grad()
+    for support_x, support_y, query_x, query_y in zip(*episodes.tensors(), strict=True):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        with higher.innerloop_ctx(model, optimizer, copy_initial_weights=False) as (fast, descend):
+            for _ in range(steps):
+                descend.step(loss(fast(support_x), support_y))
+            (loss(fast(query_x), query_y) / len(episodes)).backward()
+    theirs = torch.cat([p.grad.flatten() for p in model.parameters()])
+    assert distance(ours, theirs) < 1e-10
+
+
+def test_first_order_equals_the_query_gradient_at_the_end_of_the_path():
+    model, loss, episodes = small_problem("mlp")
+    learner = MetaLearner(model, GradientDescent(model, 3, rate=0.05), loss)
+    path = learner.path(episodes.support_x, episodes.support_y)
+    _, slopes = learner.gradient(path.end, episodes.query_x, episodes.query_y)
+    assert distance(meta_gradient(learner, episodes, "first"), slopes.mean(0)) < 1e-12
+
+
+@pytest.mark.parametrize("kind", ["mlp", "conv"])
+def test_checkpointing_inner_steps_changes_no_gradient(kind):
+    model, loss, episodes = small_problem(kind)
+    rule = RULES["pamela"](model)
+    plain, saving = (MetaLearner(model, rule, loss, checkpoint=c) for c in (False, True))
+    assert torch.equal(meta_gradient(saving, episodes), meta_gradient(plain, episodes))
+
+
+def test_checkpointing_keeps_less_memory_alive():
+    """Bytes that the graph holds on to between forward and backward, with many examples a task."""
+
+    def saved_bytes(checkpoint: bool) -> int:
+        model = mlp(1, (16, 16), 1)
+        learner = MetaLearner(model, GradientDescent(model, 5), F.mse_loss, checkpoint=checkpoint)
+        episodes = Episodes(*(torch.randn(2, n, 1) for n in (200, 200, 5, 5)))
+        held: dict[int, int] = {}
+
+        def note(tensor: torch.Tensor) -> torch.Tensor:
+            held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            learner.meta_loss(episodes)
+        return sum(held.values())
+
+    assert saved_bytes(True) < 0.3 * saved_bytes(False)
+
+
+def test_running_the_wrong_number_of_classes_is_not_hidden_by_the_fallback():
+    model, loss, _ = small_problem("conv")
+    learner = MetaLearner(model, GradientDescent(model, 1), loss)
+    with pytest.raises((RuntimeError, IndexError)):
+        learner.meta_loss(image_episodes(ways=9))

@@ -1,0 +1,82 @@
+"""Counting parameters and coefficients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from pathaware import Layout, MetaSGD, Pamela, UsageError
+from pathaware.core.parameters import GroupBroadcast
+from pathaware.models.conv4 import conv4
+
+
+def count(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def test_conv4_has_the_parameters_of_the_papers_table_5():
+    model = conv4(5, size=84)
+    assert count(model) == 121_093
+    assert count(model) + count(MetaSGD(model)) == 242_186
+    rule = Pamela(model, 5, skip=2)
+    assert rule.q.numel() == 41_305
+    assert rule.p.numel() == 10
+
+
+def test_a_filter_shares_its_coefficient_with_its_bias_gain_and_shift():
+    layout = Layout.of(conv4(5, size=32, width=8))
+    index, _ = layout.index("filter")
+    views = layout.views(index)
+    for name in ("conv2.bias", "norm2.weight", "norm2.bias"):
+        assert torch.equal(views[name], views["conv2.weight"][:, 0, 0, 0])
+    assert len(views["head.weight"].unique()) == views["head.weight"].numel()
+
+
+@pytest.mark.parametrize(
+    ("granularity", "coefficients"),
+    [("model", 1), ("layer", 3), ("tensor", 10), ("filter", 2 * 4 + 51), ("tensor-channel", 2 * 16 + 2 * 3)],
+)
+def test_coefficients_are_counted_by_granularity(granularity, coefficients):
+    layout = Layout.of(conv4(3, size=8, width=4, blocks=2))
+    index, total = layout.index(granularity)
+    assert total == coefficients
+    assert index.unique().numel() == total
+    assert index.shape == (len(layout),)
+
+
+def test_a_norm_belongs_to_the_layer_it_follows():
+    layers = Layout.of(conv4(5, size=32)).layers
+    assert layers == ["conv1", "conv2", "conv3", "conv4", "head"]
+
+
+def test_frozen_parameters_stay_out():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    model[0].requires_grad_(False)
+    assert [e.name for e in Layout.of(model).entries] == ["1.weight", "1.bias"]
+
+
+def test_a_model_with_nothing_to_adapt_is_refused():
+    with pytest.raises(UsageError, match="nothing can adapt"):
+        Layout.of(nn.ReLU())
+
+
+def test_views_share_memory_with_the_point():
+    layout = Layout.of(nn.Linear(2, 3))
+    point = torch.zeros(4, len(layout))
+    layout.views(point)["bias"].fill_(1.0)
+    assert point.sum() == 12
+
+
+@pytest.mark.parametrize("granularity", ["filter", "layer", "tensor-channel"])
+def test_spreading_differentiates_as_indexing_does_to_any_order(granularity):
+    spread = GroupBroadcast(Layout.of(conv4(5, size=16, width=4)), granularity)
+    q = torch.randn(spread.groups, requires_grad=True)
+    weights = torch.randn(len(spread.index))
+
+    def twice(laid_out):
+        (first,) = torch.autograd.grad((laid_out(q).pow(3) * weights).sum(), q, create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), q)
+        return torch.cat([first, second])
+
+    assert torch.allclose(twice(spread), twice(lambda q: q[spread.index]))

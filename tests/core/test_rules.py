@@ -1,0 +1,94 @@
+"""The identities that tie the rules together."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pathaware import GradientDescent, MetaLearner, MetaSGD, Pamela, UsageError
+from tests.conftest import distance, meta_gradient, regression_episodes, scatter, small_problem
+
+
+def test_pamela_without_skips_and_with_constant_q_is_maml():
+    model, loss, episodes = small_problem("conv")
+    pamela = MetaLearner(model, Pamela(model, 4, rate=0.05, skip=None), loss)
+    maml = MetaLearner(model, GradientDescent(model, 4, rate=0.05), loss)
+    theta = len(maml.rule.layout)
+    assert distance(meta_gradient(pamela, episodes)[:theta], meta_gradient(maml, episodes)) < 1e-12
+
+
+def test_pamela_with_one_step_is_meta_sgd():
+    model, loss, episodes = small_problem("mlp")
+    pamela = scatter(MetaLearner(model, Pamela(model, 1, skip=None), loss))
+    meta_sgd = MetaLearner(model, MetaSGD(model, 1), loss)
+    with torch.no_grad():
+        meta_sgd.rule.q.copy_(pamela.rule.q[0])
+    assert distance(meta_gradient(pamela, episodes), meta_gradient(meta_sgd, episodes)) < 1e-12
+
+
+@pytest.mark.parametrize("skip", [1, 2, 3])
+def test_the_closed_expansion_of_section_3_2_holds(skip):
+    """θⱼ₊₁ = θⱼ₋w − (1 − P) Σₛ Qⱼ₋ₛ ∇L(θⱼ₋ₛ), s = 0 … w, for the first skip of a path."""
+    model, loss, episodes = small_problem("mlp")
+    learner = scatter(MetaLearner(model, Pamela(model, 5, skip=skip), loss))
+    rule, path = learner.rule, learner.path(episodes.support_x, episodes.support_y)
+    j = skip
+    total = torch.zeros_like(path.end)
+    for s in range(j - skip, j + 1):
+        _, slope = learner.gradient(path.points[s], episodes.support_x, episodes.support_y)
+        total += rule.q_groups(rule.q[s]) * slope
+    expected = path.points[j - skip] - (1 - rule.p_groups(rule.p[0])) * total
+    assert distance(path.points[j + 1], expected.detach()) < 1e-14
+
+
+@pytest.mark.parametrize("skip", [1, 2, 3, 4])
+def test_every_step_of_a_path_follows_the_papers_update(skip):
+    """Algorithm 1 written out for each j, later skips included: they start at θⱼ₋w, not at θ₀."""
+    model, loss, episodes = small_problem("mlp")
+    learner = scatter(MetaLearner(model, Pamela(model, 5, skip=skip), loss, guard=False))
+    rule, points = learner.rule, learner.path(episodes.support_x, episodes.support_y).points
+    used = 0
+    for j in range(5):
+        _, slope = learner.gradient(points[j], episodes.support_x, episodes.support_y)
+        expected = points[j] - rule.q_groups(rule.q[j]) * slope
+        if j % skip == 0 and j >= skip:
+            p = rule.p_groups(rule.p[used])
+            expected = (1 - p) * expected + p * points[j - skip]
+            used += 1
+        assert distance(points[j + 1], expected) < 1e-14
+    assert used == len(rule.p)
+
+
+@pytest.mark.parametrize(
+    ("steps", "skip", "skips"),
+    [(5, 1, [1, 2, 3, 4]), (5, 2, [2, 4]), (5, 3, [3]), (5, 4, [4]), (5, 5, []), (5, None, [])],
+)
+def test_skips_fall_on_multiples_of_the_interval(steps, skip, skips):
+    model, *_ = small_problem("mlp")
+    rule = Pamela(model, steps, skip=skip)
+    assert rule.skips == skips
+    assert rule.p.shape == (len(skips), 3)
+
+
+def test_a_skip_longer_than_the_path_is_refused():
+    model, *_ = small_problem("mlp")
+    with pytest.raises(UsageError, match="skip: 6 is not allowed; 1 to 5"):
+        Pamela(model, 5, skip=6)
+
+
+def test_an_unknown_granularity_is_refused_with_the_known_ones():
+    model, *_ = small_problem("mlp")
+    with pytest.raises(UsageError, match=r"'kernel' is none of .*filter"):
+        Pamela(model, q_granularity="kernel")
+
+
+def test_more_steps_than_trained_must_be_asked_for_and_repeat_the_last_q():
+    model, loss, _ = small_problem("mlp")
+    episodes = regression_episodes()
+    learner = scatter(MetaLearner(model, Pamela(model, 2, skip=1), loss))
+    with pytest.raises(UsageError, match=r"steps: 3 is more than the 2 .* extend=True"):
+        learner.path(episodes.support_x, episodes.support_y, steps=3)
+    path = learner.path(episodes.support_x, episodes.support_y, steps=3, extend=True)
+    _, slope = learner.gradient(path.points[2], episodes.support_x, episodes.support_y)
+    expected = path.points[2] - learner.rule.q[-1] * slope
+    assert distance(path.points[3], expected.detach()) < 1e-14

@@ -1,0 +1,231 @@
+"""Derivatives written out by hand against autograd's, layer by layer and loss by loss."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pathaware import GradientDescent, Layout, MetaLearner
+from tests.conftest import distance, image_episodes, meta_gradient, regression_episodes
+
+
+def block(
+    inputs: int,
+    outputs: int,
+    kernel: int = 3,
+    padding: int = 1,
+    pool: int = 2,
+    bias: bool = True,
+    least_gain: float = -1.0,
+) -> list[nn.Module]:
+    """With gains of both signs, and one that is zero: the pool then sees equal values only."""
+    norm = nn.BatchNorm2d(outputs, track_running_stats=False)
+    with torch.no_grad():
+        norm.weight.copy_(torch.linspace(least_gain, 1, outputs))
+        norm.bias.copy_(torch.randn(outputs) + 0.5)
+    conv = nn.Conv2d(inputs, outputs, kernel, padding=padding, bias=bias)
+    return [conv, norm, nn.ReLU(), nn.MaxPool2d(pool)]
+
+
+ROWS = {
+    "linear": lambda: [nn.Linear(1, 3)],
+    "linear without bias": lambda: [nn.Linear(1, 4, bias=False), nn.ReLU(), nn.Linear(4, 3, bias=False)],
+    "ReLU": lambda: [nn.Linear(1, 4), nn.ReLU(), nn.Linear(4, 5), nn.ReLU(inplace=True), nn.Linear(5, 3)],
+    "ReLU first": lambda: [nn.ReLU(), nn.Linear(1, 4), nn.ReLU(), nn.Linear(4, 3)],
+    "tanh first": lambda: [nn.Tanh(), nn.Linear(1, 4), nn.ReLU(), nn.Linear(4, 3)],
+    **{
+        name: lambda kind=kind: [nn.Linear(1, 4), kind(), nn.Linear(4, 5), kind(), nn.Linear(5, 3)]
+        for name, kind in {
+            "tanh": nn.Tanh,
+            "sigmoid": nn.Sigmoid,
+            "GELU": nn.GELU,
+            "SiLU": nn.SiLU,
+            "softplus": nn.Softplus,
+            "ELU": nn.ELU,
+            "leaky ReLU": lambda: nn.LeakyReLU(0.2),
+        }.items()
+    },
+}
+IMAGES = {
+    "flat images": lambda: [nn.Flatten(), nn.Linear(2 * 8 * 8, 3)],
+    "one block": lambda: [*block(2, 3), nn.Flatten(), nn.Linear(3 * 16, 3)],
+    "no negative gain": lambda: [*block(2, 3, least_gain=0.0), nn.Flatten(), nn.Linear(3 * 16, 3)],
+    "two blocks": lambda: [*block(2, 3), *block(3, 5), nn.Flatten(), nn.Linear(5 * 4, 3)],
+    "a block without bias": lambda: [*block(2, 3), *block(3, 5, bias=False), nn.Flatten(), nn.Linear(20, 3)],
+    "pool 3, places left over": lambda: [*block(2, 3, pool=3), *block(3, 3), nn.Flatten(), nn.Linear(3, 3)],
+    "other kernels": lambda: [*block(2, 3), *block(3, 3, 5, 2), *block(3, 5, 2, 1, 1), nn.Flatten()],
+    "no padding": lambda: [*block(2, 3, 3, 0, 1), *block(3, 3, 3, 0, 2), nn.Flatten(), nn.Linear(12, 3)],
+    "an activation between": lambda: [*block(2, 3), nn.Tanh(), *block(3, 5), nn.Flatten(), nn.Linear(20, 3)],
+}
+
+
+def learner_of(layers: list[nn.Module], loss: object) -> MetaLearner:
+    model = nn.Sequential(*layers)
+    return MetaLearner(model, GradientDescent(model, 2, rate=0.1), loss)
+
+
+def problem(name: str) -> tuple[MetaLearner, Tensor, Tensor]:
+    if name in IMAGES:
+        episodes = image_episodes(tasks=2)
+        return learner_of(IMAGES[name](), F.cross_entropy), episodes.support_x, episodes.support_y
+    x, y = torch.randn(3, 5, 1), torch.randn(3, 5, 3)
+    return learner_of(ROWS[name](), F.mse_loss), x, y
+
+
+def by_autograd(learner: MetaLearner, point: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    learner.execution.program = None
+    return learner.gradient(point, x, y, create_graph=True)
+
+
+@pytest.mark.parametrize("name", [*ROWS, *IMAGES])
+def test_loss_slope_and_hessian_product_are_those_of_autograd(name):
+    learner, x, y = problem(name)
+    start = learner.rule.layout.flatten(learner.model).detach()
+    point = (start + 0.05 * torch.randn(len(x), len(start)) * (start != 0)).requires_grad_()
+    direction = torch.randn_like(point)
+    program = learner.execution.program
+    loss, slope, kept = program.slope(point.detach(), x, y)
+    product = program.hvp(point.detach(), direction, kept)
+
+    loss_, slope_ = by_autograd(learner, point, x, y)
+    (product_,) = torch.autograd.grad((slope_ * direction).sum(), point)
+    assert distance(loss, loss_) < 1e-12
+    assert distance(slope, slope_) < 1e-10
+    assert distance(product, product_) < 1e-10
+    assert torch.equal(program.values(point.detach(), x, y), loss)
+
+
+def test_cross_entropy_over_rows_is_that_of_autograd():
+    learner = learner_of(ROWS["tanh"](), nn.CrossEntropyLoss())
+    x, y = torch.randn(3, 5, 1), torch.randint(0, 3, (3, 5))
+    point = torch.randn(3, len(learner.rule.layout), requires_grad=True)
+    direction = torch.randn_like(point)
+    program = learner.execution.program
+    loss, slope, kept = program.slope(point.detach(), x, y)
+    product = program.hvp(point.detach(), direction, kept)
+    loss_, slope_ = by_autograd(learner, point, x, y)
+    assert distance(loss, loss_) < 1e-12
+    assert distance(slope, slope_) < 1e-12
+    assert distance(product, torch.autograd.grad((slope_ * direction).sum(), point)[0]) < 1e-12
+
+
+def test_an_inner_gradient_is_one_node_and_its_loss_can_be_differentiated_too():
+    learner, x, y = problem("ReLU")
+    point = torch.randn(3, len(learner.rule.layout), requires_grad=True)
+
+    def derivative(gradient: tuple[Tensor, Tensor]) -> Tensor:
+        loss, slope = gradient
+        return torch.autograd.grad(loss.sum() + (slope**2).sum(), point)[0]
+
+    ours = learner.gradient(point, x, y, create_graph=True)
+    assert ours[1].grad_fn.next_functions[0][0].variable is point
+    assert distance(derivative(ours), derivative(by_autograd(learner, point, x, y))) < 1e-12
+
+
+def test_without_a_graph_nothing_is_kept_alive():
+    learner, x, y = problem("ReLU")
+    point = torch.randn(3, len(learner.rule.layout), requires_grad=True)
+    loss, slope = learner.gradient(point, x, y)
+    assert not loss.requires_grad
+    assert not slope.requires_grad
+
+
+def test_a_third_derivative_is_refused_and_not_wrong():
+    learner, x, y = problem("tanh")
+    point = torch.randn(3, len(learner.rule.layout), requires_grad=True)
+    _, slope = learner.gradient(point, x, y, create_graph=True)
+    (second,) = torch.autograd.grad(slope.square().sum(), point, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        second.sum().backward()
+
+
+def test_derivatives_in_the_examples_themselves_are_left_to_autograd():
+    learner, x, y = problem("ReLU")
+    x.requires_grad_()
+    point = torch.randn(3, len(learner.rule.layout))
+    _, slope = learner.gradient(point.requires_grad_(), x, y, create_graph=True)
+    (grad,) = torch.autograd.grad(slope.square().sum(), x)
+    assert grad.abs().sum() > 0
+
+
+def test_labels_to_be_ignored_are_left_to_autograd():
+    episodes = image_episodes()
+    labels = episodes.support_y.clone()
+    labels[:, 0] = -100
+    model = nn.Sequential(*IMAGES["one block"]())
+    rule = GradientDescent(model, 1)
+    auto, loop = (MetaLearner(model, rule, F.cross_entropy, execution=e) for e in ("auto", "vmap"))
+    point = rule.layout.flatten(model).detach().expand(2, -1)
+    slopes = [learner.gradient(point, episodes.support_x, labels)[1] for learner in (auto, loop)]
+    assert distance(*slopes) < 1e-10
+
+
+def test_both_signs_of_gain_and_equal_values_in_a_pool_give_the_loop_s_meta_gradient():
+    model = nn.Sequential(*IMAGES["two blocks"]())
+    rule = GradientDescent(model, 3, rate=0.1)
+    episodes = image_episodes()
+    episodes.support_x[:, :, :, :5] = 0.5  # like a glyph's background
+    auto, loop = (MetaLearner(model, rule, F.cross_entropy, execution=e) for e in ("auto", "loop"))
+    assert distance(meta_gradient(auto, episodes), meta_gradient(loop, episodes)) < 1e-10
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(self.layer(x))
+
+
+def _with(layers: list[nn.Module], index: int, other: nn.Module) -> nn.Module:
+    layers[index] = other
+    return nn.Sequential(*layers)
+
+
+def _norm(channels: int, **options: bool) -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(channels, track_running_stats=False, **options)
+
+
+OTHERS = {
+    "a layer called twice": Twice,
+    "layer norm": lambda: nn.Sequential(nn.Linear(1, 4), nn.LayerNorm(4), nn.Linear(4, 1)),
+    "stride": lambda: _with(IMAGES["one block"](), 0, nn.Conv2d(2, 3, 3, padding=1, stride=2)),
+    "groups": lambda: _with(IMAGES["one block"](), 0, nn.Conv2d(2, 4, 3, padding=1, groups=2)),
+    "dilation": lambda: _with(IMAGES["one block"](), 0, nn.Conv2d(2, 3, 3, padding=2, dilation=2)),
+    "wide padding": lambda: _with(IMAGES["one block"](), 0, nn.Conv2d(2, 3, 1, padding=1)),
+    "oblong kernel": lambda: _with(IMAGES["one block"](), 0, nn.Conv2d(2, 3, (3, 1), padding=1)),
+    "padding by name": lambda: _with(IMAGES["one block"](), 0, nn.Conv2d(2, 3, 3, padding="same")),
+    "norm without gain": lambda: _with(IMAGES["one block"](), 1, _norm(3, affine=False)),
+    "overlapping pool": lambda: _with(IMAGES["one block"](), 3, nn.MaxPool2d(2, stride=1)),
+    "padded pool": lambda: _with(IMAGES["one block"](), 3, nn.MaxPool2d(2, padding=1)),
+    "pool that rounds up": lambda: _with(IMAGES["one block"](), 3, nn.MaxPool2d(2, ceil_mode=True)),
+    "average pool": lambda: _with(IMAGES["one block"](), 3, nn.AvgPool2d(2)),
+    "images to the end": lambda: nn.Sequential(*block(2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_has_no_explicit_form_stays_with_autograd(name):
+    model = OTHERS[name]()
+    assert MetaLearner(model, GradientDescent(model, 1), F.mse_loss).execution.program is None
+
+
+def test_shared_parameters_stay_with_autograd():
+    model = nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1))
+    rule = GradientDescent(Layout.of(model, adapted=lambda name: name.startswith("2.")), 2)
+    assert MetaLearner(model, rule, F.mse_loss).execution.program is None
+
+
+def test_a_loss_of_one_s_own_stays_with_autograd():
+    model = nn.Linear(1, 1)
+    assert MetaLearner(model, GradientDescent(model, 1), F.smooth_l1_loss).execution.program is None
+
+
+def test_a_single_layer_as_a_network_has_an_explicit_form():
+    model, episodes = nn.Linear(1, 1), regression_episodes()
+    rule = GradientDescent(model, 2, rate=0.1)
+    auto, loop = (MetaLearner(model, rule, F.mse_loss, execution=e) for e in ("auto", "loop"))
+    assert distance(meta_gradient(auto, episodes), meta_gradient(loop, episodes)) < 1e-10

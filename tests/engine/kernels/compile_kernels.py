@@ -1,0 +1,77 @@
+"""Compiles every kernel for an H200, which needs no GPU: the interpreter takes much that Triton does not.
+
+    python tests/batched/compile_kernels.py [float32|bfloat16]
+
+Launches are caught, their arguments turned into a signature, and that compiled; nothing runs. Prints a line
+for each kernel, with the bytes of memory that a program of it shares.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+TARGET = GPUTarget("cuda", 90, 32)
+TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int64: "*i64"}
+OPTIONS = ("num_warps", "num_stages")
+compiled: dict[tuple[str, str], int] = {}
+
+
+def compile_instead(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+    options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
+    given = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}
+    signature = {name: kind_of(given[name], name in kwargs) for name in self.arg_names}
+    constants = {(self.arg_names.index(n),): given[n] for n, kind in signature.items() if kind == "constexpr"}
+    key = (self.__name__, str([signature, constants, options]))
+    if key not in compiled:
+        result = triton.compile(ASTSource(self, signature, constants), target=TARGET, options=options)
+        compiled[key] = result.metadata.shared
+
+
+def kind_of(value: Any, named: bool) -> str:
+    if isinstance(value, Tensor):
+        return TYPES[value.dtype]
+    if named or value == 1:  # Triton makes a constant of every 1
+        return "constexpr"
+    return "fp32" if isinstance(value, float) else "i32"
+
+
+def second_derivative(of: Tensor, wanted: list[Tensor]) -> None:
+    slopes = torch.autograd.grad(of.float().square().sum(), wanted, create_graph=True)
+    torch.autograd.grad(sum(s.float().square().sum() for s in slopes), wanted, allow_unused=True)
+
+
+def main(dtype: torch.dtype) -> None:
+    JITFunction.run = compile_instead
+    torch.set_float32_matmul_precision("high")
+    from pathaware import Pamela
+    from pathaware.engine.kernels.functions import Stem, block
+    from pathaware.engine.kernels.update import Update
+    from pathaware.models.conv4 import conv4
+
+    def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.zeros(shape, dtype=dtype, requires_grad=True)
+
+    for tasks in (1, 4):
+        images = torch.zeros(tasks, 25, 3, 16, 16, dtype=dtype)
+        weight, gamma, beta = leaf(tasks, 64, 3, 3, 3), leaf(tasks, 64), leaf(tasks, 64)
+        second_derivative(Stem.apply(images, weight, gamma, beta, 1e-5), [weight, gamma, beta])
+        x, weight = leaf(tasks, 25, 9, 9, 64, dtype=dtype), leaf(tasks, 64, 64, 3, 3)
+        second_derivative(block(x, weight, gamma, beta, 1e-5), [x, weight, gamma, beta])
+        rule = Pamela(conv4(5, size=32), 2, skip=1)
+        point, slope = leaf(tasks, len(rule.layout)), leaf(tasks, len(rule.layout))
+        for back, p in ((None, None), (point, rule.p[0])):
+            Update.apply(point, slope, rule.q[0], rule.q_groups, back, p, rule.p_groups).sum().backward()
+    for (name, _), shared in compiled.items():
+        print(name, shared)
+
+
+if __name__ == "__main__":
+    main(getattr(torch, sys.argv[1] if len(sys.argv) > 1 else "float32"))

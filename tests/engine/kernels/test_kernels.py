@@ -1,0 +1,334 @@
+"""The kernels against the layers they replace: on a GPU as they are, elsewhere in Triton's interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pathaware import GradientDescent, MetaLearner, Pamela
+from pathaware.engine import kernels
+from pathaware.models.conv4 import conv4
+from tests.conftest import distance, image_episodes, meta_gradient
+
+pytest.importorskip("triton")
+from pathaware.engine.kernels import normalisation, stem
+from pathaware.engine.kernels import weight_gradient as gradients
+from pathaware.engine.kernels.functions import Stem, block
+
+CUDA = torch.cuda.is_available()
+DEVICE = "cuda" if CUDA else "cpu"
+DTYPE = torch.float32 if CUDA else torch.float64
+CLOSE = 3e-5 if CUDA else 1e-12
+STEPS = 3 if CUDA else 1  # the interpreter takes ten seconds a step
+
+
+def plain(x: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
+    """The block as PyTorch has it, one task after another, channels last."""
+    out = []
+    for t in range(len(x)):
+        y = F.conv2d(x[t].permute(0, 3, 1, 2), weight[t], padding=1)
+        y = F.batch_norm(y, None, None, gamma[t], beta[t], training=True, eps=eps)
+        out.append(F.max_pool2d(F.relu(y), 2).permute(0, 2, 3, 1))
+    return torch.stack(out)
+
+
+def leaf(*shape: int) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64).to(DEVICE, DTYPE).requires_grad_()
+
+
+def exact(*inputs: Tensor) -> list[Tensor]:
+    """The same in float64, where PyTorch's own layers round nothing to TF32."""
+    return [i.detach().double().requires_grad_(i.requires_grad) for i in inputs]
+
+
+def derivatives(operation: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
+    """Its value, a gradient that depends on the value, and that gradient's own gradient."""
+    torch.manual_seed(1)
+    z = operation(*inputs, 1e-5)
+    wanted = [i for i in inputs if i.requires_grad]
+    weights = torch.rand(z.shape, dtype=torch.float64).to(z)
+    slopes = torch.autograd.grad((z * z * weights).sum(), wanted, create_graph=True)
+    along = [torch.randn(s.shape, dtype=torch.float64).to(s) for s in slopes]
+    curved = torch.autograd.grad(sum((s * v).sum() for s, v in zip(slopes, along, strict=True)), wanted)
+    return [z, *slopes, *curved]
+
+
+def with_hard_channels(gamma: Tensor) -> Tensor:
+    """One gain is negative and one is zero, where all four pixels of a window tie."""
+    with torch.no_grad():
+        gamma[:, 0], gamma[:, 1] = -0.7, 0.0
+    return gamma
+
+
+@pytest.mark.parametrize(("height", "width"), [(4, 6), (5, 7), (2, 3)])
+def test_a_block_and_its_two_derivatives_are_those_of_the_layers(height: int, width: int):
+    inputs = (
+        leaf(2, 3, height, width, 16),
+        leaf(2, 32, 16, 3, 3),
+        with_hard_channels(leaf(2, 32)),
+        leaf(2, 32),
+    )
+    for ours, theirs in zip(derivatives(block, *inputs), derivatives(plain, *exact(*inputs)), strict=True):
+        assert distance(ours, theirs) < CLOSE
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("height", "width"), [(4, 6), (5, 7)])
+def test_the_first_block_and_its_two_derivatives_are_those_of_the_layers(channels, height, width):
+    images = leaf(2, 3, channels, height, width).detach()
+    inputs = leaf(2, 16, channels, 3, 3), with_hard_channels(leaf(2, 16)), leaf(2, 16)
+    ours = derivatives(Stem.apply, images, *inputs)
+    theirs = derivatives(plain, *exact(images.permute(0, 1, 3, 4, 2), *inputs))
+    for our, their in zip(ours, theirs, strict=True):
+        assert distance(our, their) < CLOSE
+
+
+@pytest.fixture
+def _few_programs(monkeypatch):
+    """As where there is more work than programs: each then takes many rounds."""
+    monkeypatch.setattr(normalisation, "_PARTS", 0)
+    monkeypatch.setattr(normalisation, "_windows", lambda channels: 8)
+    monkeypatch.setattr(stem, "_PARTS", 0)
+    monkeypatch.setattr(gradients, "_PROGRAMS", 9)
+
+
+@pytest.mark.usefixtures("_few_programs")
+def test_programs_that_take_many_rounds_give_the_same_block():
+    inputs = leaf(2, 5, 6, 6, 16), leaf(2, 16, 16, 3, 3), leaf(2, 16), leaf(2, 16)
+    for ours, theirs in zip(derivatives(block, *inputs), derivatives(plain, *exact(*inputs)), strict=True):
+        assert distance(ours, theirs) < CLOSE
+
+
+@pytest.mark.usefixtures("_few_programs")
+def test_programs_that_take_many_rounds_give_the_same_first_block():
+    images, inputs = leaf(2, 5, 3, 6, 6).detach(), (leaf(2, 16, 3, 3, 3), leaf(2, 16), leaf(2, 16))
+    ours = derivatives(Stem.apply, images, *inputs)
+    theirs = derivatives(plain, *exact(images.permute(0, 1, 3, 4, 2), *inputs))
+    for our, their in zip(ours, theirs, strict=True):
+        assert distance(our, their) < CLOSE
+
+
+def test_filters_may_be_views_of_a_flat_point():
+    point = leaf(2, 9 * 16 * 16 + 32)
+
+    def of_point(operation):
+        weight, gamma, beta = point.split([9 * 16 * 16, 16, 16], dim=1)
+        return lambda x, eps: operation(x, weight.view(2, 16, 16, 3, 3), gamma, beta, eps)
+
+    x = leaf(2, 2, 4, 4, 16)
+    ours, theirs = (
+        torch.autograd.grad(of_point(f)(x, 1e-5).square().sum(), point)[0] for f in (block, plain)
+    )
+    assert distance(ours, theirs) < CLOSE
+
+
+@pytest.mark.parametrize(("pieces", "error"), [(1, 3e-3), (2, 2e-5), (3, 1e-6)])
+def test_more_pieces_make_a_weight_gradient_more_exact(monkeypatch, pieces: int, error: float):
+    monkeypatch.setattr(gradients, "_pieces", lambda x: pieces)
+    if not CUDA:  # the interpreter has no products of bfloat16; pieces of float16 are cut alike
+        monkeypatch.setattr(gradients, "_PIECE", torch.float16)
+    if pieces == 1:
+        monkeypatch.setattr(gradients, "_cut", lambda data, _: data.to(gradients._PIECE))
+    x, g = (leaf(2, 3, 5, 6, 16).detach() for _ in range(2))
+    exact = torch.stack(
+        [
+            torch.nn.grad.conv2d_weight(
+                a.permute(0, 3, 1, 2), (16, 16, 3, 3), b.permute(0, 3, 1, 2), padding=1
+            )
+            for a, b in zip(x.double(), g.double(), strict=True)
+        ]
+    )
+    found = gradients.weight_gradient(x.float(), g.float())
+    assert distance(found.double(), exact) < error
+    if pieces < 3:
+        assert distance(found.double(), exact) > error / 1000  # the next piece has something left to add
+
+
+def test_a_third_derivative_is_refused():
+    x, weight, gamma, beta = leaf(1, 2, 4, 4, 16), leaf(1, 16, 16, 3, 3), leaf(1, 16), leaf(1, 16)
+    (slope,) = torch.autograd.grad(block(x, weight, gamma, beta, 1e-5).sum(), weight, create_graph=True)
+    (curved,) = torch.autograd.grad(slope.square().sum(), weight, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        curved.sum().backward()
+
+
+@pytest.fixture
+def learner(monkeypatch) -> Callable[[str], MetaLearner]:
+    """A Conv-2 whose blocks go through the kernels unless it runs as a loop."""
+    monkeypatch.setattr(kernels, "usable", lambda point: kernels._allowed)
+
+    def build(execution: str, rule=lambda m: Pamela(m, STEPS, rate=0.05, skip=1)) -> MetaLearner:
+        torch.manual_seed(0)
+        model = conv4(3, size=4, channels=2, width=16, blocks=2)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+        learner = MetaLearner(model, rule(model), F.cross_entropy, execution=execution)
+        learner.execution.program = learner.execution.single_task = (
+            None  # which would take their place on a CPU
+        )
+        return learner.to(DEVICE, DTYPE)
+
+    return build
+
+
+@pytest.fixture
+def launches(monkeypatch) -> list[str]:
+    """Which operations went through the kernels."""
+    from pathaware.engine.kernels import functions
+
+    seen: list[str] = []
+    for name in ("convolve", "weight_gradient"):
+        original = getattr(functions, name)
+        spy = lambda *a, _name=name, _original=original, **k: (seen.append(_name), _original(*a, **k))[1]  # noqa: E731
+        monkeypatch.setattr(functions, name, spy)
+    return seen
+
+
+@pytest.mark.parametrize("order", ["second", "first"])
+def test_the_meta_gradient_through_kernels_is_that_of_the_loop(learner, launches, order):
+    episodes = image_episodes(size=4).to(DEVICE, DTYPE)
+    ours = meta_gradient(learner("batched"), episodes, order)
+    assert {"convolve", "weight_gradient"} == set(launches)
+    assert distance(ours, meta_gradient(learner("loop"), episodes, order)) < (1e-3 if CUDA else 1e-11)
+
+
+def test_test_time_adaptation_through_kernels_is_that_of_the_loop(learner, launches):
+    episodes = image_episodes(size=4).to(DEVICE, DTYPE)
+    ends = [learner(e).path(episodes.support_x, episodes.support_y).end for e in ("batched", "loop")]
+    assert launches
+    assert distance(*ends) < (1e-4 if CUDA else 1e-12)
+
+
+@pytest.mark.skipif(not CUDA, reason="minutes in the interpreter")
+def test_checkpointed_steps_give_the_same_meta_gradient(learner):
+    episodes = image_episodes(size=4).to(DEVICE, DTYPE)
+    gradients = []
+    for checkpoint in (False, True):
+        one = learner("batched", lambda m: GradientDescent(m, 2, rate=0.05))
+        one.checkpoint = checkpoint
+        gradients.append(meta_gradient(one, episodes))
+    assert torch.equal(*gradients)
+
+
+def test_an_inductive_prediction_goes_around_the_kernels(learner, launches):
+    episodes = image_episodes(size=4).to(DEVICE, DTYPE)
+    answers = []
+    for execution in ("batched", "loop"):
+        one = learner(execution)
+        point = one.rule.layout.flatten(one.model).detach().expand(2, -1)
+        answers.append(one.predict(point, episodes.query_x, episodes.support_x))
+    assert distance(*answers) < CLOSE
+    assert not launches
+
+
+def test_images_that_want_a_gradient_go_around_the_kernels(learner, launches):
+    one = learner("batched")
+    images = image_episodes(size=4).query_x.to(DEVICE, DTYPE).requires_grad_()
+    point = one.rule.layout.flatten(one.model).detach().expand(2, -1)
+    (slope,) = torch.autograd.grad(one.predict(point, images).square().sum(), images)
+    assert slope.abs().sum() > 0
+    assert not launches
+
+
+def test_a_machine_where_triton_cannot_compile_is_told_and_goes_without(monkeypatch):
+    from pathaware.engine.kernels import launch
+
+    device = torch.device(DEVICE)
+    assert kernels._compiles(device)
+
+    def fail(partial: Tensor) -> Tensor:
+        raise RuntimeError("Failed to find C compiler.\nPlease specify one")
+
+    monkeypatch.setattr(launch, "joined", fail)
+    with pytest.warns(UserWarning, match=r"layers run one by one: Failed to find C compiler\.$"):
+        assert not kernels._compiles(device)
+
+
+def blocks_of(model: nn.Module) -> int:
+    from pathaware import Layout
+    from pathaware.engine.batched.lowering import lower
+
+    return len(lower(model, Layout.of(model)).blocks)
+
+
+def sequence(**changes: nn.Module) -> nn.Module:
+    layers = {
+        "conv": nn.Conv2d(3, 16, 3, padding=1),
+        "norm": nn.BatchNorm2d(16, track_running_stats=False),
+        "relu": nn.ReLU(),
+        "pool": nn.MaxPool2d(2),
+    }
+    return nn.Sequential(*{**layers, **changes}.values(), nn.Flatten(), nn.LazyLinear(5))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"conv": nn.Conv2d(3, 16, 3, padding=1, stride=2)},
+        {"conv": nn.Conv2d(3, 16, 5, padding=2)},
+        {"conv": nn.Conv2d(3, 16, 3)},
+        {"conv": nn.Conv2d(3, 48, 3, padding=1), "norm": nn.BatchNorm2d(48, track_running_stats=False)},
+        {"conv": nn.Conv2d(5, 16, 3, padding=1)},
+        {"norm": nn.BatchNorm2d(16, track_running_stats=False, affine=False)},
+        {"relu": nn.LeakyReLU()},
+        {"pool": nn.MaxPool2d(3)},
+        {"pool": nn.MaxPool2d(2, stride=1)},
+        {"pool": nn.MaxPool2d(2, ceil_mode=True)},
+        {"pool": nn.AvgPool2d(2)},
+    ],
+    ids=str,
+)
+def test_a_block_that_the_kernels_do_not_compute_is_left_to_the_layers(changes):
+    channels = changes["conv"].in_channels if "conv" in changes else 3
+    model = sequence(**changes)
+    model.double()(torch.randn(2, channels, 12, 12))
+    assert blocks_of(model) == 0
+
+
+def test_every_block_of_the_papers_network_is_found():
+    assert blocks_of(conv4(5, size=32)) == 4
+
+
+class Watched(nn.Module):
+    """Reads the convolution a second time, so that it cannot disappear into a block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16, track_running_stats=False)
+        self.pool, self.head = nn.MaxPool2d(2), nn.Linear(16 * 16, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv(x)
+        return self.head(torch.flatten(self.pool(F.relu(self.norm(y))) + self.pool(y), 1))
+
+
+def test_a_block_whose_inside_is_read_elsewhere_is_left_to_the_layers():
+    assert blocks_of(Watched()) == 0
+
+
+@pytest.mark.parametrize("granularity", ["filter", "layer", "parameter"])
+@pytest.mark.parametrize("skip", [None, 1])
+def test_the_fused_update_and_its_derivative_are_those_of_the_rule(monkeypatch, granularity, skip):
+    model = conv4(3, size=4, channels=2, width=32, blocks=2)  # a filter has more entries than one round sums
+    rule = Pamela(model, 2, skip=skip, q_granularity=granularity, p_granularity=granularity).to(DEVICE, DTYPE)
+    with torch.no_grad():
+        for parameter in rule.parameters():
+            parameter.add_(torch.rand_like(parameter))
+    start = leaf(len(rule.layout))
+    points, slope = [start.expand(2, -1), leaf(2, len(rule.layout))], leaf(2, len(rule.layout))
+    weights = leaf(2, len(rule.layout)).detach()
+    wanted = [start, points[1], slope, *(p for p in rule.parameters() if p.numel())]
+    found = []
+    for fused in (False, True):
+        monkeypatch.setattr(kernels, "usable", lambda point, fused=fused: fused)
+        following = rule.step(1, points, slope)
+        loss = (following * weights * following).sum()
+        found.append([following, *torch.autograd.grad(loss, wanted, allow_unused=True)])
+    for ours, theirs in zip(found[1], found[0], strict=True):
+        assert (ours is None) == (theirs is None)
+        assert ours is None or distance(ours, theirs) < CLOSE

@@ -1,0 +1,123 @@
+"""The compiled meta-gradient, and what happens where it cannot be compiled."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from pathaware import Episodes, MetaLearner, Pamela, Unrolled
+from pathaware.engine import compiled
+from pathaware.engine.compiled import CompiledUnrolled
+from pathaware.models.conv4 import conv4
+from pathaware.models.mlp import mlp
+from pathaware.training import trainer
+from pathaware.training.config import Training
+from tests.conftest import distance, image_episodes, regression_episodes, scatter
+
+
+def learner() -> MetaLearner:
+    torch.manual_seed(1)
+    model = mlp(1, (4,), 1)
+    return scatter(MetaLearner(model, Pamela(model, 2, rate=0.05, skip=1), F.mse_loss))
+
+
+def gradient(
+    estimator: Unrolled, learner: MetaLearner, *batches: Episodes
+) -> tuple[torch.Tensor, torch.Tensor]:
+    learner.zero_grad()
+    losses = [estimator.backward(learner, episodes, 0.25) for episodes in batches]
+    return torch.cat(losses), torch.cat([p.grad.flatten() for p in learner.parameters()])
+
+
+def traced(graph, **options):
+    """Stands in for `torch.compile`: the traced graph itself, which takes no compiler."""
+    return graph
+
+
+@pytest.mark.parametrize("order", ["second", "first"])
+def test_the_traced_meta_gradient_is_that_of_the_plain_one(order, monkeypatch):
+    monkeypatch.setattr(torch, "compile", traced)
+    subject, estimator = learner(), CompiledUnrolled(order)
+    gradient(estimator, subject, regression_episodes(3))
+    assert estimator.function is not None
+    batches = regression_episodes(3), regression_episodes(2)  # other tasks, and a smaller rest
+    with torch.no_grad():
+        for parameter in subject.parameters():
+            parameter.add_(0.01)
+    plain, ours = (gradient(o, subject, *batches) for o in (Unrolled(order), estimator))
+    assert distance(ours[0], plain[0]) < 1e-10
+    assert distance(ours[1], plain[1]) < 1e-10
+
+
+def test_a_task_that_runs_away_is_turned_back_in_the_traced_form_too(monkeypatch):
+    monkeypatch.setattr(torch, "compile", traced)
+    subject, estimator = learner(), CompiledUnrolled()
+    gradient(estimator, subject, regression_episodes())  # traced with tasks that stay
+    wild = regression_episodes()
+    wild.support_x[0] *= 1e3
+    plain, ours = (gradient(o, subject, wild) for o in (Unrolled(), estimator))
+    path = subject.path(wild.support_x, wild.support_y)
+    assert path.reverted().tolist() == [True, False, False]
+    assert distance(ours[1], plain[1]) < 1e-10
+
+
+def test_convolutions_trace_too(monkeypatch):
+    monkeypatch.setattr(torch, "compile", traced)
+    model = conv4(3, size=8, channels=2, width=3, blocks=2)
+    subject = MetaLearner(model, Pamela(model, 2, rate=0.05, skip=1), F.cross_entropy)
+    estimator = CompiledUnrolled()
+    gradient(estimator, subject, image_episodes())
+    episodes = image_episodes()
+    plain, ours = (gradient(o, subject, episodes) for o in (Unrolled(), estimator))
+    assert estimator.function is not None
+    assert distance(ours[1], plain[1]) < 1e-10
+
+
+def test_where_compiling_fails_it_says_so_once_and_the_numbers_are_the_same(monkeypatch):
+    def broken(graph, **options):
+        raise RuntimeError("no compiler here\nand many more lines")
+
+    monkeypatch.setattr(torch, "compile", broken)
+    subject, estimator, episodes = learner(), CompiledUnrolled(), regression_episodes()
+    with pytest.warns(UserWarning, match=r"runs as it is: no compiler here$") as record:
+        ours = gradient(estimator, subject, episodes, episodes)
+    assert len(record) == 1
+    plain = gradient(Unrolled(), subject, episodes, episodes)
+    assert torch.equal(ours[1], plain[1])
+
+
+@pytest.mark.slow
+def test_the_compiled_meta_gradient_is_that_of_the_plain_one():
+    subject, estimator, episodes = learner(), CompiledUnrolled(), regression_episodes()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        ours = gradient(estimator, subject, episodes)
+    assert estimator.function is not None
+    assert distance(ours[1], gradient(Unrolled(), subject, episodes)[1]) < 1e-10
+
+
+def test_auto_compiles_small_networks_in_long_runs_only(monkeypatch):
+    monkeypatch.setattr(trainer, "has_compiler", lambda: True)
+    long = Training(iterations=trainer.WORTH_COMPILING, device="cpu")
+    short = dataclasses.replace(long, iterations=trainer.WORTH_COMPILING - 1)
+    model = conv4(3, size=8, channels=2, width=3, blocks=2)
+    images = MetaLearner(model, Pamela(model, 2), F.cross_entropy)
+    assert trainer.compiles(long, learner())
+    assert not trainer.compiles(short, learner())
+    assert not trainer.compiles(long, images)
+    assert trainer.compiles(dataclasses.replace(short, compile="on"), images)
+    assert not trainer.compiles(dataclasses.replace(long, compile="off"), learner())
+    monkeypatch.setattr(trainer, "has_compiler", lambda: False)
+    assert not trainer.compiles(long, learner())
+
+
+def test_a_compiler_is_found_on_the_path_and_nowhere_else(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    assert not compiled.has_compiler()
+    (tmp_path / "clang++").touch(mode=0o755)
+    assert compiled.has_compiler()

@@ -1,0 +1,93 @@
+"""`pathaware bench` as a person meets it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from pathaware.cli import main
+from pathaware.experiments.bench import scaling
+from pathaware.training.config import Training
+from tools.performance_page import render
+
+
+@pytest.fixture(autouse=True)
+def _single_precision():
+    torch.set_default_dtype(torch.float32)
+
+
+def pathaware(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as end:
+        main(["bench", *arguments])
+    return end.value.code
+
+
+def test_it_prints_tables_and_writes_the_file_that_the_document_shows(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    target = tmp_path / "bench-here.json"
+    options = (
+        "--rows",
+        "sine",
+        "--repeats",
+        "1",
+        "--only",
+        "pathaware",
+        "--only",
+        "loop",
+        "--precision",
+        "fp32",
+    )
+    assert pathaware(*options, "--json", str(target)) == 0
+    shown = capsys.readouterr()
+    assert "sequential loop" in shown.out
+    assert "sine: training, second order" in shown.err
+    record = json.loads(target.read_text())
+    assert set(record["contestants"]) == {"pathaware", "loop"}
+    assert record["precision"] == "fp32"
+    assert all(entry["same"] for row in record["rows"] for entry in row["entries"].values())
+    page = render(tmp_path, tmp_path)
+    assert "| sine | second | pamela |" in page
+    assert page.count("| sine |") == 6
+
+
+def test_scaling_writes_its_file_and_its_picture(tmp_path, monkeypatch, capsys):
+    small = scaling.Study(scaling.ON_CPU.base, {"tasks": (1, 2), "steps": (1, 2)})
+    monkeypatch.setattr(scaling, "ON_CPU", small)
+    target, picture = tmp_path / "bench-growth.json", tmp_path / "bench-growth.png"
+    options = ("--scaling", "--rows", "steps", "--repeats", "1", "--device", "cpu", "--threads", "1")
+    assert pathaware(*options, "--json", str(target), "--plot", str(picture)) == 0
+    assert "linearly with steps: exponent" in capsys.readouterr().out
+    assert set(json.loads(target.read_text())["series"]) == {"steps"}
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    page = render(tmp_path, tmp_path)
+    assert "(images/bench-growth.png)" in page
+    assert "| steps | 2 |" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--rows", "cosine"), "--rows: 'cosine' is none of sine, glyphs"),
+        (("--rows", "sine", "--full"), "--full: it means all rows"),
+        (("--only", "lower"), "--only: 'lower' is none of pathaware, compiled, loop, higher"),
+        (("--repeats", "0"), "repeats: 0 is not allowed; at least 1"),
+        (("--threads", "-1"), "threads: -1 is not allowed; at least 0"),
+        (("--device", "tpu"), "device: 'tpu' is none of auto, cpu, cuda"),
+        (("--precision", "fp8"), "precision: 'fp8' is not allowed; one of fp32"),
+        (("--plot", "x.png"), "--plot: only --scaling"),
+        (("--scaling", "--only", "higher"), "--only: does not go with --scaling"),
+        (("--scaling", "--full"), "--full: does not go with --scaling"),
+        (("--scaling", "--rows", "sine"), "--rows: 'sine' is none of tasks, steps, size, width"),
+        (("--json", "no/such/folder.json"), "--json: no/such/folder.json cannot be written"),
+        (("--scaling", "--plot", "."), "--plot: . cannot be written"),
+    ],
+)
+def test_bad_options_are_one_line_and_exit_code_2(arguments, message, capsys, monkeypatch):
+    monkeypatch.setattr(Training, "apply", lambda self: pytest.fail("it began to measure"))
+    assert pathaware(*arguments) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("error: ")
+    assert message in shown
+    assert shown.count("\n") == 1

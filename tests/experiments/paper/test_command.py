@@ -1,0 +1,129 @@
+"""`pathaware reproduce` from the command line, with trainings of a few iterations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pathaware.data.importing import PartialStore
+from pathaware.data.pixels import ImageFormat
+from pathaware.experiments.paper.method_table import render
+from pathaware.experiments.paper.tables import table1, table2, table3, table4
+from pathaware.experiments.run_store import Results
+
+TINY = ("--tasks", "3", "--set", "training.tasks=2", "--set", "method.steps=2")
+
+
+def test_a_table_is_trained_shown_and_written_in_every_form(reproduce, tmp_path):
+    code, shown, told = reproduce(
+        "table3", "--only", "k5-maml", "--only", "k5-mt-net", "--iterations", "3", *TINY, out=tmp_path
+    )
+    assert code == 0
+    assert "table3: 2 runs to train, about" in told
+    assert "| K = 5, MAML |" in shown
+    assert "3 of 40,000 iterations, 1 seed" in shown
+    assert "1.13 ± 0.18" in shown
+    assert "| K = 5, MT-Net |" in shown
+    assert "K = 10" not in shown
+    assert {p.suffix for p in tmp_path.glob("table3.*")} == {".md", ".tex", ".html", ".png", ".svg"}
+    code, again, told = reproduce(
+        "table3", "--only", "k5-maml", "--only", "k5-mt-net", "--iterations", "3", *TINY, out=tmp_path
+    )
+    assert code == 0
+    assert "table3: nothing to train" in told
+    assert again == shown
+
+
+def test_figures_of_waves_are_drawn_from_their_runs(reproduce, tmp_path):
+    code, _, told = reproduce("fig4", "fig5", "--iterations", "2", *TINY, out=tmp_path)
+    assert code == 0
+    assert "fig4: 3 runs to train" in told
+    assert "fig5: nothing to train" in told  # it shares them
+    for name in ("fig4.png", "fig4.svg", "fig5.png", "fig5.svg"):
+        assert (tmp_path / name).stat().st_size > 1000
+
+
+def test_the_gradients_of_section_three_are_measured_and_kept(reproduce, tmp_path, monkeypatch):
+    from pathaware.experiments.paper import figures
+
+    whole = figures.controlled
+    monkeypatch.setattr(figures, "controlled", lambda *a, **o: whole(*a, **{**o, "steps": 3, "tasks": 4}))
+    code, _, _ = reproduce("gradients", "--iterations", "2", *TINY, out=tmp_path)
+    assert code == 0
+    assert (tmp_path / "gradients-untrained.png").exists()
+    assert (tmp_path / "results" / "gradients-sine-k10.json").exists()
+
+
+def test_tiered_image_net_runs_on_a_stand_in_and_is_said_to_be_missing_without(
+    reproduce, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("PATHAWARE_DATA", str(tmp_path / "data"))
+    goal = table2()
+    empty = render(goal, Results([]))
+    cells = next(row.cells for row in empty.rows if row.cells[0].startswith("PAMELA, the"))
+    missing = "not run: data set not imported"
+    assert cells[5:9] == (missing, "54.81 ± 0.88", missing, "74.39 ± 0.71")
+    form = ImageFormat(16, 3)
+    store = PartialStore(tmp_path / "data" / "tieredimagenet", form, "stand-in")
+    random = np.random.default_rng(0)
+    for split in ("train", "val", "test"):
+        for i in range(5):
+            store.add(f"{split} {i}", split, random.integers(0, 256, (6, 3, 16, 16), dtype=np.uint8))
+    store.publish("noise")
+    settings = (
+        "problem.width=4",
+        "problem.queries=1",
+        "training.validation_tasks=2",
+        "training.histograms=1",
+    )
+    options = [part for text in settings for part in ("--set", text)]
+    code, shown, _ = reproduce(
+        "table2", "--only", "pamela", "--iterations", "1", *TINY, *options, out=tmp_path / "out"
+    )
+    assert code == 0
+    row = next(line for line in shown.splitlines() if line.startswith("| PAMELA"))
+    assert row.count("not run: data set not imported") == 2  # CIFAR-FS is not here
+    assert "1 of 60,000 iterations" in row
+
+
+def test_every_row_of_the_papers_tables_is_there():
+    assert len(table1().lines) == 13  # the paper's twelve and our settings
+    assert len(table2().lines) == 6
+    assert [line.key for line in table4("cifar-fs").lines][-1] == "qp4"
+    for goal in (table1(), table2(), table3()):
+        assert all(trial.config().training.iterations >= 40_000 for trial in goal.trials())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["table9"], "TARGET: 'table9' is none of table1"),
+        (["table3", "--only", "k7-maml"], "--only: 'k7-maml' is no row of table3; it has k5-maml"),
+        (["fig4", "--only", "maml"], "--only: fig4 has no rows"),
+        (["table3", "--budget", "soon"], "--budget: 'soon' is no time"),
+        (["table3", "--budget", "1m", "--iterations", "5"], "leave out --iterations"),
+        (["fig4", "--no-train"], "fig4: none of its runs is there"),
+        (["fig6", "--data", "nowhere"], "fig6: nowhere is not imported"),
+        (["table3", "--set", "training.rate=-1", "--only", "k5-maml"], "rate: -1"),
+    ],
+)
+def test_what_cannot_be_made_is_one_line_and_exit_code_two(reproduce, tmp_path, arguments, message):
+    code, _, told = reproduce(*arguments, out=tmp_path / "out")
+    assert code == 2
+    assert message in told.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", ["file", "file/in", "x" * 300])
+def test_a_folder_that_cannot_be_made_is_one_line_and_exit_code_two(reproduce, tmp_path, name):
+    (tmp_path / "file").touch()
+    code, _, told = reproduce("table3", "--no-train", out=tmp_path / name)
+    assert code == 2
+    assert told.startswith("error: --out: ")
+    assert told.count("\n") == 1
+
+
+def test_of_several_targets_those_that_can_be_made_are_made(reproduce, tmp_path):
+    code, shown, told = reproduce("fig4", "table3", "--no-train", out=tmp_path)
+    assert code == 0
+    assert "fig4 left out" in told
+    assert "| K = 20, PAMELA | not run |" in shown

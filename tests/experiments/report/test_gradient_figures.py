@@ -1,0 +1,74 @@
+"""Fig. 6: where the blue is, and when the figure is drawn."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+
+from pathaware.experiments.report.figures import figures
+from pathaware.experiments.report.gradient_figures import ROWS, Scale, gradient_histograms
+from pathaware.training.config import Config
+from pathaware.training.gradient_probe import Histograms
+from pathaware.training.run_folder import HISTOGRAMS, Run
+
+
+@pytest.fixture
+def a_run(tmp_path):
+    """A run that kept gradients of known size: 0.5 and −0.5 in the inner steps, 0.02 in the outer."""
+
+    def make(method: str, steps: int) -> Run:
+        settings = {"problem": {"name": "sine", "points": 20}, "method": {"name": method, "steps": steps}}
+        run = Run.create(tmp_path / f"{method}-{steps}", Config.from_dict(settings))
+        kept = Histograms("2.weight")
+        for iteration in range(0, 100, 10):
+            kept.add(iteration, [torch.tensor([0.5, -0.5])] * steps + [torch.tensor([0.02])])
+        kept.save(run.folder / HISTOGRAMS)
+        return run
+
+    yield make
+    plt.close("all")
+
+
+def test_a_panel_is_blue_where_the_gradients_are(a_run):
+    figure = gradient_histograms([a_run("maml", 2)])
+    inner, _, meta = figure.axes
+    cells = inner.collections[0].get_array()
+    rows = {row for row in range(ROWS) if cells[row].count()}
+    ends = inner.collections[0].get_coordinates()[:, 0, 1]
+    assert rows
+    assert all(min(abs(e) for e in ends[row : row + 2]) < 0.5 * 1.1 for row in rows)
+    assert all(max(abs(e) for e in ends[row : row + 2]) > 0.5 / 1.1 for row in rows)
+    assert cells.filled(0).sum(0).tolist() == pytest.approx([1] * 10)
+    assert meta.get_ylim()[1] < 0.1 < inner.get_ylim()[1]
+
+
+def test_runs_share_scales_and_short_ones_leave_columns_empty(a_run):
+    figure = gradient_histograms([a_run("maml", 1), a_run("pamela", 3)])
+    axes = figure.axes
+    assert len(axes) == 8
+    assert [ax.axison for ax in axes] == [True, False, False, True, True, True, True, True]
+    assert len({ax.get_ylim() for ax in (axes[0], *axes[4:7])}) == 1
+    assert axes[3].get_ylim() == axes[7].get_ylim()
+    assert [ax.get_title(loc="left") for ax in axes[:4]] == ["step 1", "step 2", "step 3", "meta-gradient"]
+
+
+def test_zeros_do_not_decide_the_scale():
+    counts = torch.zeros(1, 512)
+    counts[0, 256], counts[0, 410] = 1e6, 1
+    assert Scale.of(counts).reach > 0.1
+
+
+def test_the_figure_is_among_those_of_runs_that_kept_histograms(a_run, monkeypatch):
+    import pathaware.experiments.report.figures as module
+
+    for name in ("fitted_curves", "along_the_path", "training_curves"):
+        monkeypatch.setattr(module, name, lambda *given: None)
+    torch.set_default_dtype(torch.float32)
+    run = a_run("maml", 2)
+    monkeypatch.setattr(type(run), "load", lambda self, device: SimpleNamespace(rule=None))
+    assert "gradients" in [name for name, _, _ in figures([run])]
+    (run.folder / HISTOGRAMS).unlink()
+    assert "gradients" not in [name for name, _, _ in figures([run])]

@@ -1,0 +1,64 @@
+"""Small models that nobody has trained, and pictures to adapt them to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from pathaware.inference.trained_model import TrainedModel
+from pathaware.training.checksummed import write_checksummed
+from pathaware.training.config import Config
+from pathaware.training.run_folder import CHECKPOINT, Run
+from pathaware.training.trainer import build
+
+INK = {"size": 28, "channels": 1, "ink": True, "mean": [0.1], "std": [0.3]}
+PHOTO = {"size": 20, "channels": 3, "ink": False, "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.25]}
+CPU = torch.device("cpu")
+
+
+def config(method: str = "pamela", **problem: Any) -> Config:
+    small = {"name": "classification", "data": "glyphs", "shots": 1, "queries": 1, "width": 4}
+    return Config.from_dict(
+        {"problem": {**small, **problem}, "method": {"name": method}, "training": {"device": "cpu"}}
+    )
+
+
+def model(method: str = "pamela", inputs: dict[str, Any] = INK, **problem: Any) -> TrainedModel:
+    settings = config(method, **problem)
+    learned = {k: v.float() for k, v in build(settings, CPU, inputs).state_dict().items()}
+    return TrainedModel(settings, learned, inputs, CPU)
+
+
+def save_run(folder: Path, method: str = "pamela", inputs: dict[str, Any] = INK) -> Path:
+    """The folder of a run, as training leaves it."""
+    made = model(method, inputs)
+    run = Run.create(folder, made.config)
+    about = {"iteration": 0, "config": made.config.to_dict(), "inputs": inputs}
+    write_checksummed(folder / CHECKPOINT, made._learned, about)
+    return run.folder
+
+
+def pixels(count: int, inputs: dict[str, Any] = INK, seed: int = 0) -> Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    shape = (count, inputs["channels"], inputs["size"], inputs["size"])
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=draw)
+
+
+def image(seed: int, size: int = 32) -> Image.Image:
+    drawn = np.random.default_rng(seed).integers(0, 256, (size, size, 3), dtype=np.uint8)
+    return Image.fromarray(drawn)
+
+
+def class_folders(root: Path, counts: dict[str, int], first: int = 0) -> Path:
+    """A folder for each class with so many pictures."""
+    for name, count in counts.items():
+        (root / name).mkdir(parents=True)
+        for number in range(count):
+            image(first).save(root / name / f"{number}.png")
+            first += 1
+    return root

@@ -1,0 +1,99 @@
+"""The script beside an exported file labels pictures as the package does, without it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageDraw
+
+from pathaware.core.errors import UsageError
+from pathaware.inference.export.export import export, script_beside, write_script
+from pathaware.inference.export.formats import FORMATS
+from tests.inference.models import INK, PHOTO, image, model, pixels
+
+CLASSES = ("one", "zwei", "três")
+WITHOUT_US = "import runpy, sys; sys.modules['pathaware'] = None; sys.argv = sys.argv[1:]; "
+WITHOUT_US += "runpy.run_path(sys.argv[0], run_name='__main__')"
+
+
+def pictures_of_every_kind(folder: Path) -> list[Path]:
+    """What people have: transparent, turned, with a palette, of 16 bits, ink on paper, not square."""
+    drawn = image(1, 50)
+    paper = Image.new("L", (90, 60), 240)
+    ImageDraw.Draw(paper).line([(20, 10), (70, 50)], fill=10, width=6)
+    clear = drawn.copy()
+    clear.putalpha(Image.fromarray(np.arange(2500, dtype=np.uint8).reshape(50, 50)))
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    deep = Image.fromarray(np.arange(1600, dtype=np.uint16).reshape(40, 40) * 40)  # up to 63,960
+    kinds = {
+        "plain.png": drawn,
+        "clear.png": clear,
+        "paper.png": paper,
+        "palette.gif": drawn.convert("P"),
+        "small.bmp": image(2, 5),
+        "deep.png": deep,
+        "wide.jpg": image(3, 40).resize((80, 30)),
+        "exact.png": image(4, 28),
+        "exact20.png": image(4, 20),
+    }
+    for name, picture in kinds.items():
+        picture.save(folder / name)
+    image(5, 40).save(folder / "turned.jpg", exif=turned)
+    return [*(folder / name for name in kinds), folder / "turned.jpg"]
+
+
+def run_script(script: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-I", "-c", WITHOUT_US, str(script), *map(str, arguments)]
+    return subprocess.run(line, capture_output=True, text=True, timeout=120, encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("to", "inputs"), [("onnx", INK), ("torch", PHOTO), ("safetensors", INK), ("safetensors", PHOTO)]
+)
+def test_a_script_labels_pictures_of_every_kind_as_the_package_does(to, inputs, tmp_path):
+    adapted = model(inputs=inputs).adapt(pixels(6, inputs), torch.arange(6) % 3, 3)
+    path = tmp_path / f"my net{FORMATS[to].suffix}"
+    export(adapted, CLASSES, pixels(6, inputs), path, to)
+    script = write_script(path, to)
+    assert script.name == "my net.py"
+    given = pictures_of_every_kind(tmp_path)
+    done = run_script(script, *given)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert [row[0] for row in rows] == [str(path) for path in given]
+    expected, places = adapted.probabilities(adapted.pictures.stack(given)).max(1)
+    assert [row[1] for row in rows] == [CLASSES[i] for i in places]
+    assert max(abs(float(row[2]) - p) for row, p in zip(rows, expected.tolist(), strict=True)) < 1e-4
+    assert "pathaware" not in script.read_text(encoding="utf-8")
+
+
+def test_a_script_passes_over_what_is_no_picture_and_says_so(tmp_path):
+    adapted = model().adapt(pixels(6), torch.arange(6) % 3, 3)
+    path = tmp_path / "net.safetensors"
+    export(adapted, CLASSES, pixels(6), path, "safetensors")
+    script = write_script(path, "safetensors")
+    image(0).save(tmp_path / "good.png")
+    done = run_script(script, script, tmp_path / "good.png", tmp_path / "none.png")
+    assert done.returncode == 1
+    assert done.stdout.startswith(f"{tmp_path / 'good.png'}\t")
+    assert len(done.stdout.splitlines()) == 1
+    assert len(done.stderr.splitlines()) == 2
+    assert "Labels pictures" in run_script(script).stderr
+
+
+def test_a_name_that_ends_a_string_stays_a_name(tmp_path):
+    path = tmp_path / 'a""" "\\.onnx'
+    compile(write_script(path, "onnx").read_text(encoding="utf-8"), "script", "exec")
+    assert repr(path.name) in path.with_suffix(".py").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["torch.pt2", "numpy.onnx", "json.onnx"])
+def test_a_script_that_would_hide_a_module_is_refused(name):
+    with pytest.raises(UsageError, match="would hide the module"):
+        script_beside(Path(name))

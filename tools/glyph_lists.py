@@ -1,0 +1,87 @@
+"""Which characters make up the glyphs data set, and how the lists in `splits/glyphs` were chosen.
+
+The lists are fixed files, so that the classes do not change with the version of a font renderer;
+`python -m tools.glyph_lists FOLDER` writes them anew.
+"""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pathaware.data.glyphs import REQUIRED, cover, render
+from pathaware.data.store import Split
+
+# Whole scripts are held out: the test asks for characters unlike any seen in training.
+SCRIPTS: dict[Split, dict[str, list[tuple[int, int]]]] = {
+    "train": {
+        "Latin": [(0x41, 0x5A), (0x61, 0x7A), (0xC6, 0xFE), (0x180, 0x2AF)],
+        "Cyrillic": [(0x400, 0x52F)],
+        "Georgian": [(0x10A0, 0x10FF), (0x2D00, 0x2D2F)],
+        "Syllabics": [(0x1401, 0x167F)],
+        "Mathematics": [(0x2200, 0x22FF)],
+    },
+    "val": {
+        "Greek": [(0x391, 0x3FF)],
+        "Armenian": [(0x531, 0x556), (0x561, 0x587)],
+        "Hebrew": [(0x5D0, 0x5EA)],
+    },
+    "test": {
+        "Arabic": [(0x620, 0x64A), (0x671, 0x6D3)],
+        "NKo": [(0x7C0, 0x7EA)],
+        "Lao": [(0xE81, 0xEB0), (0xEC0, 0xEDD)],
+        "Tifinagh": [(0x2D30, 0x2D6F)],
+        "OldItalic": [(0x10300, 0x1032F)],
+    },
+}
+# Above this cosine between two size-normalised pictures, random distortion hides the difference.
+ALIKE = 0.9
+
+
+def choose() -> dict[Split, list[str]]:
+    """Every character of the scripts that the fonts have and that looks like none chosen before it."""
+    pictures: list[NDArray[np.float64]] = []
+    lists: dict[Split, list[str]] = {}
+    for split, scripts in SCRIPTS.items():
+        lists[split] = []
+        for script, ranges in scripts.items():
+            for code in (c for first, last in ranges for c in range(first, last + 1)):
+                if not _suitable(code):
+                    continue
+                picture = portrait(chr(code))
+                if not pictures or (np.stack(pictures) @ picture).max() < ALIKE:
+                    pictures.append(picture)
+                    lists[split].append(f"{script}/U+{code:04X}")
+    return lists
+
+
+def _suitable(code: int) -> bool:
+    # A letter with an accent differs from the letter by a dot or two, which distortion wipes out; the
+    # letters that only modify others (category Lm) are often mere dashes.
+    plain = not unicodedata.decomposition(chr(code))
+    kind = unicodedata.category(chr(code))
+    return plain and kind[0] in "LNS" and kind != "Lm" and all(cover(font, code) for font in REQUIRED)
+
+
+def portrait(character: str, size: int = 24) -> NDArray[np.float64]:
+    """The character scaled to fill a square, as a vector of length 1."""
+    from PIL import Image
+
+    ink = render(REQUIRED[0], character, stroke=0)
+    scale = (size - 4) / max(ink.size)
+    ink = ink.resize(
+        (max(1, round(ink.width * scale)), max(1, round(ink.height * scale))), Image.Resampling.BOX
+    )
+    picture = Image.new("L", (size, size))
+    picture.paste(ink, ((size - ink.width) // 2, (size - ink.height) // 2))
+    vector = np.asarray(picture, dtype=np.float64).ravel()
+    return vector / max(float(np.linalg.norm(vector)), 1.0)
+
+
+if __name__ == "__main__":
+    for split, names in choose().items():
+        (Path(sys.argv[1]) / f"{split}.txt").write_text("".join(f"{n}\n" for n in names), encoding="utf-8")
