@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from pathaware.core import VERSION
 from pathaware.core.episodes import Episodes
 from pathaware.core.errors import UsageError
 from pathaware.core.learner import MetaLearner
@@ -18,7 +19,7 @@ from pathaware.online.learner import OnlineLearner
 if TYPE_CHECKING:
     from pathaware.inference.estimators import FewShotClassifier, FewShotRegressor
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "Episodes",

@@ -24,7 +24,7 @@ from pathaware.data.importing import in_memory
 from pathaware.data.pixels import ImageFormat
 from pathaware.models.conv4 import conv4
 from pathaware.training.config import Config
-from pathaware.training.distributed import World, joined
+from pathaware.training.distributed import World, process_group
 from pathaware.training.evaluation import evaluate
 from pathaware.training.trainer import MetaStep, Trainer, build, meta_step
 
@@ -136,7 +136,7 @@ def one(rank: int, size: int, port: int, folder: Path) -> None:
     if size > 1:
         names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}
         os.environ.update({"MASTER_ADDR": "127.0.0.1", **{k: str(v) for k, v in names.items()}})
-    with joined(config().training) as world:
+    with process_group(config().training) as world:
         torch.save(everything(world), folder / f"{size}-{rank}.pt")
 
 

@@ -13,8 +13,9 @@ from torch.distributed import HashStore
 
 from pathaware.core.episodes import share_of
 from pathaware.core.errors import UsageError
+from pathaware.training.distributed import ALONE, agree_on_attempt, process_group
 from pathaware.training.run_folder import Run
-from pathaware.training.session import ALONE, joined, meet
+from pathaware.training.session import train_distributed
 from tests.conftest import distance
 from tests.training.launching import launch
 from tests.training.one_of_several import CASES, config
@@ -154,9 +155,9 @@ def test_processes_meet_whatever_an_earlier_attempt_left_in_the_store():
     }.items():
         store.set(key, value)
     with ThreadPoolExecutor(3) as pool:
-        first, late = pool.submit(meet, store, 0, 3), pool.submit(meet, store, 2, 3)
+        first, late = pool.submit(agree_on_attempt, store, 0, 3), pool.submit(agree_on_attempt, store, 2, 3)
         time.sleep(0.1)  # the first has heard an old word of process 1 by now
-        names = {each.result() for each in (pool.submit(meet, store, 1, 3), late)}
+        names = {each.result() for each in (pool.submit(agree_on_attempt, store, 1, 3), late)}
         assert names == {first.result()}
         assert names != {"gone"}
 
@@ -181,5 +182,5 @@ def test_only_where_someone_restarts_processes_does_a_run_go_on_in_its_folder(tm
 def test_without_torchrun_a_process_is_alone(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
-    with joined(config().training) as world:
+    with process_group(config().training) as world:
         assert world is ALONE

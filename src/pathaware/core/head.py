@@ -15,7 +15,6 @@ from pathaware.core.errors import UsageError
 from pathaware.core.learner import FewShotLearner, StepPredictions, refuse_running_statistics
 from pathaware.core.losses import Loss, per_task
 from pathaware.core.path import Order
-from pathaware.models.surgery import last_linear
 
 Fitted = tuple[Tensor, ...]
 """What a head keeps of the support sets, each tensor with a leading task axis."""
@@ -71,7 +70,7 @@ class HeadLearner(FewShotLearner):
     def __init__(self, model: nn.Module, head: Head, loss: Loss) -> None:
         super().__init__()
         refuse_running_statistics(model)
-        self.model = body(model)
+        self.model = replace_last_linear(model, nn.Identity())
         self.head = head
         self.loss = loss
 
@@ -133,10 +132,18 @@ class FittedNetwork(nn.Module):
         return self.head.predict(fitted, self.model(x).flatten(1)[None])[0]
 
 
-def body(model: nn.Module) -> nn.Module:
-    """A copy of the network that ends in the features its last linear layer would read."""
+def last_linear(model: nn.Module) -> tuple[str, nn.Linear]:
+    """The name and module of the last fully-connected layer, which separates the classes."""
+    found = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    if not found or not found[-1][0]:
+        raise UsageError("model: it must end in an nn.Linear layer of its own for this")
+    return found[-1]
+
+
+def replace_last_linear(model: nn.Module, layer: nn.Module) -> nn.Module:
+    """A copy of the network with `layer` in place of its last fully-connected layer."""
     copied = copy.deepcopy(model)
     name, _ = last_linear(copied)
     owner, _, attribute = name.rpartition(".")
-    setattr(copied.get_submodule(owner), attribute, nn.Identity())
+    setattr(copied.get_submodule(owner), attribute, layer)
     return copied

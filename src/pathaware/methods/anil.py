@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from torch import nn
 
+from pathaware.core.head import last_linear
 from pathaware.core.parameters import Layout
 from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method
-from pathaware.models.surgery import last_linear
 
 
 class Anil(GradientDescent):

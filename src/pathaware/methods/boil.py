@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from torch import nn
 
+from pathaware.core.head import last_linear
 from pathaware.core.parameters import Layout
 from pathaware.core.settings import at_least
 from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method
-from pathaware.models.surgery import last_linear
 
 
 class Boil(GradientDescent):

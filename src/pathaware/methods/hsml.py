@@ -22,14 +22,13 @@ from torch import Tensor, nn
 
 from pathaware.core.episodes import Episodes
 from pathaware.core.errors import UsageError
-from pathaware.core.head import one_hot
+from pathaware.core.head import last_linear, one_hot
 from pathaware.core.learner import Context, FewShotLearner, require_path
 from pathaware.core.meta_gradient import MetaGradient
 from pathaware.core.rule import Memory
 from pathaware.core.settings import at_least
 from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method
-from pathaware.models.surgery import last_linear
 
 FILTERS = 32
 """Of the convolutions that see images."""

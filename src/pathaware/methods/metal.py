@@ -18,12 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pathaware.core.head import one_hot
+from pathaware.core.head import last_linear, one_hot
 from pathaware.core.learner import Context
 from pathaware.methods.layerwise import layer_means, perceptron
 from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method
-from pathaware.models.surgery import last_linear
 
 
 class AdaptiveLoss(nn.Module):

@@ -1,4 +1,4 @@
-"""The layer that gives the answer."""
+"""Layers that methods insert between those of a network."""
 
 from __future__ import annotations
 
@@ -8,18 +8,6 @@ from collections.abc import Mapping
 from torch import nn
 
 from pathaware.core.errors import UsageError
-
-
-def last_linear(model: nn.Module) -> tuple[str, nn.Linear]:
-    """The name and module of the last fully-connected layer, which is where classes are told apart."""
-    found = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    if not found or not found[-1][0]:
-        raise UsageError("model: it must end in a layer nn.Linear of its own for this")
-    return found[-1]
-
-
-# Layers that methods put between those of a network.
-
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 

@@ -23,17 +23,13 @@ from starlette.types import ASGIApp
 
 from pathaware.data.glyphs import draw_class
 from pathaware.inference.trained_model import TrainedModel
-from pathaware.serve.limits import Limits, Refused
+from pathaware.serve.limits import Limits, Refused, refusal
 from pathaware.serve.security import Guard
 from pathaware.serve.sessions import Sessions, checked_label, network_bytes
 from pathaware.serve.uploads import Uploads, read_picture
 from pathaware.serve.worker import Engine, Worker
 
 WORDS = {404: "there is nothing at this address", 405: "this address does not take this method"}
-
-
-def refusal(refused: Refused) -> JSONResponse:
-    return JSONResponse({"error": refused.sentence}, refused.status, refused.headers)
 
 
 def answer_errors(app: FastAPI) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from starlette.responses import JSONResponse
+
 
 class Refused(Exception):
     """Answered with this status and one sentence in JSON; `retry` is when to ask again, in seconds."""
@@ -50,3 +52,7 @@ class Limits:
     """Requests that wait for their turn to be computed."""
     connections: int = 1000
     """Connections at a time."""
+
+
+def refusal(refused: Refused) -> JSONResponse:
+    return JSONResponse({"error": refused.sentence}, refused.status, refused.headers)

@@ -13,8 +13,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pathaware.serve.app import refusal
-from pathaware.serve.limits import Refused
+from pathaware.serve.limits import Refused, refusal
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 HEADERS = {

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from pathaware.core.errors import UsageError
 from pathaware.core.learner import Context, FewShotLearner, MetaLearner, require_path
 from pathaware.training.checksummed import CorruptFile, read_checksummed, write_checksummed
-from pathaware.training.trainer import MetaStep, Outcome
+
+if TYPE_CHECKING:
+    from pathaware.training.trainer import MetaStep, Outcome
 
 BINS, FINEST, LARGEST = 512, 1e-6, 1e3
 """Gradients change sign and span orders of magnitude, over training and between methods. So the bins are

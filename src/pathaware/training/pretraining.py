@@ -7,7 +7,6 @@ meta-training, and only the body is kept. SGD with Nesterov momentum and a cosin
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from functools import lru_cache
@@ -18,9 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
+from pathaware.core.head import last_linear, replace_last_linear
 from pathaware.data.episodes import LabelledImages, Plan
 from pathaware.engine.cuda_graph import CapturedStep
-from pathaware.models.surgery import last_linear
 from pathaware.training.config import Config
 
 BATCH, RATE, MOMENTUM, DECAY = 256, 0.1, 0.9, 5e-4
@@ -85,12 +84,9 @@ def _prepared(config: Config) -> tuple[ClassifierStep, str]:
 
 
 def as_classifier(model: nn.Module, classes: int) -> tuple[nn.Module, str]:
-    """A copy of the model that tells `classes` apart, and the prefix of its new layer's parameters."""
-    classifier = copy.deepcopy(model)
-    name, head = last_linear(classifier)
-    owner, _, attribute = name.rpartition(".")
-    setattr(classifier.get_submodule(owner), attribute, nn.Linear(head.in_features, classes))
-    return classifier, f"{name}."
+    """A copy of the model that separates `classes` classes, and the prefix of its new layer's parameters."""
+    name, head = last_linear(model)
+    return replace_last_linear(model, nn.Linear(head.in_features, classes)), f"{name}."
 
 
 class ClassifierStep:

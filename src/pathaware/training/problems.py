@@ -89,7 +89,7 @@ class Classification:
         form = PictureForm.from_dict(inputs or self.inputs())
         model = build_model(self.model_name, self.ways, form.size, form.channels, self.width)
         if self.zero_head:
-            from pathaware.models.surgery import last_linear
+            from pathaware.core.head import last_linear
 
             _, head = last_linear(model)
             for parameter in head.parameters():

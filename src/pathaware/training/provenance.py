@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-import pathaware
+from pathaware.core import VERSION
 from pathaware.core.errors import UsageError
 from pathaware.training.evaluation import Evaluation
 from pathaware.training.run_folder import Run
@@ -20,7 +20,7 @@ def environment() -> dict[str, str]:
     """Versions and hardware, without anything that names the machine or its user."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
     return {
-        "pathaware": pathaware.__version__,
+        "pathaware": VERSION,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "device": device,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import pathaware
+from pathaware.core import VERSION
 from pathaware.core.learner import FewShotLearner
 from pathaware.training.checksummed import CorruptFile, read_checksummed, write_checksummed
 
@@ -78,7 +78,7 @@ class State:
             "best": self.best,
             "config": self.config,
             "versions": {
-                "pathaware": pathaware.__version__,
+                "pathaware": VERSION,
                 "torch": torch.__version__,
                 "python": platform.python_version(),
             },

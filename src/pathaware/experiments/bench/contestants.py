@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-import pathaware
+from pathaware.core import VERSION
 from pathaware.core.episodes import Episodes
 from pathaware.core.learner import FewShotLearner
 from pathaware.engine.compiled import CompiledUnrolled
@@ -67,7 +67,7 @@ class Ours:
         self.name, self.title, self.settings = name, title, settings
 
     def version(self) -> str:
-        return pathaware.__version__
+        return VERSION
 
     def training(self, job: Job, inputs: Inputs) -> Work:
         """Drawing, gathering and augmenting the images is timed too."""

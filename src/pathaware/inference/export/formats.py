@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import pathaware
+from pathaware.core import VERSION
 from pathaware.core.errors import UsageError
 from pathaware.data.pixels import PictureForm
 from pathaware.inference.export.scripts import with_onnx, with_safetensors, with_torch
@@ -45,7 +45,7 @@ def about(form: PictureForm, classes: Sequence[str]) -> About:
         "preparation": [step.format(mode=mode, size=form.size) for step in steps],
         "input": f"images: uint8 [N, {form.channels}, {form.size}, {form.size}], 0 to 255",
         "output": f"probabilities: float32 [N, {len(classes)}], in the order of classes",
-        "made_by": f"pathaware {pathaware.__version__}",
+        "made_by": f"pathaware {VERSION}",
     }
 
 
