@@ -11,12 +11,13 @@ from typing import Any
 
 from pathaware.experiments.online.report import race_table
 from pathaware.experiments.paper.complexity import table5
-from pathaware.experiments.paper.method_table import mean, method_table, render, show, shown
+from pathaware.experiments.paper.method_table import mean, method_table, render, show
 from pathaware.experiments.paper.tables import TUNED, Goal, signature, table1, table2, table3, table4
 from pathaware.experiments.run_store import Result, Results
 from pathaware.methods import METHODS
 from pathaware.online.streams import STREAMS
 from pathaware.training.config import Config
+from pathaware.training.metric import ACCURACY, MSE, Metric
 from pathaware.training.tables import NOTHING, Row, Table, pipe_table
 
 
@@ -147,7 +148,7 @@ def _summary(results: Results) -> Table:
     return Table("", ("", "MAML, ours", "PAMELA, ours", "MAML, the paper", "PAMELA, the paper"), rows)
 
 
-Found = tuple[str, str, dict[str, Sequence[Result]], dict[str, str]]
+Found = tuple[str, Metric, dict[str, Sequence[Result]], dict[str, str]]
 """A problem, its metric, our results by method, and the paper's numbers."""
 
 
@@ -194,11 +195,11 @@ def _standing(results: Results) -> Table:
     return Table("", header, rows)
 
 
-def _told(found: Sequence[Result], metric: str) -> str:
-    return f"{shown(*mean(found, metric), metric)} ({found[0].iterations:,})" if found else NOTHING
+def _told(found: Sequence[Result], metric: Metric) -> str:
+    return f"{metric.with_interval(*mean(found, metric))} ({found[0].iterations:,})" if found else NOTHING
 
 
-def _lead(found: Mapping[str, Sequence[Result]], metric: str) -> str:
+def _lead(found: Mapping[str, Sequence[Result]], metric: Metric) -> str:
     """Of runs of the same settings and length only."""
     pamela, maml = found["pamela"], found["maml"]
     if not pamela or not maml or pamela[0].iterations != maml[0].iterations:
@@ -213,7 +214,7 @@ def _value(printed: str) -> float:
 def _tried(record: dict[str, Any]) -> Table:
     rows = []
     for each in record["tried"]:
-        value = shown(each["accuracy"], each["accuracy_ci95"], "accuracy")
+        value = ACCURACY.with_interval(each["accuracy"], each["accuracy_ci95"])
         rows.append(Row((each["what"], value, f"{each['train_loss']:.3f}")))
     return Table("", ("settings", "validation, %", "training loss"), rows)
 
@@ -246,9 +247,9 @@ def _others(folder: Path, goals: Sequence[Goal]) -> Table:
             Result.of(record).signature in known and record["result"]["transductive"]
         ):
             continue
-        metric = "accuracy" if "accuracy" in record["result"] else "mse"
+        metric = ACCURACY if "accuracy" in record["result"] else MSE
         kind = "" if record["result"]["transductive"] else ", inductive"
-        value = shown(*Result.of(record).value(metric), metric)
+        value = metric.with_interval(*Result.of(record).value(metric))
         rows.append(Row((f"[{path.stem}](../results/{path.name}){kind}", value, _settings(record))))
     return Table("", ("file", "result", "settings other than the defaults"), rows)
 

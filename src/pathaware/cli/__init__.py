@@ -50,6 +50,8 @@ app.command("bench")(bench.bench)
 LONGEST = 2000
 """Characters of an error: the longest of our own list all presets."""
 
+_ARGUMENTS = {"run": "RUN", "file": "FILE", "target": "TARGET"}
+
 # Typer carries its own copy of click or imports it, depending on its version; either way this is the
 # class of errors in how a command was called.
 _CallError: Any = typer.BadParameter.__bases__[0]
@@ -61,7 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         code = app(arguments, standalone_mode=False)
     except UsageError as error:
-        fail(str(error))
+        fail(f"{option(error.field)}: {error.message}" if error.field else error.message)
     except RunError as error:
         fail(str(error), 1)
     except Stopped as stopped:
@@ -80,6 +82,11 @@ def main(arguments: list[str] | None = None) -> None:
     except typer.Abort:
         sys.exit(130)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def option(field: str) -> str:
+    """How the command line calls an argument of the library."""
+    return _ARGUMENTS.get(field, f"--{field.replace('_', '-')}")
 
 
 def fail(message: str, code: int = 2) -> None:

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from pathaware.training.evaluation import Evaluation
+from pathaware.training.metric import ACCURACY, Metric
 from pathaware.training.run_folder import Run
 from pathaware.training.tables import Table
 
@@ -18,10 +19,12 @@ def print_evaluation(run: Run, evaluation: Evaluation, *, json: bool) -> None:
         print(jsonlib.dumps({"method": run.config.method, "problem": run.config.problem.name, **summary}))
         return
     metric = evaluation.metric
-    steps = summary[f"{metric}_per_step"]
+    steps = summary[f"{metric.name}_per_step"]
     print_table(
         Table.of(
-            "", ["after step", *map(str, range(len(steps)))], [[metric, *(f"{value:.4f}" for value in steps)]]
+            "",
+            ["after step", *map(str, range(len(steps)))],
+            [[metric.name, *(f"{value:.4f}" for value in steps)]],
         )
     )
     print(headline(summary, metric))
@@ -48,11 +51,11 @@ def print_table(content: Table) -> None:
     Console().print(lines)
 
 
-def headline(summary: dict[str, Any], metric: str) -> str:
+def headline(summary: dict[str, Any], metric: Metric) -> str:
     """The result in a sentence, with what it depends on."""
-    worst = summary[f"{metric}_{'max' if metric == 'mse' else 'min'}"]
-    text = f"{metric} {summary[metric]:.4f} ± {summary[f'{metric}_ci95']:.4f} over {summary['tasks']} "
+    name, worst = metric.name, summary[metric.worst_key]
+    text = f"{name} {summary[name]:.4f} ± {summary[f'{name}_ci95']:.4f} over {summary['tasks']} "
     text += f"{summary['split']} tasks, worst {worst:.3g}, {100 * summary['reverted']:.2f} % put back by the guard"
-    if metric == "accuracy":
+    if metric is ACCURACY:
         text += ", transductive" if summary["transductive"] else ", inductive"
     return text

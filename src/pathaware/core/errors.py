@@ -10,9 +10,17 @@ from pathlib import Path
 class UsageError(ValueError):
     """Something the caller gave cannot be used.
 
-    Its message is one line that names the setting or file and says what is allowed. The command line
-    prints that line and exits with code 2; in Python it is an ordinary `ValueError`.
+    The message is one line that names the setting or file and says what is allowed. `field` is the name of
+    the argument at fault, where there is one; the command line turns it into an option. There the line is
+    printed and the exit code is 2; in Python this is an ordinary `ValueError`.
     """
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        super().__init__(message if field is None else f"{field}: {message}")
+        self.message, self.field = message, field
+
+    def __reduce__(self) -> tuple[type[UsageError], tuple[str, str | None]]:
+        return UsageError, (self.message, self.field)
 
 
 class RunError(RuntimeError):

@@ -15,6 +15,7 @@ from pathaware.experiments.paper.tables import Trial, signature
 from pathaware.experiments.paper.time_estimate import Pace, fitting, measure
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
+from pathaware.training.metric import Metric
 from pathaware.training.provenance import write_record
 from pathaware.training.run_folder import Run
 from pathaware.training.session import check, train_sessions
@@ -38,10 +39,10 @@ class Result:
     def device(self) -> str:
         return str(self.record["environment"]["device"])
 
-    def value(self, metric: str) -> tuple[float, float]:
+    def value(self, metric: Metric) -> tuple[float, float]:
         """The metric and its 95 % interval."""
         result = self.record["result"]
-        return result[metric], result[f"{metric}_ci95"]
+        return result[metric.name], result[f"{metric.name}_ci95"]
 
 
 class Results:
@@ -63,7 +64,7 @@ class Results:
                 if judged.get("split") == "test" and judged.get("transductive"):
                     found.append(Result.of(record))
             except (OSError, ValueError, KeyError) as error:
-                raise UsageError(f"--results: {path} is no record of a run ({error})") from None
+                raise UsageError(f"{path} is no record of a run ({error})", field="results") from None
         return cls(found)
 
     def of(self, trial: Trial, iterations: int | None = None) -> list[Result]:
@@ -225,7 +226,9 @@ class Workshop:
             return Run.create(folder, order.config)
         run = Run.open(folder)
         if signature(run.config) != signature(order.config):
-            raise UsageError(f"--out: {folder} holds a run of other settings; name a new folder or remove it")
+            raise UsageError(
+                f"{folder} holds a run of other settings; name a new folder or remove it", field="out"
+            )
         return run
 
     def _judge(self, order: Order, run: Run) -> None:

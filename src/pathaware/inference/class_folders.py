@@ -52,7 +52,8 @@ def read_support(source: Path, form: PictureForm) -> Support:
         found[name.parts[top]].append(image)
     if not problems and not 2 <= len(found) <= MOST_CLASSES:
         raise UsageError(
-            f"--support: {source} has {len(found)} folders with pictures; 2 to {MOST_CLASSES} can be learned"
+            f"{source} has {len(found)} folders with pictures; 2 to {MOST_CLASSES} can be learned",
+            field="support",
         )
     pixels, labels = [], []
     for label, images in enumerate(found.values()):

@@ -164,7 +164,9 @@ class FewShotRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
 def _opened(run: str | Path, device: str) -> tuple[FewShotLearner, int]:
     opened = Run.open(find_run(run))
-    if opened.config.problem.metric != "mse":
-        raise UsageError(f"RUN: {run} was trained on {opened.config.problem.label}; use FewShotClassifier")
+    if not opened.config.problem.regression:
+        raise UsageError(
+            f"{run} was trained on {opened.config.problem.label}; use FewShotClassifier", field="run"
+        )
     _, inputs = opened.learned()
     return opened.load(device).eval(), int(inputs["features"])

@@ -89,7 +89,8 @@ def true_labels(source: Path, predictions: Predictions) -> list[str | None]:
         truths.append(next((f for f in folders if f in predictions.classes), None))
     if not any(truths):
         raise UsageError(
-            f"--score: no picture in {source} lies in a folder named as a class ({predictions.classes[0]}, …)"
+            f"no picture in {source} lies in a folder named as a class ({predictions.classes[0]}, …)",
+            field="score",
         )
     return truths
 

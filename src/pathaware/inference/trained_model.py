@@ -95,8 +95,10 @@ class TrainedModel:
     def open(cls, run: str | Path, device: str = "auto") -> TrainedModel:
         """The model in the folder of a run, or one that ships with the package, by its name."""
         opened = Run.open(find_run(run))
-        if opened.config.problem.metric != "accuracy":
-            raise UsageError(f"RUN: {run} was trained on {opened.config.problem.label}, not on images")
+        if opened.config.problem.regression:
+            raise UsageError(
+                f"{run} was trained on {opened.config.problem.label}, not on images", field="run"
+            )
         learned, inputs = opened.learned()
         return cls(
             opened.config, learned, inputs, replace(opened.config.training, device=device).torch_device

@@ -54,12 +54,12 @@ class Stream:
 
     @property
     def metric(self) -> str:
-        return "mse" if self.problem.metric == "mse" else "error rate"
+        return self.problem.metric.name if self.problem.regression else "error rate"
 
     def error(self, outputs: Tensor, targets: Tensor) -> float:
         """The squared error, or how many of the answers are wrong; the less, the better."""
         value = float(self.problem.measure(outputs[None], targets[None]))
-        return value if self.problem.metric == "mse" else 1 - value
+        return value if self.problem.regression else 1 - value
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "items": self.items, "size": self.size, "split": self.split}

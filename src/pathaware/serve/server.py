@@ -28,18 +28,20 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError):
-        raise UsageError(f"--host: {host} is not a name or address that can be found") from None
+        raise UsageError(f"{host} is not a name or address that can be found", field="host") from None
     try:
         bound = socket.create_server((str(address[0]), port), family=family, backlog=1024)
         # Connections inherit it. Without, each answer waits 40 ms for the client to confirm its first half.
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return bound
     except PermissionError:
-        raise UsageError(f"--port: {port} is not allowed for this user; take one above 1023") from None
+        raise UsageError(f"{port} is not allowed for this user; take one above 1023", field="port") from None
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise UsageError(f"--port: {port} is in use; name another, or 0 for any that is free") from None
-        raise UsageError(f"--host: {host} is not an address of this machine") from None
+            raise UsageError(
+                f"{port} is in use; name another, or 0 for any that is free", field="port"
+            ) from None
+        raise UsageError(f"{host} is not an address of this machine", field="host") from None
 
 
 def address_of(bound: socket.socket) -> str:

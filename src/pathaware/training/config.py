@@ -154,7 +154,7 @@ class Config:
 
     def __post_init__(self) -> None:
         chosen = get_method(self.method)
-        if self.problem.metric == "mse" and not chosen.regression:
+        if self.problem.regression and not chosen.regression:
             raise UsageError(f"method: {self.method} tells classes apart; {self.problem.name} has none")
         object.__setattr__(self, "method_settings", chosen.complete(self.method_settings))
 
@@ -239,7 +239,7 @@ def parse_setting(text: str) -> tuple[str, str, Any]:
     name, equals, value = text.partition("=")
     table, dot, key = name.partition(".")
     if not (equals and dot and key) or table not in ("problem", "method", "training"):
-        raise UsageError(f"--set: {text!r} is not of the form problem.X=…, method.X=… or training.X=…")
+        raise UsageError(f"{text!r} is not of the form problem.X=…, method.X=… or training.X=…", field="set")
     return table, key, parse_value(value)
 
 

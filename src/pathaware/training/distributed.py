@@ -187,7 +187,9 @@ def _own_device(training: Training) -> torch.device | None:
         raise UsageError(f"device: {wanted} is one GPU for several processes; use auto, cuda or cpu")
     count = torch.cuda.device_count()
     if place >= count:
-        raise UsageError(f"--nproc-per-node: process {place} of this machine has no GPU; there are {count}")
+        raise UsageError(
+            f"process {place} of this machine has no GPU; there are {count}", field="nproc_per_node"
+        )
     device = torch.device("cuda", place if wanted.index is None else wanted.index)
     torch.cuda.set_device(device)
     return device

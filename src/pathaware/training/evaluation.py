@@ -15,6 +15,7 @@ from pathaware.core.learner import FewShotLearner
 from pathaware.core.seeding import generator
 from pathaware.core.settings import at_least
 from pathaware.training.distributed import ALONE, World
+from pathaware.training.metric import Metric
 from pathaware.training.problems import Problem
 
 BLOCK = 100
@@ -31,7 +32,7 @@ class Evaluation:
     the guard put back to an earlier point of their path.
     """
 
-    metric: str
+    metric: Metric
     values: Tensor
     reverted: float
     split: str
@@ -41,12 +42,12 @@ class Evaluation:
         """Mean, 95 % interval, extreme and per-step means, under stable keys."""
         final = self.values[:, -1].double()
         spread = 1.96 * final.std(correction=1) / len(final) ** 0.5 if len(final) > 1 else torch.tensor(0.0)
-        worst = final.max() if self.metric == "mse" else final.min()
+        name = self.metric.name
         return {
-            self.metric: final.mean().item(),
-            f"{self.metric}_ci95": spread.item(),
-            f"{self.metric}_{'max' if self.metric == 'mse' else 'min'}": worst.item(),
-            f"{self.metric}_per_step": self.values.double().mean(0).tolist(),
+            name: final.mean().item(),
+            f"{name}_ci95": spread.item(),
+            self.metric.worst_key: self.metric.worst(final).item(),
+            f"{name}_per_step": self.values.double().mean(0).tolist(),
             "tasks": len(final),
             "split": self.split,
             "transductive": self.transductive,

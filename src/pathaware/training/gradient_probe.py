@@ -92,7 +92,7 @@ class Histograms:
         try:
             tensors, about = read_checksummed(path)
         except CorruptFile as error:
-            raise UsageError(f"RUN: {path} cannot be read ({error})") from None
+            raise UsageError(f"{path} cannot be read ({error})", field="run") from None
         columns = [list(tensors[name]) for name in ("counts", "mean", "largest")]
         return cls(about["of"], tensors["iterations"].tolist(), *columns)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ from pathaware.core.settings import at_least
 from pathaware.data.episodes import Augmentation
 from pathaware.data.sine import SineWaves
 from pathaware.models.mlp import mlp
+from pathaware.training.metric import ACCURACY, MSE, Metric
 
 if TYPE_CHECKING:
     from pathaware.data.episodes import LabelledImages
@@ -36,7 +37,8 @@ class Classification:
     """
 
     name: ClassVar[str] = "classification"
-    metric: ClassVar[Literal["mse", "accuracy"]] = "accuracy"
+    metric: ClassVar[Metric] = ACCURACY
+    regression: ClassVar[bool] = False
     evaluation_tasks: ClassVar[int] = 600
     evaluation_batch: ClassVar[int] = 10  # of 84×84 images: about a gigabyte of activations
     training: ClassVar[Mapping[str, Any]] = {"validate": 1000}
@@ -135,7 +137,8 @@ class Sine:
     """`shots` points of a wave to adapt on, `queries` for the meta-loss, `points` to be judged on."""
 
     name: ClassVar[str] = "sine"
-    metric: ClassVar[Literal["mse", "accuracy"]] = "mse"
+    metric: ClassVar[Metric] = MSE
+    regression: ClassVar[bool] = True
     evaluation_tasks: ClassVar[int] = 1000
     evaluation_batch: ClassVar[int] = 100
     training: ClassVar[Mapping[str, Any]] = {
@@ -186,7 +189,9 @@ class Problem(Protocol):
     """A problem is a dataclass of its settings; the trainer knows it by these members only."""
 
     name: ClassVar[str]
-    metric: ClassVar[Literal["mse", "accuracy"]]
+    metric: ClassVar[Metric]
+    regression: ClassVar[bool]
+    """True if targets are values, False if they are classes."""
     training: ClassVar[Mapping[str, Any]]
     """Defaults of the training settings that suit this problem."""
 

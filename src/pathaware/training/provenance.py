@@ -47,7 +47,7 @@ def write_record(path: Path, run: Run, evaluation: Evaluation, seed: int) -> Non
     try:
         path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"--record: {path} cannot be written ({error.strerror})") from None
+        raise UsageError(f"{path} cannot be written ({error.strerror})", field="record") from None
 
 
 def commit() -> str | None:

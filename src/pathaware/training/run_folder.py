@@ -72,15 +72,15 @@ class Run:
     def create(cls, folder: Path, config: Config) -> Run:
         """Start a run in a new or empty folder; nothing that is there is ever overwritten."""
         if folder.exists() and not folder.is_dir():
-            raise UsageError(f"--out: {folder} is a file; name a folder")
+            raise UsageError(f"{folder} is a file; name a folder", field="out")
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if any(folder.iterdir()):
                 what = "holds another run" if (folder / CONFIG).exists() else "is not empty"
-                raise UsageError(f"--out: {folder} {what}; name a new folder or remove it")
+                raise UsageError(f"{folder} {what}; name a new folder or remove it", field="out")
             (folder / CONFIG).write_text(config.to_toml(), encoding="utf-8")
         except OSError as error:
-            raise UsageError(f"--out: {folder} cannot be written ({error.strerror})") from None
+            raise UsageError(f"{folder} cannot be written ({error.strerror})", field="out") from None
         return cls(folder, config)
 
     @classmethod
@@ -90,12 +90,12 @@ class Run:
         except (OSError, ValueError):  # it cannot be the name of anything
             there = False
         if not there:
-            raise UsageError(f"RUN: {folder} is no run folder (it has no {CONFIG})")
+            raise UsageError(f"{folder} is no run folder (it has no {CONFIG})", field="run")
         tables = read_toml_file("RUN", folder / CONFIG)
         try:
             return cls(folder, Config.from_dict(tables))
         except ValueError as error:
-            raise UsageError(f"RUN: {folder / CONFIG}: {error}") from None
+            raise UsageError(f"{folder / CONFIG}: {error}", field="run") from None
 
     def append(self, progress: Progress) -> None:
         """A line of its own, with a checksum, since a line can be cut off or rot as any file can."""
@@ -107,7 +107,7 @@ class Run:
         """Every report so far; a damaged line is an error."""
         for number, row in enumerate(self._rows(), 1):
             if row is None:
-                raise UsageError(f"RUN: {self.folder / METRICS} is damaged (line {number})")
+                raise UsageError(f"{self.folder / METRICS} is damaged (line {number})", field="run")
             yield row
 
     def _rows(self) -> Iterator[dict[str, Any] | None]:
@@ -161,7 +161,9 @@ class Run:
             self._refuse_another(Config.from_dict(state.config), path)
             return state
         if found:
-            raise UsageError(f"RUN: no state in {self.folder} can be read; start again in a new folder")
+            raise UsageError(
+                f"no state in {self.folder} can be read; start again in a new folder", field="run"
+            )
         return None
 
     def forget_states(self) -> None:
@@ -172,7 +174,9 @@ class Run:
         """What was saved must have been made with the settings that the folder names."""
         found = differences(config, self.config)
         if found:
-            raise UsageError(f"RUN: {self.folder / CONFIG} is not what {path.name} was made with: {found}")
+            raise UsageError(
+                f"{self.folder / CONFIG} is not what {path.name} was made with: {found}", field="run"
+            )
 
     def histograms(self) -> Histograms | None:
         """How gradients were spread over training, if the run kept that."""
@@ -202,10 +206,12 @@ class Run:
         """θ₀ and Φ by name, and what the network reads (see `Problem.inputs`)."""
         path = self.folder / CHECKPOINT
         if not path.exists():
-            raise UsageError(f"RUN: {self.folder} has no {CHECKPOINT}; it was stopped before it was trained")
+            raise UsageError(
+                f"{self.folder} has no {CHECKPOINT}; it was stopped before it was trained", field="run"
+            )
         try:
             tensors, about = read_checksummed(path)
         except CorruptFile as error:
-            raise UsageError(f"RUN: {path} cannot be read ({error})") from None
+            raise UsageError(f"{path} cannot be read ({error})", field="run") from None
         self._refuse_another(Config.from_dict(about["config"]), path)
         return tensors, about.get("inputs") or self.config.problem.inputs()

@@ -48,7 +48,6 @@ class Session:
 
         self.run, self.training = run, run.config.training
         self.every = reports_every(self.training)
-        self.better = min if run.config.problem.metric == "mse" else max
         self.lock = FolderLock(run.folder, f"RUN: {run.folder} is being trained by another process")
         try:
             state = run.state(_say)
@@ -109,7 +108,7 @@ class Session:
 
     def _keep(self, progress: Progress) -> None:
         value = progress.validation
-        if value is not None and (self.best is None or self.better(value, self.best) == value):
+        if value is not None and self.run.config.problem.metric.improves(value, self.best):
             self.best = value
             self.run.save(self.trainer.learner, progress.iteration)
         if self.done:
@@ -164,7 +163,7 @@ def asked_to_resume(folder: Path, asked: Mapping[str, Mapping[str, Any]]) -> Run
         tables[table].update(values)
     found = differences(run.config, Config.from_dict(tables))
     if found:
-        raise UsageError(f"--resume: {folder} was begun with other settings: {found}")
+        raise UsageError(f"{folder} was begun with other settings: {found}", field="resume")
     return run
 
 

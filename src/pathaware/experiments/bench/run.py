@@ -40,7 +40,7 @@ def contestants(only: Sequence[str] = ()) -> list[Contestant]:
     names = [c.name for c in everyone]
     for name in only:
         if name not in names:
-            raise UsageError(f"--only: {name!r} is none of {', '.join(names)}")
+            raise UsageError(f"{name!r} is none of {', '.join(names)}", field="only")
     return [c for c in everyone if (c.name in only if only else c is not COMPILED)]
 
 

@@ -90,7 +90,7 @@ def measure(
     study = study or (ON_CUDA if device.type == "cuda" else ON_CPU)
     for name in names:
         if name not in study.values:
-            raise UsageError(f"--rows: {name!r} is none of {', '.join(study.values)} (with --scaling)")
+            raise UsageError(f"{name!r} is none of {', '.join(study.values)} (with --scaling)", field="rows")
     series = {}
     for name, values in study.values.items():
         if names and name not in names:

@@ -100,11 +100,11 @@ ON_CUDA = ("images-32", "images-84")
 def choose(rows: Sequence[str], device: torch.device, *, full: bool = False) -> list[Workload]:
     """The workloads asked for by their own name or their group's, in the order of the list above."""
     if full and rows:
-        raise UsageError("--full: it means all rows; leave out --rows")
+        raise UsageError("it means all rows; leave out --rows", field="full")
     known = list(dict.fromkeys(name for w in WORKLOADS for name in (w.group, w.name)))
     for row in rows:
         if row not in known:
-            raise UsageError(f"--rows: {row!r} is none of {', '.join(known)}")
+            raise UsageError(f"{row!r} is none of {', '.join(known)}", field="rows")
     wanted = rows or (ON_CUDA if device.type == "cuda" else ON_CPU)
     return [w for w in WORKLOADS if full or w.name in wanted or w.group in wanted]
 

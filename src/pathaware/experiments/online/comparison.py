@@ -61,7 +61,7 @@ def entries(
     for name, candidates in CANDIDATES[stream].items():
         if only and name not in only:
             if name in given:
-                raise UsageError(f"--set: {name} does not take part")
+                raise UsageError(f"{name} does not take part", field="set")
             continue
         found[name] = []
         for candidate in candidates:

@@ -9,6 +9,7 @@ from pathaware.experiments.paper.printed import IMAGE_ACCURACY
 from pathaware.experiments.paper.tables import DATA, Goal, Line, Place, Trial, is_imported
 from pathaware.experiments.run_store import Result, Results
 from pathaware.methods import METHODS
+from pathaware.training.metric import ACCURACY, Metric
 from pathaware.training.presets import load_preset, presets
 from pathaware.training.tables import NOTHING, Remark, Row, Table
 
@@ -34,25 +35,19 @@ def render(goal: Goal, results: Results) -> Table:
     return Table(goal.title, (*header, "training"), rows, goal.notes)
 
 
-def shown(value: float, interval: float, metric: str) -> str:
-    if metric == "accuracy":
-        return f"{100 * value:.2f} ± {100 * interval:.2f}"
-    return f"{value:.4f} ± {interval:.4f}"
-
-
-def mean(results: Sequence[Result], metric: str) -> tuple[float, float]:
+def mean(results: Sequence[Result], metric: Metric) -> tuple[float, float]:
     """Over seeds. All meet the same tasks, so the interval over tasks does not shrink with their number."""
     pairs = [result.value(metric) for result in results]
     return sum(value for value, _ in pairs) / len(pairs), sum(ci for _, ci in pairs) / len(pairs)
 
 
-def ours(place: Place, results: Sequence[Result], metric: str) -> str:
+def ours(place: Place, results: Sequence[Result], metric: Metric) -> str:
     if results:
-        return shown(*mean(results, metric), metric)
+        return metric.with_interval(*mean(results, metric))
     return Remark(f"not run: {place.reason}" if place.reason else "not run")
 
 
-def training(place: Place, results: Sequence[Result], metric: str) -> str:
+def training(place: Place, results: Sequence[Result], metric: Metric) -> str:
     """`17,000 of 60,000 iterations, 3 seeds (68.2–69.1), NVIDIA H200`"""
     if not results:
         return NOTHING
@@ -62,10 +57,9 @@ def training(place: Place, results: Sequence[Result], metric: str) -> str:
     return f"{part} iterations, {seeds}, {results[0].device}"
 
 
-def span(results: Sequence[Result], metric: str) -> str:
+def span(results: Sequence[Result], metric: Metric) -> str:
     values = [result.value(metric)[0] for result in results]
-    scale, digits = (100, 2) if metric == "accuracy" else (1, 4)
-    return f"{scale * min(values):.{digits}f}–{scale * max(values):.{digits}f}"
+    return f"{metric.format(min(values))}–{metric.format(max(values))}"
 
 
 # Every method on equal terms: the same network, data, time to train in, and tasks to be judged on.
@@ -87,7 +81,7 @@ def method_table(data: str, available: Callable[[str], bool] = is_imported) -> G
         "is what it prints, of networks trained to their end.",
     ]
     title = f"All methods on {DATA.get(data, data)}, in the same time"
-    return Goal("methods", title, "accuracy", [column], lines, notes, timed=True)
+    return Goal("methods", title, ACCURACY, [column], lines, notes, timed=True)
 
 
 def show(goal: Goal, results: Results) -> Table:

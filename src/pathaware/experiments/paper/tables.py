@@ -11,6 +11,7 @@ from pathaware.data.catalogue import store_folder
 from pathaware.data.store import MANIFEST
 from pathaware.experiments.paper.printed import ABLATION, IMAGE_ACCURACY, SINE_MSE, sine_mse
 from pathaware.training.config import Config
+from pathaware.training.metric import ACCURACY, MSE, Metric
 from pathaware.training.presets import load_preset, presets
 from pathaware.training.tables import NOTHING
 
@@ -85,7 +86,7 @@ class Goal:
 
     name: str
     title: str
-    metric: str
+    metric: Metric
     columns: Sequence[str]
     lines: Sequence[Line]
     notes: Sequence[str] = ()
@@ -131,13 +132,13 @@ def is_imported(data: str) -> bool:
 
 def table1(available: Callable[[str], bool] = is_imported) -> Goal:
     columns = _columns("table1", ("miniimagenet",), available)
-    return Goal("table1", "Table 1: few-shot classification of miniImageNet", "accuracy", *columns, NOTES)
+    return Goal("table1", "Table 1: few-shot classification of miniImageNet", ACCURACY, *columns, NOTES)
 
 
 def table2(available: Callable[[str], bool] = is_imported) -> Goal:
     columns = _columns("table2", ("cifar-fs", "tieredimagenet"), available)
     title = "Table 2: few-shot classification of CIFAR-FS and tieredImageNet"
-    return Goal("table2", title, "accuracy", *columns, NOTES)
+    return Goal("table2", title, ACCURACY, *columns, NOTES)
 
 
 def _columns(
@@ -199,7 +200,7 @@ def table3() -> Goal:
         for shots, cited in SINE_MSE.items()
         for method in cited
     ]
-    return Goal("table3", "Table 3: sine regression", "mse", [COLUMN], lines, SINE_NOTES)
+    return Goal("table3", "Table 3: sine regression", MSE, [COLUMN], lines, SINE_NOTES)
 
 
 def sine_trial(shots: int, method: str) -> Trial:
@@ -240,7 +241,7 @@ def table4(data: str, available: Callable[[str], bool] = is_imported) -> Goal:
         "Accuracy in % on new 5-way 5-shot tasks, with 95 % intervals; all rows trained equally long, with "
         "the paper's settings. The paper's numbers are of miniImageNet and 60,000 iterations.",
     ]
-    return Goal("table4", "Table 4: dissecting PAMELA", "accuracy", [column], lines, notes, equal=True)
+    return Goal("table4", "Table 4: dissecting PAMELA", ACCURACY, [column], lines, notes, equal=True)
 
 
 def _ablation_place(data: str, key: str, method: dict[str, Any], available: bool) -> Place:

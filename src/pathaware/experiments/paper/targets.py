@@ -59,7 +59,7 @@ class Maker:
     def make(self, target: str, data: str, only: Sequence[str] = ()) -> Table | None:
         """The table, if it is one; its files and figures are in `out`."""
         if only and target not in TABLES:
-            raise UsageError(f"--only: {target} has no rows to choose from")
+            raise UsageError(f"{target} has no rows to choose from", field="only")
         if target == COMPLEXITY:
             table = self._complexity()
         elif target in TABLES:
@@ -131,5 +131,5 @@ def _chosen(goal: Goal, only: Sequence[str]) -> list[Line]:
     known = [line.key for line in goal.lines]
     for key in only:
         if key not in known:
-            raise UsageError(f"--only: {key!r} is no row of {goal.name}; it has {', '.join(known)}")
+            raise UsageError(f"{key!r} is no row of {goal.name}; it has {', '.join(known)}", field="only")
     return [line for line in goal.lines if not only or line.key in only]

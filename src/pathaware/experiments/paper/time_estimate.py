@@ -82,7 +82,7 @@ def fitting(paces: list[Pace], lengths: list[int], budget: float, *, timed: bool
 
 def _too_little(paces: list[Pace]) -> UsageError:
     least = sum(pace.seconds(1) for pace in paces)
-    return UsageError(f"--budget: not enough for one iteration of each run; at least {spoken(least)}")
+    return UsageError(f"not enough for one iteration of each run; at least {spoken(least)}", field="budget")
 
 
 def _rounded(number: float) -> int:
@@ -102,7 +102,7 @@ def seconds(text: str) -> float:
     """
     parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise UsageError(f"--budget: {text!r} is no time; write 90s, 10m, 1h30m or 2d")
+        raise UsageError(f"{text!r} is no time; write 90s, 10m, 1h30m or 2d", field="budget")
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 

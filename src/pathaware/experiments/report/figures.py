@@ -16,12 +16,12 @@ from pathaware.training.run_folder import Run
 
 def figures(opened: Sequence[Run], tasks: int = 100) -> Iterator[tuple[str, str, Figure]]:
     """File name, caption and figure, one after another, for runs on the same problem; `tasks` are judged."""
-    metric = opened[0].config.problem.metric
+    problem = opened[0].config.problem
     # Waves are drawn where they are fitted, on the CPU; images are better judged on a GPU.
-    runs = [(run, run.load("cpu" if metric == "mse" else "auto")) for run in opened]
-    if metric == "mse":
+    runs = [(run, run.load("cpu" if problem.regression else "auto")) for run in opened]
+    if problem.regression:
         yield "curves", "Curves fitted to a few points of a new wave.", fitted_curves(runs)
-    yield f"{metric}-per-step", "How adaptation goes, step by step.", along_the_path(runs, tasks)
+    yield f"{problem.metric.name}-per-step", "How adaptation goes, step by step.", along_the_path(runs, tasks)
     rules = [(n, getattr(x, "rule", None)) for n, (_, x) in zip(labels(opened), runs, strict=True)]
     trends = [(n, rule) for n, rule in rules if isinstance(rule, Pamela)]
     for label, rule in trends:

@@ -68,7 +68,9 @@ def along_the_path(runs: Sequence[Trained], tasks: int = 100) -> Figure:
             axes.fill_between(steps, low, high, color=shade, alpha=0.12, linewidth=0)
             axes.fill_between(steps, quarter, three, color=shade, alpha=0.25, linewidth=0)
             axes.plot(steps, values.mean(0), color=shade, marker="o", markersize=4, label=label)
-        axes.set(xlabel="inner steps", ylabel=metric, yscale="log" if metric == "mse" else "linear")
+        axes.set(
+            xlabel="inner steps", ylabel=metric.name, yscale="log" if metric.lower_is_better else "linear"
+        )
         axes.set_xticks(range(longest))
         axes.set_title(f"{tasks} new tasks: mean, middle 50 % and 90 %")
         axes.legend()
@@ -133,7 +135,7 @@ def training_curves(runs: Sequence[Run]) -> Figure:
     panels = [
         ("loss", "meta-loss"),
         ("norm", "norm of the meta-gradient"),
-        ("validation", f"validation {metric}"),
+        ("validation", f"validation {metric.name}"),
     ]
     metrics = [list(run.metrics()) for run in runs]
     if not any(row["validation"] is not None for rows in metrics for row in rows):

@@ -16,6 +16,7 @@ from pathaware.experiments.report import html
 from pathaware.experiments.report.figures import figures
 from pathaware.experiments.report.style import data_uri, labels
 from pathaware.training.evaluation import evaluate
+from pathaware.training.metric import ACCURACY, Metric
 from pathaware.training.problems import Classification, Sine
 from pathaware.training.provenance import commit, environment
 from pathaware.training.run_folder import Run
@@ -36,59 +37,52 @@ def compare(runs: Sequence[Run], tasks: int) -> Comparison:
     """Every run on the same new tasks."""
     problem = runs[0].config.problem
     found = [evaluate(run.load(), problem, tasks=tasks).summary() for run in runs]
-    best = (min if problem.metric == "mse" else max)(summary[problem.metric] for summary in found)
+    metric = problem.metric
+    best = metric.best(summary[metric.name] for summary in found)
     rows = [
-        Row(_cells(name, run, summary), emphasis=len(runs) > 1 and summary[problem.metric] == best)
+        Row(_cells(name, run, summary), emphasis=len(runs) > 1 and summary[metric.name] == best)
         for name, run, summary in zip(labels(runs), runs, found, strict=True)
     ]
     header = ("run", "before", "after", "worst task", "put back", "the paper")
-    title = f"{problem.label}: {_unit(problem.metric)}"
-    results = Table(title, header, rows, _notes(found[0], problem.metric))
-    return Comparison(runs, tasks, results, _per_step(labels(runs), found, problem.metric))
+    title = f"{problem.label}: {metric.title}"
+    results = Table(title, header, rows, _notes(found[0], metric))
+    return Comparison(runs, tasks, results, _per_step(labels(runs), found, metric))
 
 
 def _cells(name: str, run: Run, summary: dict[str, Any]) -> tuple[str, ...]:
     metric = run.config.problem.metric
     return (
         name,
-        _number(summary[f"{metric}_per_step"][0], metric),
-        f"{_number(summary[metric], metric)} ± {_number(summary[f'{metric}_ci95'], metric)}",
-        _number(summary["mse_max" if metric == "mse" else "accuracy_min"], metric),
+        metric.format(summary[f"{metric.name}_per_step"][0]),
+        metric.with_interval(summary[metric.name], summary[f"{metric.name}_ci95"]),
+        metric.format(summary[metric.worst_key]),
         f"{100 * summary['reverted']:.2f} %" if run.config.training.guard else Remark("no guard"),
         printed(run),
     )
 
 
-def _per_step(names: Sequence[str], found: Sequence[dict[str, Any]], metric: str) -> Table:
-    paths = [summary[f"{metric}_per_step"] for summary in found]
+def _per_step(names: Sequence[str], found: Sequence[dict[str, Any]], metric: Metric) -> Table:
+    paths = [summary[f"{metric.name}_per_step"] for summary in found]
     most = max(map(len, paths))
     rows = [
-        Row((name, *(_number(value, metric) for value in path), *[NOTHING] * (most - len(path))))
+        Row((name, *map(metric.format, path), *[NOTHING] * (most - len(path))))
         for name, path in zip(names, paths, strict=True)
     ]
-    return Table(f"After each inner step: {_unit(metric)}", ("run", *map(str, range(most))), rows)
+    return Table(f"After each inner step: {metric.title}", ("run", *map(str, range(most))), rows)
 
 
-def _notes(summary: dict[str, Any], metric: str) -> list[str]:
+def _notes(summary: dict[str, Any], metric: Metric) -> list[str]:
     """How it was evaluated."""
     notes = [
         f"Before and after adapting to {summary['tasks']:,} new tasks of the {summary['split']} split, the "
         "same for every run: means, with 95 % intervals.",
         "Put back: tasks that the guard returned to an earlier point of their path.",
     ]
-    if metric == "accuracy":
+    if metric is ACCURACY:
         kind = "all queries of a task" if summary["transductive"] else "the support set"
         name = "Transductive" if summary["transductive"] else "Inductive"
         notes.append(f"{name}: batch norm judges queries with the statistics of {kind}.")
     return notes
-
-
-def _unit(metric: str) -> str:
-    return "mean squared error" if metric == "mse" else "accuracy, %"
-
-
-def _number(value: float, metric: str) -> str:
-    return f"{value:.4f}" if metric == "mse" else f"{100 * value:.2f}"
 
 
 def printed(run: Run) -> str:
@@ -166,7 +160,7 @@ def write_report(path: Path, title: str, groups: Sequence[Comparison]) -> None:
     try:
         path.write_text(html.page(title, lead, sections), encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"--out: {path} cannot be written ({error.strerror})") from None
+        raise UsageError(f"{path} cannot be written ({error.strerror})", field="out") from None
 
 
 def _part(group: Comparison) -> Iterator[str]:

@@ -165,7 +165,7 @@ class Plan:
             plan = cls._of(tables)
             plan._check()
         except UsageError as error:
-            raise UsageError(f"FILE: {path}: {error}") from None
+            raise UsageError(f"{path}: {error}", field="file") from None
         return plan
 
     @classmethod

@@ -39,7 +39,7 @@ class Search:
         self.study = self.optuna.create_study(
             study_name="sweep",
             storage=f"sqlite:///{(folder.path / STUDY).absolute()}",
-            direction="minimize" if self.metric == "mse" else "maximize",
+            direction="minimize" if self.metric.lower_is_better else "maximize",
             load_if_exists=True,
         )
         # A search that goes on must not draw again what it drew before it was stopped.
@@ -47,7 +47,9 @@ class Search:
         self.study.sampler = self.optuna.samplers.TPESampler(seed=seed)
         text = json.dumps({"base": plan.base, "axes": plan.axes}, default=repr, sort_keys=True)
         if self.study.user_attrs.setdefault(PLAN, text) != text:
-            raise UsageError(f"--out: {folder.path} holds a search of other settings; name a new folder")
+            raise UsageError(
+                f"{folder.path} holds a search of other settings; name a new folder", field="out"
+            )
         self.study.set_user_attr(PLAN, text)
         self.trials: dict[str, Any] = {}
 
@@ -124,7 +126,7 @@ class Search:
         value = result.value(self.metric)[0] if result else math.nan
         if math.isfinite(value):
             self.study.tell(trial.number, value)
-            self.told(f"{point.name}: {self.metric} {value:.4f}")
+            self.told(f"{point.name}: {self.metric.name} {value:.4f}")
         elif "pruned" in trial.user_attrs and not reason:
             self.study.tell(trial.number, state=state.PRUNED)
             self.told(f"{point.name}: stopped early")

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pathaware.experiments.paper.method_table import mean, span
-from pathaware.experiments.paper.method_table import shown as with_interval
 from pathaware.experiments.run_store import Result
 from pathaware.experiments.sweep.plan import SEED, Point, brief, short, shown
 from pathaware.experiments.sweep.workers import Folder
+from pathaware.training.metric import MSE, Metric
 from pathaware.training.tables import NOTHING, Remark, Row, Table
 
 _SPLITS = {"train": "training", "val": "validation", "test": "test"}
@@ -39,28 +39,28 @@ def summary(title: str, outcomes: Sequence[Outcome], folder: Folder) -> Table:
         groups.setdefault(same, []).append(outcome)
     values = [_value(group, metric) for group in groups.values()]
     sound = [value for value in values if value is not None]
-    best = (min if metric == "mse" else max)(sound) if len(sound) > 1 else None
+    best = metric.best(sound) if len(sound) > 1 else None
     rows = [
         Row(_cells(names, group, metric, seeds), emphasis=best is not None and value == best)
         for group, value in zip(groups.values(), values, strict=True)
     ]
     words = short(list(outcomes[0].point.settings))
-    header = [*(words[n] for n in names), "MSE" if metric == "mse" else "accuracy, %"]
+    header = [*(words[n] for n in names), "MSE" if metric is MSE else metric.title]
     return Table(title, (*header, "seeds") if seeds else tuple(header), rows, _notes(outcomes, folder))
 
 
-def _value(group: Sequence[Outcome], metric: str) -> float | None:
+def _value(group: Sequence[Outcome], metric: Metric) -> float | None:
     """What a combination is chosen by; nothing if one of its runs has no usable result."""
     results = [outcome.result for outcome in group if outcome.result is not None]
     value = mean(results, metric)[0] if len(results) == len(group) else math.nan
     return value if math.isfinite(value) else None
 
 
-def _cells(names: list[str], group: Sequence[Outcome], metric: str, seeds: bool) -> tuple[str, ...]:
+def _cells(names: list[str], group: Sequence[Outcome], metric: Metric, seeds: bool) -> tuple[str, ...]:
     key = [brief(group[0].point.settings[name]) for name in names]
     sound = [o.result for o in group if o.result and math.isfinite(o.result.value(metric)[0])]
     lost = [(o, _lost(o)) for o in group if o.result not in sound]
-    reached: str = Remark(lost[0][1]) if not sound else with_interval(*mean(sound, metric), metric)
+    reached: str = Remark(lost[0][1]) if not sound else metric.with_interval(*mean(sound, metric))
     if not seeds:
         return (*key, reached)
     told = f"{len(sound)} ({span(sound, metric)})" if len(sound) > 1 else str(len(sound))

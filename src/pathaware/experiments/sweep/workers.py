@@ -54,7 +54,7 @@ def _gpus(points: Sequence[Point], devices: str | None) -> list[str]:
     if not asked <= set(_FREE):
         if devices is not None:
             other = sorted(asked - set(_FREE))[0]
-            raise UsageError(f"--devices: these runs have training.device = {other!r}; let it be auto")
+            raise UsageError(f"these runs have training.device = {other!r}; let it be auto", field="devices")
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = visible.split(",") if visible else [str(i) for i in range(there)]
@@ -64,9 +64,9 @@ def _gpus(points: Sequence[Point], devices: str | None) -> list[str]:
 def _index(device: str, there: int) -> int:
     found = re.fullmatch(r"cuda:([0-9]{1,4})", device.strip(), re.ASCII)
     if not found:
-        raise UsageError(f"--devices: {device!r} is not of the form cuda:N; as cuda:0,cuda:1")
+        raise UsageError(f"{device!r} is not of the form cuda:N; as cuda:0,cuda:1", field="devices")
     if int(found[1]) >= there:
-        raise UsageError(f"--devices: {device} is not there; this machine has {there} GPUs")
+        raise UsageError(f"{device} is not there; this machine has {there} GPUs", field="devices")
     return int(found[1])
 
 
@@ -99,13 +99,15 @@ class Folder:
             for name in ("runs", "results", "logs"):
                 (self.path / name).mkdir(parents=True, exist_ok=True)
         except (OSError, ValueError) as error:
-            raise UsageError(f"--out: {self.path} cannot be written ({error})") from None
+            raise UsageError(f"{self.path} cannot be written ({error})", field="out") from None
 
     def must_fit(self, point: Point) -> None:
         """A run that is there must be of this sweep: nothing is overwritten."""
         folder = self.run(point)
         if (folder / CONFIG).exists() and Run.open(folder).config != point.config:
-            raise UsageError(f"--out: {folder} holds a run of other settings; name a new folder or remove it")
+            raise UsageError(
+                f"{folder} holds a run of other settings; name a new folder or remove it", field="out"
+            )
 
     def result(self, point: Point) -> Result | None:
         """What the run reached, if it was judged as it is asked for now; a cut-off record does not count."""

@@ -46,7 +46,7 @@ def export(adapted: Adapted, classes: Sequence[str], pixels: Tensor, path: Path,
     """
     format = format_called(to)
     if path.suffix != format.suffix:
-        raise UsageError(f"--out: {path} must end in {format.suffix} for --to {to}")
+        raise UsageError(f"{path} must end in {format.suffix} for --to {to}", field="out")
     format.refuse_if_packages_are_missing()
     # Where every reader of the file can be; a GPU may also round more coarsely than is allowed here.
     adapted = Adapted(copy.deepcopy(adapted.network).cpu(), adapted.pictures)
@@ -100,7 +100,9 @@ def script_beside(path: Path) -> Path:
     """Where the script of an exported file goes."""
     script = path.with_suffix(".py")
     if script.stem in _IMPORTED | sys.stdlib_module_names:
-        raise UsageError(f"--script: {script.name} would hide the module it is called after; give --out")
+        raise UsageError(
+            f"{script.name} would hide the module it is called after; give --out", field="script"
+        )
     return script
 
 
