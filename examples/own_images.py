@@ -2,7 +2,8 @@
 
 python examples/own_images.py
 
-Put your own folders in place of the ones made here: `support` holds one folder per class, `new` the images to label.
+Put your own folders in place of the ones made here: `support` holds one folder per class, `new` the images
+to label.
 """
 
 from pathlib import Path
