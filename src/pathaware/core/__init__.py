@@ -8,8 +8,8 @@
 - meta-gradient: turns the query loss after adaptation into a gradient of θ₀ and Φ (`meta_gradient`)
 
 `learner` combines them. Beside them: `episodes` (a batch of tasks), `losses`, `batch_norm`, `linear_solve`,
-and what every room needs: `errors`, `settings`, `plugins`, `seeding`. Every room may import core; core imports
-none, except that `MetaLearner.__init__` asks `engine.execution` how to run its network.
+and what every room needs: `errors`, `settings`, `plugins`, `seeding`. Every room may import core; core
+imports none, except that `MetaLearner.__init__` asks `engine.execution` how to run its network.
 """
 
 VERSION = "0.1.0"

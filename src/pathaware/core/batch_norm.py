@@ -32,9 +32,9 @@ def refuse_running_statistics(model: nn.Module) -> None:
 class TaskStatistics(TorchFunctionMode):
     """A context in which `F.batch_norm` uses the statistics of each of `tasks` tasks separately.
 
-    Batch norm sees the examples of all tasks as one batch `[tasks · N, C, …]`. With `count`, mean and variance
-    come from the first `count` examples of each task: put the support set there. The context replaces the
-    function, not modules, so it serves every execution.
+    Batch norm sees the examples of all tasks as one batch `[tasks · N, C, …]`. With `count`, mean and
+    variance come from the first `count` examples of each task: put the support set there. The context
+    replaces the function, not modules, so it serves every execution.
     """
 
     def __init__(self, tasks: int = 1, count: int | None = None) -> None:
@@ -82,8 +82,8 @@ class TaskStatistics(TorchFunctionMode):
 def freeze_batch_norm(network: nn.Module, support_x: Tensor) -> nn.Module:
     """Freeze batch norm to the support set's statistics.
 
-    Every batch norm of `network` is given the mean and variance that `support_x [S, …]` has at that layer, and
-    the network is put in evaluation mode. Each image is then predicted independently of all others.
+    Every batch norm of `network` is given the mean and variance that `support_x [S, …]` has at that layer,
+    and the network is put in evaluation mode. Each image is then predicted independently of all others.
     """
     norms = [m for m in network.modules() if isinstance(m, _BatchNorm)]
     handles = [norm.register_forward_pre_hook(_freeze) for norm in norms]

@@ -29,7 +29,7 @@ class Head(nn.Module, ABC):
     regression: ClassVar[bool] = False
     """True if it can predict values as well as classes."""
     fixed_ways: ClassVar[bool] = False
-    """True if learned parameters are tied to class indices, so more classes than in training are impossible."""
+    """True if learned parameters are tied to class indices, which rules out more classes than in training."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -45,12 +45,12 @@ class Head(nn.Module, ABC):
         """Logits or values `[T, Q, outputs]` for `features [T, Q, F]`."""
 
     def losses(self, fitted: Fitted, features: Tensor, targets: Tensor, loss: Loss) -> Tensor:
-        """Training losses `[T]` for `features [T, Q, F]`; by default the problem's `loss` of the predictions."""
+        """Training losses `[T]` for `features [T, Q, F]`; by default the problem's `loss`."""
         return loss(self.predict(fitted, features), targets)
 
 
 def one_hot(targets: Tensor, classes: int, like: Tensor) -> Tensor:
-    """One-hot rows `[T, S, classes]`, of the dtype of `like`, for classes `[T, S]`; values are returned unchanged."""
+    """One-hot rows `[T, S, classes]` of classes `[T, S]`, in the dtype of `like`; values stay unchanged."""
     if targets.is_floating_point():
         return targets
     known = torch.arange(classes, device=targets.device)  # `F.one_hot` reads values, so it cannot be traced
@@ -60,8 +60,8 @@ def one_hot(targets: Tensor, classes: int, like: Tensor) -> Tensor:
 class HeadLearner(FewShotLearner):
     """Embeds all examples with one network that tasks share, and adapts a head to each task.
 
-    `model` is the network without its last linear layer. As in gradient-based methods, batch norm uses separate
-    statistics for each task's support set and for its queries.
+    `model` is the network without its last linear layer. As in gradient-based methods, batch norm uses
+    separate statistics for each task's support set and for its queries.
     """
 
     def __init__(self, model: nn.Module, head: Head, loss: Loss) -> None:
@@ -72,7 +72,7 @@ class HeadLearner(FewShotLearner):
         self.loss = loss
 
     def embed(self, x: Tensor, support_x: Tensor | None = None) -> Tensor:
-        """Features `[T, N, F]` of inputs `[T, N, …]`; with `support_x`, batch norm uses its statistics only."""
+        """Features `[T, N, F]` of inputs `[T, N, …]`; with `support_x`, batch norm uses its statistics."""
         count = None
         if support_x is not None:
             count, x = support_x.shape[1], torch.cat([support_x, x], dim=1)

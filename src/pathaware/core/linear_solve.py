@@ -35,7 +35,7 @@ def solve(a: Tensor, b: Tensor) -> Tensor:
 
     Differentiable once in both.
     """
-    x: Tensor = _Solve.apply(a, b)  # type: ignore[no-untyped-call]
+    x: Tensor = _Solve.apply(a, b)
     return x
 
 

@@ -1,4 +1,4 @@
-"""A network's parameters as one flat vector, coefficients that groups of them share, and copies of networks."""
+"""The parameters of a network as one flat vector, and coefficients that groups of them share."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Layout:
         }
 
     def index(self, granularity: Granularity) -> tuple[Tensor, int]:
-        """Index of the coefficient that each entry of the flat vector uses, `[D]`, and the number of coefficients.
+        """The index of each entry's coefficient, `[D]`, and the number of coefficients.
 
         | granularity | one coefficient per |
         |---|---|

@@ -28,8 +28,8 @@ DIVERGED = 10.0
 class Path:
     """The points that T tasks visited, and their support losses.
 
-    `points` holds θ₀ … θₙ, each `[T, D]`; `losses` the support loss at these points, each `[T]`, up to the last
-    point where it was computed.
+    `points` holds θ₀ … θₙ, each `[T, D]`; `losses` the support loss at these points, each `[T]`, up to the
+    last point where it was computed.
     """
 
     layout: Layout
@@ -51,9 +51,10 @@ class Path:
     def guarded(self, j: int = -1) -> Tensor:
         """The point where each task ends if it stops after step j, `[T, D]`.
 
-        That is θⱼ, or, for a task that `reverted` marks, its best point so far. Descent with large learned step
-        sizes diverges on a few tasks, and then without bound. A task whose loss has grown on the very examples
-        it adapts to cannot have learned from them. All other tasks are returned unchanged, to the last bit.
+        That is θⱼ, or, for a task that `reverted` marks, its best point so far. Descent with large learned
+        step sizes diverges on a few tasks, and then without bound. A task whose loss has grown on the very
+        examples it adapts to cannot have learned from them. All other tasks are returned unchanged, to the
+        last bit.
         """
         reverted = self.reverted(j)
         if _known_empty(reverted):

@@ -18,7 +18,7 @@ _trusted: set[str] = set()
 
 
 def trust(tables: Mapping[str, Any]) -> None:
-    """Trust the modules that these settings name. Call it with settings that the user has typed or written."""
+    """Trust the modules that these settings name; call it with settings that the user has given."""
     for table in tables.values():
         for value in table.values() if isinstance(table, Mapping) else ():
             if isinstance(value, str) and ":" in value:

@@ -32,7 +32,7 @@ class Rule(nn.Module):
     step_sizes: ClassVar[tuple[str, ...]] = ()
     """Names of learned step sizes. They are scaled when the number of classes changes (see `change_ways`)."""
     fixed_ways: ClassVar[bool] = False
-    """True if learned parameters are tied to class indices, so more classes than in training are impossible."""
+    """True if learned parameters are tied to class indices, which rules out more classes than in training."""
 
     def __init__(self, network: nn.Module | Layout, steps: int) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Rule(nn.Module):
     def advance(
         self, j: int, points: Sequence[Tensor], gradient: Tensor, losses: Tensor, memory: Memory
     ) -> tuple[Tensor, Memory]:
-        """`step` for rules that also need the losses `[T]` at θⱼ or memory; return the next point and memory."""
+        """`step` with the losses `[T]` at θⱼ and memory, for rules that need these; return both anew."""
         return self.step(j, points, gradient), memory
 
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Trace a network once with `torch.fx`, and find its conv blocks for all back ends.
 
-A conv block is a convolution, batch norm, ReLU and max-pool. The Triton kernels run it as one operation, and the
-hand-written derivatives treat it as one layer.
+A conv block is a convolution, batch norm, ReLU and max-pool. The Triton kernels run it as one operation, and
+the hand-written derivatives treat it as one layer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Batched forms of the layers of `torch.nn`, and the activations that flow between them.
 
-Each form takes the module, its parameters with a leading task axis, and the activations. Add a custom layer with
-`@batched(MyLayer)`.
+Each form takes the module, its parameters with a leading task axis, and the activations. Add a custom layer
+with `@batched(MyLayer)`.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def lower(network: TracedNetwork, layout: Layout) -> Lowered:
 
 
 class Lowered:
-    """Interprets a traced graph with batched layers, and with the Triton kernels for `blocks` where they run."""
+    """Interprets a traced graph with batched layers; Triton kernels run `blocks` where they are usable."""
 
     def __init__(self, network: TracedNetwork, layout: Layout) -> None:
         self.network = network

@@ -1,16 +1,16 @@
 """Convolution, batch norm, ReLU and max-pool as one layer with hand-written derivatives.
 
-The convolution is a matrix product with one row per position of the filter. On a CPU that is faster than a grouped
-convolution when each task has its own filters, and derivatives are matrix products of the same rows. Images are
-channels last: `[T, N, H, W, C]`.
+The convolution is a matrix product with one row per position of the filter. On a CPU that is faster than a
+grouped convolution when each task has its own filters, and derivatives are matrix products of the same rows.
+Images are channels last: `[T, N, H, W, C]`.
 
 With z the convolution, n = (z − μ) r its normalised form, a = γ n + β, and M values per channel:
 
     ∂L/∂z = γ r (∂L/∂a − A/M − n B/M),   A = Σ ∂L/∂a,   B = Σ n ∂L/∂a
 
-Pooling passes on one position in k × k, so ∂L/∂a is zero at all others, and everything after batch norm is computed
-at the pooled size. Only z, n and their derivatives are as large as the image. μ removes the convolution's bias, so
-the bias has no effect and its gradient is zero.
+Pooling passes on one position in k × k, so ∂L/∂a is zero at all others, and everything after batch norm is
+computed at the pooled size. Only z, n and their derivatives are as large as the image. μ removes the
+convolution's bias, so the bias has no effect and its gradient is zero.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ class Chain:
 def find_chain(network: TracedNetwork, layout: Layout) -> Chain | None:
     """The network as a chain of hand-written layers, or None if some part of it has no hand-written form.
 
-    Parameters outside of the layout are shared and meta-learned through every inner gradient, which only autograd
-    can do. A layer that is called twice is left to autograd as well.
+    Parameters outside of the layout are shared and meta-learned through every inner gradient, which only
+    autograd can do. A layer that is called twice is left to autograd as well.
     """
     nodes = _sequence(network)
     images = any(type(network.module(node)) is nn.Flatten for node in nodes)
@@ -94,7 +94,7 @@ def _links(network: TracedNetwork, nodes: list[fx.Node], images: bool) -> list[L
 
 
 def _supported(block: ConvBlockNodes) -> bool:
-    """True if the hand-written layer computes this block: it takes padding as a number, below the kernel size."""
+    """True if the hand-written layer computes this block: padding must be a number below the kernel size."""
     return isinstance(block.padding, int) and block.padding < block.kernel
 
 

@@ -1,8 +1,8 @@
 """Losses and gradients of a single task on a GPU, with PyTorch's own backward kernels called one by one.
 
-There the time goes into launching kernels, not into running them. An inner step needs eight operations for a conv
-block of four layers; autograd launches three times as many. The Triton kernels do not help, because each takes
-longer to launch than one of PyTorch's.
+There the time goes into launching kernels, not into running them. An inner step needs eight operations for a
+conv block of four layers; autograd launches three times as many. The Triton kernels do not help, because each
+takes longer to launch than one of PyTorch's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ops: Any = torch.ops.aten
 
 
 class SingleTaskProgram(Program):
-    """The program of one task on a GPU, with images in PyTorch's layout; its results cannot be differentiated."""
+    """The program of one task on a GPU, images in PyTorch's layout. Its results cannot be differentiated."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program.chain, program.loss, program.layout)
