@@ -101,7 +101,7 @@ def test_methods_shows_the_update_and_the_settings_of_one(tmp_path):
         (("sine", "--set", "training.device=tpu"), "device: 'tpu' is none of auto, cpu, cuda"),
         (("cosine",), "cosine"),
         (("glyphs", "--ways", "5000"), "ways 5000"),
-        (("glyphs", "--model", "vgg"), "model: 'vgg' is none of conv4, resnet12"),
+        (("glyphs", "--model", "vgg"), "model: 'vgg' must be one of conv4, resnet12"),
         (("glyphs", "--model", "nowhere:net"), "model: nowhere:net cannot be imported"),
         (("cifar-fs", "--data-dir", "empty"), "data set 'cifar-fs': not in"),
         (("folder",), "--data: say which imported set to train on"),

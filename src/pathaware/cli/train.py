@@ -165,7 +165,7 @@ def given(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def over_preset(data: str, tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """What was given, over the defaults of a data set that has some of its own, as far as the method has
     such settings."""
-    from pathaware.core.settings import trust
+    from pathaware.core.plugins import trust
     from pathaware.methods import get_method
     from pathaware.training.presets import load_preset, presets
 
@@ -180,7 +180,7 @@ def run_training(
     tables: dict[str, dict[str, Any]], settings: list[str] | None, out: Path | None, json: bool
 ) -> None:
     """Train what the tables say, keep it, and say how good it became."""
-    from pathaware.core.settings import trust
+    from pathaware.core.plugins import trust
     from pathaware.training.config import Config
     from pathaware.training.session import default_folder
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pathaware.core.batch_norm import settle_norms
+from pathaware.core.batch_norm import freeze_batch_norm
 from pathaware.core.errors import UsageError
 from pathaware.core.learner import FewShotLearner
 from pathaware.data.pixels import Picture, PictureForm
@@ -124,7 +124,7 @@ class TrainedModel:
         x, y = self.pictures.normalised(pixels.to(self.device)), labels.to(self.device)
         network, answers = self.learner(classes).adapt_and_predict(x[even], y[even], x)
         steps = tuple(_step(j, output[0], y) for j, output in enumerate(answers.outputs))
-        return Adapted(settle_norms(network, x[even]), self.pictures, steps)
+        return Adapted(freeze_batch_norm(network, x[even]), self.pictures, steps)
 
 
 def _step(j: int, output: Tensor, y: Tensor) -> Step:

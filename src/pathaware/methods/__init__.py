@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from pathaware.core.errors import UsageError
-from pathaware.core.settings import load_plugin
+from pathaware.core.plugins import load_plugin
 from pathaware.methods.method import Method
 
 _FILES = (

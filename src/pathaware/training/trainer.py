@@ -196,7 +196,7 @@ class Trainer:
             self.meta.estimator.on_progress(self.iteration / training.iterations, self.learner)
             and self.graphed
         ):
-            self.graphed.forget()
+            self.graphed.reset()
         plan = self.source.draw(training.tasks, generator(training.seed, "train", self.iteration))
         seed_all(training.seed, "noise", self.iteration)
         self.window.add(self._step(plan, rate))
@@ -236,7 +236,7 @@ class Trainer:
         else:
             self.learner.checkpoint = True
         if self.graphed:
-            self.graphed.forget()
+            self.graphed.reset()
 
     def state(self, best: float | None = None) -> State:
         config = self.config.to_dict()

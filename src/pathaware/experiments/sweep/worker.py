@@ -17,7 +17,7 @@ STOPPED = 75  # of those codes that C reserves: not now, try again
 
 
 def work(order: dict[str, Any], stop: threading.Event) -> int:
-    from pathaware.core.settings import trust
+    from pathaware.core.plugins import trust
     from pathaware.training.config import Config
     from pathaware.training.evaluation import evaluate
     from pathaware.training.provenance import write_record
