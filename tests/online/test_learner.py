@@ -214,7 +214,7 @@ def test_gradients_are_counted():
 @pytest.mark.parametrize(
     "settings", [{}, {"descent": "sgd", "meta_rate": 0.1}, {"order": "last"}, {"forget": "oldest"}]
 )
-def test_a_stream_that_was_stopped_goes_on_with_the_same_bits(settings):
+def test_a_stopped_stream_resumes_with_identical_numbers(settings):
     stream = [items(7) for _ in range(6)]
     settings = {"every": 2, "replay": 3, "buffer": 5, **settings}
 

@@ -73,7 +73,7 @@ def test_networks_start_alike_for_one_seed_and_leave_the_generator_alone():
     assert not torch.equal(first, second)
 
 
-def test_an_error_is_small_where_answers_are_right():
+def test_an_error_is_small_where_predictions_are_right():
     glyphs, labels = glyph_stream(), torch.tensor([0, 1, 2, 3])
     assert glyphs.error(torch.eye(5)[labels], labels) == 0
     assert glyphs.error(torch.eye(5)[[0, 1, 2, 2]], labels) == 0.25

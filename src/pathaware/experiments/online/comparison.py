@@ -186,5 +186,5 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     mean = statistics.fmean(values)
     if len(values) < 2:
         return mean, math.nan
-    quantile = float(t.ppf(0.975, len(values) - 1))
+    quantile = round(float(t.ppf(0.975, len(values) - 1)), 3)  # as printed tables and our records have it
     return mean, quantile * statistics.stdev(values) / math.sqrt(len(values))
