@@ -159,7 +159,7 @@ def test_a_learner_that_diverges_ends_the_comparison_with_advice(stream):
 def test_intervals_are_by_students_t():
     mean, half = interval([1.0, 2.0, 3.0, 4.0, 5.0])
     assert mean == 3
-    assert half == pytest.approx(2.7764 * math.sqrt(2.5) / math.sqrt(5), rel=1e-4)
+    assert half == pytest.approx(2.776 * math.sqrt(2.5) / math.sqrt(5), rel=1e-9)
     assert math.isnan(interval([1.0])[1])
 
 
