@@ -29,7 +29,7 @@ def test_a_data_set_comes_in_items_of_one_size(make):
 
 
 def test_all_points_of_a_data_set_lie_on_one_wave():
-    """a·sin(fx + φ) = c·sin(fx) + d·cos(fx) for one f of the range: two unknowns, and no residue."""
+    """a·sin(fx + φ) = c·sin(fx) + d·cos(fx) for some f in the range: two unknowns, and no residual."""
     data_set = sine_stream().data_set(3, 5)
     x, y = (torch.cat(parts)[:, 0] for parts in zip(*data_set.items, data_set.test, strict=True))
     assert -5 <= x.min() < -4 < 4 < x.max() <= 5
@@ -49,7 +49,7 @@ def test_an_item_of_glyphs_shows_each_class_once_and_none_comes_twice():
 
 
 def test_the_labels_of_glyphs_are_dealt_out_anew():
-    """Of two data sets that share a character, it has the same label in one of five, not in all."""
+    """A character that several data sets share does not always have the same label."""
     stream = glyph_stream()
     labels: dict[int, set[int]] = {}
     for position in range(60):
@@ -66,14 +66,14 @@ def test_networks_start_alike_for_one_seed_and_leave_the_generator_alone():
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
-    first, again, other, second = (stream.start(*a)[0].weight for a in ((0,), (0,), (1,), (0, 1)))
+    first, again, other, second = (stream.network(*a)[0].weight for a in ((0,), (0,), (1,), (0, 1)))
     assert torch.equal(torch.rand(1), expected)
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert not torch.equal(first, second)
 
 
-def test_an_error_is_small_where_answers_are_right():
+def test_an_error_is_small_where_predictions_are_right():
     glyphs, labels = glyph_stream(), torch.tensor([0, 1, 2, 3])
     assert glyphs.error(torch.eye(5)[labels], labels) == 0
     assert glyphs.error(torch.eye(5)[[0, 1, 2, 2]], labels) == 0.25
@@ -81,7 +81,7 @@ def test_an_error_is_small_where_answers_are_right():
 
 
 def test_a_stream_that_is_not_there_is_refused():
-    with pytest.raises(UsageError, match="stream: 'cosine' is none of sine, glyphs"):
+    with pytest.raises(UsageError, match="stream: 'cosine' must be one of sine, glyphs"):
         open_stream("cosine")
     with pytest.raises(UsageError, match="items: 0 is not allowed"):
         open_stream("sine", 0)
