@@ -1,0 +1,1 @@
+"""The forms in which data sets circulate, one module each."""
