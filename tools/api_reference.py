@@ -20,7 +20,7 @@ SECTIONS = {
         "pathaware.inference.trained_model.TrainedModel",
         "pathaware.inference.trained_model.Adapted",
         "pathaware.inference.trained_model.Step",
-        "pathaware.data.pixels.PictureForm",
+        "pathaware.data.pixels.ImageInput",
     ),
     "Learners": (
         "pathaware.core.learner.MetaLearner",

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from pathaware.core.errors import UsageError
-from pathaware.data.pixels import PictureForm
+from pathaware.data.pixels import ImageInput
 from pathaware.inference.class_folders import SupportRefused, read_pictures, read_support
 from tests.inference.models import PHOTO, class_folders, image
 
-FORM = PictureForm.from_dict(PHOTO)
+FORM = ImageInput.from_dict(PHOTO)
 
 
 def packed(folder: Path, kind: str) -> Path:

@@ -15,7 +15,7 @@ from pathaware.core.errors import UsageError
 from pathaware.data.importers.folder import IMAGE_SUFFIXES, in_tree
 from pathaware.data.importers.source import SourceImage
 from pathaware.data.importers.trees import open_tree
-from pathaware.data.pixels import BadImage, PictureForm
+from pathaware.data.pixels import BadImage, ImageInput
 from pathaware.inference.change_ways import MOST_CLASSES
 
 
@@ -37,7 +37,7 @@ class Support:
     labels: Tensor
 
 
-def read_support(source: Path, form: PictureForm) -> Support:
+def read_support(source: Path, form: ImageInput) -> Support:
     """Classes and their pictures from a folder (or zip or tar) with one folder for each class.
 
     Every picture has to be usable: a class learned from half of its pictures would go unnoticed.
@@ -74,7 +74,7 @@ def _wrapping(names: Sequence[PurePosixPath]) -> int:
     return 1 if len(outer) == 1 and all(len(name.parts) > 2 for name in names) else 0
 
 
-def read_pictures(source: Path, form: PictureForm) -> tuple[list[str], Tensor, list[str]]:
+def read_pictures(source: Path, form: ImageInput) -> tuple[list[str], Tensor, list[str]]:
     """Names and pixels `[N, C, size, size]` of the pictures in a file, folder, zip or tar; and the problems
     of those that cannot be read, which are left out."""
     names, pixels, problems = [], [], []

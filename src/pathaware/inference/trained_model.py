@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from pathaware.core.batch_norm import settle_norms
 from pathaware.core.errors import UsageError
 from pathaware.core.learner import FewShotLearner
-from pathaware.data.pixels import Picture, PictureForm
+from pathaware.data.pixels import Picture, ImageInput
 from pathaware.inference.change_ways import for_classes
 from pathaware.training.config import Config
 from pathaware.training.run_folder import Run
@@ -59,7 +59,7 @@ class Adapted:
     """
 
     network: nn.Module
-    pictures: PictureForm
+    pictures: ImageInput
     steps: tuple[Step, ...] = ()
 
     @torch.no_grad()
@@ -85,7 +85,7 @@ class TrainedModel:
         self, config: Config, learned: Mapping[str, Tensor], inputs: Mapping[str, Any], device: torch.device
     ) -> None:
         self.config, self.device = config, device
-        self.pictures = PictureForm.from_dict(inputs)
+        self.pictures = ImageInput.from_dict(inputs)
         problem: Any = config.problem
         self.ways: int = problem.ways
         self._learned, self._inputs = learned, inputs

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from starlette.requests import ClientDisconnect, Request
 
-from pathaware.data.pixels import FORMATS, BadImage, PictureForm
+from pathaware.data.pixels import FORMATS, BadImage, ImageInput
 from pathaware.serve.limits import Limits, Refused
 
 KINDS = ", ".join("PNM" if name == "PPM" else name for name in FORMATS)
@@ -24,7 +24,7 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", module=r"pathaware\.(serve|datasets)\.")
 
 
-def read_picture(raw: bytes, form: PictureForm, most_pixels: int) -> NDArray[np.uint8]:
+def read_picture(raw: bytes, form: ImageInput, most_pixels: int) -> NDArray[np.uint8]:
     """Pixels `[C, size, size]`, of an animation its first frame. The header is judged before decoding."""
     from PIL import Image, UnidentifiedImageError
 

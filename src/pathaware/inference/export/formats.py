@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from pathaware.core import VERSION
 from pathaware.core.errors import UsageError
-from pathaware.data.pixels import PictureForm
+from pathaware.data.pixels import ImageInput
 from pathaware.inference.export.scripts import with_onnx, with_safetensors, with_torch
 from pathaware.inference.trained_model import Adapted
 
@@ -34,7 +34,7 @@ _PREPARATION = (
 _INK = "if the median pixel along the four edges is above 127, invert: 255 - pixels"
 
 
-def about(form: PictureForm, classes: Sequence[str]) -> About:
+def about(form: ImageInput, classes: Sequence[str]) -> About:
     steps = [*_PREPARATION, _INK] if form.ink else _PREPARATION
     mode = "grey (ITU-R 601-2 luma)" if form.channels == 1 else "RGB"
     return {
@@ -63,7 +63,7 @@ class Classifier(nn.Module):
     mean: Tensor
     scale: Tensor
 
-    def __init__(self, network: nn.Module, form: PictureForm) -> None:
+    def __init__(self, network: nn.Module, form: ImageInput) -> None:
         super().__init__()
         self.network = network
         mean, std = (torch.tensor(v, dtype=torch.float32).view(-1, 1, 1) for v in (form.mean, form.std))
@@ -81,7 +81,7 @@ def classifier(adapted: Adapted) -> Classifier:
     return Classifier(network, adapted.pictures).eval().requires_grad_(False)
 
 
-def example(form: PictureForm) -> Tensor:
+def example(form: ImageInput) -> Tensor:
     """Two pictures to trace with: of one, tracing would take the number for fixed."""
     return torch.zeros(2, *form.shape, dtype=torch.uint8)
 
@@ -219,7 +219,7 @@ def write_safetensors(adapted: Adapted, about: About, path: Path) -> None:
     path.write_bytes(save(weights, metadata=as_texts({**about, "layers": layers})))
 
 
-def _normalise(form: PictureForm) -> nn.BatchNorm2d:
+def _normalise(form: ImageInput) -> nn.BatchNorm2d:
     norm = nn.BatchNorm2d(form.channels, affine=False)
     mean, std = (torch.tensor(v, dtype=torch.float32) * 255 for v in (form.mean, form.std))
     norm.running_mean, norm.running_var = mean, std.square() - norm.eps  # PyTorch 2.11 wants some eps

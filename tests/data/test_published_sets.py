@@ -8,18 +8,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.data.image_trees import Runs, class_folder, encoded, official_folders, pixels, python2_pickle, write, zipped
 
-from pathaware.data.importers.source import class_lists
-from pathaware.data.importing import import_dataset
+from pathaware.core.errors import UsageError
 from pathaware.data.importers.cifar import Cifar100
 from pathaware.data.importers.mini_imagenet import MiniImageNet
 from pathaware.data.importers.omniglot import Omniglot
+from pathaware.data.importers.source import ImportRefused, class_lists
 from pathaware.data.importers.tiered_imagenet import TieredImageNet
-from pathaware.data.store import SPLITS
-from pathaware.data.importers.source import ImportRefused
-from pathaware.data.store import ImageStore
-from pathaware.core.errors import UsageError
+from pathaware.data.importing import import_dataset
+from pathaware.data.store import SPLITS, ImageStore
+from tests.data.image_trees import (
+    Runs,
+    class_folder,
+    encoded,
+    official_folders,
+    pixels,
+    python2_pickle,
+    write,
+    zipped,
+)
 
 
 def sizes(store: ImageStore) -> list[int]:
@@ -55,7 +62,7 @@ def test_mini_imagenet_is_read_from_csv_lists(tmp_path: Path) -> None:
     store = import_dataset("m", MiniImageNet(images_per_class=2), root, tmp_path / "data")
     assert (sizes(store), len(store)) == ([64, 16, 20], 200)
     (root / "images/n0153282900000001.jpg").unlink()
-    with pytest.raises(UsageError, match=r"n0153282900000001\.jpg: listed in .*train\.csv but not there"):
+    with pytest.raises(UsageError, match=r"n0153282900000001\.jpg: listed in .*train\.csv but missing"):
         MiniImageNet(images_per_class=2).read(root)
 
 
@@ -88,7 +95,7 @@ def test_a_cache_that_would_run_a_command_is_refused_by_name_and_runs_nothing(tm
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ([1, 2], "holds a list, a dict expected"),
+        ([1, 2], "contains a list, not a dict"),
         ({"image_data": np.zeros((2, 84, 84, 3), np.float32)}, "image_data must be a uint8 array"),
         ({"image_data": np.zeros((2, 84, 84, 3), np.uint8)}, "class_dict must give"),
         (
@@ -130,7 +137,7 @@ def test_a_class_found_twice_over_is_refused(tmp_path: Path) -> None:
 )
 def test_a_folder_without_the_set_says_what_would_be_accepted(tmp_path: Path, layout: MiniImageNet) -> None:
     class_folder(tmp_path / "cats", 2)
-    with pytest.raises(UsageError, match=r"no .* found; (accepted are|it must hold)"):
+    with pytest.raises(UsageError, match=r"no .* found; (accepted are|it must contain)"):
         layout.read(tmp_path)
     with pytest.raises(UsageError, match="no such file or folder"):
         layout.read(tmp_path / "nowhere")
@@ -182,7 +189,9 @@ def test_cifar_is_read_from_the_original_python_version(tmp_path: Path, packed: 
 
 def test_a_cifar_file_that_is_missing_is_named(tmp_path: Path) -> None:
     write(tmp_path / "meta", cifar_python()["meta"])
-    with pytest.raises(UsageError, match=r"train: missing; cifar-100-python holds meta, train and test"):
+    with pytest.raises(
+        UsageError, match=r"train: missing; cifar-100-python consists of meta, train and test"
+    ):
         Cifar100("fc100").read(tmp_path)
 
 
@@ -191,7 +200,7 @@ def test_a_cifar_file_that_is_missing_is_named(tmp_path: Path) -> None:
 
 def test_tiered_imagenet_is_read_from_class_folders(tmp_path: Path) -> None:
     official_folders(tmp_path / "t", "tiered_imagenet", 1)
-    layout = TieredImageNet(least_images=1, images_per_split=(351, 97, 160))
+    layout = TieredImageNet(min_images=1, images_per_split=(351, 97, 160))
     store = import_dataset("t", layout, tmp_path / "t", tmp_path / "data")
     assert (sizes(store), len(store), store.shape) == ([351, 97, 160], 608, (3, 84, 84))
 
@@ -206,7 +215,7 @@ def tiered_pickles(root: Path, train: int = 351) -> Path:
 
 
 def test_tiered_imagenet_is_read_from_pickles_of_png_images(tmp_path: Path) -> None:
-    layout = TieredImageNet(least_images=1, images_per_split=None)
+    layout = TieredImageNet(min_images=1, images_per_split=None)
     store = import_dataset("t", layout, tiered_pickles(tmp_path / "t"), tmp_path / "data")
     assert (sizes(store), len(store)) == ([351, 97, 160], 608)
     assert store.split("val").names[3] == "val/003 crane"
@@ -214,7 +223,7 @@ def test_tiered_imagenet_is_read_from_pickles_of_png_images(tmp_path: Path) -> N
 
 def test_tiered_imagenet_of_another_size_is_refused_with_both_numbers(tmp_path: Path) -> None:
     with pytest.raises(ImportRefused) as refused:
-        TieredImageNet(least_images=1).read(tiered_pickles(tmp_path, train=350))
+        TieredImageNet(min_images=1).read(tiered_pickles(tmp_path, train=350))
     assert refused.value.problems[:2] == (
         "train: 350 classes found, 351 expected",
         "train: 350 images found, 448,695 expected",

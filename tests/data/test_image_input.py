@@ -9,13 +9,12 @@ import pytest
 import torch
 from PIL import Image
 
-from pathaware.data.pixels import BadImage
-from pathaware.data.pixels import PictureForm
 from pathaware.core.errors import UsageError
+from pathaware.data.pixels import BadImage, ImageInput
 
-GREY = PictureForm(12, 1, False, (0.5,), (0.25,))
-COLOUR = PictureForm(12, 3, False, (0.5, 0.4, 0.3), (0.2, 0.2, 0.2))
-INK = PictureForm(12, 1, True, (0.1,), (0.3,))
+GREY = ImageInput(12, 1, False, (0.5,), (0.25,))
+COLOUR = ImageInput(12, 3, False, (0.5, 0.4, 0.3), (0.2, 0.2, 0.2))
+INK = ImageInput(12, 1, True, (0.1,), (0.3,))
 
 
 def drawn(size: int = 12) -> np.ndarray:
@@ -148,7 +147,7 @@ def test_a_stack_names_the_one_at_fault():
     good = drawn()
     assert COLOUR.stack([good, good]).shape == (2, 3, 12, 12)
     assert COLOUR.stack([]).shape == (0, 3, 12, 12)
-    with pytest.raises(UsageError, match=r"^X\[1\]: numbers of shape"):
+    with pytest.raises(UsageError, match=r"^X\[1\]: an array of shape"):
         COLOUR.stack([good, np.zeros(3)], "X")
     with pytest.raises(UsageError, match=r"^nowhere\.png: cannot be read"):
         COLOUR.stack([good, "nowhere.png"])
@@ -163,4 +162,4 @@ def test_normalising_takes_pixels_to_mean_nought_and_deviation_one():
 
 
 def test_a_form_is_kept_as_text_and_comes_back():
-    assert PictureForm.from_dict(COLOUR.to_dict()) == COLOUR
+    assert ImageInput.from_dict(COLOUR.to_dict()) == COLOUR

@@ -7,13 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from pathaware.data.pixels import ImageFormat
-from pathaware.data.importing import in_memory
-from pathaware.data.store import ImageStore
 from pathaware.core.errors import UsageError
 from pathaware.core.seeding import generator
-from pathaware.data.episodes import ImageEpisodes
-from pathaware.data.episodes import Augmentation, Plan, crop_and_flip, crop_padding
+from pathaware.data.episodes import Augmentation, EpisodePlan, ImageEpisodes, crop_and_flip, crop_padding
+from pathaware.data.importing import in_memory
+from pathaware.data.pixels import ImageFormat
+from pathaware.data.store import ImageStore
 
 WAYS, SHOTS, QUERIES = 5, 2, 3
 
@@ -264,6 +263,6 @@ def test_episodes_the_data_cannot_give_are_refused_with_what_there_is(options: d
 
 
 def test_a_plan_can_be_cut_into_tasks() -> None:
-    plan = Plan(torch.arange(12).view(4, 3))
+    plan = EpisodePlan(torch.arange(12).view(4, 3))
     assert len(plan[1:3]) == 2
     assert plan[1:3].images.tolist() == [[3, 4, 5], [6, 7, 8]]
