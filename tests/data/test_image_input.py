@@ -128,11 +128,11 @@ def test_a_drawing_on_nothing_is_ink_on_paper():
         (np.full((4, 4), np.nan), "between 0 and 1"),
         (np.full((4, 4), 256), "between 0 and 255"),
         (np.full((4, 4), -1), "between 0 and 255"),
-        (np.zeros((4, 4, 2)), "no picture"),
-        (np.zeros((0, 4)), "no picture"),
-        (np.zeros(4), "no picture"),
-        (np.zeros((4, 4), complex), "no type of numbers"),
-        (np.full((4, 4), "a"), "no type of numbers"),
+        (np.zeros((4, 4, 2)), "is not an image"),
+        (np.zeros((0, 4)), "is not an image"),
+        (np.zeros(4), "is not an image"),
+        (np.zeros((4, 4), complex), "is not numeric"),
+        (np.full((4, 4), "a"), "is not numeric"),
         (b"", "not an image"),
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not an image"),
         ("/nowhere/x.png", "cannot be read"),
@@ -153,7 +153,7 @@ def test_a_stack_names_the_one_at_fault():
         COLOUR.stack([good, "nowhere.png"])
 
 
-def test_normalising_takes_pixels_to_mean_nought_and_deviation_one():
+def test_normalising_takes_pixels_to_zero_mean_and_unit_variance():
     pixels = torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1).expand(2, 3, 12, 12)
     found = COLOUR.normalised(pixels)
     assert found.dtype == torch.float32

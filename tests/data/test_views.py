@@ -8,7 +8,7 @@ import torch
 from pathaware.core.errors import UsageError
 from pathaware.core.seeding import generator
 from pathaware.data.episodes import Augmentation, ImageViews, LabelledImages, recolour, square
-from tests.data.tasks.test_images import class_of, make_store
+from tests.data.test_episodes import class_of, make_store
 
 
 def test_factors_of_one_leave_colours_alone_and_others_do_what_they_say():

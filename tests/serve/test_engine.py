@@ -1,4 +1,4 @@
-"""StepPredictions while a learner for another number of classes is being made."""
+"""Predictions while a learner for another number of classes is being made."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from pathaware.inference.trained_model import Adapted, TrainedModel
-from pathaware.serve.limits import Refused
-from pathaware.serve.sessions import Lesson
-from pathaware.serve.worker import Engine
+from pathaware.inference.trained_model import AdaptedClassifier, SupportSet, TrainedModel
+from pathaware.serve.api_error import ApiError
+from pathaware.serve.worker import SharedModel
 
 
-def lesson(classes: int) -> Lesson:
+def lesson(classes: int) -> SupportSet:
     pixels = torch.randint(0, 255, (classes, 1, 28, 28), dtype=torch.uint8)
-    return Lesson(tuple(map(str, range(classes))), pixels, torch.arange(classes), 0)
+    return SupportSet(tuple(map(str, range(classes))), pixels, torch.arange(classes), 0)
 
 
 def test_questions_are_answered_while_new_numbers_of_classes_come_up():
     torch.set_default_dtype(torch.float32)
-    engine = Engine(TrainedModel.open("glyphs", "cpu"))
+    engine = SharedModel(TrainedModel.open("glyphs", "cpu"))
     network = engine.adapt(lesson(2))
     done, failed = Event(), []
 
@@ -49,6 +48,6 @@ def test_a_network_without_numbers_is_a_conflict_and_not_an_answer():
         def forward(self, x):
             return torch.full((len(x), 2), torch.nan)
 
-    with pytest.raises(Refused) as refused:
-        Engine(model).probabilities(Adapted(Lost(1, 1), model.pictures), np.zeros((1, 28, 28), np.uint8))
+    with pytest.raises(ApiError) as refused:
+        SharedModel(model).probabilities(AdaptedClassifier(Lost(1, 1), model.image_input), np.zeros((1, 28, 28), np.uint8))
     assert refused.value.status == 409

@@ -39,7 +39,7 @@ def store_folder(name: str, chosen: Path | None = None) -> Path:
     # A leading dot is reserved for imports in progress.
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise UsageError(
-            f"data set name {name!r}: must begin with a letter or digit and contain only letters, digits, '.', '_' and '-'"
+            f"data set name {name!r}: must begin with a letter or digit, then only those, '.', '_' and '-'"
         )
     return data_dir(chosen) / name
 

@@ -249,7 +249,7 @@ def _pack(listing: Listing, form: ImageFormat, partial: PartialStore, progress: 
         for source in listing.classes[len(partial.done) :]:
             decoded = list(pool.map(lambda image: _load(image, form), source.images))
             problems += [d for d in decoded if isinstance(d, str)]
-            # After the first bad image nothing more is written, but all images are decoded to name all bad ones.
+            # After the first bad image nothing is written, but the rest is decoded to name all bad ones.
             if not problems:
                 pixels = np.stack([d for d in decoded if not isinstance(d, str)])
                 partial.add(source.name, source.split, np.rot90(pixels, source.quarter_turns, axes=(2, 3)))

@@ -158,7 +158,7 @@ class ImageInput:
         return (self.channels, self.size, self.size)
 
     def pixels(self, image: ImageLike) -> NDArray[np.uint8]:
-        """Decode and scale an image as importing does, to `[C, size, size]`; raise `BadImage` if it is none."""
+        """Decode and scale an image as importing does, to `[C, size, size]`, or raise `BadImage`."""
         decoded = decode(_raw(image), ImageFormat(self.size, self.channels))
         return 255 - decoded if self.ink and _on_paper(decoded) else decoded
 

@@ -1,4 +1,4 @@
-"""A packed data set: `images.u8` (raw pixels) and `store.json` (names, spans, statistics). No code is executed."""
+"""A packed data set: raw pixels in `images.u8`, names and statistics in `store.json`. Nothing is executed."""
 
 from __future__ import annotations
 

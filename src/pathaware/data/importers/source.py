@@ -29,7 +29,7 @@ class ImportRefused(UsageError):
 
 @dataclass(frozen=True)
 class SourceImage:
-    """An image in its source. `label` names it in messages; `read` returns file bytes or pixels `[H, W, 3]`."""
+    """An image in its source. `label` names it; `read` returns file bytes or pixels `[H, W, 3]`."""
 
     label: str
     read: Callable[[], bytes | Pixels]
