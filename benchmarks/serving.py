@@ -2,9 +2,9 @@
 
 python benchmarks/serving.py [--clients 50] [--seconds 60] [--run glyphs] [--json results/serving-cpu.json]
 
-Each client has its own classes and pictures. It repeatedly opens a session, uploads, adapts, classifies and ends
-the session. Afterwards every prediction is compared with that of the same model in this process. The exit code
-is 1 on any error, on a difference above 1e-5, or if memory has grown by more than a tenth.
+Each client has its own classes and pictures. It repeatedly opens a session, uploads, adapts, classifies and
+ends the session. Afterwards every prediction is compared with that of the same model in this process. The
+exit code is 1 on any error, on a difference above 1e-5, or if memory has grown by more than a tenth.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 python benchmarks/ways.py --data glyphs --iterations 3000 --json results/ways-glyphs.json
 
-Trains a model for five classes and one for each other number, then evaluates on new tasks: the five-class model
-converted by `pathaware.inference.change_ways`, the same with unscaled step sizes, and the model trained for that
-number. Evaluation is inductive: each query is classified by itself, as in use.
+Trains a model for five classes and one for each other number, then evaluates on new tasks: the five-class
+model converted by `pathaware.inference.change_ways`, the same with unscaled step sizes, and the model trained
+for that number. Evaluation is inductive: each query is classified by itself, as in use.
 """
 
 from __future__ import annotations

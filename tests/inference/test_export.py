@@ -143,8 +143,7 @@ def test_a_file_that_answers_otherwise_is_not_left_behind(to, factor, tmp_path, 
     with torch.no_grad():
         made.network[0].weight.mul_(factor)
         made.network[-1].weight.mul_(factor)
-    for file in ("torch_file", "safetensors_file"):
-        monkeypatch.setattr(f"pathaware.inference.export.{file}.classifier", lambda _: made)
+    monkeypatch.setattr(module, "classifier", lambda _: made)
     path = tmp_path / f"net{FORMATS[to].suffix}"
     path.write_text("of old")
     with pytest.raises(RunError, match="probabilities differ by"):

@@ -34,10 +34,10 @@ def session(*labels: str) -> Session:
 )
 def test_a_change_while_adapting_is_a_conflict(change):
     one = session("a", "b", "a")
-    lesson = one.support_set()
+    support = one.support_set()
     change(one)
     with pytest.raises(ApiError) as refused:
-        one.set_adapted(lesson, NETWORK)
+        one.set_adapted(support, NETWORK)
     assert refused.value.status == 409
     assert not one.adapted
 
@@ -50,9 +50,9 @@ def test_a_session_adapts_once_at_a_time():
 
 
 def test_labels_are_places_in_the_order_of_classes():
-    lesson = session("b", "a", "b").support_set()
-    assert lesson.classes == ("b", "a")
-    assert lesson.labels.tolist() == [0, 1, 0]
+    support = session("b", "a", "b").support_set()
+    assert support.classes == ("b", "a")
+    assert support.labels.tolist() == [0, 1, 0]
 
 
 def test_idle_sessions_are_forgotten_but_not_while_they_adapt():

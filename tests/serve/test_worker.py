@@ -13,41 +13,42 @@ from pathaware.serve.api_error import ApiError
 from pathaware.serve.worker import SharedModel
 
 
-def lesson(classes: int) -> SupportSet:
+def support(classes: int) -> SupportSet:
     pixels = torch.randint(0, 255, (classes, 1, 28, 28), dtype=torch.uint8)
-    return SupportSet(tuple(map(str, range(classes))), pixels, torch.arange(classes), 0)
+    return SupportSet(tuple(map(str, range(classes))), pixels, torch.arange(classes))
 
 
-def test_questions_are_answered_while_new_numbers_of_classes_come_up():
+def test_predictions_work_while_new_numbers_of_classes_come_up():
     torch.set_default_dtype(torch.float32)
-    engine = SharedModel(TrainedModel.open("glyphs", "cpu"))
-    network = engine.adapt(lesson(2))
+    shared = SharedModel(TrainedModel.open("glyphs", "cpu"))
+    network = shared.adapt(support(2))
     done, failed = Event(), []
 
     def ask() -> None:
         while not done.is_set():
             try:
-                engine.probabilities(network, np.zeros((1, 28, 28), np.uint8))
+                shared.probabilities(network, np.zeros((1, 28, 28), np.uint8))
             except Exception as error:
                 failed.append(error)
 
     asking = Thread(target=ask)
     asking.start()
     for classes in range(3, 9):
-        engine.adapt(lesson(classes))
+        shared.adapt(support(classes))
     done.set()
     asking.join()
     assert failed == []
 
 
-def test_a_network_without_numbers_is_a_conflict_and_not_an_answer():
+def test_non_finite_probabilities_are_a_conflict():
     torch.set_default_dtype(torch.float32)
     model = TrainedModel.open("glyphs", "cpu")
 
-    class Lost(torch.nn.Linear):
+    class Diverged(torch.nn.Linear):
         def forward(self, x):
             return torch.full((len(x), 2), torch.nan)
 
+    adapted = AdaptedClassifier(Diverged(1, 1), model.image_input)
     with pytest.raises(ApiError) as refused:
-        SharedModel(model).probabilities(AdaptedClassifier(Lost(1, 1), model.image_input), np.zeros((1, 28, 28), np.uint8))
+        SharedModel(model).probabilities(adapted, np.zeros((1, 28, 28), np.uint8))
     assert refused.value.status == 409
