@@ -5,16 +5,16 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
+
+from pathaware.core.errors import UsageError
+from pathaware.data.importers import trees
+from pathaware.data.importers.folder import FolderImporter
+from pathaware.data.importers.source import ImportRefused
+from pathaware.data.importing import import_dataset
+from pathaware.data.pixels import ImageFormat
 from tests.data.image_trees import class_folder, encoded, zipped
 
-from pathaware.data.importers import trees
-from pathaware.data.pixels import ImageFormat
-from pathaware.data.importing import import_dataset
-from pathaware.data.importers.folder import Folder
-from pathaware.data.importers.source import ImportRefused
-from pathaware.core.errors import UsageError
-
-LAYOUT = Folder(ImageFormat(8, 3), min_images=1)
+IMPORTER = FolderImporter(ImageFormat(8, 3), min_images=1)
 OUTSIDE = ["../outside.png", "train/../../outside.png", "/outside.png", "..\\outside.png", "C:/outside.png"]
 
 
@@ -34,7 +34,7 @@ def test_an_archive_with_a_member_outside_itself_is_refused_by_name(
 ) -> None:
     archive = pack(tmp_path / "evil", {"train/a/1.png": encoded(1), outside: encoded(2)})
     with pytest.raises(UsageError, match=r"evil: refused, its member '.*outside\.png'"):
-        import_dataset("mine", LAYOUT, archive, tmp_path / "data")
+        import_dataset("mine", IMPORTER, archive, tmp_path / "data")
     assert [p.name for p in tmp_path.iterdir()] == ["evil"]
 
 
@@ -48,7 +48,7 @@ def test_an_archive_is_read_in_place_even_inside_a_wrapping_folder(tmp_path: Pat
         "set/train/a/.hidden": b"",
         "__MACOSX/set/train/a/1.png": b"",
     }
-    store = import_dataset("mine", LAYOUT, pack(tmp_path / "set.archive", members), tmp_path / "data")
+    store = import_dataset("mine", IMPORTER, pack(tmp_path / "set.archive", members), tmp_path / "data")
     assert [c.name for c in store.manifest.classes] == ["a", "b", "c"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "set.archive"]
 
@@ -57,7 +57,7 @@ def test_a_member_that_unpacks_to_too_much_is_named(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(trees, "MAX_FILE", 5000)
     archive = zipped(tmp_path / "set.zip", {"train/a/1.png": encoded(1), "train/a/2.png": bytes(10_000)})
     with pytest.raises(ImportRefused, match=r"set\.zip:train/a/2\.png: more than the 5,000 bytes allowed"):
-        import_dataset("mine", LAYOUT, archive, tmp_path / "data")
+        import_dataset("mine", IMPORTER, archive, tmp_path / "data")
 
 
 def test_links_in_a_tar_are_not_followed(tmp_path: Path) -> None:
@@ -66,4 +66,4 @@ def test_links_in_a_tar_are_not_followed(tmp_path: Path) -> None:
         link = tarfile.TarInfo("train/a/2.png")
         link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path / "elsewhere/0000.png")
         archive.addfile(link)
-    assert len(import_dataset("mine", LAYOUT, tmp_path / "set.tar", tmp_path / "data")) == 1
+    assert len(import_dataset("mine", IMPORTER, tmp_path / "set.tar", tmp_path / "data")) == 1

@@ -3,14 +3,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.data.image_trees import class_folder, encoded, write
 from PIL import Image
 from typer.testing import CliRunner, Result
 
-from pathaware.cli.data import app
-from pathaware.cli.data import shown_progress
-from pathaware.data.catalogue import IMPORTERS, open_store
+from pathaware.cli.data import app, shown_progress
 from pathaware.core.errors import UsageError
+from pathaware.data.catalogue import IMPORTERS, open_store
+from tests.data.image_trees import class_folder, encoded, write
 
 
 @pytest.fixture
@@ -31,7 +30,7 @@ def run(*arguments: object) -> Result:
 
 
 def refusal(*arguments: object) -> str:
-    """The line of the UsageError, which the command line as a whole turns into exit code 2."""
+    """Return the text of the UsageError, which `main` prints with exit code 2."""
     error = run(*arguments).exception
     assert isinstance(error, UsageError)
     return str(error)
@@ -89,7 +88,7 @@ def test_every_problem_is_printed_before_the_one_line_of_the_error(data: Path, s
     assert not any(data.iterdir())
 
 
-def test_an_interrupted_import_says_how_to_go_on(
+def test_an_interrupted_import_says_how_to_resume(
     data: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*arguments: object, **options: object) -> None:
@@ -98,19 +97,19 @@ def test_an_interrupted_import_says_how_to_go_on(
     monkeypatch.setattr("pathaware.cli.data.import_dataset", interrupted)
     result = run("import", "pets", "--from", source)
     assert result.exit_code == 130
-    assert "the same command goes on where this one stopped" in result.output
+    assert "run the same command to resume" in result.output
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["import", "glyphs", "--from", "."], "glyphs: built in"),
-        (["import", "pets", "--from", ".", "--layout", "zoo"], "--layout zoo: must be folder or one of mini"),
-        (["import", "pets", "--from", ".", "--proportions", "most"], "--proportions most: must be three"),
-        (["import", "pets", "--from", ".", "--rotations"], "--rotations: applies to omniglot, not to folder"),
-        (["import", "fc100", "--from", ".", "--size", "84"], "--size: fixed for fc100"),
+        (["import", "pets", "--from", ".", "--layout", "zoo"], "layout: must be folder or one of mini"),
+        (["import", "pets", "--from", ".", "--proportions", "most"], "proportions: must be three"),
+        (["import", "pets", "--from", ".", "--rotations"], "rotations: applies to omniglot, not to folder"),
+        (["import", "fc100", "--from", ".", "--size", "84"], "size: fixed for fc100"),
         (["import", "pets", "--from", ".", "--size", "0"], "image size 0: must be between 1 and 1024"),
-        (["import", "pets", "--from", ".", "--min-images", "0"], "--min-images 0: must be at least 1"),
+        (["import", "pets", "--from", ".", "--min-images", "0"], "min_images: must be at least 1, not 0"),
         (["import", "a/b", "--from", "."], "data set name 'a/b'"),
         (["show", "pets"], "data set 'pets': not in"),
     ],
@@ -124,8 +123,8 @@ def test_what_cannot_be_done_is_refused_in_one_line(data: Path, arguments: list[
 def test_a_picture_that_cannot_be_written_is_named(data: Path, source: Path, tmp_path: Path) -> None:
     run("import", "pets", "--from", source)
     options = ("--ways", 2, "--shots", 1, "--queries", 1)
-    assert "--out" in refusal("show", "pets", *options, "--out", tmp_path / "no/such.png")
-    assert "--out" in refusal("show", "pets", *options, "--out", tmp_path / "such.xyz")
+    assert "out: " in refusal("show", "pets", *options, "--out", tmp_path / "no/such.png")
+    assert "out: " in refusal("show", "pets", *options, "--out", tmp_path / "such.xyz")
 
 
 def test_the_known_sets_are_the_ones_promised() -> None:

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from pathaware.data.catalogue import open_store
-from pathaware.data.importers.source import class_lists
-from tools.glyph_lists import ALIKE, SCRIPTS, portrait
-from pathaware.data.glyphs import REQUIRED, cover, draw_class, make_glyphs
-from pathaware.data.store import ImageStore
 from pathaware.core.seeding import generator
+from pathaware.data.catalogue import open_store
 from pathaware.data.episodes import ImageEpisodes
+from pathaware.data.glyphs import REQUIRED, covers, draw_class, make_glyphs
+from pathaware.data.importers.source import class_lists
+from pathaware.data.store import ImageStore
+from tools.glyph_lists import ALIKE, SCRIPTS, portrait
 
 LISTS = class_lists("glyphs")
 
@@ -31,7 +31,7 @@ def test_whole_scripts_are_held_out() -> None:
 
 def test_no_two_characters_look_alike_and_every_one_is_in_the_fonts() -> None:
     codes = [int(n.partition("U+")[2], 16) for names in LISTS.values() for n in names]
-    assert all(cover(font, code) for font in REQUIRED for code in codes)
+    assert all(covers(font, code) for font in REQUIRED for code in codes)
     portraits = np.stack([portrait(chr(code)) for code in codes])
     likeness = portraits @ portraits.T - 2 * np.eye(len(codes))
     assert likeness.max() < ALIKE + 0.05  # the margin is for other versions of the font renderer

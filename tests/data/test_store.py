@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from pathaware.data.pixels import ImageFormat
+from pathaware.core.errors import UsageError
 from pathaware.data.catalogue import data_dir, store_folder
 from pathaware.data.importing import PartialStore, in_memory
+from pathaware.data.pixels import ImageFormat
 from pathaware.data.store import ImageStore
-from pathaware.core.errors import UsageError
 
 FORM = ImageFormat(4, 3)
 

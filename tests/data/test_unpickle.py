@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.data.image_trees import Runs, python2_pickle
 
-from pathaware.data.importers.pickles import text_keys, unpickle
 from pathaware.core.errors import UsageError
+from pathaware.data.importers.pickles import text_keys, unpickle
+from tests.data.image_trees import Runs, python2_pickle
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))

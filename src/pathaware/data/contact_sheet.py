@@ -1,39 +1,41 @@
-"""What sheets of pictures are drawn with: cells, lettering, colours."""
+"""Sheets of images: cells, lettering and colours, and a sheet that shows one episode."""
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
-import textwrap
-from collections.abc import Sequence
 
 if TYPE_CHECKING:
     from PIL import Image, ImageFont
-    from PIL import Image
-
 
 CELL, GAP, MARGIN = 84, 6, 24
 PAPER, INK, FAINT, RULE = (250, 249, 246), (34, 34, 38), (128, 126, 120), (216, 213, 205)
+_LABELS, _DIVIDER, _HEAD = 150, 28, 64
+_MIN_WIDTH = 520  # room for the title
 
 
 def cell(image: NDArray[np.uint8], side: int = CELL) -> Image.Image:
-    """A picture `[C, H, W]` as a square of `side` pixels."""
+    """Scale an image `[C, H, W]` to a square of `side` pixels."""
     from PIL import Image
 
     # Whole multiples keep small images crisp; Lanczos would blur a 28-pixel character.
     factor = max(1, side // image.shape[-1])
     pixels = np.ascontiguousarray(image[0] if len(image) == 1 else image.transpose(1, 2, 0))
-    picture = Image.fromarray(pixels).convert("RGB")
-    if picture.width * factor == side:
-        return picture.resize((side, side), Image.Resampling.NEAREST)
-    return picture.resize((side, side), Image.Resampling.BICUBIC)
+    scaled = Image.fromarray(pixels).convert("RGB")
+    if scaled.width * factor == side:
+        return scaled.resize((side, side), Image.Resampling.NEAREST)
+    return scaled.resize((side, side), Image.Resampling.BICUBIC)
 
 
 @cache
 def font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont:
+    """Return DejaVu Sans, which ships with matplotlib."""
     import matplotlib
     from PIL import ImageFont
 
@@ -42,7 +44,7 @@ def font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont:
 
 
 def fitted(text: str, width: int, lettering: ImageFont.FreeTypeFont) -> str:
-    """As much of a line as fits into `width` pixels: its two ends, since names that differ often end so."""
+    """Shorten a line to `width` pixels by cutting its middle: similar names often differ at the end."""
     shown = "".join(c if c.isprintable() else "�" for c in text)
     if lettering.getlength(shown) <= width:
         return shown
@@ -56,25 +58,21 @@ def _shortened(text: str, kept: int) -> str:
     return f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}"
 
 
-# A picture of one episode: a row per class, its support images, then its query images.
-
-
-_LABELS, _DIVIDER, _HEAD = 150, 28, 64
-_LEAST_WIDTH = 520  # the title needs it
-
-
 def contact_sheet(
     title: str,
     names: Sequence[str],
     support: NDArray[np.uint8],
     query: NDArray[np.uint8],
 ) -> Image.Image:
-    """Draw images `[ways, n, C, H, W]` of an episode, beside the names of its classes."""
+    """Draw an episode, one row per class: its name, its support images, its query images.
+
+    Both are `[ways, n, C, H, W]`.
+    """
     from PIL import Image, ImageDraw
 
     step = CELL + GAP
     query_left = MARGIN + _LABELS + support.shape[1] * step + _DIVIDER
-    width = max(query_left + query.shape[1] * step - GAP + MARGIN, _LEAST_WIDTH)
+    width = max(query_left + query.shape[1] * step - GAP + MARGIN, _MIN_WIDTH)
     sheet = Image.new("RGB", (width, MARGIN + _HEAD + len(names) * step - GAP + MARGIN), PAPER)
     pen = ImageDraw.Draw(sheet)
     pen.text((MARGIN, MARGIN - 4), title, fill=INK, font=font(17, bold=True))
@@ -83,8 +81,8 @@ def contact_sheet(
         pen.text((left, MARGIN + 38), heading, fill=FAINT, font=font(13))
         for row, of_class in enumerate(images):
             for column, image in enumerate(of_class):
-                place = (left + column * step, MARGIN + _HEAD + row * step)
-                sheet.paste(cell(image), place)
+                position = (left + column * step, MARGIN + _HEAD + row * step)
+                sheet.paste(cell(image), position)
     for row, name in enumerate(names):
         middle = MARGIN + _HEAD + row * step + CELL // 2
         lines = [line for part in name.split("/") for line in textwrap.wrap(part.replace("_", " "), 18)]

@@ -1,32 +1,34 @@
-"""Images as a network sees them: chosen, cropped, mirrored, recoloured and normalised."""
+"""Few-shot episodes and labelled batches from an image store.
+
+Every source works in two stages: `draw` makes all random choices on the CPU and returns an `EpisodePlan`, so
+a seed gives the same images on every device; `gather` (or `show`) computes the images where they are stored.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Literal
+
 import torch
 from torch import Tensor
-from pathaware.data.store import ImageStore
-from pathaware.core.errors import UsageError
-from pathaware.core.settings import at_least
-from pathaware.core.episodes import share_of
-from pathaware.data.store import ImageStore, SplitClasses
-from pathaware.core.episodes import Episodes, TaskSource
-from collections.abc import Iterator
-from pathaware.core.seeding import generator
 
+from pathaware.core.episodes import Episodes, TaskSource, share_of
+from pathaware.core.errors import UsageError
+from pathaware.core.seeding import generator
+from pathaware.core.settings import at_least
+from pathaware.data.store import ImageStore, SplitClasses
 
 Placement = Literal["auto", "device", "host"]
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Which images to show and how: all the randomness there is.
+class EpisodePlan:
+    """All random choices of a batch of tasks: which images, and how each is augmented.
 
     Shapes: `images [T, E]` (indices into the store), `offsets [T, E, 2]` (rows and columns into the padded
     image), `flips [T, E]`, `colours [T, E, 3]` (factors of brightness, contrast and saturation),
-    `holes [T, E, 2]` (where a square is erased; beyond the image for none). What is not done is None.
+    `holes [T, E, 2]` (corner of the erased square; outside the image for none). None: not applied.
     """
 
     images: Tensor
@@ -38,34 +40,34 @@ class Plan:
     def __len__(self) -> int:
         return self.images.shape[0]
 
-    def __getitem__(self, tasks: slice) -> Plan:
+    def __getitem__(self, tasks: slice) -> EpisodePlan:
         return self._each(lambda t: t[tasks])
 
-    def to(self, device: torch.device | str) -> Plan:
+    def to(self, device: torch.device | str) -> EpisodePlan:
         return self._each(lambda t: t.to(device, non_blocking=True))
 
-    def flat(self) -> Plan:
-        """The same images in one row."""
+    def flat(self) -> EpisodePlan:
+        """Merge the axes of tasks and examples."""
         return self._each(lambda t: t.flatten(0, 1))
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Plan:
+    def _each(self, change: Callable[[Tensor], Tensor]) -> EpisodePlan:
         present = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Plan(**{name: change(value) for name, value in present.items() if value is not None})
+        return EpisodePlan(**{name: change(value) for name, value in present.items() if value is not None})
 
-    def share(self, worker: int, workers: int) -> Plan:
-        """One worker's part. Every worker draws all tasks (that is cheap) and gathers its own, so the tasks
-        of a batch do not depend on how many workers there are."""
+    def share(self, worker: int, workers: int) -> EpisodePlan:
+        """Return one worker's tasks. Every worker draws all tasks, which is cheap, and gathers its own, so
+        the tasks of a batch do not depend on the number of workers."""
         own = share_of(len(self), worker, workers)
         return self[own.start : own.stop]
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """How training images are varied.
+    """How training images are augmented.
 
-    `crop` cuts at random from the zero-padded image and, where the store allows it, mirrors. `jitter` is
-    how far brightness, contrast and saturation may go, 0.4 for factors from 0.6 to 1.4. `erase` is the
-    side of a square that is blanked in every second image, as a part of the image's.
+    `crop` crops the zero-padded image at random and, where the store allows it, mirrors at random. `jitter`
+    is the range of brightness, contrast and saturation: 0.4 means factors from 0.6 to 1.4. `erase` is the
+    side of a square blanked in every second image, as a fraction of the image's side.
     """
 
     crop: bool = False
@@ -75,14 +77,14 @@ class Augmentation:
     def __post_init__(self) -> None:
         at_least(0, jitter=self.jitter, erase=self.erase)
         if max(self.jitter, self.erase) > 1:
-            raise UsageError("jitter and erase: at most 1")
+            raise UsageError("jitter and erase: must be at most 1")
 
 
 class ImageViews:
-    """Shows images of a store in two stages, as every source does: `draw` decides, `show` computes.
+    """Augmented and normalised images of a store: `draw` chooses the augmentation, `show` computes it.
 
-    `placement` says where the images are kept: on the device, in host memory (mapped from the file, and
-    copied batch by batch), or on the device if they take at most half of its free memory.
+    `placement` says where the images are kept: `device`, `host` (mapped from the file and copied batch by
+    batch), or `auto` (on the device if they take at most half of its free memory).
     """
 
     def __init__(
@@ -101,14 +103,14 @@ class ImageViews:
         self.mirror = augmentation.crop and store.manifest.mirror
         self.on_device = _fits(store, self.device) if placement == "auto" else placement == "device"
         self._images = store.tensor(self.device if self.on_device else "cpu")
-        # Statistics are of pixels in 0…1; scaled once here, the pixels need not be.
+        # Statistics are of pixels in 0…1; scaling them once saves scaling the pixels.
         wide = torch.promote_types(dtype, torch.float32)
         self._mean = _per_channel(store.manifest.mean, wide).mul(255).to(self.device)
         self._scale = _per_channel(store.manifest.std, wide).mul(255).reciprocal().to(self.device)
         self._side = round(augmentation.erase * store.shape[1])
 
-    def draw(self, images: Tensor, generator: torch.Generator) -> Plan:
-        """Decide how to show these images `[T, E]`."""
+    def draw(self, images: Tensor, generator: torch.Generator) -> EpisodePlan:
+        """Choose the augmentation of these images `[T, E]`."""
         size, shape = self.store.shape[1], images.shape
         offsets = flips = colours = holes = None
         if self.augmentation.crop:
@@ -122,16 +124,16 @@ class ImageViews:
             holes = torch.randint(1 - self._side, size, (*shape, 2), generator=generator)
             spared = torch.randint(2, (*shape, 1), generator=generator, dtype=torch.bool)
             holes.masked_fill_(spared, size)
-        return Plan(images, offsets, flips, colours, holes)
+        return EpisodePlan(images, offsets, flips, colours, holes)
 
-    def show(self, plan: Plan) -> Tensor:
-        """The images of a plan `[T·E, C, H, W]`, whose tensors may be on the CPU or on the device."""
+    def show(self, plan: EpisodePlan) -> Tensor:
+        """Compute the images `[T·E, C, H, W]` of a plan, whose tensors may be on the CPU or on the device."""
         plan = plan.flat()
         if self.on_device:
             plan = plan.to(self.device)
             source, index = self._images, plan.images
         else:
-            # Only the chosen images travel; what was chosen is then all of them, in order.
+            # Copy only the chosen images; the index then selects all of them, in order.
             source = self._images.index_select(0, plan.images.cpu()).to(self.device)
             plan, index = plan.to(self.device), torch.arange(len(source), device=self.device)
         if plan.offsets is None:
@@ -141,7 +143,7 @@ class ImageViews:
         x = pixels.to(self._mean.dtype)
         if plan.colours is not None:
             x = recolour(x, plan.colours.to(x.dtype))
-        # Two separately rounded steps, not one fused: every device then gives the same bits.
+        # Two separately rounded operations, not a fused one, give the same bits on every device.
         x = x.sub_(self._mean).mul_(self._scale)
         if plan.holes is not None:
             x = x.masked_fill_(square(plan.holes, self._side, x.shape[-1]), 0.0)
@@ -151,10 +153,10 @@ class ImageViews:
 def crop_and_flip(
     images: Tensor, index: Tensor, offsets: Tensor, flips: Tensor | None, padding: int
 ) -> Tensor:
-    """`images[index]`, each zero-padded, cropped at its offsets to its own size, and mirrored or not."""
+    """Zero-pad each of `images[index]`, crop it at its offset to the original size, and mirror some."""
     height, width = images.shape[-2:]
     padded = torch.nn.functional.pad(images.index_select(0, index), (padding,) * 4)
-    # All crops there could be, as a view; indexing copies only the one chosen for each image.
+    # A view of all possible crops; indexing copies only the chosen one.
     crops = padded.unfold(2, height, 1).unfold(3, width, 1)
     each = torch.arange(len(index), device=images.device)
     found = crops[each, :, offsets[:, 0], offsets[:, 1]]
@@ -162,7 +164,7 @@ def crop_and_flip(
 
 
 def recolour(pixels: Tensor, factors: Tensor) -> Tensor:
-    """Pixels 0…255 with other brightness, contrast (about the image's mean) and saturation (about grey)."""
+    """Scale brightness, contrast (about the image's mean) and saturation (about grey) of pixels 0…255."""
     brightness, contrast, saturation = factors[:, :, None, None, None].unbind(1)
     x = pixels * brightness
     x = torch.lerp(x.mean((1, 2, 3), keepdim=True), x, contrast)
@@ -171,14 +173,14 @@ def recolour(pixels: Tensor, factors: Tensor) -> Tensor:
 
 
 def square(corners: Tensor, side: int, size: int) -> Tensor:
-    """Which pixels of each image lie in the square at its corner `[N, 2]`: `[N, 1, size, size]`."""
+    """Return the mask `[N, 1, size, size]` of the square at each corner `[N, 2]`."""
     away = torch.arange(size, device=corners.device) - corners[:, :, None]
     within = (away >= 0) & (away < side)
     return within[:, None, 0, :, None] & within[:, None, 1, None, :]
 
 
 def crop_padding(size: int) -> int:
-    """The customary padding: 4 for images of 32 pixels, 8 for 84, and in proportion for other sizes."""
+    """Return the customary padding: 4 for images of 32 pixels, 8 for 84, in proportion otherwise."""
     return size // 8 if size <= 32 else size // 10
 
 
@@ -193,15 +195,11 @@ def _fits(store: ImageStore, device: torch.device) -> bool:
     return store.manifest.bytes <= free // 2
 
 
-# Few-shot episodes from a packed image store: drawn on the CPU, gathered wherever the images are.
-
-
 class ImageEpisodes(TaskSource):
-    """N-way episodes of one split; a `TaskSource` in two stages.
+    """N-way episodes of one split.
 
-    `draw` makes all random choices on the CPU, so a seed means the same episodes on every device. `gather`
-    is tensor operations of fixed shapes, without synchronisation when the images are on the device
-    (see `ImageViews`), and so can be captured in a CUDA graph with the plan as its input.
+    `gather` consists of tensor operations of fixed shapes, without synchronisation when the images are on
+    the device (see `ImageViews`), so it can be captured in a CUDA graph with the plan as its input.
     """
 
     def __init__(
@@ -229,10 +227,10 @@ class ImageEpisodes(TaskSource):
         self._most = int(classes.counts.max())
         self._labels = torch.arange(ways, device=device).repeat(shots + queries)
 
-    def draw(self, tasks: int, generator: torch.Generator) -> Plan:
-        """Choose classes, then images of each, both without replacement."""
+    def draw(self, tasks: int, generator: torch.Generator) -> EpisodePlan:
+        """Choose classes, then images of each class, both without replacement."""
         per_class = self.shots + self.queries
-        # The largest of independent random keys are a uniform choice without replacement, in random order.
+        # The top-k of independent random keys is a uniform choice without replacement, in random order.
         keys = torch.rand(tasks, len(self._starts), generator=generator, dtype=torch.float64)
         classes = keys.topk(self.ways).indices
         keys = torch.rand(tasks, self.ways, self._most, generator=generator, dtype=torch.float64)
@@ -241,7 +239,7 @@ class ImageEpisodes(TaskSource):
         images = images.transpose(1, 2).reshape(tasks, per_class * self.ways)  # shot by shot
         return self.views.draw(images, generator)
 
-    def gather(self, plan: Plan) -> Episodes:
+    def gather(self, plan: EpisodePlan) -> Episodes:
         x = self.views.show(plan).view(*plan.images.shape, *self.store.shape)
         y = self._labels.repeat(len(plan), 1)
         support = self.shots * self.ways
@@ -262,11 +260,8 @@ def _check(store: ImageStore, split: str, classes: SplitClasses, ways: int, shot
         )
 
 
-# Images with the label of their class, in shuffled batches: what ordinary supervised training sees.
-
-
 class LabelledImages:
-    """All images of a split, each with the number of its class. Drawn and shown as episodes are."""
+    """All images of a split with the index of their class, in shuffled batches for supervised training."""
 
     def __init__(
         self,
@@ -286,12 +281,12 @@ class LabelledImages:
                 for s, n in zip(spans.starts.tolist(), spans.counts.tolist(), strict=True)
             ]
         )
-        owner = torch.full((len(store),), -1)
-        owner[self._images] = torch.arange(self.classes).repeat_interleave(spans.counts)
-        self._owner = owner.to(device)
+        class_of = torch.full((len(store),), -1)
+        class_of[self._images] = torch.arange(self.classes).repeat_interleave(spans.counts)
+        self._class_of = class_of.to(device)
 
-    def batches(self, size: int, epoch: int, seed: int) -> Iterator[Plan]:
-        """An epoch: every image once, in batches of one size; a remainder waits for the next epoch."""
+    def batches(self, size: int, epoch: int, seed: int) -> Iterator[EpisodePlan]:
+        """Yield one epoch: every image once, in batches of equal size; the remainder is dropped."""
         random = generator(seed, "pretrain", epoch)
         order = self._images[torch.randperm(len(self._images), generator=random)]
         for first in range(0, len(order) - size + 1, size):
@@ -300,6 +295,6 @@ class LabelledImages:
     def __len__(self) -> int:
         return len(self._images)
 
-    def show(self, plan: Plan) -> tuple[Tensor, Tensor]:
-        """Images `[N, C, H, W]` and labels `[N]`."""
-        return self.views.show(plan), self._owner[plan.images.flatten().to(self._owner.device)]
+    def show(self, plan: EpisodePlan) -> tuple[Tensor, Tensor]:
+        """Compute images `[N, C, H, W]` and labels `[N]`."""
+        return self.views.show(plan), self._class_of[plan.images.flatten().to(self._class_of.device)]

@@ -1,41 +1,51 @@
-"""Write a store so that it is either whole or not there, and an interrupted import can go on."""
+"""Import a data set: read its images, decode them, and pack them into a store.
+
+A store appears only when it is complete. An interrupted import resumes where it stopped.
+"""
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import math
 import os
 import shutil
+import warnings
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeAlias
+
+import filelock
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pathaware.data.pixels import ImageFormat
-from pathaware.data.store import ClassSpan, Manifest, Split
-from pathaware.data.store import MANIFEST, PIXELS, ImageStore, checksum
-from pathaware.core.errors import UsageError
-import warnings
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeAlias
-from pathaware.data.pixels import BadImage, ImageFormat, decode
-from pathaware.data.catalogue import store_folder
-from pathaware.data.importers.source import ImportRefused, Importer, Listing, Pixels, SourceClass, SourceImage
-from pathaware.data.store import ImageStore
 
+from pathaware.core.errors import UsageError
+from pathaware.data.catalogue import store_folder
+from pathaware.data.importers.source import (
+    Importer,
+    ImportRefused,
+    Listing,
+    Pixels,
+    SourceClass,
+    SourceImage,
+)
+from pathaware.data.pixels import BadImage, ImageFormat, decode
+from pathaware.data.store import MANIFEST, PIXELS, ClassSpan, ImageStore, Manifest, Split, checksum
 
 JOURNAL = "journal.jsonl"
-LOCK = "lock"
+
+ImportProgress: TypeAlias = Callable[[int, int, str], None]
+"""Called after each class with images done, images in total, and the name of the class."""
 
 
 @dataclass(frozen=True)
 class PackedClass:
-    """A class that has been written. The sums are exact, so a resumed import ends with the same mean."""
+    """A class that has been written. The sums are exact integers, so a resumed import gives the same mean."""
 
     name: str
     split: Split
@@ -59,6 +69,7 @@ class PackedClass:
 def manifest_of(
     name: str, classes: Sequence[PackedClass], form: ImageFormat, sha256: str, source: str
 ) -> Manifest:
+    """Describe packed classes; mean and standard deviation are those of the training split."""
     training = [c for c in classes if c.split == "train"]
     pixels = sum(c.count for c in training) * form.size**2
     mean, std = [], []
@@ -66,7 +77,7 @@ def manifest_of(
         first = sum(c.sums[channel] for c in training) / pixels
         second = sum(c.squares[channel] for c in training) / pixels
         mean.append(first / 255)
-        # One grey level at least: a set of blank images must not divide by zero.
+        # At least one grey level: blank images must not cause a division by zero.
         std.append(max(math.sqrt(max(second - first**2, 0.0)), 1.0) / 255)
     spans, start = [], 0
     for c in classes:
@@ -88,17 +99,17 @@ def manifest_of(
 def in_memory(
     name: str, classes: Sequence[tuple[str, Split, NDArray[np.uint8]]], form: ImageFormat, source: str
 ) -> ImageStore:
-    """A store without a folder, from images `[n, C, H, W]` by class."""
+    """Make a store without a folder from the images `[n, C, H, W]` of each class."""
     pixels = torch.from_numpy(np.concatenate([images for _, _, images in classes]))
     packed = [PackedClass.of(*c) for c in classes]
     return ImageStore(manifest_of(name, packed, form, checksum(pixels), source), pixels)
 
 
 class PartialStore:
-    """A store being written, in a hidden folder beside its final place.
+    """A store being written, in a hidden folder beside its final one.
 
-    The journal holds one line per finished class. A second import with the same `fingerprint` keeps those
-    classes whose pixels still match their line; any other starts again from nothing.
+    The journal has one line per finished class. A second import with the same `fingerprint` keeps the
+    classes whose pixels still match their line; with another fingerprint it starts from scratch.
     """
 
     def __init__(self, final: Path, form: ImageFormat, fingerprint: str) -> None:
@@ -106,13 +117,13 @@ class PartialStore:
         self.folder = final.parent / f".{final.name}.partial"
         self.done: list[PackedClass] = []
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = (self.folder / LOCK).open("w")
+        # Beside the folder: Windows does not rename a folder that holds an open file.
+        self._lock = filelock.FileLock(final.parent / f".{final.name}.lock")
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
+            self._lock.acquire(blocking=False)
+        except filelock.Timeout:
             raise UsageError(f"{final}: another import of {final.name} is under way") from None
-        # Unbuffered: what a journal line promises has left this process before the line is written.
+        # Unbuffered: pixels are written before the journal line that refers to them.
         self._pixels = (self.folder / PIXELS).open("a+b", buffering=0)
         self._recover(fingerprint)
 
@@ -135,7 +146,7 @@ class PartialStore:
     def _surviving(self, line: str) -> PackedClass | None:
         try:
             packed = PackedClass(**json.loads(line))
-        except (ValueError, TypeError):  # the line being written when the import was cut off
+        except (ValueError, TypeError):  # a line cut short by the interruption
             return None
         pixels = self._pixels.read(packed.count * self._image_bytes)
         return packed if zlib.crc32(pixels) == packed.crc32 else None
@@ -149,90 +160,88 @@ class PartialStore:
         self._journal.flush()
 
     def add(self, name: str, split: Split, images: NDArray[np.uint8]) -> None:
+        """Append a class."""
         packed = PackedClass.of(name, split, images)
         remaining = np.ascontiguousarray(images).data.cast("B")
-        while remaining:  # an unbuffered write may take less than it was given
+        while remaining:  # an unbuffered write may be partial
             remaining = remaining[self._pixels.write(remaining) :]
         self.done.append(packed)
         self._write_line(json.dumps(asdict(packed)))
 
     def publish(self, source: str) -> None:
-        """Describe the store and move it to its final place, in one step for anyone who looks."""
+        """Write the manifest and move the store to its final folder in one step."""
         self._pixels.seek(0)
         sha256 = hashlib.file_digest(self._pixels, "sha256").hexdigest()
         manifest = manifest_of(self.final.name, self.done, self.form, sha256, source)
         os.fsync(self._pixels.fileno())
         (self.folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
-        move_into_place(self.folder, self.final)
-        # Only now: while the folder has its old name, the lock keeps other imports from writing into it.
-        (self.final / JOURNAL).unlink()
-        (self.final / LOCK).unlink()
+        self._close_files()
+        (self.folder / JOURNAL).unlink()
+        old = self.final.parent / f".{self.final.name}.old"
+        if self.final.exists():
+            os.rename(self.final, old)
+        os.rename(self.folder, self.final)
+        shutil.rmtree(old, ignore_errors=True)
         self.close()
 
     def discard(self) -> None:
-        self.close()
+        """Delete everything packed so far."""
+        self._close_files()
         shutil.rmtree(self.folder)
+        self.close()
 
     def close(self) -> None:
         """Stop, keeping what is packed for the next attempt."""
-        for file in (self._pixels, self._journal, self._lock):
-            file.close()
+        self._close_files()
+        if self._lock.is_locked:
+            with suppress(OSError):  # Windows deletes the file on release
+                os.unlink(self._lock.lock_file)
+            self._lock.release()
 
-
-def move_into_place(folder: Path, final: Path) -> None:
-    old = final.parent / f".{final.name}.old"
-    if final.exists():
-        os.rename(final, old)
-    os.rename(folder, final)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-# Import a data set: read its layout, decode every image, pack them into a store.
-
-
-Progress: TypeAlias = Callable[[int, int, str], None]
-"""Told after each class: images done, images in all, and the name of the class."""
+    def _close_files(self) -> None:
+        self._pixels.close()
+        self._journal.close()
 
 
 def import_dataset(
     name: str,
-    layout: Importer,
+    importer: Importer,
     source: Path,
     data_dir: Path | None = None,
     *,
     replace: bool = False,
-    progress: Progress | None = None,
+    progress: ImportProgress | None = None,
 ) -> ImageStore:
-    """Read `source` in the given layout and store it as `name`.
+    """Read `source` with the given importer and store it as `name`.
 
-    The store appears at the end, whole. An import cut off half-way goes on where it stopped when it is
-    repeated; one refused for bad images (all of them named) leaves nothing behind.
+    The store appears only when complete. An interrupted import resumes when it is repeated; one refused for
+    bad images (the error names them all) leaves nothing behind.
     """
     folder = store_folder(name, data_dir)
     if folder.exists() and not replace:
-        raise UsageError(f"{folder}: {name} is already imported; pass --replace to import it again")
-    listing = layout.read(source)
+        raise UsageError(f"{folder}: {name} is already imported; pass `replace` to import it again")
+    listing = importer.read(source)
     try:
-        partial = PartialStore(folder, layout.format, _fingerprint(listing, layout.format))
+        partial = PartialStore(folder, importer.format, _fingerprint(listing, importer.format))
         try:
-            problems = _pack(listing, layout.format, partial, progress or (lambda done, total, name: None))
+            problems = _pack(listing, importer.format, partial, progress or (lambda done, total, name: None))
             if problems:
                 partial.discard()
                 raise ImportRefused(source, problems)
             partial.publish(listing.origin)
         finally:
             partial.close()
-    except OSError as error:  # trouble with reading is among the problems; this is a full or read-only disk
+    except OSError as error:  # read errors are among the problems; this is a full or read-only disk
         raise UsageError(f"{folder.parent}: cannot be written ({error.strerror})") from None
     return ImageStore.open(folder)
 
 
-def _pack(listing: Listing, form: ImageFormat, partial: PartialStore, progress: Progress) -> list[str]:
-    """Decode and write every class that is not there yet; the problems of all images, if any."""
+def _pack(listing: Listing, form: ImageFormat, partial: PartialStore, progress: ImportProgress) -> list[str]:
+    """Decode and write the remaining classes; return the problems of all images."""
     problems: list[str] = []
     total = sum(len(c.images) for c in listing.classes)
     done = sum(c.count for c in partial.done)
-    # Two threads: decoding releases the interpreter, and more would only wait for the disk.
+    # Two threads: decoding releases the GIL, and more threads would only wait for the disk.
     with ThreadPoolExecutor(2) as pool, warnings.catch_warnings():
         from PIL import Image
 
@@ -240,7 +249,7 @@ def _pack(listing: Listing, form: ImageFormat, partial: PartialStore, progress: 
         for source in listing.classes[len(partial.done) :]:
             decoded = list(pool.map(lambda image: _load(image, form), source.images))
             problems += [d for d in decoded if isinstance(d, str)]
-            # After the first bad image nothing more is written, but all are looked at, to name them all.
+            # After the first bad image nothing is written, but the rest is decoded to name all bad ones.
             if not problems:
                 pixels = np.stack([d for d in decoded if not isinstance(d, str)])
                 partial.add(source.name, source.split, np.rot90(pixels, source.quarter_turns, axes=(2, 3)))
@@ -259,7 +268,7 @@ def _load(image: SourceImage, form: ImageFormat) -> Pixels | str:
 
 
 def _fingerprint(listing: Listing, form: ImageFormat) -> str:
-    """What has to be the same for packed classes to be kept: the form, and every image by name and order."""
+    """Hash what must be unchanged for packed classes to be kept: the format, and all images in order."""
 
     def described(source: SourceClass) -> object:
         return source.name, source.split, source.quarter_turns, [i.label for i in source.images]

@@ -1,50 +1,48 @@
-"""From the bytes of an image file to the pixels a store keeps."""
+"""Image files decoded to pixels: `ImageFormat` for stores, `ImageInput` for trained networks."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from dataclasses import dataclass
-from io import BytesIO
-from typing import TYPE_CHECKING
-import numpy as np
-from numpy.typing import NDArray
-from pathaware.core.errors import UsageError
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from io import BytesIO
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from pathaware.data.store import ImageStore
+
+from pathaware.core.errors import UsageError
 from pathaware.data.importers.trees import MAX_FILE
+from pathaware.data.store import ImageStore
 
 if TYPE_CHECKING:
     from PIL import Image
-    from PIL import Image
 
-
-# Only formats that are pixels through and through; Pillow can also open some that run other programs.
+# Raster formats only: Pillow also opens some formats that run external programs.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
-# A photograph has some ten million pixels. Far beyond that, a small file is an attack or an accident.
+# A photograph has about ten million pixels; a small file with far more is an attack or an accident.
 MAX_PIXELS = 64_000_000
 
 
 class BadImage(Exception):
-    """An image that cannot be used; the message says why, the importer adds which."""
+    """Raised for an image that cannot be used; the caller adds its name to the reason."""
 
 
 @dataclass(frozen=True)
 class ImageFormat:
-    """The form all images of a store share."""
+    """Size and colour of the images in a store."""
 
     size: int
     channels: int
     invert: bool = False
-    """Dark ink on white paper becomes bright ink on black, so that padding is background."""
+    """Turn dark ink on white paper into bright ink on black, so that zero padding is background."""
     mirror: bool = True
     ink: bool = False
-    """What is stored is bright ink on black, however a picture was drawn."""
+    """The stored images are bright ink on black."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.size <= 1024:
@@ -60,9 +58,9 @@ INK_28 = ImageFormat(28, 1, invert=True, mirror=False, ink=True)
 
 
 def decode(raw: bytes | NDArray[np.uint8] | Image.Image, form: ImageFormat) -> NDArray[np.uint8]:
-    """Pixels `[C, size, size]` from an encoded file, from pixels `[H, W, 3]`, or from an open image.
+    """Decode a file's bytes, pixels `[H, W, 3]` or an open image to `[C, size, size]`.
 
-    Both sides are scaled to `size`, whatever the proportions: the published sets were made that way.
+    Both sides are scaled to `size`, ignoring the proportions, as was done for the published data sets.
     """
     from PIL import Image
 
@@ -76,7 +74,7 @@ def decode(raw: bytes | NDArray[np.uint8] | Image.Image, form: ImageFormat) -> N
             return _stored(image, form)
     except BadImage:
         raise
-    # Decoders meet hostile and broken bytes with many kinds of exception; every one means "not an image".
+    # Decoders raise many kinds of exceptions for broken or hostile bytes; all mean "not an image".
     except Exception as error:
         raise BadImage(_reason(error)) from None
 
@@ -90,7 +88,7 @@ def _opened(raw: bytes) -> Image.Image:
 def _stored(image: Image.Image, form: ImageFormat) -> NDArray[np.uint8]:
     from PIL import Image, ImageOps
 
-    image = _opaque(_of_eight_bits(ImageOps.exif_transpose(image)))
+    image = _opaque(_eight_bit(ImageOps.exif_transpose(image)))
     image = image.convert("L" if form.channels == 1 else "RGB")
     if image.size != (form.size, form.size):
         image = image.resize((form.size, form.size), Image.Resampling.LANCZOS)
@@ -99,8 +97,8 @@ def _stored(image: Image.Image, form: ImageFormat) -> NDArray[np.uint8]:
     return 255 - pixels if form.invert else pixels
 
 
-def _of_eight_bits(image: Image.Image) -> Image.Image:
-    """Grey of 16 bits would be cut off at 255, and so be white nearly everywhere."""
+def _eight_bit(image: Image.Image) -> Image.Image:
+    """Keep the upper 8 of 16 bits; a plain conversion would clip nearly everything to white."""
     from PIL import Image
 
     if not image.mode.startswith("I"):
@@ -109,7 +107,7 @@ def _of_eight_bits(image: Image.Image) -> Image.Image:
 
 
 def _opaque(image: Image.Image) -> Image.Image:
-    """What is transparent is shown on white, as viewers do; its colour is anything, mostly black."""
+    """Put transparent images on white, as viewers do; transparent pixels have arbitrary colours."""
     from PIL import Image
 
     if not image.has_transparency_data:
@@ -126,19 +124,16 @@ def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-# From a picture in whatever form somebody has it to what a trained network expects.
-
-
-Picture: TypeAlias = "str | PathLike[str] | bytes | Image.Image | NDArray[Any] | Tensor"
+ImageLike: TypeAlias = "str | PathLike[str] | bytes | Image.Image | NDArray[Any] | Tensor"
 """A path, the bytes of an image file, a PIL image, or numbers `[H, W]`, `[H, W, C]` or `[C, H, W]`."""
 
 _BRIGHT = 127
 
 
 @dataclass(frozen=True)
-class PictureForm:
-    """What a network saw in training: `channels` × `size` × `size`, normalised by `mean` and `std` of each
-    channel, of pixels in 0…1. With `ink`, bright ink on black: a picture of dark ink on paper is inverted."""
+class ImageInput:
+    """The images a trained network expects: `channels` × `size` × `size`, normalised with `mean` and `std`
+    per channel (of pixels in 0…1). With `ink`, bright ink on black: dark ink on paper is inverted."""
 
     size: int
     channels: int
@@ -147,13 +142,13 @@ class PictureForm:
     std: tuple[float, ...]
 
     @classmethod
-    def of(cls, store: ImageStore) -> PictureForm:
-        about = store.manifest
-        return cls(about.shape[1], about.shape[0], about.ink, about.mean, about.std)
+    def of(cls, store: ImageStore) -> ImageInput:
+        manifest = store.manifest
+        return cls(manifest.shape[1], manifest.shape[0], manifest.ink, manifest.mean, manifest.std)
 
     @classmethod
-    def from_dict(cls, kept: Mapping[str, Any]) -> PictureForm:
-        return cls(**{**kept, "mean": tuple(kept["mean"]), "std": tuple(kept["std"])})
+    def from_dict(cls, saved: Mapping[str, Any]) -> ImageInput:
+        return cls(**{**saved, "mean": tuple(saved["mean"]), "std": tuple(saved["std"])})
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -162,27 +157,26 @@ class PictureForm:
     def shape(self) -> tuple[int, int, int]:
         return (self.channels, self.size, self.size)
 
-    def pixels(self, picture: Picture) -> NDArray[np.uint8]:
-        """Pixels `[C, size, size]`, scaled and recoloured as importing does it; `BadImage` if it is none."""
-        form = ImageFormat(self.size, self.channels)
-        found = decode(_raw(picture), form)
-        return 255 - found if self.ink and _on_paper(found) else found
+    def pixels(self, image: ImageLike) -> NDArray[np.uint8]:
+        """Decode and scale an image as importing does, to `[C, size, size]`, or raise `BadImage`."""
+        decoded = decode(_raw(image), ImageFormat(self.size, self.channels))
+        return 255 - decoded if self.ink and _on_paper(decoded) else decoded
 
-    def stack(self, pictures: Sequence[Picture] | NDArray[Any] | Tensor, what: str = "pictures") -> Tensor:
-        """Pixels `[N, C, size, size]` of many pictures; what cannot be used is named by its place or path."""
-        found = []
-        for i, picture in enumerate(pictures):
+    def stack(self, images: Sequence[ImageLike] | NDArray[Any] | Tensor, what: str = "images") -> Tensor:
+        """Decode images to `[N, C, size, size]`; an error names the image by its path or its index."""
+        decoded = []
+        for i, image in enumerate(images):
             try:
-                found.append(self.pixels(picture))
+                decoded.append(self.pixels(image))
             except BadImage as error:
-                name = picture if isinstance(picture, (str, PathLike)) else f"{what}[{i}]"
+                name = image if isinstance(image, (str, PathLike)) else f"{what}[{i}]"
                 raise UsageError(f"{name}: {error}") from None
-        if not found:
+        if not decoded:
             return torch.zeros(0, *self.shape, dtype=torch.uint8)
-        return torch.from_numpy(np.stack(found))
+        return torch.from_numpy(np.stack(decoded))
 
     def normalised(self, pixels: Tensor) -> Tensor:
-        """What the network reads, from pixels `[N, C, size, size]` in 0…255."""
+        """Normalise pixels `[N, C, size, size]` in 0…255 for the network."""
         mean, std = (
             torch.tensor(values, dtype=torch.float32, device=pixels.device).view(-1, 1, 1)
             for values in (self.mean, self.std)
@@ -191,16 +185,16 @@ class PictureForm:
         return (pixels.float() - mean) * scale
 
 
-def _raw(picture: Picture) -> bytes | NDArray[np.uint8] | Image.Image:
+def _raw(image: ImageLike) -> bytes | NDArray[np.uint8] | Image.Image:
     from PIL import Image
 
-    if isinstance(picture, (bytes, Image.Image)):
-        return picture
-    if isinstance(picture, (str, PathLike)):
-        return _file(Path(picture))
-    if isinstance(picture, Tensor):
-        picture = picture.detach().cpu().numpy()
-    return _numbers(np.asarray(picture))
+    if isinstance(image, (bytes, Image.Image)):
+        return image
+    if isinstance(image, (str, PathLike)):
+        return _file(Path(image))
+    if isinstance(image, Tensor):
+        image = image.detach().cpu().numpy()
+    return _array(np.asarray(image))
 
 
 def _file(path: Path) -> bytes:
@@ -214,30 +208,32 @@ def _file(path: Path) -> bytes:
     return content
 
 
-def _numbers(values: NDArray[Any]) -> NDArray[np.uint8]:
-    """`[H, W]`, `[H, W, C]` or `[C, H, W]`, of 0…255 in integers or 0…1 in floats, as `[H, W, 3]`."""
+def _array(values: NDArray[Any]) -> NDArray[np.uint8]:
+    """Convert `[H, W]`, `[H, W, C]` or `[C, H, W]`, integers in 0…255 or floats in 0…1, to `[H, W, 3]`."""
     if values.ndim == 3 and values.shape[-1] not in (1, 3) and values.shape[0] in (1, 3):
         values = values.transpose(1, 2, 0)
     if values.ndim == 2:
         values = values[:, :, None]
     if values.ndim != 3 or values.shape[-1] not in (1, 3) or 0 in values.shape:
-        raise BadImage(f"numbers of shape {values.shape} are no picture; [H, W], [H, W, 3] or [3, H, W]")
+        raise BadImage(
+            f"an array of shape {values.shape} is not an image; must be [H, W], [H, W, 3] or [3, H, W]"
+        )
     if values.dtype == bool:
         values = values.astype(np.uint8) * 255
     elif np.issubdtype(values.dtype, np.floating):
         if not (np.isfinite(values).all() and values.min() >= 0 and values.max() <= 1):
-            raise BadImage("numbers with a point must lie between 0 and 1 (whole ones between 0 and 255)")
+            raise BadImage("floats must lie between 0 and 1 (integers between 0 and 255)")
         values = np.rint(values * 255).astype(np.uint8)
     elif np.issubdtype(values.dtype, np.integer):
         if values.min() < 0 or values.max() > 255:
-            raise BadImage("whole numbers must lie between 0 and 255")
+            raise BadImage("integers must lie between 0 and 255")
         values = values.astype(np.uint8)
     else:
-        raise BadImage(f"{values.dtype} is no type of numbers")
+        raise BadImage(f"data type {values.dtype} is not numeric")
     return np.ascontiguousarray(np.broadcast_to(values, (*values.shape[:2], 3)))
 
 
 def _on_paper(pixels: NDArray[np.uint8]) -> bool:
-    """Whether ink was drawn on something bright: what lies along the edge is paper, not ink."""
+    """Return True if the border, which shows paper rather than ink, is bright."""
     edge = np.concatenate([pixels[..., 0, :], pixels[..., -1, :], pixels[..., 0], pixels[..., -1]], axis=-1)
     return bool(np.median(edge) > _BRIGHT)

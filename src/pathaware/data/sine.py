@@ -1,4 +1,4 @@
-"""Sine waves, the regression tasks of the paper's section 4.2."""
+"""Sine waves: the regression tasks of the paper's section 4.2."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pathaware.core.settings import at_least
 from pathaware.core.episodes import Episodes, TaskSource
+from pathaware.core.settings import at_least
 
 AMPLITUDE = (0.1, 5.0)
 FREQUENCY = (0.8, 1.2)
@@ -19,10 +19,10 @@ DOMAIN = (-5.0, 5.0)
 
 @dataclass(frozen=True)
 class SineWaves(TaskSource):
-    """y = a·sin(f·x + φ), with a, f and φ drawn afresh for every task.
+    """Regression tasks y = a·sin(f·x + φ), with a, f and φ drawn for every task.
 
-    `shots` support points at random x. The query set is `queries` random points, or, with `grid`, as
-    many points evenly spread over the whole domain.
+    The support set is `shots` points at random x. The query set is `queries` points, random or, with `grid`,
+    evenly spaced over the whole domain.
     """
 
     shots: int
@@ -38,7 +38,7 @@ class SineWaves(TaskSource):
         return plan.to(self.device, self.dtype)
 
     def draw(self, tasks: int, generator: torch.Generator) -> Episodes:
-        """Shapes: support `[T, shots, 1]`, query `[T, queries, 1]`. A wave is its own plan."""
+        """Shapes: support `[T, shots, 1]`, query `[T, queries, 1]`. The plan is the episodes themselves."""
 
         def uniform(bounds: tuple[float, float], count: int) -> Tensor:
             low, high = bounds

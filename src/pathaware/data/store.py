@@ -1,28 +1,30 @@
-"""What `store.json` says: the names, places and statistics of a packed data set."""
+"""A packed data set: raw pixels in `images.u8`, names and statistics in `store.json`. Nothing is executed."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
-from pathaware.core.errors import UsageError
-import hashlib
-from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
+from pathaware.core.errors import UsageError
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 FORMAT = 1
+PIXELS = "images.u8"
+MANIFEST = "store.json"
 
 
 @dataclass(frozen=True)
 class ClassSpan:
-    """One class: its images are `start … start + count - 1` of the store."""
+    """A class, whose images are `start … start + count - 1` of the store."""
 
     name: str
     split: Split
@@ -32,7 +34,7 @@ class ClassSpan:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything about a store but its pixels. `mean` and `std` are per channel, of pixels in 0…1."""
+    """The description of a store. `mean` and `std` are per channel, of pixels scaled to 0…1."""
 
     name: str
     shape: tuple[int, int, int]
@@ -40,11 +42,11 @@ class Manifest:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     mirror: bool
-    """Whether a mirrored image still shows its class: true of photographs, false of characters."""
+    """True if a mirrored image still shows its class, as for photographs but not for characters."""
     sha256: str
     source: str
     ink: bool = False
-    """Whether images are bright ink on black, so that a picture of ink on paper has to be inverted."""
+    """True if images are bright ink on black, so that an image of dark ink on paper must be inverted."""
     format: int = FORMAT
 
     @property
@@ -56,7 +58,7 @@ class Manifest:
         return self.images * math.prod(self.shape)
 
     def to_json(self) -> str:
-        """One line per class: large sets stay readable, and two manifests can be compared by `diff`."""
+        """Format as JSON with one line per class, so that large sets stay readable and `diff` works."""
         head = {
             "format": self.format,
             **{k: v for k, v in asdict(self).items() if k not in ("format", "classes")},
@@ -67,6 +69,7 @@ class Manifest:
 
     @staticmethod
     def read(path: Path) -> Manifest:
+        """Read and validate `store.json`."""
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -95,10 +98,10 @@ def _checked(document: Mapping[str, Any]) -> Manifest:
         mirror=bool(document["mirror"]),
         sha256=str(document["sha256"]),
         source=str(document["source"]),
-        # Stores of before this was asked do not say; these two are.
+        # Older stores lack `ink`; infer it for glyphs and Omniglot.
         ink=bool(document.get("ink", document["name"] in ("glyphs", "omniglot"))),
     )
-    # The sampler trusts these spans to index raw memory, so a hand-edited file must not get past here.
+    # The sampler indexes raw memory with these spans, so an edited file must not pass unchecked.
     expected = 0
     for span in classes:
         if span.split not in SPLITS or span.start != expected or span.count < 1:
@@ -115,16 +118,9 @@ def _checked(document: Mapping[str, Any]) -> Manifest:
     return manifest
 
 
-# A packed data set: one file of raw pixels, one of names and numbers. Nothing in it is ever executed.
-
-
-PIXELS = "images.u8"
-MANIFEST = "store.json"
-
-
 @dataclass(frozen=True)
 class SplitClasses:
-    """The classes of one split: names, and where the images of each begin and how many there are."""
+    """The classes of one split: names, index of the first image, number of images."""
 
     names: tuple[str, ...]
     starts: Tensor
@@ -135,10 +131,10 @@ class SplitClasses:
 
 
 class ImageStore:
-    """Images `[N, C, H, W]` in uint8, those of one class side by side.
+    """Images `[N, C, H, W]` in uint8, grouped by class.
 
-    `ImageStore.open(folder)` maps the file: opening costs nothing whatever its size, and processes that
-    open the same set share its pages. A store built in memory has no folder.
+    `ImageStore.open(folder)` maps the file into memory: opening takes no time whatever the size, and
+    processes that open the same store share its pages. A store built in memory has no folder.
     """
 
     def __init__(self, manifest: Manifest, images: Tensor, folder: Path | None = None) -> None:
@@ -156,7 +152,7 @@ class ImageStore:
             raise UsageError(
                 f"{pixels}: {size:,} bytes, {manifest.bytes:,} expected; import the data set again"
             )
-        # A private mapping: a stray write could reach this process only, never the file.
+        # A private mapping: a write would affect this process only, never the file.
         flat = torch.from_file(str(pixels), shared=False, size=size, dtype=torch.uint8)
         return ImageStore(manifest, flat.view(manifest.images, *manifest.shape), folder)
 
@@ -176,7 +172,7 @@ class ImageStore:
         return f"ImageStore({self.name!r}, {len(self):,} images {self.shape}, {where})"
 
     def split(self, split: str) -> SplitClasses:
-        """The classes of "train", "val" or "test"; a split the set does not have is empty."""
+        """Return the classes of "train", "val" or "test"; a missing split is empty."""
         if split not in SPLITS:
             raise UsageError(f"split {split!r}: must be one of {', '.join(SPLITS)}")
         spans = [c for c in self.manifest.classes if c.split == split]
@@ -187,7 +183,7 @@ class ImageStore:
         )
 
     def tensor(self, device: torch.device | str = "cpu") -> Tensor:
-        """All images on a device. On the CPU this is the mapping itself; elsewhere one copy serves all."""
+        """Return all images on a device: the mapping itself on the CPU, elsewhere one cached copy."""
         device = _indexed(device)
         if device.type == "cpu":
             return self.images
@@ -196,11 +192,11 @@ class ImageStore:
         return self._copies[device]
 
     def holds(self, device: torch.device | str) -> bool:
-        """Whether a copy is already on that device."""
+        """Return True if the device already has a copy."""
         return _indexed(device) in self._copies
 
     def verify(self) -> None:
-        """Read every byte and compare with the checksum taken when the store was written."""
+        """Compare all pixels with the checksum taken when the store was written."""
         found = checksum(self.images)
         if found != self.manifest.sha256:
             where = self.name if self.folder is None else str(self.folder / PIXELS)
@@ -208,7 +204,7 @@ class ImageStore:
 
 
 def _indexed(device: torch.device | str) -> torch.device:
-    """ "cuda" and "cuda:0" are one place, and must not hold two copies."""
+    """Resolve "cuda" to "cuda:0" (or the current device), so that one GPU never holds two copies."""
     device = torch.device(device)
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", torch.cuda.current_device())
@@ -216,4 +212,5 @@ def _indexed(device: torch.device | str) -> torch.device:
 
 
 def checksum(images: Tensor) -> str:
+    """Return the SHA-256 of the pixels."""
     return hashlib.sha256(images.contiguous().view(-1).numpy().data).hexdigest()

@@ -1,1 +1,1 @@
-"""The forms in which data sets circulate, one module each."""
+"""Importers of data sets in their common distributions, one module per data set."""

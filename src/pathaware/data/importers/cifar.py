@@ -1,4 +1,4 @@
-"""CIFAR-FS and FC100: two ways to split the 100 classes of CIFAR-100."""
+"""CIFAR-FS and FC100: two splits of the 100 classes of CIFAR-100."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pathaware.data.importers.source import class_lists
-from pathaware.data.pixels import PHOTO_32, ImageFormat
-from pathaware.data.importers.folder import class_folders
-from pathaware.data.importers.source import Listing, Pixels, SourceImage, by_lists, exactly
-from pathaware.data.importers.trees import Tree, open_tree
-from pathaware.data.importers.pickles import as_text, text_keys, unpickle
 from pathaware.core.errors import UsageError
+from pathaware.data.importers.folder import class_folders
+from pathaware.data.importers.pickles import as_text, text_keys, unpickle
+from pathaware.data.importers.source import Listing, Pixels, SourceImage, by_lists, class_lists, exactly
+from pathaware.data.importers.trees import Tree, open_tree
+from pathaware.data.pixels import PHOTO_32, ImageFormat
 
 
 @dataclass(frozen=True)
 class Cifar100:
-    """Class folders, or the original python version; its train and test images of a class are merged."""
+    """Imports class folders or the original Python version; its train and test images are merged."""
 
     lists: Literal["cifar_fs", "fc100"]
     images_per_class: int = 600
@@ -67,11 +66,11 @@ def _from_python(tree: Tree, folder: PurePosixPath) -> dict[str, list[SourceImag
 def _document(tree: Tree, name: str) -> dict[str, Any]:
     label = tree.label(name)
     if name not in tree.names:
-        raise UsageError(f"{label}: missing; cifar-100-python holds meta, train and test")
+        raise UsageError(f"{label}: missing; cifar-100-python consists of meta, train and test")
     with tree.open(name) as file:
         return text_keys(unpickle(file, label), label)
 
 
 def _pixels(row: Pixels) -> Pixels:
-    # Stored plane by plane: red, green, blue.
+    # Stored by channel: all red values, then green, then blue.
     return row.reshape(3, 32, 32).transpose(1, 2, 0)

@@ -1,48 +1,28 @@
-"""Class folders anywhere in a tree: what most copies of the published sets come down to."""
+"""Class folders: those of the published sets, found by name anywhere in a tree, and folders of your own."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from functools import partial
-from pathlib import PurePosixPath
-from pathaware.data.store import Split
-from pathaware.data.importers.source import SourceImage
-from pathaware.data.importers.trees import Tree, read
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
+
 import torch
-from pathaware.data.pixels import PHOTO_84, ImageFormat
-from pathaware.data.store import SPLITS, Split
-from pathaware.data.importers.source import ImportRefused, Listing, SourceClass, SourceImage, at_least, refuse_miscounted
-from pathaware.data.importers.trees import Tree, open_tree
+
 from pathaware.core.errors import UsageError
 from pathaware.core.seeding import generator
-
-
-def class_folders(tree: Tree, lists: Mapping[Split, Iterable[str]]) -> dict[str, list[SourceImage]]:
-    """The files in every folder called by a wanted name.
-
-    Folders of the same name are merged: CIFAR-100 keeps a class's images in `train/` and `test/`, some
-    copies of miniImageNet spread them over three folders, and neither is the split of few-shot learning.
-    """
-    wanted = {name for names in lists.values() for name in names}
-    found: dict[str, list[SourceImage]] = defaultdict(list)
-    for name in tree.names:
-        folders = PurePosixPath(name).parent.parts
-        named = next((f for f in reversed(folders) if f in wanted), None)
-        if named is not None:
-            found[named].append(in_tree(tree, name))
-    return dict(found)
-
-
-def in_tree(tree: Tree, name: str) -> SourceImage:
-    return SourceImage(tree.label(name), partial(read, tree, name))
-
-
-# Any folder of class folders, split by its sub-folders, by lists, or by a seeded draw.
-
+from pathaware.data.importers.source import (
+    ImportRefused,
+    Listing,
+    SourceClass,
+    SourceImage,
+    at_least,
+    refuse_miscounted,
+)
+from pathaware.data.importers.trees import Tree, open_tree, read
+from pathaware.data.pixels import PHOTO_84, ImageFormat
+from pathaware.data.store import SPLITS, Split
 
 _SPLIT_FOLDERS: dict[str, Split] = {
     "train": "train",
@@ -54,10 +34,33 @@ _SPLIT_FOLDERS: dict[str, Split] = {
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
 
 
+def class_folders(tree: Tree, lists: Mapping[Split, Iterable[str]]) -> dict[str, list[SourceImage]]:
+    """Return the files in every folder named after a listed class.
+
+    Folders of the same name are merged: CIFAR-100 keeps a class's images in `train/` and `test/`, and some
+    copies of miniImageNet use three folders; neither is the split of few-shot learning.
+    """
+    listed = {name for names in lists.values() for name in names}
+    found: dict[str, list[SourceImage]] = defaultdict(list)
+    for name in tree.names:
+        folders = PurePosixPath(name).parent.parts
+        named = next((f for f in reversed(folders) if f in listed), None)
+        if named is not None:
+            found[named].append(in_tree(tree, name))
+    return dict(found)
+
+
+def in_tree(tree: Tree, name: str) -> SourceImage:
+    return SourceImage(tree.label(name), partial(read, tree, name))
+
+
 @dataclass(frozen=True)
-class Folder:
-    """A class is a folder that holds images, named by its path. Give at most one of the two ways to split;
-    with neither, the sub-folders `train/`, `val/` and `test/` are the split."""
+class FolderImporter:
+    """Imports class folders: a folder that contains images is a class, named by its path.
+
+    The split is given by `split_lists` (a folder with train.txt, val.txt, test.txt), by random
+    `proportions`, or else by the sub-folders `train/`, `val/` and `test/`.
+    """
 
     format: ImageFormat = PHOTO_84
     split_lists: Path | None = None
@@ -67,17 +70,18 @@ class Folder:
 
     def __post_init__(self) -> None:
         if self.min_images < 1:
-            raise UsageError(f"--min-images {self.min_images}: must be at least 1")
+            raise UsageError(f"must be at least 1, not {self.min_images}", field="min_images")
         if self.split_lists is not None and self.proportions is not None:
-            raise UsageError("--split-lists and --proportions: give one or the other")
-        if self.proportions is not None and not _usable(self.proportions):
+            raise UsageError("cannot be combined with proportions", field="split_lists")
+        if self.proportions is not None and not _valid(self.proportions):
             raise UsageError(
-                "must be three numbers of at least 0 that sum to 1, the first above 0", field="proportions"
+                "must be three numbers, none negative and the first above 0, that sum to 1",
+                field="proportions",
             )
 
     def read(self, source: Path) -> Listing:
         tree = open_tree(source)
-        placed = _place(tree, source)
+        placed = _by_split_and_class(tree, source)
         if self.split_lists is None and self.proportions is None:
             origin, classes = "class folders, split by folder", _by_folder(source, placed)
         else:
@@ -87,7 +91,7 @@ class Folder:
             else:
                 assert self.proportions is not None
                 origin = f"class folders, split by proportions with seed {self.seed}"
-                lists = _drawn(list(found), self.proportions, self.seed)
+                lists = _random_split(list(found), self.proportions, self.seed)
             classes = [SourceClass(name, split, found[name]) for split in SPLITS for name in lists[split]]
         refuse_miscounted(source, classes, at_least(self.min_images))
         if not any(c.split == "train" for c in classes):
@@ -98,15 +102,15 @@ class Folder:
 Placed = Mapping[tuple[Split | None, str], list[SourceImage]]
 
 
-def _place(tree: Tree, source: Path) -> Placed:
-    """Every class folder, and the split folder it lies in, if any."""
+def _by_split_and_class(tree: Tree, source: Path) -> Placed:
+    """Return the images of every class folder by split folder (None if there is none) and class."""
     paths = [PurePosixPath(n) for n in tree.names]
     images = [p for p in paths if p.suffix.lower() in IMAGE_SUFFIXES]
-    top = _wrapping(images)
+    top = _common_depth(images)
     placed: dict[tuple[Split | None, str], list[SourceImage]] = defaultdict(list)
     stray = []
     with_images = {p.parent for p in images}
-    # Other files are passed over beside the class folders, but inside one they may be images gone wrong.
+    # Other files are ignored outside class folders, but inside one they may be damaged images.
     for path in (p for p in paths if p.parent in with_images):
         folders = path.parent.parts[top:]
         split = _SPLIT_FOLDERS.get(folders[0].lower()) if folders else None
@@ -114,16 +118,16 @@ def _place(tree: Tree, source: Path) -> Placed:
         if name:
             placed[split, name].append(in_tree(tree, str(path)))
         elif path.suffix.lower() in IMAGE_SUFFIXES:
-            stray.append(f"{tree.label(str(path))}: an image that lies in no class folder")
+            stray.append(f"{tree.label(str(path))}: an image outside of any class folder")
     if stray:
         raise ImportRefused(source, stray)
     if not placed:
-        raise UsageError(f"{source}: holds no folders of images ({', '.join(sorted(IMAGE_SUFFIXES))})")
+        raise UsageError(f"{source}: contains no folders of images ({', '.join(sorted(IMAGE_SUFFIXES))})")
     return placed
 
 
-def _wrapping(images: Sequence[PurePosixPath]) -> int:
-    """How many folders wrap everything: archives often hold a single folder with the data set in it."""
+def _common_depth(images: Sequence[PurePosixPath]) -> int:
+    """Count the folders around everything: archives often contain one folder with the data set in it."""
     depth = 0
     while images and all(len(p.parts) > depth + 2 for p in images):
         outer = {p.parts[depth] for p in images}
@@ -138,8 +142,8 @@ def _by_folder(source: Path, placed: Placed) -> list[SourceClass]:
     for split, name in placed:
         if split is None:
             raise UsageError(
-                f"{source}: class {name} is in none of the folders train, val and test; "
-                "sort the classes into them, or pass --split-lists or --proportions"
+                f"{source}: class {name} is not in a folder train, val or test; "
+                "sort the classes into these, or give split lists or proportions"
             )
         splits[name].append(split)
     repeated = [f"class {n}: in {' and in '.join(s)}" for n, s in splits.items() if len(s) > 1]
@@ -179,7 +183,7 @@ def _read_lists(folder: Path, found: Mapping[str, object]) -> dict[Split, list[s
     return lists
 
 
-def _usable(proportions: Sequence[float]) -> bool:
+def _valid(proportions: Sequence[float]) -> bool:
     return (
         len(proportions) == 3
         and proportions[0] > 0
@@ -188,9 +192,9 @@ def _usable(proportions: Sequence[float]) -> bool:
     )
 
 
-def _drawn(names: list[str], proportions: Sequence[float], seed: int) -> dict[Split, list[str]]:
+def _random_split(names: list[str], proportions: Sequence[float], seed: int) -> dict[Split, list[str]]:
     order = torch.randperm(len(names), generator=generator(seed, "class split")).tolist()
-    # Cutting at rounded running sums gives every class to exactly one split, whatever the rounding.
+    # Cutting at rounded cumulative sums assigns every class to exactly one split.
     ends = [round(len(names) * sum(proportions[: i + 1])) for i in range(3)]
     cuts = zip(SPLITS, [0, *ends[:2]], ends, strict=True)
     return {split: sorted(names[i] for i in order[first:end]) for split, first, end in cuts}

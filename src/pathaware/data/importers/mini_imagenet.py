@@ -1,4 +1,4 @@
-"""miniImageNet as class folders, as one folder with csv lists, or as the pickle caches."""
+"""miniImageNet as class folders, as one folder with csv lists, or as pickle caches."""
 
 from __future__ import annotations
 
@@ -13,13 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from pathaware.data.importers.source import class_lists
-from pathaware.data.pixels import PHOTO_84, ImageFormat
-from pathaware.data.importers.folder import class_folders, in_tree
-from pathaware.data.importers.source import ImportRefused, Listing, Pixels, SourceImage, by_lists, exactly
-from pathaware.data.importers.trees import Tree, open_tree, read
-from pathaware.data.importers.pickles import Shelf, as_text, text_keys
 from pathaware.core.errors import UsageError
+from pathaware.data.importers.folder import class_folders, in_tree
+from pathaware.data.importers.pickles import PickleReader, as_text, text_keys
+from pathaware.data.importers.source import (
+    ImportRefused,
+    Listing,
+    Pixels,
+    SourceImage,
+    by_lists,
+    class_lists,
+    exactly,
+)
+from pathaware.data.importers.trees import Tree, open_tree, read
+from pathaware.data.pixels import PHOTO_84, ImageFormat
 
 _CACHE = re.compile(r"mini-imagenet-cache-(train|val|test)\.pkl")
 _LISTS = ("train.csv", "val.csv", "test.csv")
@@ -31,7 +38,7 @@ _ACCEPTED = (
 
 @dataclass(frozen=True)
 class MiniImageNet:
-    """However the copy groups its classes, they are regrouped by the lists of Ravi and Larochelle."""
+    """Imports miniImageNet, split by the class lists of Ravi and Larochelle whatever the copy's folders."""
 
     images_per_class: int = 600
     format: ImageFormat = PHOTO_84
@@ -59,11 +66,11 @@ def _from_tables(tree: Tree, tables: list[str]) -> dict[str, list[SourceImage]]:
     for table in tables:
         rows = csv.DictReader(io.StringIO(read(tree, table).decode("utf-8-sig")))
         if not {"filename", "label"} <= set(rows.fieldnames or ()):
-            raise UsageError(f"{tree.label(table)}: its first line must name the columns filename,label")
+            raise UsageError(f"{tree.label(table)}: the first line must be a header with filename and label")
         for row in rows:
             name = by_file_name.get(PurePosixPath(row["filename"]).name)
             if name is None:
-                missing.append(f"{row['filename']}: listed in {tree.label(table)} but not there")
+                missing.append(f"{row['filename']}: listed in {tree.label(table)} but missing")
             else:
                 found[row["label"]].append(in_tree(tree, name))
     if missing:
@@ -72,16 +79,16 @@ def _from_tables(tree: Tree, tables: list[str]) -> dict[str, list[SourceImage]]:
 
 
 def _from_caches(tree: Tree, caches: list[str]) -> dict[str, list[SourceImage]]:
-    shelf = Shelf(tree)
+    pickles = PickleReader(tree)
     found: dict[str, list[SourceImage]] = defaultdict(list)
     for name in caches:
         label = tree.label(name)
-        images, classes = _cache(shelf.load(name), label)
+        images, classes = _cache(pickles.load(name), label)
         for class_name, indices in classes.items():
             for index in map(int, indices):
                 if not 0 <= index < len(images):
                     raise UsageError(f"{label}: class {as_text(class_name)} has no image {index}")
-                pixels = partial(_cached_pixels, shelf, name, index)
+                pixels = partial(_cached_pixels, pickles, name, index)
                 found[as_text(class_name)].append(SourceImage(f"{label}, image {index}", pixels))
         del images
     return found
@@ -97,6 +104,6 @@ def _cache(document: Any, label: str) -> tuple[Pixels, dict[Any, Any]]:
     return images, classes
 
 
-def _cached_pixels(shelf: Shelf, name: str, index: int) -> Pixels:
-    pixels: Pixels = _cache(shelf.load(name), name)[0][index]
+def _cached_pixels(pickles: PickleReader, name: str, index: int) -> Pixels:
+    pixels: Pixels = _cache(pickles.load(name), name)[0][index]
     return pixels

@@ -1,4 +1,4 @@
-"""Read pickles of arrays, lists and dicts without running anything they ask for."""
+"""Read pickles of arrays, lists and dicts without executing any code in them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import IO, Any
 
 import numpy as np
 
-from pathaware.data.importers.trees import Tree
 from pathaware.core.errors import UsageError
+from pathaware.data.importers.trees import Tree
 
 
 def _encode(text: str, encoding: str = "latin1") -> bytes:
-    # How Python 3 writes bytes into old protocols; other codecs have no business in a data file.
+    # Python 3 writes bytes this way in old protocols; data files need no other codec.
     if encoding not in ("latin1", "latin-1"):
         raise pickle.UnpicklingError(f"encoding {encoding!r}")
     return text.encode("latin1")
 
 
-# numpy moved these between modules; what an array itself pickles to is right for every version.
+# numpy moved these between modules; taken from an array, they are right in every version.
 _ARRAY: Any = np.zeros(0).__reduce__()[0]
 _SCALAR: Any = np.float64(0).__reduce__()[0]
 _FROM_BUFFER: Any = np.zeros(1).__reduce_ex__(5)[0]
@@ -40,7 +40,7 @@ _PERMITTED: dict[tuple[str, str], Any] = {
 
 class _ArraysOnly(pickle.Unpickler):
     def __init__(self, file: IO[bytes], label: str) -> None:
-        # latin1 is how numpy arrays pickled by Python 2 are read; their text is ASCII either way.
+        # numpy arrays pickled by Python 2 need latin1; their text is ASCII anyway.
         super().__init__(file, encoding="latin1")
         self._label = label
 
@@ -49,7 +49,7 @@ class _ArraysOnly(pickle.Unpickler):
             return _PERMITTED[module, name]
         except KeyError:
             raise UsageError(
-                f"{self._label}: refused, this pickle asks for {module}.{name}; only plain arrays are read"
+                f"{self._label}: refused, this pickle asks for {module}.{name}; only plain arrays are allowed"
             ) from None
 
     def persistent_load(self, pid: Any) -> Any:
@@ -57,19 +57,20 @@ class _ArraysOnly(pickle.Unpickler):
 
 
 def unpickle(file: IO[bytes], label: str) -> Any:
+    """Load a pickle that may contain arrays and containers only; `label` names it in errors."""
     try:
         return _ArraysOnly(file, label).load()
     except UsageError:
         raise
-    # CorruptFile pickles fail in many ways (EOFError, IndexError, MemoryError…); all mean the same to the user.
+    # Damaged pickles raise many kinds of exceptions (EOFError, IndexError, MemoryError, …).
     except Exception as error:
         raise UsageError(f"{label}: not a readable pickle ({error or type(error).__name__})") from None
 
 
 def text_keys(document: Any, label: str) -> dict[str, Any]:
-    """A dict with its keys as text, whichever Python wrote it."""
+    """Return a dict with text keys, whether Python 2 or 3 wrote it."""
     if not isinstance(document, dict):
-        raise UsageError(f"{label}: holds a {type(document).__name__}, a dict expected")
+        raise UsageError(f"{label}: contains a {type(document).__name__}, not a dict")
     return {as_text(key): value for key, value in document.items()}
 
 
@@ -77,8 +78,8 @@ def as_text(value: Any) -> str:
     return value.decode("latin1") if isinstance(value, bytes) else str(value)
 
 
-class Shelf:
-    """The pickles of one tree, at most one of them in memory: the largest take gigabytes."""
+class PickleReader:
+    """Reads the pickles of a tree, keeping one in memory at a time: the largest take gigabytes."""
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
@@ -89,7 +90,7 @@ class Shelf:
     def load(self, name: str) -> Any:
         with self._lock:
             if self._name != name:
-                self._content = None  # let go of the last one first
+                self._content = None  # free the previous one first
                 self._name = None
                 with self.tree.open(name) as file:
                     self._content = unpickle(file, self.tree.label(name))

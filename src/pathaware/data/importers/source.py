@@ -1,25 +1,25 @@
-"""What an importer reads: classes of images, loaded one at a time, and what goes wrong with them."""
+"""The importer interface: classes of images to read one at a time, checks of their numbers, class lists."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Protocol, TypeAlias
+
 import numpy as np
 from numpy.typing import NDArray
-from pathaware.data.pixels import ImageFormat
-from pathaware.data.store import Split
-from pathaware.core.errors import UsageError
-from importlib.resources import files
-from pathaware.data.store import SPLITS, Split
 
+from pathaware.core.errors import UsageError
+from pathaware.data.pixels import ImageFormat
+from pathaware.data.store import SPLITS, Split
 
 Pixels: TypeAlias = NDArray[np.uint8]
 
 
 class ImportRefused(UsageError):
-    """A source that cannot be imported; `problems` names every file or class at fault."""
+    """Raised for a source that cannot be imported; `problems` names every file or class at fault."""
 
     def __init__(self, source: Path | str, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
@@ -29,7 +29,7 @@ class ImportRefused(UsageError):
 
 @dataclass(frozen=True)
 class SourceImage:
-    """An image still in its source. `label` names it; `read` gives file bytes or pixels [H, W, 3]."""
+    """An image in its source. `label` names it; `read` returns file bytes or pixels `[H, W, 3]`."""
 
     label: str
     read: Callable[[], bytes | Pixels]
@@ -45,14 +45,14 @@ class SourceClass:
 
 @dataclass(frozen=True)
 class Listing:
-    """Everything there is to import. `origin` says in general terms what it was read from."""
+    """All classes of a source. `origin` describes the kind of source."""
 
     origin: str
     classes: Sequence[SourceClass]
 
 
 class Importer(Protocol):
-    """One way a data set comes: how to find its classes, and the form its images are stored in."""
+    """Finds the classes of a data set; `format` is how its images are stored."""
 
     @property
     def format(self) -> ImageFormat: ...
@@ -66,7 +66,7 @@ Found: TypeAlias = Mapping[str, Sequence[SourceImage]]
 def by_lists(
     source: Path, found: Found, lists: Mapping[Split, Iterable[str]], expected: Callable[[int], str | None]
 ) -> list[SourceClass]:
-    """Group the classes found by lists of names, or refuse, naming every class that is missing or short."""
+    """Assign the classes found to splits; raise if classes are missing or have a wrong number of images."""
     classes = [
         SourceClass(name, split, found.get(name, ())) for split, names in lists.items() for name in names
     ]
@@ -77,29 +77,28 @@ def by_lists(
 def refuse_miscounted(
     source: Path, classes: Collection[SourceClass], expected: Callable[[int], str | None]
 ) -> None:
+    """Raise an error that names every class with a wrong number of images."""
     problems = [
-        f"class {c.name}: {len(c.images)} images found, {wanted} expected"
+        f"class {c.name}: {len(c.images)} images found, {required} expected"
         for c in classes
-        if (wanted := expected(len(c.images))) is not None
+        if (required := expected(len(c.images))) is not None
     ]
     if problems:
         raise ImportRefused(source, problems)
 
 
 def exactly(count: int) -> Callable[[int], str | None]:
-    """What `by_lists` expects of a class with a published size: too many means one image found twice."""
+    """Require exactly `count` images per class; more would mean that an image was found twice."""
     return lambda found: None if found == count else str(count)
 
 
 def at_least(count: int) -> Callable[[int], str | None]:
+    """Require at least `count` images per class."""
     return lambda found: None if found >= count else f"at least {count}"
 
 
-# The published class lists that come with the package.
-
-
 def class_lists(name: str) -> dict[Split, list[str]]:
-    """The classes of each split; a list may have further columns, which are not part of the name."""
+    """Read the published classes of each split; only the first column of a csv file is the name."""
     folder = files("pathaware.data") / "splits" / name
     lists: dict[Split, list[str]] = {}
     for split in SPLITS:

@@ -1,4 +1,4 @@
-"""One view of a folder, a zip and a tar: names of files, and their bytes. Archives are read in place."""
+"""A common interface to folders, zip and tar files: names of files and their bytes, without unpacking."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import IO, Protocol
 
 from pathaware.core.errors import UsageError
 
-# Larger than any image file. A small archive member that unpacks to more must not fill the memory.
+# Larger than any image file; a small archive member that expands to more must not fill the memory.
 MAX_FILE = 256 * 2**20
-_LEFT_BY_SYSTEMS = {"thumbs.db", "desktop.ini", "__macosx"}
+_SYSTEM_FILES = {"thumbs.db", "desktop.ini", "__macosx"}
 
 
 class Tree(Protocol):
-    """Files by their `/`-separated names, sorted; hidden files and those that systems leave are not shown."""
+    """Files by their `/`-separated names, sorted, without hidden and system files."""
 
     @property
     def names(self) -> list[str]: ...
@@ -28,11 +28,12 @@ class Tree(Protocol):
     def open(self, name: str) -> IO[bytes]: ...
 
     def label(self, name: str) -> str:
-        """What a message calls this file."""
+        """Return the name of this file in messages."""
         ...
 
 
 def read(tree: Tree, name: str) -> bytes:
+    """Read a file of at most `MAX_FILE` bytes."""
     with tree.open(name) as file:
         content = file.read(MAX_FILE + 1)
     if len(content) > MAX_FILE:
@@ -41,6 +42,7 @@ def read(tree: Tree, name: str) -> bytes:
 
 
 def open_tree(source: Path) -> Tree:
+    """Open a folder, a zip or a tar."""
     if source.is_dir():
         return FolderTree(source)
     if not source.is_file():
@@ -80,16 +82,16 @@ class ZipTree:
 class TarTree:
     def __init__(self, path: Path) -> None:
         self.path = path
-        # Open for as long as its members may be read; unlike a zip, a tar does not close itself after that.
+        # Kept open while members may be read; unlike a zip file, a tar file does not close itself.
         self._tar = tarfile.open(path)  # noqa: SIM115
         weakref.finalize(self, self._tar.close)
         self._members = {m.name: m for m in self._tar.getmembers() if m.isfile()}
-        self._one_reader = threading.Lock()
+        self._lock = threading.Lock()
         self.names = _safe(path, self._members)
 
     def open(self, name: str) -> IO[bytes]:
-        # Members share the archive's file position, so each is read whole before the next thread's turn.
-        with self._one_reader:
+        # Members share one file position, so a thread reads a whole member under the lock.
+        with self._lock:
             member = self._tar.extractfile(self._members[name])
             assert member is not None  # a regular file, see __init__
             return BytesIO(member.read())
@@ -101,26 +103,26 @@ class TarTree:
 def _walk(root: Path) -> list[str]:
     found, seen = [], set()
     for folder, subfolders, files in os.walk(root, followlinks=True):
-        # Class folders are often links; one that leads back up must not be followed for ever.
+        # Class folders are often links; a link to a parent must not cause an endless loop.
         if (real := os.path.realpath(folder)) in seen:
             subfolders.clear()
             continue
         seen.add(real)
-        subfolders[:] = [s for s in subfolders if _shown(s)]
+        subfolders[:] = [s for s in subfolders if _visible(s)]
         here = Path(folder).relative_to(root)
-        found += [(here / f).as_posix() for f in files if _shown(f)]
+        found += [(here / f).as_posix() for f in files if _visible(f)]
     return found
 
 
 def _safe(archive: Path, names: Iterable[str]) -> list[str]:
-    """Nothing is ever unpacked to these names, but an archive that holds one was made to do harm."""
+    """Refuse archives with members outside of them. Nothing is unpacked, but such a file is malicious."""
     names = list(names)
     for name in names:
         path = PurePosixPath(name.replace("\\", "/"))
         if path.is_absolute() or ".." in path.parts or ":" in path.parts[0]:
             raise UsageError(f"{archive}: refused, its member {name!r} points outside the archive")
-    return sorted(n for n in names if all(map(_shown, PurePosixPath(n).parts)))
+    return sorted(n for n in names if all(map(_visible, PurePosixPath(n).parts)))
 
 
-def _shown(part: str) -> bool:
-    return not part.startswith(".") and part.lower() not in _LEFT_BY_SYSTEMS
+def _visible(part: str) -> bool:
+    return not part.startswith(".") and part.lower() not in _SYSTEM_FILES

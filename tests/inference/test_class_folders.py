@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from pathaware.core.errors import UsageError
-from pathaware.data.pixels import PictureForm
-from pathaware.inference.class_folders import SupportRefused, read_pictures, read_support
+from pathaware.data.pixels import ImageInput
+from pathaware.inference.class_folders import SupportRefused, read_images, read_support
 from tests.inference.models import PHOTO, class_folders, image
 
-FORM = PictureForm.from_dict(PHOTO)
+FORM = ImageInput.from_dict(PHOTO)
 
 
 def packed(folder: Path, kind: str) -> Path:
@@ -71,7 +71,7 @@ def test_every_picture_at_fault_is_named(tmp_path):
     assert all(
         any(name in p for p in refused.value.problems) for name in ("ant/1.png", "bee/0.png", "stray.png")
     )
-    assert str(refused.value).startswith("--support: ")
+    assert str(refused.value).startswith("support: ")
     assert "(and 2 more)" in str(refused.value)
 
 
@@ -86,7 +86,7 @@ def test_too_few_or_too_many_classes_are_refused(classes, tmp_path):
 def test_what_holds_no_pictures_is_refused_by_the_name_of_its_option(name, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.txt").write_text("text")
-    for option, read in (("--support", read_support), ("--images", read_pictures)):
+    for option, read in (("support", read_support), ("images", read_images)):
         with pytest.raises(UsageError, match=f"^{option}: .*{name}"):
             read(tmp_path / name, FORM)
 
@@ -96,7 +96,7 @@ def test_pictures_are_found_at_any_depth_and_bad_ones_left_out(kind, tmp_path):
     folder = class_folders(tmp_path / "new", {"a": 2, "b/c": 1})
     image(7).save(folder / "top.JPG")
     (folder / "a/0.png").write_bytes(b"")
-    names, pixels, problems = read_pictures(packed(folder, kind), FORM)
+    names, pixels, problems = read_images(packed(folder, kind), FORM)
     start = f"{folder}/" if kind == "folder" else f"{folder}.{kind}:"
     assert names == [start + name for name in ("a/1.png", "b/c/0.png", "top.JPG")]
     assert pixels.shape == (3, 3, 20, 20)
@@ -106,8 +106,8 @@ def test_pictures_are_found_at_any_depth_and_bad_ones_left_out(kind, tmp_path):
 
 def test_one_picture_may_be_given_by_itself(tmp_path):
     image(7).save(tmp_path / "one.png")
-    names, pixels, problems = read_pictures(tmp_path / "one.png", FORM)
+    names, pixels, problems = read_images(tmp_path / "one.png", FORM)
     assert (names, len(pixels), problems) == ([str(tmp_path / "one.png")], 1, [])
     (tmp_path / "one.png").write_bytes(b"nothing")
-    names, pixels, problems = read_pictures(tmp_path / "one.png", FORM)
+    names, pixels, problems = read_images(tmp_path / "one.png", FORM)
     assert (names, pixels.shape, len(problems)) == ([], (0, 3, 20, 20), 1)

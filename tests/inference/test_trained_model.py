@@ -27,7 +27,7 @@ def test_steps_are_those_of_the_examples_and_end_with_the_network():
     trained, x, y = model(), pixels(6), torch.arange(3).repeat(2)
     adapted = trained.adapt(x, y, 3)
     assert [step.step for step in adapted.steps] == [0, 1, 2, 3, 4, 5]
-    logits = adapted.network(trained.pictures.normalised(x))
+    logits = adapted.network(trained.image_input.normalised(x))
     assert adapted.steps[-1].loss == pytest.approx(cross_entropy(logits, y).item(), rel=1e-4)
     assert adapted.steps[-1].accuracy == (logits.argmax(1) == y).double().mean().item()
 
@@ -36,6 +36,6 @@ def test_a_run_can_be_used_where_its_data_set_is_no_longer(tmp_path, monkeypatch
     Run.create(tmp_path / "run", config()).save(build(config()), 0)
     monkeypatch.setenv("PATHAWARE_DATA", str(tmp_path / "elsewhere"))
     opened = TrainedModel.open(tmp_path / "run")
-    assert opened.pictures.ink
+    assert opened.image_input.ink
     assert opened.adapt(pixels(4), torch.arange(2).repeat(2), 2).probabilities(pixels(1)).shape == (1, 2)
     assert not (tmp_path / "elsewhere").exists()

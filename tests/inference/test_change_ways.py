@@ -7,8 +7,8 @@ import torch
 
 from pathaware.core.errors import UsageError
 from pathaware.core.learner import MetaLearner
-from pathaware.inference.change_ways import MOST_CLASSES, for_classes, for_others
-from pathaware.inference.trained_model import evened
+from pathaware.inference.change_ways import MAX_CLASSES, change_ways, repeat_classes
+from pathaware.inference.trained_model import balance
 from pathaware.methods import METHODS
 from tests.inference.models import CPU, INK, config, model, pixels
 
@@ -27,7 +27,7 @@ def test_every_method_takes_other_numbers_of_classes(method, classes):
     trained, y = model(method), labels(classes)
     if classes > 5 and method in COUNTED:
         with pytest.raises(
-            UsageError, match=f"can take fewer, not {classes}; train it with --ways {classes}"
+            UsageError, match=f"can take fewer, not {classes}; train it with ways = {classes}"
         ):
             trained.adapt(pixels(len(y)), y, classes)
         return
@@ -46,7 +46,7 @@ def scattered(method: str = "pamela") -> dict[str, torch.Tensor]:
 
 def test_for_as_many_classes_as_trained_nothing_changes():
     learned = scattered()
-    same = for_classes(config(), learned, INK, 5, CPU).state_dict()
+    same = change_ways(config(), learned, INK, 5, CPU).state_dict()
     assert same.keys() == learned.keys()
     assert all(torch.equal(same[k].float(), learned[k].float()) for k in learned)
 
@@ -54,7 +54,7 @@ def test_for_as_many_classes_as_trained_nothing_changes():
 @pytest.mark.parametrize("classes", [2, 7, 12])
 def test_rows_of_the_last_layer_are_taken_in_turn_and_their_rates_grow_with_the_classes(classes):
     learned = scattered()
-    own, other = (for_classes(config(), learned, INK, n, CPU) for n in (5, classes))
+    own, other = (change_ways(config(), learned, INK, n, CPU) for n in (5, classes))
     turns = [i % 5 for i in range(classes)]
     for name in ("head.weight", "head.bias"):
         assert torch.equal(other.state_dict()[f"model.{name}"], own.state_dict()[f"model.{name}"][turns])
@@ -73,24 +73,24 @@ def test_rows_of_the_last_layer_are_taken_in_turn_and_their_rates_grow_with_the_
 def test_matrices_over_classes_keep_their_sort_of_entries():
     """Two that repeat one class meet as different classes do on average, not as a class meets itself."""
     values = torch.tensor([[9.0, 1.0], [2.0, 8.0]])
-    found = for_others(values, torch.Size([3, 3]))
+    found = repeat_classes(values, torch.Size([3, 3]))
     assert found.tolist() == [[9.0, 1.0, 1.5], [2.0, 8.0, 2.0], [1.5, 1.0, 9.0]]
 
 
-@pytest.mark.parametrize("classes", [-1, 0, 1, MOST_CLASSES + 1])
+@pytest.mark.parametrize("classes", [-1, 0, 1, MAX_CLASSES + 1])
 def test_no_less_than_two_classes_and_no_more_than_allowed(classes):
     with pytest.raises(UsageError, match=f"classes: {classes} is not allowed; 2 to 100"):
-        for_classes(config(), {}, INK, classes, CPU)
+        change_ways(config(), {}, INK, classes, CPU)
 
 
 def test_shapes_without_a_counterpart_are_refused():
     with pytest.raises(ValueError, match="no counterpart"):
-        for_others(torch.zeros(2, 3), torch.Size([4, 4]))
+        repeat_classes(torch.zeros(2, 3), torch.Size([4, 4]))
 
 
 def test_classes_with_few_pictures_count_as_much_as_those_with_many():
     y = torch.tensor([1, 1, 1, 0, 2, 2])
-    even = evened(y, 3)
+    even = balance(y, 3)
     assert y[even].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert even.tolist() == [3, 3, 3, 0, 1, 2, 4, 5, 4]
     trained, x = model(), pixels(6)
