@@ -3,12 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.data.image_trees import class_folder, encoded, write
 
-from pathaware.data.importers.folder import Folder
-from pathaware.data.store import SPLITS
-from pathaware.data.importers.source import ImportRefused, Listing
 from pathaware.core.errors import UsageError
+from pathaware.data.importers.folder import Folder
+from pathaware.data.importers.source import ImportRefused, Listing
+from pathaware.data.store import SPLITS
+from tests.data.image_trees import class_folder, encoded, write
 
 
 def grouped(listing: Listing) -> dict[str, list[str]]:

@@ -9,9 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from pathaware.data.pixels import BadImage
-from pathaware.data.pixels import PictureForm
 from pathaware.core.errors import UsageError
+from pathaware.data.pixels import BadImage, PictureForm
 
 GREY = PictureForm(12, 1, False, (0.5,), (0.25,))
 COLOUR = PictureForm(12, 3, False, (0.5, 0.4, 0.3), (0.2, 0.2, 0.2))

@@ -8,18 +8,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.data.image_trees import Runs, class_folder, encoded, official_folders, pixels, python2_pickle, write, zipped
 
-from pathaware.data.importers.source import class_lists
-from pathaware.data.importing import import_dataset
+from pathaware.core.errors import UsageError
 from pathaware.data.importers.cifar import Cifar100
 from pathaware.data.importers.mini_imagenet import MiniImageNet
 from pathaware.data.importers.omniglot import Omniglot
+from pathaware.data.importers.source import ImportRefused, class_lists
 from pathaware.data.importers.tiered_imagenet import TieredImageNet
-from pathaware.data.store import SPLITS
-from pathaware.data.importers.source import ImportRefused
-from pathaware.data.store import ImageStore
-from pathaware.core.errors import UsageError
+from pathaware.data.importing import import_dataset
+from pathaware.data.store import SPLITS, ImageStore
+from tests.data.image_trees import (
+    Runs,
+    class_folder,
+    encoded,
+    official_folders,
+    pixels,
+    python2_pickle,
+    write,
+    zipped,
+)
 
 
 def sizes(store: ImageStore) -> list[int]:

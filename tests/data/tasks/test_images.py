@@ -7,13 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from pathaware.data.pixels import ImageFormat
-from pathaware.data.importing import in_memory
-from pathaware.data.store import ImageStore
 from pathaware.core.errors import UsageError
 from pathaware.core.seeding import generator
-from pathaware.data.episodes import ImageEpisodes
-from pathaware.data.episodes import Augmentation, Plan, crop_and_flip, crop_padding
+from pathaware.data.episodes import Augmentation, ImageEpisodes, Plan, crop_and_flip, crop_padding
+from pathaware.data.importing import in_memory
+from pathaware.data.pixels import ImageFormat
+from pathaware.data.store import ImageStore
 
 WAYS, SHOTS, QUERIES = 5, 2, 3
 

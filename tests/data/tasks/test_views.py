@@ -7,8 +7,7 @@ import torch
 
 from pathaware.core.errors import UsageError
 from pathaware.core.seeding import generator
-from pathaware.data.episodes import LabelledImages
-from pathaware.data.episodes import Augmentation, ImageViews, recolour, square
+from pathaware.data.episodes import Augmentation, ImageViews, LabelledImages, recolour, square
 from tests.data.tasks.test_images import class_of, make_store
 
 
