@@ -71,3 +71,7 @@ class Rule(nn.Module):
         """What step j descends, where that is not the support loss: the support loss `[T]`, by which the
         guard judges, and what is descended, `[T]`."""
         return None
+
+    def coefficient_steps(self, name: str) -> Sequence[int]:
+        """The step that uses each row of a coefficient in `broadcasts`; empty if one row serves all steps."""
+        return ()

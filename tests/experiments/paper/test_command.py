@@ -46,8 +46,10 @@ def test_figures_of_waves_are_drawn_from_their_runs(reproduce, tmp_path):
 def test_the_gradients_of_section_three_are_measured_and_kept(reproduce, tmp_path, monkeypatch):
     from pathaware.experiments.paper import figures
 
-    whole = figures.controlled
-    monkeypatch.setattr(figures, "controlled", lambda *a, **o: whole(*a, **{**o, "steps": 3, "tasks": 4}))
+    whole = figures.with_constant_skips
+    monkeypatch.setattr(
+        figures, "with_constant_skips", lambda *a, **o: whole(*a, **{**o, "steps": 3, "tasks": 4})
+    )
     code, _, _ = reproduce("gradients", "--iterations", "2", *TINY, out=tmp_path)
     assert code == 0
     assert (tmp_path / "gradients-untrained.png").exists()
