@@ -60,7 +60,7 @@ def is_available(data: str) -> bool:
 
 @dataclass(frozen=True)
 class Experiment:
-    """MAML and PAMELA with the paper's settings, and PAMELA with ours if there is such a run, on one problem."""
+    """One problem: MAML and PAMELA with the paper's settings, and PAMELA with ours if there is such a run."""
 
     name: str
     metric: Metric
