@@ -59,7 +59,7 @@ def is_available(data: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Experiment:
+class ProblemResults:
     """One problem: MAML and PAMELA with the paper's settings, and PAMELA with ours if there is such a run."""
 
     name: str
@@ -85,7 +85,7 @@ class Experiment:
         return {result.iterations for result in self.results.found if result.signature == wanted}
 
 
-def _experiments(results: Results) -> Iterator[Experiment]:
+def _problems(results: Results) -> Iterator[ProblemResults]:
     goal = table3()
     (column,) = goal.columns
     lines = {line.key: line.places[column] for line in goal.lines}
@@ -93,20 +93,20 @@ def _experiments(results: Results) -> Iterator[Experiment]:
         places = {key: lines[f"k{shots}-{key}"] for key in ("maml", "pamela")}
         trials = {key: place.trial for key, place in places.items()}
         printed = {key: place.printed for key, place in places.items()}
-        yield Experiment(f"sine, {shots} points, error", goal.metric, trials, printed, results)
+        yield ProblemResults(f"sine, {shots} points, error", goal.metric, trials, printed, results)
     for goal in (table1(is_available), table2(is_available)):
         rows = {line.key: line.places for line in goal.lines}
         for column in goal.columns:
             places = {key: rows[key][column] for key in ("maml", "pamela", TUNED)}
             trials = {key: place.trial for key, place in places.items()}
             printed = {key: place.printed for key, place in places.items()}
-            yield Experiment(f"{column}, %", goal.metric, trials, printed, results)
+            yield ProblemResults(f"{column}, %", goal.metric, trials, printed, results)
 
 
 def readme(folder: Path) -> dict[str, str]:
     """MAML and PAMELA with equal settings and iterations, and PAMELA with our settings in its own column."""
     rows = []
-    for each in _experiments(Results.read(folder)):
+    for each in _problems(Results.read(folder)):
         maml, pamela = each.equally_long()
         tuned = each.longest(TUNED)
         if not maml and not tuned:
@@ -214,7 +214,7 @@ def reproduction_page(folder: Path) -> dict[str, str]:
 def _standing(results: Results) -> Table:
     """Results on images with both settings, and PAMELA's lead over MAML at equal settings and iterations."""
     rows = []
-    for each in _experiments(results):
+    for each in _problems(results):
         if each.metric is not ACCURACY or not (each.longest("pamela") or each.longest(TUNED)):
             continue
         printed = each.printed["pamela"], each.printed["maml"]
