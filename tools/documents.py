@@ -85,7 +85,8 @@ class ProblemResults:
         return {result.iterations for result in self.results.found if result.signature == wanted}
 
 
-def _problems(results: Results) -> Iterator[ProblemResults]:
+def compared_problems(results: Results) -> Iterator[ProblemResults]:
+    """The problems of Tables 1 to 3, sine first."""
     goal = table3()
     (column,) = goal.columns
     lines = {line.key: line.places[column] for line in goal.lines}
@@ -106,7 +107,7 @@ def _problems(results: Results) -> Iterator[ProblemResults]:
 def readme(folder: Path) -> dict[str, str]:
     """MAML and PAMELA with equal settings and iterations, and PAMELA with our settings in its own column."""
     rows = []
-    for each in _problems(Results.read(folder)):
+    for each in compared_problems(Results.read(folder)):
         maml, pamela = each.equally_long()
         tuned = each.longest(TUNED)
         if not maml and not tuned:
@@ -214,7 +215,7 @@ def reproduction_page(folder: Path) -> dict[str, str]:
 def _standing(results: Results) -> Table:
     """Results on images with both settings, and PAMELA's lead over MAML at equal settings and iterations."""
     rows = []
-    for each in _problems(results):
+    for each in compared_problems(results):
         if each.metric is not ACCURACY or not (each.longest("pamela") or each.longest(TUNED)):
             continue
         printed = each.printed["pamela"], each.printed["maml"]

@@ -10,10 +10,12 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 
+from pathaware import Pamela
 from pathaware.cli import main
-from pathaware.experiments.report.figures import training_curves
+from pathaware.experiments.report.figures import coefficients, training_curves
 from pathaware.experiments.report.run_report import compare, differences
 from pathaware.experiments.report.style import labels, run_styles
+from pathaware.models.mlp import mlp
 from pathaware.training.config import Config
 from pathaware.training.run_folder import METRICS, Run
 from pathaware.training.session import train_run
@@ -141,6 +143,27 @@ def test_training_curves_show_validation_if_there_was_any(runs):
         plt.close(figure)
     taken = figure.axes[2].lines
     assert [list(line.get_xdata()) for line in taken] == [[], [2, 4]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "panels"),
+    [
+        (
+            {"skip": 2},
+            {
+                "mean |Q|": ["0", "1", "2", "3", "4"],
+                "mean Q": ["0", "1", "2", "3", "4"],
+                "mean P": ["2", "4"],
+            },
+        ),
+        ({"skip": None, "q": "shared"}, {"mean |Q|": ["all"], "mean Q": ["all"]}),
+    ],
+)
+def test_learned_coefficients_are_shown_at_the_steps_that_use_them(settings, panels):
+    figure = coefficients(Pamela(mlp(1, (6, 6), 1), 5, **settings))
+    shown = {ax.get_title(loc="left"): [t.get_text() for t in ax.get_xticklabels()] for ax in figure.axes}
+    assert {title: steps for title, steps in shown.items() if title} == panels
+    plt.close(figure)
 
 
 def refused(capsys, *arguments: str) -> str:
