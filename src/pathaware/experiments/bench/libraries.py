@@ -140,8 +140,8 @@ class Higher(Library):
 
 
 class Learn2Learn(Library):
-    """learn2learn 0.2.0 needs qpth, which no longer installs. Its `maml` module is plain Python and works in a
-    folder on the path with only it and its imports, hence the module's full name."""
+    """learn2learn 0.2.0 needs qpth, which no longer installs. Its `maml` module is plain Python and works
+    from a folder with only that module and its imports, hence the full name."""
 
     name = title = "learn2learn"
     module = "learn2learn.algorithms.maml"
