@@ -36,10 +36,9 @@ test: lint types
 test-long: $(VENV)/tools
 	$(BIN)/pytest -n 2
 
-# Tables come from the files in results/, the API reference from docstrings; a test fails when they differ.
+# Renders tables from results/ and the API reference from docstrings; a test fails if they are out of date.
 tables: $(VENV)/installed
 	$(BIN)/python -m tools.documents . results
-	$(BIN)/python -m tools.performance_page docs/performance.md results
 	$(BIN)/python -m tools.api_reference docs/api.md
 
 clean:

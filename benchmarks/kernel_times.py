@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from pathaware.experiments.bench.contestants import ENGINE
+from pathaware.experiments.bench.implementations import ENGINE
 from pathaware.experiments.bench.timing import wait
 from pathaware.experiments.bench.workloads import Inputs, Job, choose
 from pathaware.training.provenance import commit, environment

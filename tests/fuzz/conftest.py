@@ -18,7 +18,7 @@ from pathaware.training.tables import Table
 
 # Imported before anything is replaced: one that came to know a stand-in as the original would keep it.
 for _module in (
-    "pathaware.experiments.bench.run",
+    "pathaware.experiments.bench.comparison",
     "pathaware.experiments.bench.scaling",
     "pathaware.experiments.report.run_report",
     "pathaware.experiments.paper.targets",
@@ -56,7 +56,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch, run: Path) -> None:
         "pathaware.experiments.report.figures.figures",
         "pathaware.experiments.report.run_report.figures",
         "pathaware.experiments.report.run_report.compare",
-        "pathaware.experiments.bench.run.bench",
+        "pathaware.experiments.bench.comparison.bench",
         "pathaware.experiments.bench.scaling.measure",
     ):
         monkeypatch.setattr(place, accepted)

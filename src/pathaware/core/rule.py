@@ -71,3 +71,7 @@ class Rule(nn.Module):
         """Override the loss that step j descends: return the support loss `[T]`, which the divergence guard
         checks, and the loss to descend, `[T]`. None means that both are the support loss."""
         return None
+
+    def coefficient_steps(self, name: str) -> Sequence[int]:
+        """The step that uses each row of a coefficient in `broadcasts`; empty if one row serves all steps."""
+        return ()

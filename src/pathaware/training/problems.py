@@ -66,6 +66,10 @@ class Classification:
         return f"{self.data}-{self.ways}way-{self.shots}shot"
 
     @property
+    def paper_key(self) -> tuple[str, int] | None:
+        return (self.data, self.shots) if self.ways == 5 else None
+
+    @property
     def loss(self) -> Loss:
         return F.cross_entropy
 
@@ -163,6 +167,10 @@ class Sine:
         return f"sine-k{self.shots}"
 
     @property
+    def paper_key(self) -> tuple[str, int] | None:
+        return "sine", self.shots
+
+    @property
     def loss(self) -> Loss:
         return F.mse_loss
 
@@ -203,6 +211,11 @@ class Problem(Protocol):
     @property
     def label(self) -> str:
         """A short name for folders and figures, such as `sine-k10`."""
+        ...
+
+    @property
+    def paper_key(self) -> tuple[str, int] | None:
+        """Data set and shots, under which `experiments.paper.printed` lists results of the paper, or None."""
         ...
 
     @property

@@ -17,7 +17,7 @@ from pathaware.experiments.paper.method_table import render
 from pathaware.experiments.paper.tables import Goal, Line, Trial
 from pathaware.experiments.paper.time_estimate import spoken
 from pathaware.experiments.report.style import save
-from pathaware.experiments.report.table_files import write_table
+from pathaware.experiments.report.table_files import write_measurements, write_table
 from pathaware.experiments.run_store import Length, Order, Workshop
 from pathaware.training.provenance import environment
 from pathaware.training.tables import Table
@@ -30,7 +30,7 @@ TABLES: dict[str, Callable[[str], Goal]] = {
     "methods": method_table.method_table,
 }
 COMPLEXITY = "table5"
-PICTURES: dict[str, Callable[[str], figures.Picture]] = {
+PICTURES: dict[str, Callable[[str], figures.PaperFigure]] = {
     "fig4": lambda data: figures.fig4(),
     "fig5": lambda data: figures.fig5(),
     "fig6": figures.fig6,
@@ -110,10 +110,10 @@ class Maker:
                 raise UsageError(f"table5: {path} is not there; it is measured without --no-train")
             path = others[0]
         if not path.exists():
-            complexity.write(complexity.measure(), path)
+            write_measurements(path, complexity.measure())
         return complexity.table5(json.loads(path.read_text(encoding="utf-8")))
 
-    def _picture(self, picture: figures.Picture) -> None:
+    def _picture(self, picture: figures.PaperFigure) -> None:
         trials = [trial.changed(self.settings or {}) for trial in picture.trials]
         if self.train:
             # A record is not enough: a figure needs the network.

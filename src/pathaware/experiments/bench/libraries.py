@@ -1,4 +1,9 @@
-"""What all peers share: they do MAML, one task after another, on episodes that lie ready for them."""
+"""MAML as other libraries implement it, one task after another. None of them is required.
+
+Each follows the MAML example of its library: `higher` (Grefenstette et al., 2019, arXiv:1910.01727), TorchOpt
+(Ren et al., 2022, arXiv:2211.06934) and learn2learn (Arnold et al., 2020, arXiv:2008.12284). Gathering their
+episodes is not timed.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +20,19 @@ from torch import Tensor, nn
 from pathaware.core.episodes import Episodes
 from pathaware.core.losses import Loss
 from pathaware.core.path import Order
-from pathaware.experiments.bench.contestants import RATE, Missing, Work, flat_gradient
+from pathaware.experiments.bench.implementations import RATE, Unavailable, flat_gradient
+from pathaware.experiments.bench.timing import Work
 from pathaware.experiments.bench.workloads import Inputs, Job
 from pathaware.training.trainer import build
 
 
-class Peer(ABC):
-    """A library's own way to MAML. Subclasses write it as that library's examples do."""
+class Library(ABC):
+    """MAML by another library. Subclasses define `backward` and `adapt`."""
 
     name: str
     title: str
     module: str
-    """What to import; its first part is the name of the package."""
+    """The module to import; its first part is the name of the package."""
 
     @abstractmethod
     def backward(
@@ -36,26 +42,27 @@ class Peer(ABC):
 
     @abstractmethod
     def adapt(self, model: nn.Module, x: Tensor, y: Tensor, loss: Loss, steps: int, rate: float) -> nn.Module:
-        """Adapt to one task without keeping a graph, and leave `model` as it was."""
+        """Adapt to one task without keeping a graph; `model` is unchanged."""
 
     def library(self) -> Any:
+        """Import the module, or raise `Unavailable`."""
         package = self.module.partition(".")[0]
         try:
             return importlib.import_module(self.module)
         except ModuleNotFoundError as error:
             if error.name == package:
-                raise Missing("not installed") from None
-            raise Missing(f"cannot be imported: {error}") from None
-        except Exception as error:  # old libraries break in many ways on new versions of what they use
-            raise Missing(f"cannot be imported: {type(error).__name__}: {error}") from None
+                raise Unavailable("not installed") from None
+            raise Unavailable(f"cannot be imported: {error}") from None
+        except Exception as error:  # old libraries fail in many ways with new versions of their dependencies
+            raise Unavailable(f"cannot be imported: {type(error).__name__}: {error}") from None
 
     def version(self) -> str:
         self.library()
         try:
             return importlib.metadata.version(self.name)
-        except importlib.metadata.PackageNotFoundError:  # a folder on the path
+        except importlib.metadata.PackageNotFoundError:  # a plain folder on the path
             package = importlib.import_module(self.module.partition(".")[0])
-            return str(getattr(package, "__version__", "of unknown version"))
+            return str(getattr(package, "__version__", "unknown version"))
 
     def training(self, job: Job, inputs: Inputs) -> Work:
         model = self._model(job)
@@ -77,15 +84,15 @@ class Peer(ABC):
         self._backward(job, model, episodes)
         return flat_gradient(model.parameters())
 
-    def predictions_per_step(self, job: Job, episodes: Episodes) -> Tensor:
+    def predictions(self, job: Job, episodes: Episodes) -> Tensor:
         model, w = self._model(job).double(), job.workload
         support = episodes.support_x[0], episodes.support_y[0]
-        answers: Tensor = self.adapt(model, *support, w.problem.loss, w.steps, w.rate)(episodes.query_x[0])
-        return answers.detach()
+        outputs: Tensor = self.adapt(model, *support, w.problem.loss, w.steps, w.rate)(episodes.query_x[0])
+        return outputs.detach()
 
     def _model(self, job: Job) -> nn.Module:
         if job.method != "maml":
-            raise Missing(f"no {job.method.upper()}")
+            raise Unavailable(f"no {job.method.upper()}")
         self.library()
         return build(job.config()).model
 
@@ -95,15 +102,12 @@ class Peer(ABC):
 
 
 def add_to_gradient(parameters: Iterable[nn.Parameter], gradients: Sequence[Tensor]) -> None:
-    """First order: the query gradient at the end of the path is taken for that at its start."""
+    """First order: use the query gradient at the end of the path as the gradient of the initialisation."""
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
 
-# `higher` (Grefenstette et al., 2019, arXiv:1910.01727), as its MAML example has it.
-
-
-class Higher(Peer):
+class Higher(Library):
     name = title = module = "higher"
 
     def backward(
@@ -135,13 +139,10 @@ class Higher(Peer):
         return fast
 
 
-# learn2learn (Arnold et al., 2020, arXiv:2008.12284), as its MAML example has it.
-#
-# The module is named in full: `maml` and what it uses are plain Python, and run from a folder that holds no
-# more than them where the rest of the package cannot be built (0.2.0 needs qpth, which no longer installs).
+class Learn2Learn(Library):
+    """learn2learn 0.2.0 needs qpth, which no longer installs. Its `maml` module is plain Python and works
+    from a folder with only that module and its imports, hence the full name."""
 
-
-class Learn2Learn(Peer):
     name = title = "learn2learn"
     module = "learn2learn.algorithms.maml"
 
@@ -163,13 +164,10 @@ class Learn2Learn(Peer):
         return adapted
 
 
-# TorchOpt (Ren et al., 2022, arXiv:2211.06934), as its MAML example has it.
-#
-# Its inner step always builds the graph of second derivatives. First order and adaptation cut that graph
-# after every step with `stop_gradient`; there is no way to ask it not to build one.
+class TorchOpt(Library):
+    """TorchOpt's inner step always builds the graph of second derivatives; for first order and for adaptation
+    `stop_gradient` cuts it after every step."""
 
-
-class TorchOpt(Peer):
     name = module = "torchopt"
     title = "TorchOpt"
 
@@ -177,7 +175,7 @@ class TorchOpt(Peer):
         self, model: nn.Module, episodes: Episodes, loss: Loss, steps: int, rate: float, order: Order
     ) -> None:
         torchopt = self.library()
-        start = list(model.parameters())
+        initial = list(model.parameters())
         optimizer = torchopt.MetaSGD(model, lr=rate)
         network_state = torchopt.extract_state_dict(model, by="reference")
         optimizer_state = torchopt.extract_state_dict(optimizer, by="reference")
@@ -190,7 +188,7 @@ class TorchOpt(Peer):
             if order == "second":
                 query_loss.backward()
             else:
-                add_to_gradient(start, torch.autograd.grad(query_loss, list(model.parameters())))
+                add_to_gradient(initial, torch.autograd.grad(query_loss, list(model.parameters())))
             torchopt.recover_state_dict(model, network_state)
             torchopt.recover_state_dict(optimizer, optimizer_state)
 
@@ -204,9 +202,4 @@ class TorchOpt(Peer):
         return adapted
 
 
-# Other libraries for the same job, one a file. None is needed: what is not there is said to be missing.
-
-
-PEERS: tuple[Peer, ...] = (Higher(), TorchOpt(), Learn2Learn())
-
-__all__ = ["PEERS", "Higher", "Learn2Learn", "Peer", "TorchOpt"]
+LIBRARIES: tuple[Library, ...] = (Higher(), TorchOpt(), Learn2Learn())
