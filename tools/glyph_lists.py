@@ -64,7 +64,7 @@ def _suitable(code: int) -> bool:
     # Accents are lost under distortion, and modifier letters (category Lm) are often mere dashes.
     undecorated = not unicodedata.decomposition(chr(code))
     kind = unicodedata.category(chr(code))
-    return undecorated and kind[0] in "LNS" and kind != "Lm" and all(cover(font, code) for font in REQUIRED)
+    return undecorated and kind[0] in "LNS" and kind != "Lm" and all(covers(font, code) for font in REQUIRED)
 
 
 def unit_image(character: str, size: int = 24) -> NDArray[np.float64]:
