@@ -18,9 +18,9 @@ SECTIONS = {
         "pathaware.inference.estimators.FewShotClassifier",
         "pathaware.inference.estimators.FewShotRegressor",
         "pathaware.inference.trained_model.TrainedModel",
-        "pathaware.inference.trained_model.Adapted",
-        "pathaware.inference.trained_model.Step",
-        "pathaware.data.pixels.PictureForm",
+        "pathaware.inference.trained_model.AdaptedClassifier",
+        "pathaware.inference.trained_model.AdaptationStep",
+        "pathaware.data.pixels.ImageInput",
     ),
     "Learners": (
         "pathaware.core.learner.MetaLearner",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pathaware.experiments.online.report import race_table
+from pathaware.experiments.online.report import comparison_table
 from pathaware.experiments.paper.complexity import table5
 from pathaware.experiments.paper.method_table import mean, method_table, render, show
 from pathaware.experiments.paper.tables import TUNED, Goal, signature, table1, table2, table3, table4
@@ -44,12 +44,12 @@ READINGS = {
 
 def online_page(folder: Path) -> dict[str, str]:
     """A table for each stream by its name, and one of other readings."""
-    blocks = {name: pipe_table(race_table(_record(folder, name))) for name in STREAMS}
+    blocks = {name: pipe_table(comparison_table(_record(folder, name))) for name in STREAMS}
     compared = _record(folder, "sine")
     found = {name: compared["contestants"][name] for name in ("online", "literal")}
     for name, label in READINGS.items():
         found[name] = {**_record(folder, f"sine-{name}")["contestants"]["online"], "label": label}
-    blocks["readings"] = pipe_table(race_table({**compared, "contestants": found}))
+    blocks["readings"] = pipe_table(comparison_table({**compared, "contestants": found}))
     return blocks
 
 

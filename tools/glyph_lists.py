@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pathaware.data.glyphs import REQUIRED, cover, render
+from pathaware.data.glyphs import REQUIRED, covers, render
 from pathaware.data.store import Split
 
 # Whole scripts are held out: the test asks for characters unlike any seen in training.
@@ -64,7 +64,7 @@ def _suitable(code: int) -> bool:
     # letters that only modify others (category Lm) are often mere dashes.
     plain = not unicodedata.decomposition(chr(code))
     kind = unicodedata.category(chr(code))
-    return plain and kind[0] in "LNS" and kind != "Lm" and all(cover(font, code) for font in REQUIRED)
+    return plain and kind[0] in "LNS" and kind != "Lm" and all(covers(font, code) for font in REQUIRED)
 
 
 def portrait(character: str, size: int = 24) -> NDArray[np.float64]:

@@ -24,7 +24,7 @@ from pathaware.cli import (
     sweep,
     train,
 )
-from pathaware.core.errors import RunError, Stopped, UsageError
+from pathaware.core.errors import RunError, Stopped, UsageError, printable
 
 app = typer.Typer(
     help="Path-aware meta-learning: train, evaluate and look at models that learn how to learn.",
@@ -95,7 +95,6 @@ def fail(message: str, code: int = 2) -> None:
 
 
 def one_line(message: str) -> str:
-    """Also of what a caller put into it: control characters are shown, not sent, and it ends somewhere."""
-    shown = (c if c.isprintable() else repr(c)[1:-1] for c in " ".join(message.split()))
-    line = "".join(shown)
+    """Return a message as one printable line of limited length."""
+    line = printable(" ".join(message.split()))
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}…"

@@ -13,8 +13,7 @@ import typer
 from pathaware.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from pathaware.inference.class_folders import Support
-    from pathaware.inference.trained_model import Adapted, TrainedModel
+    from pathaware.inference.trained_model import AdaptedClassifier, SupportSet, TrainedModel
 
 
 Method = Annotated[str, typer.Option(help="See `pathaware methods`.")]
@@ -66,19 +65,19 @@ def must_have_room(option: str, folder: Path, names: Sequence[str]) -> None:
 # What commands have in common that adapt a run to somebody's own pictures.
 
 
-def read_support(source: Path, model: TrainedModel) -> Support:
+def read_support(source: Path, model: TrainedModel) -> SupportSet:
     """The labelled pictures; if some cannot be used, all of those are named."""
     from pathaware.inference import class_folders as folders
 
     try:
-        return folders.read_support(source, model.pictures)
+        return folders.read_support(source, model.image_input)
     except folders.SupportRefused as refused:
         if len(refused.problems) > 1:  # a single one is the error itself
             say_all(refused.problems)
         raise
 
 
-def adapt(model: TrainedModel, support: Support) -> Adapted:
+def adapt(model: TrainedModel, support: SupportSet) -> AdaptedClassifier:
     return model.adapt(support.pixels, support.labels, len(support.classes))
 
 

@@ -37,3 +37,8 @@ class Stopped(Exception):
     def __init__(self, signum: int, folders: Sequence[Path]) -> None:
         self.signum, self.folders = signum, list(folders)
         super().__init__(f"{signal.Signals(signum).name}: stopped after a whole step, and saved")
+
+
+def printable(text: str) -> str:
+    """Make control characters visible, so that names from files cannot control a terminal."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
 from pathaware.core.head import last_linear, replace_last_linear
-from pathaware.data.episodes import LabelledImages, Plan
+from pathaware.data.episodes import EpisodePlan, LabelledImages
 from pathaware.engine.cuda_graph import CapturedStep
 from pathaware.training.config import Config
 
@@ -105,11 +105,11 @@ class ClassifierStep:
             self.parameters, self.rate, MOMENTUM, weight_decay=DECAY, nesterov=True, fused=True
         )
 
-    def __call__(self, plan: Plan, rate: float) -> Tensor:
+    def __call__(self, plan: EpisodePlan, rate: float) -> Tensor:
         self.rate.fill_(rate)
         return self.run(plan)
 
-    def run(self, plan: Plan) -> Tensor:
+    def run(self, plan: EpisodePlan) -> Tensor:
         x, y = self.images.show(plan)
         self.optimizer.zero_grad()
         with torch.autocast("cuda", torch.bfloat16, enabled=self.low_precision, cache_enabled=False):

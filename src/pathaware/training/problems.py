@@ -79,16 +79,16 @@ class Classification:
         return _opened(self.data, manifest.parent.parent, stamp)
 
     def inputs(self) -> dict[str, Any]:
-        """A `PictureForm` of the images in the store."""
-        from pathaware.data.pixels import PictureForm
+        """An `ImageInput` of the images in the store."""
+        from pathaware.data.pixels import ImageInput
 
-        return PictureForm.of(self._store()).to_dict()
+        return ImageInput.of(self._store()).to_dict()
 
     def model(self, inputs: Mapping[str, Any] | None = None) -> nn.Module:
-        from pathaware.data.pixels import PictureForm
+        from pathaware.data.pixels import ImageInput
         from pathaware.models import build_model
 
-        form = PictureForm.from_dict(inputs or self.inputs())
+        form = ImageInput.from_dict(inputs or self.inputs())
         model = build_model(self.model_name, self.ways, form.size, form.channels, self.width)
         if self.zero_head:
             from pathaware.core.head import last_linear
