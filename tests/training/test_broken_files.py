@@ -8,8 +8,8 @@ import pytest
 
 from pathaware import Pamela, UsageError
 from pathaware.cli import one_line
-from pathaware.core.seeding import generator
 from pathaware.core.plugins import trust
+from pathaware.core.seeding import generator
 from pathaware.core.settings import coerce
 from pathaware.models import build_model
 from pathaware.models.mlp import mlp

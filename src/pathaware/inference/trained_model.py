@@ -130,7 +130,7 @@ class TrainedModel:
         x, y = self.image_input.normalised(pixels.to(self.device)), labels.to(self.device)
         network, predictions = self.learner(classes).adapt_and_predict(x[balanced], y[balanced], x)
         steps = tuple(_step(j, output[0], y) for j, output in enumerate(predictions.outputs))
-        return AdaptedClassifier(settle_norms(network, x[balanced]), self.image_input, steps)
+        return AdaptedClassifier(freeze_batch_norm(network, x[balanced]), self.image_input, steps)
 
 
 def _step(j: int, output: Tensor, y: Tensor) -> AdaptationStep:
