@@ -63,7 +63,8 @@ class Layer(FirstOrderLayer):
         dg: Tensor,
         hv: Parameters,
         needs_input_grad: bool,
-    ) -> Tensor | None: ...
+    ) -> Tensor | None:
+        """d(∂L/∂x) for dg = d(∂L/∂y). Writes this layer's part of the Hessian-vector product to `hv`."""
 
 
 class Linear(Layer):
