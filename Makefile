@@ -22,7 +22,7 @@ $(BIN)/python:
 $(VENV)/installed: pyproject.toml constraints.txt | $(BIN)/python
 	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(BIN)/python -m ensurepip > /dev/null
 	@$(BIN)/python tools/torch_build.py $(TORCH)
-	@echo "Installing pathaware and what else it needs into $(VENV): about 150 MB"
+	@echo "Installing pathaware and what else it needs into $(VENV): about 120 MB"
 	@$(PIP) -e '.[serve]'
 	@touch $@
 
@@ -33,7 +33,7 @@ endif
 
 # What tests need besides, among it a browser's driver and ONNX: nobody else should wait for it.
 $(VENV)/tools: $(VENV)/installed
-	@echo "Installing what the tests need besides: about 400 MB"
+	@echo "Installing what the tests need besides: about 300 MB"
 	@$(PIP) -e '.[test,lint]'
 	@touch $@
 

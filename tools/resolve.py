@@ -1,6 +1,6 @@
 """Asks the package index whether constraints.txt can be installed, for every platform and Python meant.
 
-    python tools/resolve.py [--only NAME] [--out FILE]
+    python tools/resolve.py [--only TEXT] [--out FILE]
 
 Nothing is installed, and nothing on this machine counts: wheels on disk, further indexes and pip's other
 configuration are switched off; of it only the index itself and how to reach it are kept. Only metadata is
@@ -91,6 +91,14 @@ def size(address: str) -> int:
         return int(answer.headers.get("Content-Length", 0))
 
 
+def reachable(index: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{index}/torch/", timeout=8):
+            return True
+    except OSError:
+        return False
+
+
 class Resolver:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -124,12 +132,14 @@ class Resolver:
         ]  # fmt: skip
         if constraints:
             command += ["-c", ROOT / "constraints.txt"]
+        row = (platform, version, build, "constraints" if constraints else "wheel alone")
         if build == "cpu":
+            if not reachable(CPU_INDEX):
+                return *row, "-", "-", "-", "-", "PyTorch's own index cannot be reached"
             lines = (ROOT / "constraints.txt").read_text().splitlines()
             pinned = next(line for line in lines if line.startswith("torch=="))
-            command += ["--extra-index-url", CPU_INDEX, "--timeout", "8", "--retries", "0", f"{pinned}+cpu"]
+            command += ["--extra-index-url", CPU_INDEX, f"{pinned}+cpu"]
         done = subprocess.run(command, check=False, env=self.environment, text=True, capture_output=True)
-        row = (platform, version, build, "constraints" if constraints else "wheel alone")
         if done.returncode != 0:
             errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
             return *row, "-", "-", "-", "-", (errors or ["failed"])[-1]
@@ -156,7 +166,7 @@ def table(rows: list[tuple[str, ...]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default="", help="platforms with this in their name")
+    parser.add_argument("--only", default="", help="rows with this in them, such as `3.12 cpu`")
     parser.add_argument("--out", type=Path, help="write the table into this file, too")
     options = parser.parse_args()
     asked = [
@@ -165,7 +175,7 @@ def main() -> int:
         for platform in PLATFORMS
         for version in PYTHONS
     ] + [("Linux x86_64", version, "cpu", True) for version in PYTHONS]
-    asked = [row for row in asked if options.only in row[0]]
+    asked = [row for row in asked if options.only in " ".join(row[:3])]
     with tempfile.TemporaryDirectory() as folder:
         resolver = Resolver(Path(folder))
         # They wait for the index most of the time.

@@ -27,7 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CPU_INDEX = os.environ.get("TORCH_CPU_INDEX", "https://download.pytorch.org/whl/cpu")
 # Of the pinned version, with what it requires, as `tools/resolve.py` prints them.
-ORDINARY = {"Linux": "about 2.2 GB, most of it NVIDIA's libraries", "Darwin": "about 110 MB"}
+ORDINARY = {"Linux": "about 2.8 GB, most of it NVIDIA's libraries", "Darwin": "about 110 MB"}
 # The CPU build is a convenience: not worth a long wait where its index cannot be reached.
 PATIENCE = 8
 
