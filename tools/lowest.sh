@@ -9,8 +9,9 @@ python=${1:-python3.11}
 shift || true
 tests=("$@")
 # What touches the libraries most: PyTorch and Triton, the command line, the server, ONNX, Optuna, scikit-learn.
-[ ${#tests[@]} -gt 0 ] || tests=(tests/test_learner.py tests/test_rules.py tests/batched tests/cli/test_predict.py
-    tests/serve/test_api.py tests/sweep/test_search.py tests/use/test_export.py tests/use/test_estimators.py)
+[ ${#tests[@]} -gt 0 ] || tests=(tests/core/test_learner.py tests/core/test_rules.py tests/engine tests/cli/test_predict.py
+    tests/serve/test_api.py tests/experiments/sweep/test_search.py tests/inference/test_export.py
+    tests/inference/test_estimators.py)
 root=$PWD
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -56,6 +57,6 @@ pathaware predict glyphs --support support --images new --score
 pathaware train sine --iterations 50
 
 # Old versions warn of what newer Pythons and libraries changed; that is no fault of the package.
-cp -r "$root/tests" "$root/pyproject.toml" "$root/README.md" "$root/docs" "$root/results" .
+cp -r "$root/tests" "$root/tools" "$root/pyproject.toml" "$root/README.md" "$root/docs" "$root/results" .
 python -m pytest -n 2 -m 'not slow' -o filterwarnings=default "${tests[@]}"
 echo "The lowest versions work."
