@@ -1,4 +1,4 @@
-"""A learner trained for one number of classes serves another."""
+"""A learner trained for one number of classes works for another."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathaware.methods import METHODS
 from tests.inference.models import CPU, INK, config, model, pixels
 
 COUNTED = [name for name, method in METHODS.items() if method.kind.fixed_ways]
-"""Methods that have learned something of each class, and have nothing for one more."""
+"""Methods with parameters tied to class indices, which cannot take more classes than in training."""
 
 
 def labels(classes: int) -> torch.Tensor:
-    """Two pictures of each class and a third one of the first."""
+    """Labels of two images per class and a third one of the first class."""
     return torch.cat([torch.arange(classes).repeat(2), torch.zeros(1, dtype=torch.long)])
 
 
@@ -39,7 +39,7 @@ def test_every_method_takes_other_numbers_of_classes(method, classes):
 
 
 def scattered(method: str = "pamela") -> dict[str, torch.Tensor]:
-    """What a run might have learned: no two numbers alike."""
+    """Return random learned parameters, no two of them equal."""
     learner = model(method).learner(5)
     return {k: torch.randn_like(v) if v.is_floating_point() else v for k, v in learner.state_dict().items()}
 
@@ -71,7 +71,7 @@ def test_rows_of_the_last_layer_are_taken_in_turn_and_their_rates_grow_with_the_
 
 
 def test_matrices_over_classes_keep_their_sort_of_entries():
-    """Two that repeat one class meet as different classes do on average, not as a class meets itself."""
+    """Entries between copies of one class are the mean off-diagonal value, not the diagonal one."""
     values = torch.tensor([[9.0, 1.0], [2.0, 8.0]])
     found = repeat_classes(values, torch.Size([3, 3]))
     assert found.tolist() == [[9.0, 1.0, 1.5], [2.0, 8.0, 2.0], [1.5, 1.0, 9.0]]

@@ -1,4 +1,4 @@
-"""An exported file answers as the package does, whatever method made the network."""
+"""An exported file gives the probabilities of the package, for every method."""
 
 from __future__ import annotations
 

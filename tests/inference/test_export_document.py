@@ -1,4 +1,4 @@
-"""What docs/export.md shows is done as it says."""
+"""The code blocks of docs/export.md work as described."""
 
 from __future__ import annotations
 

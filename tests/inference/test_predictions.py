@@ -103,7 +103,7 @@ def test_a_score_without_class_folders_is_refused():
 
 
 def support(classes: int, inputs=INK) -> SupportSet:
-    """Of the first class one example, of the next two, and so on."""
+    """Make a support set with one example of the first class, two of the next, and so on."""
     labels = torch.cat([torch.full((1 + i % 7,), i) for i in range(classes)])
     return SupportSet(tuple(f"class {i}" for i in range(classes)), pixels(len(labels), inputs), labels)
 

@@ -1,4 +1,4 @@
-"""The script beside an exported file labels pictures as the package does, without it."""
+"""The script of an exported file labels pictures as the package does, without importing it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WITHOUT_US += "runpy.run_path(sys.argv[0], run_name='__main__')"
 
 
 def pictures_of_every_kind(folder: Path) -> list[Path]:
-    """What people have: transparent, turned, with a palette, of 16 bits, ink on paper, not square."""
+    """Save pictures: transparent, rotated, with a palette, 16-bit, ink on paper, not square."""
     drawn = image(1, 50)
     paper = Image.new("L", (90, 60), 240)
     ImageDraw.Draw(paper).line([(20, 10), (70, 50)], fill=10, width=6)

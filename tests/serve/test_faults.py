@@ -1,4 +1,4 @@
-"""What a client sees of mistakes that are not its own, and of models that cannot do what it asks."""
+"""Responses to server errors, and to requests that the model cannot fulfil."""
 
 from __future__ import annotations
 

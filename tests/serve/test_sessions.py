@@ -1,4 +1,4 @@
-"""What a session holds, and that a change while it adapts is never mistaken for what was adapted to."""
+"""Contents of a session; a change during adaptation invalidates the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predictions while a learner for another number of classes is being made."""
+"""Predictions while a learner for another number of classes is being built."""
 
 from __future__ import annotations
 

@@ -88,7 +88,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Images) -> NDArray[Any]:
         """Return the most probable class of every image."""
-        labels: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(1)]
+        best = self.predict_proba(X).argmax(1)
+        labels: NDArray[Any] = self.classes_[best]
         return labels
 
     def _pixels(self, model: TrainedModel | AdaptedClassifier, X: Images) -> Tensor:
