@@ -21,6 +21,12 @@ class MetaGradient(ABC):
         A meta-batch may come in several calls, each with some of its tasks and the same weight.
         """
 
+    @property
+    def compilable_order(self) -> Literal["second", "first"] | None:
+        """The order of derivatives if `backward` only differentiates `task_losses`, so that it can be compiled
+        as a whole (see `pathaware.engine.compiled`); else None."""
+        return None
+
     def on_progress(self, progress: float, learner: FewShotLearner) -> bool:
         """Hear before each iteration what part of training is done, 0 to 1, for what changes with it.
 
@@ -43,6 +49,10 @@ class Unrolled(MetaGradient):
 
     def __init__(self, order: Literal["second", "first"] = "second") -> None:
         self.order = order
+
+    @property
+    def compilable_order(self) -> Literal["second", "first"] | None:
+        return self.order if type(self).backward is Unrolled.backward else None  # a subclass may do more
 
     def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:
         losses = learner.task_losses(episodes, order=self.order)
