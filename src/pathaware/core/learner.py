@@ -52,6 +52,11 @@ class FewShotLearner(nn.Module, ABC):
         return False
 
     @property
+    def inner_steps(self) -> int:
+        """The number of inner steps; 0 if there is no inner loop."""
+        return 0
+
+    @property
     def adapted_names(self) -> tuple[str, ...]:
         """Names of the model's parameters that inner steps change; empty if there is no inner loop."""
         return ()
@@ -179,6 +184,10 @@ class MetaLearner(FewShotLearner):
     @property
     def compilable(self) -> bool:
         return self.execution.compilable
+
+    @property
+    def inner_steps(self) -> int:
+        return self.rule.steps
 
     @property
     def adapted_names(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What a table is, before anybody writes it down."""
+"""Tables of text cells, and their Markdown."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _QUANTITY = re.compile(rf"{_NUMBER}( ± {_NUMBER})?( ?[%×])?")
 
 
 class Remark(str):
-    """Words where a number would stand, such as why there is none; shown with less ink."""
+    """Words in the place of a number, such as the reason why there is none; set in grey."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """Rows of the same `group` stand together, with a rule before the next; `emphasis` marks our best."""
+    """A row of cells. A rule separates groups; `emphasis` marks our best result."""
 
     cells: tuple[str, ...]
     group: str = ""
@@ -48,7 +48,7 @@ class Table:
 
     @property
     def numeric(self) -> list[bool]:
-        """Which columns hold numbers, and so are set flush right. The first one names its row."""
+        """True for each column of numbers, which are right-aligned. The first column names its row."""
         return [i > 0 and self._holds_numbers(i) for i in range(len(self.header))]
 
     def _holds_numbers(self, column: int) -> bool:
@@ -57,21 +57,18 @@ class Table:
 
 
 def subdued(cell: str) -> bool:
+    """True if the cell holds no result and is set in grey."""
     return isinstance(cell, Remark) or cell in (NOTHING, "")
 
-
-# A table in Markdown.
-
-
 def pipe_table(table: Table) -> str:
-    """The rows alone, for documents that have their own headings. Markdown knows no rule between groups."""
+    """The table in Markdown without title and notes. Markdown has no rules between groups."""
     rules = ("---:" if number else "---" for number in table.numeric)
     lines = [_escaped(table.header), rules, *(_cells(row) for row in table.rows)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def markdown(table: Table) -> str:
-    """With title and notes."""
+    """The table in Markdown with title and notes."""
     title = [f"**{table.title}**"] if table.title else []
     return "\n\n".join([*title, pipe_table(table), *table.notes])
 
@@ -82,5 +79,5 @@ def _cells(row: Row) -> Iterable[str]:
 
 
 def _escaped(cells: Iterable[str]) -> Iterable[str]:
-    """A bar or a line break would end the cell."""
+    """Escape bars and join lines, which would end the cell."""
     return (" ".join(cell.replace("|", r"\|").split()) for cell in cells)
