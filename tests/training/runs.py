@@ -9,7 +9,7 @@ import torch
 from pathaware.training.checksummed import read_checksummed
 from pathaware.training.config import Config
 from pathaware.training.run_folder import Run
-from pathaware.training.session import Session
+from pathaware.training.session import TrainingSession
 from tests.training.test_classification import SMALL
 from tests.training.test_training import config
 
@@ -33,7 +33,7 @@ def glyphs() -> Config:
 def stopped_run(folder: Path) -> Run:
     """A run left after 22 iterations, with states after 10 and 20, a checkpoint and histograms."""
     run = Run.create(folder, sine(validate=5, histograms=5))
-    with Session(run, quiet=True) as session:
+    with TrainingSession(run, quiet=True) as session:
         for _ in range(22):
             session.advance()
     return run

@@ -13,7 +13,7 @@ import pathaware
 from pathaware.core.errors import UsageError
 from pathaware.training.checksummed import CorruptFile, read_checksummed, write_checksummed
 from pathaware.training.run_folder import Run
-from pathaware.training.session import Session, asked_to_resume, resume_run, train_run
+from pathaware.training.session import TrainingSession, asked_to_resume, resume_run, train_run
 from tests.training.runs import assert_same_end, sine, stopped_run
 
 
@@ -67,7 +67,7 @@ def test_a_run_with_a_damaged_state_still_ends_as_one_that_was_not_stopped(tmp_p
     settings = sine(validate=5, histograms=5, iterations=30)
     calm = train_run(settings, tmp_path / "calm", quiet=True)
     run = Run.create(tmp_path / "run", settings)
-    with Session(run, quiet=True) as session:
+    with TrainingSession(run, quiet=True) as session:
         for _ in range(22):
             session.advance()
     newest = run._states()[0]

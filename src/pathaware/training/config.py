@@ -155,7 +155,9 @@ class Config:
     def __post_init__(self) -> None:
         chosen = get_method(self.method)
         if self.problem.regression and not chosen.regression:
-            raise UsageError(f"method: {self.method} is for classification; {self.problem.name} has no classes")
+            raise UsageError(
+                f"method: {self.method} is for classification; {self.problem.name} has no classes"
+            )
         object.__setattr__(self, "method_settings", chosen.complete(self.method_settings))
 
     def with_training(self, **training: Any) -> Config:
@@ -206,7 +208,7 @@ class Config:
 
 
 def differences(there: Config, here: Config) -> str:
-    """Describe how two configurations differ: `training.rate 0.001, here 0.002; …`; empty if they are equal."""
+    """Describe how two configurations differ: `training.rate 0.001, here 0.002; …`; empty if equal."""
     old, new = there.to_dict(), here.to_dict()
     found = [
         f"{table}.{key} {old[table].get(key)}, here {new[table].get(key)}"

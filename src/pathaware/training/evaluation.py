@@ -43,7 +43,9 @@ class Evaluation:
     def summary(self) -> dict[str, Any]:
         """Mean, 95 % interval, worst task and mean per step, under stable keys."""
         final = self.values[:, -1].double()
-        half_width = 1.96 * final.std(correction=1) / len(final) ** 0.5 if len(final) > 1 else torch.tensor(0.0)
+        half_width = (
+            1.96 * final.std(correction=1) / len(final) ** 0.5 if len(final) > 1 else torch.tensor(0.0)
+        )
         name = self.metric.name
         return {
             name: final.mean().item(),

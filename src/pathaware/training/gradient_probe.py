@@ -83,7 +83,7 @@ class Histograms:
         about = {
             "of": self.of,
             "axes of counts": "snapshot; inner gradients of steps 1 to n, then the meta-gradient; bin",
-            "edges": f"equally spaced in asinh(g / {FINEST}); the outermost bins also hold values beyond them",
+            "edges": f"equally spaced in asinh(g / {FINEST}); the outermost bins hold those beyond too",
             "mean, largest": "of the absolute values",
         }
         write_checksummed(path, tensors, about)
@@ -116,7 +116,7 @@ def probed_tensor(learner: FewShotLearner) -> str:
 
 
 class GradientProbe:
-    """A meta-iteration that takes a snapshot of its gradients every `every` iterations, beginning with the first.
+    """A meta-iteration that takes a snapshot of its gradients every `every` iterations, from the first on.
 
     The inner gradients are computed once more before the step, without a graph, because those inside a CUDA
     graph cannot be reached. The meta-gradient is what the step leaves in `.grad`, with the clipping undone.
@@ -153,7 +153,8 @@ class GradientProbe:
         episodes = step.source.gather(world.share(plan))
         with torch.random.fork_rng([device] if device.type == "cuda" else []):  # for dropout
             parts = [
-                step.learner.inner_gradients(tasks, self.histograms.of) for tasks in episodes.chunks(step.chunk)
+                step.learner.inner_gradients(tasks, self.histograms.of)
+                for tasks in episodes.chunks(step.chunk)
             ]
         return [world.gather([part[j] for part in parts]) for j in range(step.learner.inner_steps)]
 

@@ -31,7 +31,7 @@ def load_pretrained(model: nn.Module, config: Config) -> None:
 
 
 def _cache_key(config: Config) -> str:
-    """The settings that features depend on, as TOML. Runs that differ in others, such as shots, share them."""
+    """The settings that features depend on, as TOML. Runs that differ in others, such as shots, share one."""
     tables = config.to_dict()
     irrelevant = ("shots", "queries", "zero_head")
     relevant = ("pretrain", "seed", "precision", "dtype", "device", "threads", "graph")

@@ -66,9 +66,7 @@ class Problem(Protocol):
         """The tasks of a split: `train`, `val` or `test`."""
         ...
 
-    def labelled(
-        self, split: str, device: torch.device | str, dtype: torch.dtype
-    ) -> LabelledImages | None:
+    def labelled(self, split: str, device: torch.device | str, dtype: torch.dtype) -> LabelledImages | None:
         """The images of a split with the labels of their classes, for pretraining; None without classes."""
         ...
 
@@ -79,7 +77,7 @@ class Problem(Protocol):
 
 @dataclass(frozen=True)
 class Classification:
-    """Few-shot classification of images: `ways` classes, `shots` support and `queries` query images per class.
+    """Few-shot classification: `ways` classes with `shots` support and `queries` query images each.
 
     `data` names an imported data set (see `pathaware data list`). `model_name` is `conv4`, `resnet12` or your
     own function as `package.module:function`, called with `ways`, `size`, `channels` and, unless it is 0,

@@ -129,8 +129,8 @@ class ProgressDisplay:
     ) -> None:
         self.title, self.total, self.quiet, self.interval = title, total, quiet, interval
         self.printed_at = time.monotonic()
-        self.bar = _bar(transient) if bar and not quiet and sys.stderr.isatty() else None
-        self.task = self.bar.add_task(title, total=total, detail="") if self.bar else None
+        self.bar = _bar(transient) if bar and not quiet else None
+        self.task = self.bar.add_task(title, total=total) if self.bar else None
 
     def __enter__(self) -> ProgressDisplay:
         if self.bar:
@@ -142,10 +142,11 @@ class ProgressDisplay:
             self.bar.stop()
 
     def update(self, done: int, detail: str, line: str, total: int | None = None) -> None:
-        """Show that `done` of `total` is done: `detail` beside a bar, or `line` where there is none."""
+        """Show that `done` of `total` is done: `detail` beside the title of a bar, else `line`."""
         self.total = self.total if total is None else total
         if self.bar and self.task is not None:
-            self.bar.update(self.task, completed=done, total=self.total, detail=detail)
+            description = f"{self.title} · {detail}"
+            self.bar.update(self.task, completed=done, total=self.total, description=description)
         elif not self.quiet and (done == self.total or time.monotonic() - self.printed_at >= self.interval):
             self.printed_at = time.monotonic()
             print(f"{self.title}: {line}", file=sys.stderr, flush=True)
@@ -159,18 +160,15 @@ class ProgressDisplay:
         self.update(progress.iteration, f"{state}  {speed:.0f} it/s", line)
 
 
-def _bar(transient: bool) -> Bar:
+def _bar(transient: bool) -> Bar | None:
+    """A bar if standard error is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    # Titles and details are plain text: names of files may contain what rich takes for markup.
-    return Bar(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[detail]}", markup=False),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=transient,
-    )
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        return None
+    title = TextColumn("{task.description}", markup=False)  # names may contain what rich takes for markup
+    columns = (title, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Bar(*columns, console=console, transient=transient)

@@ -51,7 +51,9 @@ def revision() -> dict[str, Any]:
     if "GIT_COMMIT" in os.environ:
         return {"commit": os.environ["GIT_COMMIT"], "dirty": None}
     try:
-        _git("ls-files", "--error-unmatch", "__init__.py")  # an installed package can lie in another repository
+        _git(
+            "ls-files", "--error-unmatch", "__init__.py"
+        )  # an installed package can lie in another repository
         return {"commit": _git("rev-parse", "HEAD"), "dirty": bool(_git("status", "--porcelain", "--", "."))}
     except (OSError, subprocess.CalledProcessError):
         return {"commit": None, "dirty": None}

@@ -1,4 +1,4 @@
-"""Run folders: configuration, metrics, checkpoint and states, and the lock that keeps a second process out."""
+"""Run folders: configuration, metrics, checkpoint and states, and the lock that excludes other processes."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class FolderLock:
             raise UsageError(f"{folder} cannot be written ({error.strerror})", field) from None
 
     def release(self) -> None:
-        # The lock belongs to the open file, so its name can go first; the folder may be gone or read-only by now,
-        # and Windows removes the file after its release only.
+        # The lock belongs to the open file, so its name can go first. The folder may be gone or read-only by
+        # now, and Windows removes the file only after its release.
         with suppress(OSError):
             self.path.unlink()
         self.lock.release()
@@ -65,8 +65,8 @@ class FolderLock:
 
 class Run:
     """A folder with `config.toml`, `metrics.jsonl`, `provenance.json`, `checkpoint.safetensors`, TensorBoard
-    events, `figures/`, and `histograms.safetensors` if requested. A run that is not finished also has its last
-    two states, from which it resumes."""
+    events, `figures/`, and `histograms.safetensors` if requested. An unfinished run also has its last two
+    states, from which it resumes."""
 
     def __init__(self, folder: Path, config: Config) -> None:
         self.folder = folder
@@ -228,7 +228,7 @@ class Run:
 
 
 def _parse_entry(line: bytes) -> dict[str, Any] | None:
-    """A line of the metrics, or None if it is damaged. Older runs have a checksum per line, which is ignored."""
+    """A line of the metrics, or None if it is damaged. The checksums in lines of older runs are ignored."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):

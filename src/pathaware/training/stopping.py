@@ -53,7 +53,7 @@ class AgreedStop:
         self.between = self.left = 1
 
     def after_step(self) -> int | None:
-        """Return the signal that ends training here, if any. All ranks must call this after each iteration."""
+        """The signal that ends training here, if any. All ranks must call this after each iteration."""
         if self.world.size == 1:
             return self.request.signum
         self.left -= 1

@@ -60,6 +60,7 @@ def subdued(cell: str) -> bool:
     """True if the cell holds no result and is set in grey."""
     return isinstance(cell, Remark) or cell in (NOTHING, "")
 
+
 def pipe_table(table: Table) -> str:
     """The table in Markdown without title and notes. Markdown has no rules between groups."""
     rules = ("---:" if number else "---" for number in table.numeric)
