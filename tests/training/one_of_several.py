@@ -104,7 +104,7 @@ def refused(world: World) -> str:
     """How a process hears of what the writer cannot do."""
 
     def refuse() -> None:
-        raise UsageError("--out: no")
+        raise UsageError("no", field="out")
 
     try:
         world.from_writer(refuse)

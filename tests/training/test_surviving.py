@@ -1,4 +1,4 @@
-"""Runs that are killed, stopped, started twice, or have nowhere to write."""
+"""Runs that are killed, stopped, started twice, or cannot write to their folder."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_signal_lets_the_step_end_saves_and_says_how_to_go_on(tmp_path, signum
     process.send_signal(signum)
     _, told = process.communicate(timeout=60)
     assert process.returncode == code
-    assert f"go on with: pathaware train --resume '{folder}'" in told
+    assert f"resume with: pathaware train --resume '{folder}'" in told
     assert "Traceback" not in told
     state = Run.open(folder).state()
     assert state is not None
@@ -171,7 +171,7 @@ def read_only(folder: Path) -> Iterator[None]:
 
 
 def test_a_read_only_folder_is_refused_before_anything_is_trained():
-    refused = pytest.raises(UsageError, match=r"--out: .* cannot be written \(Permission denied\)")
+    refused = pytest.raises(UsageError, match=r"out: .* cannot be written \(Permission denied\)")
     with tempfile.TemporaryDirectory() as name, read_only(Path(name)), refused:
         Run.create(Path(name) / "run", sine())
 

@@ -62,8 +62,8 @@ _CallError: Any = typer.BadParameter.__bases__[0]
 def main(arguments: list[str] | None = None) -> None:
     """Run a command and exit.
 
-    Invalid input is one line on standard error and exit code 2; a failed run is one line and code 1; a stopped
-    run prints how to resume it and exits with 128 plus the signal's number.
+    Invalid input is one line on standard error and exit code 2; a failed run is one line and code 1; a
+    stopped run prints how to resume it and exits with 128 plus the signal's number.
     """
     try:
         code = app(arguments, standalone_mode=False)

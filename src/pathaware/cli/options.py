@@ -55,7 +55,7 @@ def must_be_new(option: str, path: Path, replace: bool) -> None:
     """Raise if a file cannot be written, or exists and may not be replaced."""
     must_be_writable(option, path)
     if path.exists() and not replace:
-        raise UsageError(f"{option}: {path} exists; --replace overwrites it")
+        raise UsageError(f"{option}: {path} is already there; --replace writes over it")
 
 
 def must_have_room(option: str, folder: Path, names: Sequence[str]) -> None:
@@ -66,7 +66,7 @@ def must_have_room(option: str, folder: Path, names: Sequence[str]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:  # the latter from a name that no system allows
-        raise UsageError(f"{option}: {folder} cannot be created ({error})") from None
+        raise UsageError(f"{option}: {folder} cannot be made ({error})") from None
     must_be_writable(option, folder / names[0])
 
 
