@@ -106,7 +106,7 @@ def test_methods_shows_the_update_and_the_settings_of_one(tmp_path):
         (("sine", "--shots", "many"), "'--shots'"),
         (("sine", "--skip", "6"), "skip: 6 is not allowed; 1 to 5"),
         (("sine", "--skip", "two"), "skip: 'two' is not allowed; a whole number or none"),
-        (("sine", "--method", "mamel"), "method: 'mamel' is none of maml"),
+        (("sine", "--method", "mamel"), "method: 'mamel' must be one of maml"),
         (("sine", "--method", "maml", "--skip", "2"), "skip: maml has no such setting"),
         (("sine", "--iterations", "0"), "iterations: 0 is not allowed"),
         (("sine", "--set", "clip=1"), "--set: 'clip=1' is not of the form"),

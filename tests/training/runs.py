@@ -1,4 +1,4 @@
-"""Small runs to be ill-treated."""
+"""Small runs for the tests of stopping, resuming and damage."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def glyphs() -> Config:
 
 
 def stopped_run(folder: Path) -> Run:
-    """A run left after 22 iterations, with states after 10 and 20, a checkpoint and histograms."""
+    """A run stopped after 22 iterations, with states after 10 and 20, a checkpoint and histograms."""
     run = Run.create(folder, sine(validate=5, histograms=5))
     with TrainingSession(run, quiet=True) as session:
         for _ in range(22):
@@ -40,12 +40,12 @@ def stopped_run(folder: Path) -> Run:
 
 
 def rows(run: Run) -> list[dict]:
-    """What it reported, but for the time it took."""
+    """The metrics without the time."""
     return [{k: v for k, v in row.items() if k != "seconds"} for row in run.metrics()]
 
 
 def assert_same_end(run: Run, other: Run) -> None:
-    """Equal to the last bit in all that two runs keep."""
+    """The files of two runs are equal to the last bit."""
     assert run.finished
     assert rows(run) == rows(other)
     names = {path.name for path in other.folder.glob("*.safetensors")}

@@ -1,4 +1,4 @@
-"""Settings: defaults of the paper, round trips, and errors that name what is wrong."""
+"""Settings: defaults, round trips through TOML, and errors that name the setting."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_setting_that_is_off_survives_too():
         ({"problem": {"name": "cosine"}}, "problem: 'cosine' must be one of sine, classification"),
         ({"problem": {"name": "sine", "waves": 3}}, r"waves: \[problem\] has no such setting"),
         ({"problem": {}}, r"\[problem\]: name is missing"),
-        ({"method": {"name": "mamel"}}, "method: 'mamel' is none of maml, .*pamela"),
+        ({"method": {"name": "mamel"}}, "method: 'mamel' must be one of maml, .*pamela"),
         ({"method": {"name": "maml", "skip": 2}}, "skip: maml has no such setting; it has steps, rate"),
         ({"method": {"name": "pamela", "steps": "five"}}, "steps: 'five' is not allowed; a whole number"),
         ({"method": {"name": "pamela", "q": "both"}}, "q: 'both' is not allowed; one of per-step, shared"),

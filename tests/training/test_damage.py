@@ -1,4 +1,4 @@
-"""Files of a run that rot, are cut short, changed, or planted."""
+"""Files of a run that are corrupt, cut short, changed or malicious."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _single_precision():
 
 
 def damages(content: bytes) -> list[bytes]:
-    """Cut short at every length that matters, and with bytes flipped all over."""
+    """The content cut at several lengths, and with single bytes flipped."""
     lengths = sorted({0, 1, 7, 8, 9, 64, len(content) // 2, len(content) - 1})
     flips = []
     for place in sorted({*range(min(len(content), 40)), *range(0, len(content), max(1, len(content) // 60))}):
@@ -83,16 +83,16 @@ def test_damage_to_metrics_is_an_error_or_readable_and_never_changes_the_model(t
     run = stopped_run(tmp_path / "run")
     path = run.folder / "metrics.jsonl"
     whole, model = path.read_bytes(), run.load().state_dict()
-    refused = 0
+    refusals = []
     for content in damages(whole):
         path.write_bytes(content)
         try:
             assert all(isinstance(row["loss"], (int, float)) for row in run.metrics())
             assert not run.finished
         except UsageError as error:
-            refused += 1
-            assert re.search(r"metrics\.jsonl is damaged \(line \d+\)", str(error))
-    assert refused > 50
+            refusals.append(str(error))
+    assert len(refusals) > 50
+    assert all(re.search(r"metrics\.jsonl is damaged \(line \d+\)", line) for line in refusals)
     assert all(torch.equal(value, model[name]) for name, value in run.load().state_dict().items())
 
 
@@ -213,7 +213,7 @@ def test_no_file_of_a_run_can_run_code(tmp_path):
 
 
 def test_nothing_on_a_load_path_unpickles():
-    """`pickle` is in one place only: a reader of old data sets that lets numbers alone through."""
+    """`pickle` is used in one place only: a reader of old data sets that accepts numbers only."""
     root = Path(pathaware.__file__).parent
     found = {
         path.relative_to(root).as_posix()

@@ -1,4 +1,4 @@
-"""A run that was stopped goes on as if it had not been."""
+"""A run that was stopped resumes as if it had not been."""
 
 from __future__ import annotations
 

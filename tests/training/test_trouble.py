@@ -1,4 +1,4 @@
-"""Trouble inside a run: meta-gradients that are not finite, and too little memory."""
+"""Failures inside a run: non-finite meta-gradients, and too little memory."""
 
 from __future__ import annotations
 

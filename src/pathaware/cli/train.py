@@ -130,7 +130,8 @@ def images(
 
 
 for _name in SETS:
-    app.command(_name, help=f"Few-shot classification on {_name}.")(images)
+    _note = ", with the defaults of the preset glyphs" if _name == "glyphs" else ""
+    app.command(_name, help=f"Few-shot classification on {_name}{_note}.")(images)
 app.command(FOLDER, help="Few-shot classification of your own images, once imported (--data).")(images)
 
 

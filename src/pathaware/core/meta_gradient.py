@@ -23,8 +23,8 @@ class MetaGradient(ABC):
 
     @property
     def compilable_order(self) -> Literal["second", "first"] | None:
-        """The order of derivatives if `backward` only differentiates `task_losses`, so that it can be compiled
-        as a whole (see `pathaware.engine.compiled`); else None."""
+        """The order of derivatives if `backward` does no more than differentiate `task_losses`, which can be
+        compiled as a whole (see `pathaware.engine.compiled`); else None."""
         return None
 
     def on_progress(self, progress: float, learner: FewShotLearner) -> bool:
