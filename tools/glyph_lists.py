@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pathaware.data.glyphs import REQUIRED, render
+from pathaware.data.glyphs import REQUIRED, covers, render
 from pathaware.data.store import Split
 
 # Whole scripts are held out, so that test characters are unlike any in training.

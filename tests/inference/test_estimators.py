@@ -121,7 +121,7 @@ def test_a_run_of_another_kind_is_refused(tmp_path):
         FewShotClassifier.from_run("sine")
     with pytest.raises(UsageError, match="glyphs was trained on glyphs-5way-1shot"):
         FewShotRegressor.from_run("glyphs")
-    with pytest.raises(UsageError, match="is no run folder"):
+    with pytest.raises(UsageError, match="is not a run folder"):
         FewShotClassifier.from_run(tmp_path)
 
 

@@ -12,8 +12,8 @@ def bench(
     rows: Annotated[
         str | None,
         typer.Option(
-            help="sine, glyphs, images-32, images-84, separated by commas [by device]; "
-            "with --scaling: tasks, steps, size, width [all]."
+            help="sine, glyphs, images-32, images-84, with commas between (default: by device); "
+            "with --scaling: tasks, steps, size, width (default: all)."
         ),
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="All rows, on any device.")] = False,
@@ -24,7 +24,7 @@ def bench(
         ),
     ] = None,
     repeats: Annotated[
-        int | None, typer.Option(help="Number of timings to take the median of [11; CUDA 30; CPU scaling 7].")
+        int | None, typer.Option(help="Turns to take medians of (default: 11; CUDA 30; CPU scaling 7).")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     precision: Annotated[str | None, typer.Option(help="As in training.precision.")] = None,

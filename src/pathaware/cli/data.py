@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from pathaware.core.errors import UsageError
 from pathaware.data.catalogue import GLYPHS, IMPORTERS, imported_stores, open_store
@@ -21,6 +19,17 @@ from pathaware.data.importers.source import Importer, ImportRefused
 from pathaware.data.importing import ImportProgress, import_dataset
 from pathaware.data.pixels import ImageFormat
 from pathaware.data.store import SPLITS, ImageStore
+from pathaware.training.progress import ProgressDisplay
+
+
+@contextmanager
+def shown_progress(name: str) -> Iterator[ImportProgress]:
+    """Show the progress of an import: a bar on a terminal, a line now and then in a pipe."""
+    with ProgressDisplay(name, transient=True) as display:
+        yield lambda done, total, class_name: display.update(
+            done, class_name, f"{done:,} of {total:,} images", total
+        )
+
 
 app = typer.Typer(help="Import data sets, list them, look at them.", no_args_is_help=True)
 
@@ -185,30 +194,3 @@ def _numbers(text: str | None) -> tuple[float, ...] | None:
 
 
 # Progress of an import: a bar on a terminal, a line per tenth otherwise.
-
-
-@contextmanager
-def shown_progress(name: str) -> Iterator[ImportProgress]:
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _plain(name, console)
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(name, total=None)
-        yield lambda done, total, class_name: bar.update(
-            task, completed=done, total=total, description=f"{name} · {class_name}"
-        )
-
-
-def _plain(name: str, console: Console) -> ImportProgress:
-    shown = 0
-
-    def report(done: int, total: int, class_name: str) -> None:
-        nonlocal shown
-        tenth = 10 * done // max(total, 1)
-        if tenth > shown:
-            shown = tenth
-            console.print(f"{name}: {done:,} of {total:,} images", highlight=False)
-
-    return report

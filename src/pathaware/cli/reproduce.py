@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pathaware.cli.options import Setting
-from pathaware.cli.train import laid_over
+from pathaware.cli.train import parse_settings
 from pathaware.core.errors import UsageError
 
 TARGETS = (
@@ -60,7 +60,7 @@ def reproduce(
         Length(iterations, None if budget is None else seconds(budget)),
         together,
         train,
-        laid_over(setting),
+        parse_settings(setting),
     )
     for target in chosen:
         try:

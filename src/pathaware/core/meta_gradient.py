@@ -29,6 +29,12 @@ class MetaGradient(ABC):
         A meta-batch may be split into several calls, each with some of its tasks and the same weight.
         """
 
+    @property
+    def compilable_order(self) -> Literal["second", "first"] | None:
+        """The order of derivatives if `backward` does no more than differentiate `task_losses`, which can be
+        compiled as a whole (see `pathaware.engine.compiled`); else None."""
+        return None
+
     def on_progress(self, progress: float, learner: FewShotLearner) -> bool:
         """Called before each iteration with the fraction of training completed.
 
@@ -43,6 +49,10 @@ class Unrolled(MetaGradient):
 
     def __init__(self, order: Literal["second", "first"] = "second") -> None:
         self.order = order
+
+    @property
+    def compilable_order(self) -> Literal["second", "first"] | None:
+        return self.order if type(self).backward is Unrolled.backward else None  # a subclass may do more
 
     def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:
         losses = learner.task_losses(episodes, order=self.order)

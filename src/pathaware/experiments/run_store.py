@@ -16,7 +16,7 @@ from pathaware.experiments.paper.time_estimate import Pace, fitting, measure
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
 from pathaware.training.metric import Metric
-from pathaware.training.provenance import write_record
+from pathaware.training.provenance import evaluation_record, write_record
 from pathaware.training.run_folder import Run
 from pathaware.training.session import check, train_sessions
 
@@ -234,7 +234,7 @@ class Workshop:
     def _judge(self, order: Order, run: Run) -> None:
         problem = run.config.problem
         result = evaluate(run.load(), problem, tasks=self.tasks or problem.evaluation_tasks)
-        write_record(self.records / f"{order.name}.json", run, result, seed=0)
+        write_record(self.records / f"{order.name}.json", evaluation_record(run, result))
 
     def trained(self, trial: Trial) -> Run | None:
         """The longest finished run of a trial, for figures that need the network itself."""

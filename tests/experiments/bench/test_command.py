@@ -75,7 +75,7 @@ def test_scaling_writes_a_json_file_and_a_figure(tmp_path, monkeypatch, capsys):
         (("--only", "lower"), "--only: 'lower' must be one of pathaware, compiled, loop, higher"),
         (("--repeats", "0"), "repeats: 0 is not allowed; at least 1"),
         (("--threads", "-1"), "threads: -1 is not allowed; at least 0"),
-        (("--device", "tpu"), "device: 'tpu' is none of auto, cpu, cuda"),
+        (("--device", "tpu"), "device: 'tpu' must be one of auto, cpu, cuda"),
         (("--precision", "fp8"), "precision: 'fp8' is not allowed; one of fp32"),
         (("--plot", "x.png"), "--plot: only --scaling"),
         (("--scaling", "--only", "higher"), "--only: cannot be combined with --scaling"),

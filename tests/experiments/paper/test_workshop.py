@@ -13,7 +13,7 @@ from pathaware.experiments.paper.tables import Trial, signature, sine_trial
 from pathaware.experiments.paper.time_estimate import Pace, fitting, measure, seconds, spoken
 from pathaware.experiments.run_store import Length, Order, Results, Workshop
 from pathaware.training.run_folder import Run
-from pathaware.training.session import Session
+from pathaware.training.session import TrainingSession
 
 SMALL = {"problem": {"points": 10}, "method": {"steps": 2}, "training": {"tasks": 2}}
 
@@ -60,7 +60,7 @@ def test_what_has_a_record_is_not_made_again(tmp_path):
 
 def test_a_run_that_was_stopped_is_continued(tmp_path):
     made, order = shop(tmp_path), Order(trial(save=2), 0, 6)
-    with Session(Run.create(tmp_path / "runs" / order.name, order.config), quiet=True) as session:
+    with TrainingSession(Run.create(tmp_path / "runs" / order.name, order.config), quiet=True) as session:
         for _ in range(3):
             session.advance()
     assert made.orders([order.trial], Length(budget=1e-9))[0].iterations == 6  # it keeps its length
@@ -114,7 +114,7 @@ def test_an_estimate_leaves_out_what_is_done(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "measure", lambda config, tasks: Pace(besides=5, each=2))
     made, order = shop(tmp_path), Order(trial(save=2), 0, 6)
     assert made.seconds([order]) == 17
-    with Session(Run.create(tmp_path / "runs" / order.name, order.config), quiet=True) as session:
+    with TrainingSession(Run.create(tmp_path / "runs" / order.name, order.config), quiet=True) as session:
         for _ in range(4):
             session.advance()
     assert made.seconds([order]) == 4

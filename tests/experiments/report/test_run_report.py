@@ -178,7 +178,7 @@ def refused(capsys, *arguments: str) -> str:
 
 def test_invalid_arguments_are_one_line_errors_before_any_evaluation(runs, tmp_path, capsys):
     good = str(runs["pamela"].folder)
-    assert "is no run folder" in refused(capsys, str(tmp_path / "nowhere"))
+    assert "is not a run folder" in refused(capsys, str(tmp_path / "nowhere"))
     assert "--out: " in refused(capsys, good, "--out", str(tmp_path))
     assert "--out: " in refused(capsys, good, "--out", str(tmp_path / "none" / "r.html"))
     assert "tasks: 0" in refused(capsys, good, "--tasks", "0")

@@ -161,7 +161,7 @@ class Plan:
     @classmethod
     def read(cls, path: Path) -> Plan:
         """Checked to the last combination; what cannot be trained is refused before anything is."""
-        tables = read_toml_file("FILE", path)
+        tables = read_toml_file("file", path)
         try:
             plan = cls._of(tables)
             plan._check()

@@ -20,20 +20,20 @@ def work(order: dict[str, Any], stop: threading.Event) -> int:
     from pathaware.core.plugins import trust
     from pathaware.training.config import Config
     from pathaware.training.evaluation import evaluate
-    from pathaware.training.provenance import write_record
-    from pathaware.training.session import Session, open_or_create
+    from pathaware.training.provenance import evaluation_record, write_record
+    from pathaware.training.session import TrainingSession, open_or_create
 
     trust(order["config"])
     run = open_or_create(Config.from_dict(order["config"]), Path(order["run"]))
     if not run.finished:
-        with Session(run, quiet=True) as session:
+        with TrainingSession(run, quiet=True) as session:
             while not session.done:
                 if stop.is_set():
                     session.save()
                     return STOPPED
                 session.advance()
     result = evaluate(run.load(), run.config.problem, split=order["split"], tasks=order["tasks"])
-    write_record(Path(order["record"]), run, result, seed=0)
+    write_record(Path(order["record"]), evaluation_record(run, result))
     return 0
 
 
