@@ -84,7 +84,7 @@ def test_reptile_pulls_the_initialisation_towards_where_descent_on_all_data_ends
 
 def test_reptile_refuses_a_rule_that_learns():
     model, loss, episodes = small_problem("mlp")
-    with pytest.raises(UsageError, match="Reptile learns a start only"):
+    with pytest.raises(UsageError, match="Reptile learns an initialisation only"):
         Reptile().backward(MetaLearner(model, Pamela(model), loss), episodes, 1.0)
 
 
