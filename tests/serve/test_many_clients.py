@@ -42,9 +42,9 @@ def test_an_answer_to_somebody_else_would_be_noticed():
     torch.set_default_dtype(torch.float32)
     one, other = SERVING["Client"](0), SERVING["Client"](4)
     model = SERVING["TrainedModel"].open("glyphs", "cpu")
-    pixels = model.pixels([picture for _, picture in other.lesson])
-    wrong = model.adapt(pixels, torch.tensor([0, 1]), 2).probabilities(model.pixels(one.questions))
-    one.answers.append([dict(zip(["0/0", "0/1"], row, strict=True)) for row in wrong.tolist()])
+    pixels = model.pixels([picture for _, picture in other.support])
+    wrong = model.adapt(pixels, torch.tensor([0, 1]), 2).probabilities(model.pixels(one.queries))
+    one.predictions.append([dict(zip(["0/0", "0/1"], row, strict=True)) for row in wrong.tolist()])
     assert SERVING["largest_difference"]("glyphs", [one]) > 0.01
-    one.answers[0] = [{"4/0": 0.5, "4/1": 0.5}]
+    one.predictions[0] = [{"4/0": 0.5, "4/1": 0.5}]
     assert SERVING["largest_difference"]("glyphs", [one]) == pytest.approx(1.0)
