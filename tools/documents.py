@@ -11,9 +11,9 @@ from typing import Any
 
 from pathaware.experiments.online.report import race_table
 from pathaware.experiments.paper.complexity import table5
-from pathaware.experiments.paper.method_table import mean, method_table, render, show
-from pathaware.experiments.paper.tables import TUNED, Goal, signature, table1, table2, table3, table4
-from pathaware.experiments.run_store import Result, Results
+from pathaware.experiments.paper.method_table import mean, method_table, render
+from pathaware.experiments.paper.tables import TUNED, TableSpec, table1, table2, table3, table4
+from pathaware.experiments.run_store import Result, Results, signature
 from pathaware.methods import METHODS
 from pathaware.online.streams import STREAMS
 from pathaware.training.config import Config
@@ -84,7 +84,7 @@ def _shown(found: dict[str, Any] | None) -> str:
 # The tables of docs/methods.md: what methods there are, and what they reach in the same time.
 
 
-def contests() -> list[Goal]:
+def contests() -> list[TableSpec]:
     """The data sets that all methods were trained on, wherever that was."""
     return [method_table(data, lambda name: True) for data in ("glyphs", "cifar-fs")]
 
@@ -93,9 +93,9 @@ def in_the_same_time(folder: Path) -> dict[str, str]:
     """A table for each data set, by the name of the set."""
     found = {}
     for goal in contests():
-        trials = goal.trials()
-        table = show(goal, Results.read(folder, [trial.name for trial in trials]))
-        found[str(trials[0].tables["problem"]["data"])] = pipe_table(table)
+        experiments = goal.experiments()
+        table = render(goal, Results.read(folder, [experiment.name for experiment in experiments]))
+        found[str(experiments[0].tables["problem"]["data"])] = pipe_table(table)
     return found
 
 
@@ -155,22 +155,22 @@ Found = tuple[str, Metric, dict[str, Sequence[Result]], dict[str, str]]
 def _waves(results: Results) -> Iterator[Found]:
     goal = table3()
     (column,) = goal.columns
-    places = {line.key: line.places[column] for line in goal.lines}
+    cells = {row.key: row.cells[column] for row in goal.rows}
     for shots in (5, 10, 20):
-        own = {key: places[f"k{shots}-{key}"] for key in ("maml", "pamela")}
-        found: dict[str, Sequence[Result]] = {key: results.of(place.trial) for key, place in own.items()}
-        printed = {key: place.printed for key, place in own.items()}
+        own = {key: cells[f"k{shots}-{key}"] for key in ("maml", "pamela")}
+        found: dict[str, Sequence[Result]] = {key: results.of(cell.experiment) for key, cell in own.items()}
+        printed = {key: cell.printed for key, cell in own.items()}
         yield f"sine, {shots} points, error", goal.metric, {**found, TUNED: ()}, printed
 
 
 def _images(results: Results) -> Iterator[Found]:
     for goal in (table1(at_hand), table2(at_hand)):
-        places = {line.key: line.places for line in goal.lines}
+        cells = {row.key: row.cells for row in goal.rows}
         for column in goal.columns:
             found: dict[str, Sequence[Result]] = {
-                key: results.of(places[key][column].trial) for key in ("maml", "pamela", TUNED)
+                key: results.of(cells[key][column].experiment) for key in ("maml", "pamela", TUNED)
             }
-            printed = {key: places[key][column].printed for key in ("maml", "pamela")}
+            printed = {key: cells[key][column].printed for key in ("maml", "pamela")}
             yield f"{column}, %", goal.metric, found, printed
 
 
@@ -237,9 +237,9 @@ def _readings(record: dict[str, Any]) -> Table:
     return Table("", ("reading", "MSE", "each seed", "worst task"), rows)
 
 
-def _others(folder: Path, goals: Sequence[Goal]) -> Table:
+def _others(folder: Path, goals: Sequence[TableSpec]) -> Table:
     """Every other result there is, with the settings in which it differs from the defaults."""
-    known = {signature(trial.config()) for goal in goals for trial in goal.trials()}
+    known = {signature(each.config()) for goal in goals for each in goal.experiments()}
     rows = []
     for path in sorted(folder.glob("*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))

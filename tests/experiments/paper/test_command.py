@@ -58,8 +58,7 @@ def test_tiered_image_net_runs_on_a_stand_in_and_is_said_to_be_missing_without(
     reproduce, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("PATHAWARE_DATA", str(tmp_path / "data"))
-    goal = table2()
-    empty = render(goal, Results([]))
+    empty = render(table2(), Results([]))
     cells = next(row.cells for row in empty.rows if row.cells[0].startswith("PAMELA, the"))
     missing = "not run: data set not imported"
     assert cells[5:9] == (missing, "54.81 ± 0.88", missing, "74.39 ± 0.71")
@@ -87,23 +86,27 @@ def test_tiered_image_net_runs_on_a_stand_in_and_is_said_to_be_missing_without(
 
 
 def test_every_row_of_the_papers_tables_is_there():
-    assert len(table1().lines) == 13  # the paper's twelve and our settings
-    assert len(table2().lines) == 6
-    assert [line.key for line in table4("cifar-fs").lines][-1] == "qp4"
-    for goal in (table1(), table2(), table3()):
-        assert all(trial.config().training.iterations >= 40_000 for trial in goal.trials())
+    assert len(table1().rows) == 13  # the paper's twelve and our settings
+    assert len(table2().rows) == 6
+    assert [row.key for row in table4("cifar-fs").rows][-1] == "qp4"
+    for spec in (table1(), table2(), table3()):
+        assert all(each.config().training.iterations >= 40_000 for each in spec.experiments())
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["table9"], "TARGET: 'table9' is none of table1"),
-        (["table3", "--only", "k7-maml"], "--only: 'k7-maml' is no row of table3; it has k5-maml"),
+        (["table9"], "TARGET: 'table9' must be one of table1"),
+        (["table3", "--only", "k7-maml"], "--only: 'k7-maml' is not a row of table3; it has k5-maml"),
         (["fig4", "--only", "maml"], "--only: fig4 has no rows"),
-        (["table3", "--budget", "soon"], "--budget: 'soon' is no time"),
+        (["table3", "--budget", "soon"], "--budget: 'soon' is not a duration"),
         (["table3", "--budget", "1m", "--iterations", "5"], "leave out --iterations"),
-        (["fig4", "--no-train"], "fig4: none of its runs is there"),
-        (["fig6", "--data", "nowhere"], "fig6: nowhere is not imported"),
+        (["fig4", "--no-train"], "fig4: none of its runs has been trained"),
+        (["fig6", "--data", "nowhere"], "--data: 'nowhere' must be one of glyphs, miniimagenet, cifar-fs"),
+        (["table4", "--data", "nowhere", "--no-train"], "--data: 'nowhere' must be one of glyphs"),
+        (["table3", "fig4", "--data", "nowhere"], "--data: 'nowhere' must be one of glyphs"),
+        (["table2", "--columns", "mse"], "--columns: 'mse' is not a column of table2; it has cifar-fs-1shot"),
+        (["fig4", "--columns", "mse"], "--columns: fig4 has no columns"),
         (["table3", "--set", "training.rate=-1", "--only", "k5-maml"], "rate: -1"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`pathaware sweep` in processes of its own: trained, interrupted, continued."""
+"""`pathaware sweep` as a command: trained, interrupted, killed, resumed."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def test_runs_are_trained_judged_and_kept_and_one_that_fails_stops_no_other(tmp_path):
+def test_runs_are_trained_evaluated_and_kept_and_one_that_fails_stops_no_other(tmp_path):
     path = written(
         tmp_path, "[training]\niterations = 3\n[sweep]\ntraining.seed = [0, 1]\nmethod.steps = [1, 2]\n"
     )
     (tmp_path / "out/runs/seed=1,steps=2/something").mkdir(parents=True)
     done = sweep(path)
     assert done.returncode == 0, done.stderr
-    assert "4 runs, 4 to train or judge, 2 at a time" in done.stderr
-    assert "seed=1,steps=2: --out: " in done.stderr
+    assert "4 runs, 4 to train or evaluate, 2 at a time" in done.stderr
+    assert "seed=1,steps=2: " in done.stderr
     rows = [line for line in done.stdout.splitlines() if line.startswith("| ")]
     assert rows[0] == "| steps | MSE | seeds |"
     assert rows[2].startswith("| 1 | ")
-    assert "seed 1 failed: --out: " in rows[3]
+    assert "seed 1 failed: " in rows[3]
     assert "is not empty" in rows[3]
     out = tmp_path / "out"
     assert {p.suffix for p in out.glob("summary.*")} == {".md", ".tex", ".html", ".png", ".svg"}
     checkpoints = {p: p.stat().st_mtime_ns for p in out.glob("runs/*/checkpoint.safetensors")}
     assert len(checkpoints) == 3
 
-    (out / "runs/seed=1,steps=2/something").rmdir()  # what was wrong is put right
+    (out / "runs/seed=1,steps=2/something").rmdir()  # the cause is removed
     again = sweep(path)
-    assert "4 runs, 1 to train or judge" in again.stderr
+    assert "4 runs, 1 to train or evaluate" in again.stderr
     assert "failed" not in again.stdout
     assert all(p.stat().st_mtime_ns == stamp for p, stamp in checkpoints.items())
 
@@ -63,7 +63,7 @@ def test_runs_are_trained_judged_and_kept_and_one_that_fails_stops_no_other(tmp_
     assert refused.stderr.count("\n") == 1
 
 
-def test_ctrl_c_stops_the_workers_and_the_same_command_goes_on(tmp_path):
+def test_ctrl_c_stops_the_workers_and_the_same_command_resumes(tmp_path):
     path = written(
         tmp_path, "[training]\niterations = 3000\ntasks = 1\nsave = 0\n[sweep]\ntraining.seed = [0, 1]\n"
     )
@@ -75,7 +75,7 @@ def test_ctrl_c_stops_the_workers_and_the_same_command_goes_on(tmp_path):
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130, told
-    assert "the same command goes on where this one stopped" in told
+    assert "the same command resumes it" in told
     assert all(list(run.glob("state-*.safetensors")) for run in runs)
     first = [(run / "metrics.jsonl").read_text().splitlines()[0] for run in runs]
 
@@ -87,7 +87,7 @@ def test_ctrl_c_stops_the_workers_and_the_same_command_goes_on(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at processes as Linux shows them")
-def test_workers_end_when_whoever_started_them_is_killed(tmp_path):
+def test_workers_end_when_the_sweep_is_killed(tmp_path):
     path = written(tmp_path, "[training]\niterations = 10000000\ntasks = 1\n[sweep]\ntraining.seed = [0]\n")
     process = subprocess.Popen(command(path), stderr=subprocess.DEVNULL)
     metrics = tmp_path / "out/runs/seed=0/metrics.jsonl"

@@ -13,10 +13,11 @@ from matplotlib.figure import Figure
 
 from pathaware.core.errors import UsageError
 from pathaware.core.learner import require_path
-from pathaware.experiments.paper.tables import Trial, base, is_imported, sine_trial
+from pathaware.experiments.paper.tables import base, is_imported, sine_experiment
 from pathaware.experiments.report.gradient_figures import flow_figure, gradient_histograms
 from pathaware.experiments.report.gradient_flow import Flow, controlled, of_trained
 from pathaware.experiments.report.path_figures import along_the_path, fitted_curves
+from pathaware.experiments.run_store import Experiment
 from pathaware.training.gradient_probe import Histograms
 from pathaware.training.provenance import commit, environment
 from pathaware.training.run_folder import Run
@@ -31,29 +32,29 @@ class Picture:
 
     name: str
     title: str
-    trials: Sequence[Trial]
+    trials: Sequence[Experiment]
     draw: Callable[[Sequence[Run], Path], Drawn]
 
 
 def fig4() -> Picture:
-    trials = [sine_trial(10, method) for method in ("pamela", "maml", "meta-sgd")]
+    trials = [sine_experiment(10, method) for method in ("pamela", "maml", "meta-sgd")]
     return Picture("fig4", "Fig. 4: waves fitted to ten points", trials, _curves)
 
 
 def fig5() -> Picture:
-    trials = [sine_trial(10, method) for method in ("pamela", "maml")]
+    trials = [sine_experiment(10, method) for method in ("pamela", "maml")]
     return Picture("fig5", "Fig. 5: error after every inner step, 100 tasks", trials, _along)
 
 
 def fig6(data: str) -> Picture:
     if not is_imported(data):
         raise UsageError(f"fig6: {data} is not imported; --data names another set, such as glyphs")
-    trials = [Trial(f"{data}-{method}-5shot", _watched(data, method)) for method in ("maml", "pamela")]
+    trials = [Experiment(f"{data}-{method}-5shot", _watched(data, method)) for method in ("maml", "pamela")]
     return Picture("fig6", f"Fig. 6: gradients of conv4 over training, {data}", trials, _histograms)
 
 
 def gradients() -> Picture:
-    trials = [sine_trial(10, method) for method in ("pamela", "maml")]
+    trials = [sine_experiment(10, method) for method in ("pamela", "maml")]
     return Picture("gradients", "Section 3.2: what comes back of the gradient", trials, _flow)
 
 
