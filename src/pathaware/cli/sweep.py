@@ -23,8 +23,8 @@ def sweep(
     workers: Annotated[
         int | None,
         typer.Option(
-            help="Runs at a time (default: one per GPU, what the threads of a CPU allow, or one per worker of "
-            "a cluster).",
+            help="Runs at a time (default: one per GPU, or what the threads of a CPU allow; on a cluster one "
+            "per worker).",
             min=1,
         ),
     ] = None,

@@ -1,4 +1,4 @@
-"""Experiments and their runs: what is missing, what is resumed, how long it takes, what identifies a result."""
+"""Experiments and their runs: what is missing, what is resumed, how long it takes."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def _columns(
 def _cell(table: str, method: str, data: str, shots: int, available: Callable[[str], bool]) -> CellSpec:
     printed = IMAGE_ACCURACY[data, shots].get("pamela" if method == TUNED else method, NOTHING)
     name = f"{table}-{data}-{method}-{shots}shot"
-    problem = {"name": "classification", "data": data, "shots": shots}
+    problem: dict[str, Any] = {"name": "classification", "data": data, "shots": shots}
     # The defaults are the paper's settings.
     tables = load_preset(name) if name in presets() else {"problem": problem, "method": {"name": method}}
     experiment = Experiment(name.removeprefix(f"{table}-"), tables)

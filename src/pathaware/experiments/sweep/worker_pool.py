@@ -15,6 +15,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sys
 import threading
 import time
@@ -26,6 +27,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import torch
 
@@ -255,12 +257,11 @@ class DaskBackend:
 
     def __init__(self, address: str, workers: int | None) -> None:
         distributed = require_package("distributed", "dask", "pip install 'pathaware[cluster]'")
-        where = {"scheduler_file": address} if Path(address).is_file() else {"address": address}
         try:
+            where = {"scheduler_file": address} if Path(address).is_file() else {"address": _reached(address)}
             self.client: Any = distributed.Client(**where, timeout=20, set_as_default=False)
         except (OSError, ValueError, TypeError) as error:
-            reason = str(error).split("\n")[0] or type(error).__name__
-            raise UsageError(f"{address} cannot be reached ({reason})", field="cluster") from None
+            raise _unreachable(address, error) from None
         self.workers = workers
         self._size, self._counted = 1, -10.0
 
@@ -282,6 +283,20 @@ class DaskBackend:
         self.client.close()
 
 
+def _reached(address: str) -> str:
+    """The address, if something listens there: a Dask client that fails to connect is slow to give up."""
+    parts = urlsplit(address if "://" in address else f"tcp://{address}")
+    if parts.scheme not in ("tcp", "tls", "ws", "wss") or not parts.hostname or not parts.port:
+        raise ValueError("it must be such as tcp://host:8786")
+    socket.create_connection((parts.hostname, parts.port), timeout=10).close()
+    return address
+
+
+def _unreachable(address: str, error: Exception) -> UsageError:
+    reason = str(error).split("\n")[0] or type(error).__name__
+    return UsageError(f"{address} cannot be reached ({reason})", field="cluster")
+
+
 class RayBackend:
     """The workers of a Ray cluster, with one GPU each if it has some."""
 
@@ -292,8 +307,7 @@ class RayBackend:
         try:
             self.ray.init(address=address or "auto", log_to_driver=False)
         except (OSError, ValueError) as error:
-            reason = str(error).split("\n")[0]
-            raise UsageError(f"{address or 'auto'} cannot be reached ({reason})", field="cluster") from None
+            raise _unreachable(address or "auto", error) from None
         resources = self.ray.cluster_resources()
         gpus, cpus = int(resources.get("GPU", 0)), int(resources.get("CPU", 1))
         options = {"num_cpus": 1, "num_gpus": 1 if gpus else 0, "max_retries": ATTEMPTS - 1}
