@@ -34,6 +34,29 @@ def test_a_table_is_trained_shown_and_written_in_every_form(reproduce, tmp_path)
     assert again == shown
 
 
+def test_progress_counts_cells_and_columns_can_be_chosen(reproduce, tmp_path):
+    options = ("table3", "--only", "k5-maml", "--only", "k5-meta-sgd", "--seeds", "2", "--iterations", "2")
+    code, _, told = reproduce(*options, *TINY, "--columns", "MSE", out=tmp_path)
+    assert code == 0
+    lines = [line for line in told.splitlines() if ": done" in line]
+    done = [line.split("; ")[1].partition(",")[0] for line in lines]
+    assert done == [f"{n} of 2 cells of table3" for n in (0, 1, 1, 2)]
+    assert [" left" in line for line in lines] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("name", ["CIFAR-FS 5-shot", "cifar-fs-5shot"])
+def test_a_column_is_chosen_by_its_title_or_key(reproduce, tmp_path, name):
+    code, shown, _ = reproduce("table2", "--columns", name, "--no-train", out=tmp_path)
+    assert code == 0
+    header = next(line for line in shown.splitlines() if line.startswith("| method"))
+    assert [cell.strip() for cell in header.strip("| ").split("|")] == [
+        "method",
+        "CIFAR-FS 5-shot",
+        "the paper",
+        "training",
+    ]
+
+
 def test_figures_of_waves_are_drawn_from_their_runs(reproduce, tmp_path):
     code, _, told = reproduce("fig4", "fig5", "--iterations", "2", *TINY, out=tmp_path)
     assert code == 0
