@@ -10,7 +10,8 @@ import torch
 from pathaware import UsageError
 from pathaware.experiments.run_store import RunStore
 from pathaware.experiments.sweep.plan import SweepPlan
-from pathaware.experiments.sweep.worker_pool import ATTEMPTS, Control, StopCheck, WorkerPool, device_slots
+from pathaware.experiments.sweep.worker import Control, StopCheck
+from pathaware.experiments.sweep.worker_pool import ATTEMPTS, WorkerPool, device_slots
 
 
 def runs(**training):
@@ -59,8 +60,8 @@ def test_threads_are_divided_between_workers(monkeypatch):
 
 def test_workers_stop_when_asked_and_when_the_sweep_is_gone_silent_or_another(tmp_path, monkeypatch):
     path, now = tmp_path / "active", [100.0]
-    monkeypatch.setattr("pathaware.experiments.sweep.worker_pool.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("pathaware.experiments.sweep.worker_pool.threading.Thread.start", lambda thread: None)
+    monkeypatch.setattr("pathaware.experiments.sweep.worker.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("pathaware.experiments.sweep.worker.threading.Thread.start", lambda thread: None)
     control = Control(path)
     control.start()
 

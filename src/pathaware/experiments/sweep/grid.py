@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 
 from pathaware.experiments.run_store import PlannedRun, RunStore
 from pathaware.experiments.sweep.summary import Outcome
-from pathaware.experiments.sweep.worker_pool import PAUSE, WorkerPool
+from pathaware.experiments.sweep.worker import PAUSE
+from pathaware.experiments.sweep.worker_pool import WorkerPool
 
 
 def run_grid(

@@ -12,7 +12,8 @@ from pathaware.core.errors import UsageError
 from pathaware.experiments.run_store import PlannedRun, RunStore
 from pathaware.experiments.sweep.plan import Range, SweepPlan
 from pathaware.experiments.sweep.summary import Outcome
-from pathaware.experiments.sweep.worker_pool import PAUSE, WorkerPool, require_package
+from pathaware.experiments.sweep.worker import PAUSE
+from pathaware.experiments.sweep.worker_pool import WorkerPool, require_package
 from pathaware.training.run_folder import Run
 
 STUDY, PLAN = "study.db", "plan"
