@@ -1,7 +1,7 @@
 """One run in a worker process, and the file by which a sweep tells its workers to stop.
 
-The file is in the sweep's folder and changes every second. It works wherever the run folders can be reached, on
-any operating system, and also when the sweep itself is killed.
+The file is in the sweep's folder and changes every second. It works wherever the run folders can be reached,
+on any operating system, and also when the sweep itself is killed.
 """
 
 from __future__ import annotations
@@ -106,9 +106,9 @@ class StopCheck:
         if text != self._text or not self._changed:
             self._text, self._changed = text, now
         self.orphaned = now - self._changed > self.patience
-        said = json.loads(text or "{}")
-        another = said.get("sweep", self.sweep) != self.sweep
-        return self.orphaned or another or self.name in said.get("stop", ())
+        content = json.loads(text or "{}")
+        another = content.get("sweep", self.sweep) != self.sweep
+        return self.orphaned or another or self.name in content.get("stop", ())
 
 
 @dataclass(frozen=True)

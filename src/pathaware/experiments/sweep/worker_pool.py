@@ -48,7 +48,7 @@ BACKENDS = ("loky", "dask", "ray")
 
 
 class Backend(Protocol):
-    """Submits tasks to worker processes. `patience` is for how long they believe in a silent sweep."""
+    """Submits tasks to worker processes, which stop after `patience` seconds without a sign of the sweep."""
 
     patience: float
 
