@@ -1,22 +1,41 @@
 # Each target sets up what it needs in .venv; nothing else on the machine is touched.
 PYTHON ?= python3
+# Which build of PyTorch: auto takes the CPU build where there is no NVIDIA GPU, cpu and cuda decide by hand,
+# keep leaves it to pip and what is installed.
+TORCH ?= auto
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo test test-long lint types tables clean
+.PHONY: install demo test test-long lint types tables clean again
 
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+# What tools/torch_build.py wrote: constraints.txt with the build of PyTorch that is there.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt
+
+# An environment that is already there, of `uv venv --seed` for example, is used as it is.
+$(BIN)/python:
+	@command -v $(PYTHON) > /dev/null || { \
+	echo "There is no $(PYTHON): install Python 3.11 or newer, or name one: make PYTHON=/path/to/python" >&2; exit 1; }
+	@$(PYTHON) tools/python_check.py
+	@$(PYTHON) -m venv $(VENV)
 
 # A stamp carries an install, so a second `make` starts at once; a changed dependency list reinstalls.
-$(VENV)/installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) -e '.[serve]'
-	touch $@
+$(VENV)/installed: pyproject.toml constraints.txt | $(BIN)/python
+	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(BIN)/python -m ensurepip > /dev/null
+	@$(BIN)/python tools/torch_build.py $(TORCH)
+	@echo "Installing pathaware and what else it needs into $(VENV): about 120 MB"
+	@$(PIP) -e '.[serve]'
+	@touch $@
+
+# A build that is named counts where another was installed before, too.
+ifneq ($(TORCH),auto)
+$(VENV)/installed: again
+endif
 
 # What tests need besides, among it a browser's driver and ONNX: nobody else should wait for it.
 $(VENV)/tools: $(VENV)/installed
-	$(PIP) -e '.[test,lint]'
-	touch $@
+	@echo "Installing what the tests need besides: about 300 MB"
+	@$(PIP) -e '.[test,lint]'
+	@touch $@
 
 install: $(VENV)/installed
 
@@ -36,10 +55,9 @@ test: lint types
 test-long: $(VENV)/tools
 	$(BIN)/pytest -n 2
 
-# Tables come from the files in results/, the API reference from docstrings; a test fails when they differ.
+# Renders tables from results/ and the API reference from docstrings; a test fails if they are out of date.
 tables: $(VENV)/installed
 	$(BIN)/python -m tools.documents . results
-	$(BIN)/python -m tools.performance_page docs/performance.md results
 	$(BIN)/python -m tools.api_reference docs/api.md
 
 clean:

@@ -1,10 +1,10 @@
-"""What does it cost to sum meta-gradients over many GPUs?
+"""The cost of summing meta-gradients over many GPUs.
 
     python benchmarks/communication.py                                        # the model, as tables
     torchrun --nproc-per-node 2 benchmarks/communication.py --json FILE       # measured, on CPUs
 
-The model is arithmetic on assumptions, which are its first lines; only the time of a meta-iteration is
-measured (`results/bench-scaling-h200.json`: PAMELA, Conv-4, 84×84, 5-way 5-shot).
+The model is arithmetic on the assumptions below; only the time of a meta-iteration is measured
+(`results/bench-scaling-h200.json`: PAMELA, Conv-4, 84×84, 5-way 5-shot).
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from pathaware.data.episodes import Augmentation, ImageEpisodes
 from pathaware.data.importing import in_memory
 from pathaware.data.pixels import ImageFormat
 from pathaware.training.config import Training
-from pathaware.training.distributed import World, joined
-from pathaware.training.provenance import environment
+from pathaware.training.distributed import World, process_group
+from pathaware.training.provenance import to_json, write_record
 from pathaware.training.tables import Table, markdown
 
 # Assumptions, none of them measured here.
 PER_NODE = 8
 NVLINK_BANDWIDTH, NVLINK_LATENCY = 450e9, 2e-6
-"""Bytes a second in one direction (NVLink 4), and seconds for a hop including its kernel's part."""
+"""Bytes per second in one direction (NVLink 4), and seconds per hop including its part of the kernel."""
 NETWORK_BANDWIDTH, NETWORK_LATENCY = 50e9, 5e-6
-"""InfiniBand at 400 Gb/s, one adapter a GPU."""
+"""InfiniBand at 400 Gb/s, one adapter per GPU."""
 
 PARAMETERS = {"PAMELA": 162_408, "MAML": 121_093}
 """θ₀ and Φ of a Conv-4 for 84×84 images and five classes, float32."""
@@ -42,7 +42,7 @@ MEASURED = Path(__file__).parent.parent / "results" / "bench-scaling-h200.json"
 
 
 def ring(gpus: int, size: float) -> float:
-    """Seconds of a ring all-reduce: 2 (p − 1) steps, each moves a p-th of the message over one link."""
+    """Seconds of a ring all-reduce: 2 (p − 1) steps, each moves 1/p of the message over one link."""
     if gpus == 1:
         return 0.0
     latency, bandwidth = _slowest(gpus)
@@ -50,7 +50,7 @@ def ring(gpus: int, size: float) -> float:
 
 
 def tree(gpus: int, size: float) -> float:
-    """Seconds of a reduction up a tree and a broadcast down, pipelined: latency grows with log₂ p only."""
+    """Seconds of a pipelined tree all-reduce, whose latency grows with log₂ p only."""
     if gpus == 1:
         return 0.0
     inside, nodes = min(gpus, PER_NODE), math.ceil(gpus / PER_NODE)
@@ -59,20 +59,20 @@ def tree(gpus: int, size: float) -> float:
 
 
 def _slowest(gpus: int) -> tuple[float, float]:
-    """Latency and bandwidth of the link that all others wait for."""
+    """Latency and bandwidth of the slowest link."""
     if gpus <= PER_NODE:
         return NVLINK_LATENCY, NVLINK_BANDWIDTH
     return NETWORK_LATENCY, NETWORK_BANDWIDTH
 
 
 def meta_iterations() -> dict[int, float]:
-    """Seconds of a meta-iteration on one H200 by its number of tasks, as measured."""
+    """Measured seconds of a meta-iteration on one H200, by its number of tasks."""
     points = json.loads(MEASURED.read_text(encoding="utf-8"))["series"]["tasks"]["points"]
     return {point["value"]: point["ms"] / 1e3 for point in points}
 
 
 def weak(tasks: int = 4) -> Table:
-    """As many tasks for each GPU, however many there are."""
+    """Weak scaling: the same number of tasks per GPU."""
     size, compute = 4.0 * PARAMETERS["PAMELA"], meta_iterations()[tasks]
     header = ["GPUs", "tasks", "ring, ms", "tree, ms", "efficiency, ring", "efficiency, tree"]
     rows = []
@@ -84,9 +84,9 @@ def weak(tasks: int = 4) -> Table:
 
 
 def strong(tasks: int = 64) -> Table:
-    """One meta-batch, shared by ever more GPUs until each has one task."""
+    """Strong scaling: one meta-batch on more and more GPUs, until each has one task."""
     size, compute = 4.0 * PARAMETERS["PAMELA"], meta_iterations()
-    header = ["GPUs", "tasks of each", "computing, ms", "ring, ms", "tree, ms", "faster than one, by tree"]
+    header = ["GPUs", "tasks per GPU", "computing, ms", "ring, ms", "tree, ms", "speed-up, tree"]
     rows = []
     for gpus in (2**i for i in range(int(math.log2(tasks)) + 1)):
         own, costs = compute[tasks // gpus], [ring(gpus, size), tree(gpus, size)]
@@ -96,7 +96,7 @@ def strong(tasks: int = 64) -> Table:
 
 
 def measured(world: World, repeats: int) -> dict[str, list[float]]:
-    """Milliseconds of the sum of one meta-gradient, by method; this process waits for the others."""
+    """Quartiles in milliseconds of summing one meta-gradient over the ranks, by method."""
     found = {}
     for method, count in PARAMETERS.items():
         parameter = torch.zeros(count, requires_grad=True)
@@ -115,8 +115,8 @@ def _quartiles(seconds: list[float]) -> list[float]:
 
 
 def drawing(repeats: int = 15) -> dict[int, list[float]]:
-    """Milliseconds on one core to draw all tasks of a meta-batch, which every process does."""
-    blank = np.zeros((600, 3, 4, 4), np.uint8)  # what is drawn does not depend on the size of images
+    """Quartiles in milliseconds of drawing all tasks of a meta-batch on one core, which every rank does."""
+    blank = np.zeros((600, 3, 4, 4), np.uint8)  # draws do not depend on the size of images
     store = in_memory("blank", [(f"c{i}", "train", blank) for i in range(64)], ImageFormat(4, 3), "")
     source = ImageEpisodes(store, "train", 5, 5, 15, Augmentation(crop=True))
     found = {}
@@ -137,7 +137,7 @@ def main() -> None:
     options = parser.parse_args()
     training = Training(device="cpu", threads=1)
     training.apply()
-    with joined(training) as world:
+    with process_group(training) as world:
         times = measured(world, options.repeats) if world.size > 1 else None
     if times is None:
         print(f"Weak scaling\n\n{markdown(weak())}\n\nStrong scaling\n\n{markdown(strong())}")
@@ -147,11 +147,10 @@ def main() -> None:
             "processes": world.size,
             "sum_quartiles_ms": times,
             "drawing_quartiles_ms": drawing(),
-            "environment": environment(),
         }
-        print(json.dumps(result, indent=1))
+        print(to_json(result))
         if options.json:
-            options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            write_record(options.json, result, field="json")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
-"""How much of a meta-iteration goes into drawing, gathering and augmenting its images?
+"""The share of a meta-iteration that goes into drawing, gathering and augmenting its images.
 
     python benchmarks/feeding.py cifar-fs --device cuda --json results/feeding.json
 
-Times the whole meta-iteration, and the feeding alone, on the same tasks; medians of many.
+Times the whole meta-iteration and the feeding alone on the same tasks; prints medians.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -18,12 +17,12 @@ import torch
 
 from pathaware.core.seeding import generator
 from pathaware.training.config import Config
-from pathaware.training.provenance import environment
+from pathaware.training.provenance import to_json, write_record
 from pathaware.training.trainer import build, captured, meta_step
 
 
 def milliseconds(work: Callable[[int], object], repeats: int) -> float:
-    """Median time of one call, the device waited for."""
+    """Median time of one call, with the device synchronised."""
     times = []
     for i in range(repeats + 5):
         if torch.cuda.is_available():
@@ -68,11 +67,10 @@ def main() -> None:
         "feeding_ms": feeding,
         "feeding_share": feeding / whole,
         "graph": source.capturable,
-        "environment": environment(),
     }
-    print(json.dumps(result, indent=1))
+    print(to_json(result))
     if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        write_record(options.json, result, field="json")
 
 
 if __name__ == "__main__":

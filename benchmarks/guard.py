@@ -1,4 +1,4 @@
-"""What the guard does to a trained run: tasks with and without it, on the same waves.
+"""The effect of the divergence guard on a trained run: the same tasks with and without it.
 
 python benchmarks/guard.py RUN [RUN …] [--tasks 10000] [--json results/guard.json]
 """
@@ -6,18 +6,20 @@ python benchmarks/guard.py RUN [RUN …] [--tasks 10000] [--json results/guard.j
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from pathaware.core.learner import require_path
 from pathaware.training.evaluation import evaluate
+from pathaware.training.provenance import write_record
 from pathaware.training.run_folder import Run
 
 
 def effect(run: Run, tasks: int) -> dict[str, Any]:
-    learner = run.load()
+    """Mean and worst error with and without the guard."""
+    learner = require_path(run.load())
     values = {}
     for guard in (False, True):
         learner.guard = guard
@@ -53,7 +55,7 @@ def main() -> None:
             f"{row['tasks_changed']} of {row['tasks']} tasks changed"
         )
     if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        write_record(options.json, {"rows": rows}, field="json")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Which kernels does a meta-iteration spend its time in?
+"""Time the kernels of a meta-iteration.
 
     python benchmarks/kernel_times.py --json results/profile-h200.json
 
-PAMELA, Conv-4 of 64 filters, 5-way 5-shot, 4 tasks, 5 steps, second order, as `pathaware bench` runs it. On a
-CPU (`--device cpu --rows sine`) it lists PyTorch's operations instead.
+The workload is PAMELA with a Conv-4 of 64 filters, 5-way 5-shot, 4 tasks, 5 steps, second order, as in
+`pathaware bench`. On a CPU (`--device cpu --rows sine`) it lists PyTorch's operations instead.
 """
 
 from __future__ import annotations
@@ -17,39 +17,41 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from pathaware.experiments.bench.contestants import ENGINE
+from pathaware.experiments.bench.implementations import ENGINE
 from pathaware.experiments.bench.timing import wait
 from pathaware.experiments.bench.workloads import Inputs, Job, choose
 from pathaware.training.provenance import commit, environment
 
-TURNS = 5
+ITERATIONS = 5
 
 
 def measure(job: Job) -> dict[str, Any]:
+    """Time per iteration, time in kernels, launches, and the slowest kernels of a training job."""
     training = job.config().training
     training.apply()
     device = training.torch_device
-    work = ENGINE.training(job, Inputs(job))
+    iterate = ENGINE.training(job, Inputs(job))
     for i in range(5):
-        work(i)
+        iterate(i)
     wait(device)
     start = time.perf_counter()
-    for i in range(TURNS):
-        work(i)
+    for i in range(ITERATIONS):
+        iterate(i)
     wait(device)
-    elapsed = 1e3 * (time.perf_counter() - start) / TURNS
+    elapsed = 1e3 * (time.perf_counter() - start) / ITERATIONS
     cuda = device.type == "cuda"
-    with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as seen:
-        for i in range(TURNS):
-            work(i)
+    with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as profiler:
+        for i in range(ITERATIONS):
+            iterate(i)
         wait(device)
     kernels = [
         {
             "name": event.key[:70],
-            "microseconds": (event.self_device_time_total if cuda else event.self_cpu_time_total) / TURNS,
-            "launches": event.count / TURNS,
+            "microseconds": (event.self_device_time_total if cuda else event.self_cpu_time_total)
+            / ITERATIONS,
+            "launches": event.count / ITERATIONS,
         }
-        for event in seen.key_averages()
+        for event in profiler.key_averages()
     ]
     kernels.sort(key=lambda kernel: -kernel["microseconds"])
     return {
@@ -67,15 +69,15 @@ def main() -> None:
     parser.add_argument("--precision", default="tf32")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    found = {}
+    rows = {}
     for workload in choose(options.rows.split(","), torch.device(options.device)):
         job = Job(workload, "training", "pamela", "second", options.device, options.precision)
-        found[workload.name] = measure(job)
-        print(workload.name, {k: v for k, v in found[workload.name].items() if k != "kernels"})
-        for kernel in found[workload.name]["kernels"][:20]:
+        rows[workload.name] = measure(job)
+        print(workload.name, {k: v for k, v in rows[workload.name].items() if k != "kernels"})
+        for kernel in rows[workload.name]["kernels"][:20]:
             print(f"{kernel['microseconds']:10.1f} µs {kernel['launches']:7.1f} ×  {kernel['name']}")
     if options.json:
-        record = {"rows": found, "precision": options.precision, "commit": commit()}
+        record = {"rows": rows, "precision": options.precision, "commit": commit()}
         text = json.dumps({**record, "environment": environment()}, indent=1)
         options.json.write_text(text + "\n", encoding="utf-8")
 

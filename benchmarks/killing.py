@@ -1,16 +1,15 @@
-"""Kill a run with SIGKILL at random moments, resume it each time, and compare it with one left in peace.
+"""Kill a run at random moments, resume it each time, and compare it with an uninterrupted run.
 
 python benchmarks/killing.py [sine|glyphs] [--kills 20] [--iterations 4000] [--set …]
 
-The suite does this with small sizes; here the sizes are those of real runs. Ends with exit code 1 if a single
-bit of parameters or reports differs.
+The tests do this with small runs; here the sizes are those of real ones. The exit code is 1 if a single bit
+of the parameters or metrics differs.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-import signal
 import subprocess
 import sys
 import tempfile
@@ -27,7 +26,7 @@ def command(*arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", "pathaware", "train", *arguments, "--json"])
 
 
-def begin_or_go_on(folder: Path, problem: list[str]) -> subprocess.Popen[bytes]:
+def start_or_resume(folder: Path, problem: list[str]) -> subprocess.Popen[bytes]:
     if (folder / CONFIG).exists():
         return command("--resume", str(folder))
     return command(*problem, "--out", str(folder))
@@ -36,8 +35,8 @@ def begin_or_go_on(folder: Path, problem: list[str]) -> subprocess.Popen[bytes]:
 def ends(folder: Path) -> tuple[list[dict[str, object]], dict[str, torch.Tensor]]:
     run = Run.open(folder)
     assert run.finished
-    reports = [{k: v for k, v in row.items() if k != "seconds"} for row in run.metrics()]
-    return reports, read_checksummed(folder / CHECKPOINT)[0]
+    metrics = [{k: v for k, v in row.items() if k != "seconds"} for row in run.metrics()]
+    return metrics, read_checksummed(folder / CHECKPOINT)[0]
 
 
 def main() -> None:
@@ -56,17 +55,17 @@ def main() -> None:
         whole = time.perf_counter() - started
         kills = 0
         while kills < options.kills:
-            process = begin_or_go_on(killed, problem)
+            process = start_or_resume(killed, problem)
             try:
                 process.wait(random.uniform(0, 1.5 * whole / options.kills + 5))
-                break  # it came to its end between two kills
+                break  # it finished between two kills
             except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGKILL)
+                process.kill()
                 process.wait()
                 kills += 1
-        assert begin_or_go_on(killed, problem).wait() == 0
-        (reports, parameters), (reports_too, parameters_too) = ends(calm), ends(killed)
-        same = reports == reports_too and all(
+        assert start_or_resume(killed, problem).wait() == 0
+        (metrics, parameters), (metrics_too, parameters_too) = ends(calm), ends(killed)
+        same = metrics == metrics_too and all(
             torch.equal(v, parameters_too[k]) for k, v in parameters.items()
         )
         print(f"{options.problem}: killed {kills} times, {'equal to the last bit' if same else 'DIFFERENT'}")

@@ -1,10 +1,10 @@
-"""How far off is a meta-gradient in each precision? Against one task after another in float64.
+"""Measure the error of a meta-gradient in each precision, relative to `loop` in float64.
 
     python benchmarks/precision.py --json results/precision-h200.json
 
-Conv-4 of 64 filters, 32×32, 5-way 5-shot PAMELA, one task a draw; layer by layer (`plain`) and through the
-kernels. A pixel that ties in one precision and not in another turns a whole derivative on or off, so single
-draws differ by orders of magnitude: medians of many are compared.
+The workload is PAMELA with a Conv-4 of 64 filters, 32×32, 5-way 5-shot, one task per draw; layer by layer
+(`plain`) and with the kernels. Two pixels that tie in one precision and not in another switch a whole
+derivative on or off, so single draws differ by orders of magnitude, and medians of many draws are compared.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from pathaware.training.provenance import commit, environment
 PRECISIONS = ("fp32", "tf32", "bf16")
 
 
-def learner(seed: int, execution: str, dtype: torch.dtype) -> MetaLearner:
+def build_learner(seed: int, execution: str, dtype: torch.dtype) -> MetaLearner:
     torch.manual_seed(seed)
     model = conv4(5, size=32)
     learner = MetaLearner(model, Pamela(model, 5), F.cross_entropy, execution=execution)
     return learner.to("cuda", dtype)
 
 
-def episodes(seed: int, dtype: torch.dtype) -> Episodes:
+def random_episodes(seed: int, dtype: torch.dtype) -> Episodes:
     generator = torch.Generator().manual_seed(seed)
     prototypes = torch.randn(5, 3, 32, 32, generator=generator)
     parts = []
@@ -46,9 +46,9 @@ def episodes(seed: int, dtype: torch.dtype) -> Episodes:
 
 
 def meta_gradient(seed: int, execution: str, dtype: torch.dtype) -> torch.Tensor:
-    one = learner(seed, execution, dtype)
-    one.meta_loss(episodes(seed, dtype)).backward()
-    return torch.cat([p.grad.flatten().double() for p in one.parameters() if p.grad is not None])
+    subject = build_learner(seed, execution, dtype)
+    subject.meta_loss(random_episodes(seed, dtype)).backward()
+    return torch.cat([p.grad.flatten().double() for p in subject.parameters() if p.grad is not None])
 
 
 def main() -> None:
@@ -61,10 +61,10 @@ def main() -> None:
         exact = meta_gradient(seed, "loop", torch.float64)
         for precision in PRECISIONS:
             Training(precision=precision).apply()
-            for name, around in (("plain", kernels.switched_off()), ("kernels", nullcontext())):
-                with around:
-                    found = meta_gradient(seed, "batched", torch.float32)
-                errors[precision][name].append(float((found - exact).norm() / exact.norm()))
+            for name, context in (("plain", kernels.switched_off()), ("kernels", nullcontext())):
+                with context:
+                    gradient = meta_gradient(seed, "batched", torch.float32)
+                errors[precision][name].append(float((gradient - exact).norm() / exact.norm()))
     medians = {p: {k: statistics.median(v) for k, v in each.items()} for p, each in errors.items()}
     for precision, each in medians.items():
         print(f"{precision}: layer by layer {each['plain']:.1e}, kernels {each['kernels']:.1e}")

@@ -1,11 +1,10 @@
-"""Many people at one server: is it quick, does it mix them up, does it give their memory back?
+"""Load test of `pathaware serve`: latency, isolation of sessions, and memory with many clients.
 
 python benchmarks/serving.py [--clients 50] [--seconds 60] [--run glyphs] [--json results/serving-cpu.json]
 
-Each client has classes and pictures of its own. Over and over it opens a session, teaches, adapts, asks, and
-ends the session. Afterwards every answer is compared with what the same model says in this process, to one
-client alone. Ends with exit code 1 on any error, on a difference above 1e-5, or if memory has grown by more
-than a tenth.
+Each client has its own classes and pictures. It repeatedly opens a session, uploads, adapts, classifies and
+ends the session. Afterwards every prediction is compared with that of the same model in this process. The
+exit code is 1 on any error, on a difference above 1e-5, or if memory has grown by more than a tenth.
 """
 
 from __future__ import annotations
@@ -35,35 +34,35 @@ from PIL import Image
 from pathaware.inference.trained_model import TrainedModel
 from pathaware.training.provenance import commit, environment
 
-QUESTIONS = 8
+QUERIES = 8
 CLOSE = 1e-5
 GROWTH = 1.1
-"""Memory at the end, in parts of that before. Allocators keep some of what they once had."""
+"""Allowed ratio of memory after to before; allocators keep some freed memory."""
 
 
 @dataclass
 class Client:
-    """Somebody with classes that nobody else has."""
+    """A client with its own classes."""
 
     number: int
-    answers: list[list[dict[str, float]]] = field(default_factory=list)
+    predictions: list[list[dict[str, float]]] = field(default_factory=list)
 
     @property
     def classes(self) -> int:
         return 2 + self.number % 4
 
     @cached_property
-    def lesson(self) -> list[tuple[str, bytes]]:
+    def support(self) -> list[tuple[str, bytes]]:
         pictures = self.classes * (1 + self.number % 2)
         return [(f"{self.number}/{i % self.classes}", drawing([self.number, i])) for i in range(pictures)]
 
     @cached_property
-    def questions(self) -> list[bytes]:
-        return [drawing([self.number, 100 + i]) for i in range(QUESTIONS)]
+    def queries(self) -> list[bytes]:
+        return [drawing([self.number, 100 + i]) for i in range(QUERIES)]
 
 
 def drawing(seed: list[int]) -> bytes:
-    """Some strokes on paper, different for every seed."""
+    """Draw some strokes on white, different for every seed."""
     random = np.random.default_rng(seed)
     pixels = np.full((28, 28), 255, np.uint8)
     for _ in range(4):
@@ -75,7 +74,7 @@ def drawing(seed: list[int]) -> bytes:
 
 
 class Times:
-    """Seconds of every request by its kind, and everything that was not as it should be."""
+    """Durations of requests by kind, and errors."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, list[float]] = defaultdict(list)
@@ -103,21 +102,21 @@ class Times:
 
 
 async def visit(client: Client, http: httpx.AsyncClient, times: Times) -> None:
-    """One session, from its beginning to its end."""
+    """Run one session from begin to end."""
     path = "/api/sessions/" + (await times.ask(http, "begin", "POST", "/api/sessions"))["session"]
-    for label, picture in client.lesson:
+    for label, picture in client.support:
         await times.ask(http, "picture", "POST", f"{path}/pictures", params={"label": label}, content=picture)
     await times.ask(http, "adapt", "POST", f"{path}/adapt")
     found = [
         (await times.ask(http, "classify", "POST", f"{path}/classify", content=picture))["probabilities"]
-        for picture in client.questions
+        for picture in client.queries
     ]
-    client.answers.append(found)
+    client.predictions.append(found)
     await times.ask(http, "end", "DELETE", path)
 
 
 async def crowd(address: str, clients: list[Client], seconds: float, times: Times) -> None:
-    """All clients at once, each again and again until the time is over, and at least once."""
+    """Run all clients concurrently, each repeatedly until the time is over and at least once."""
     end = time.perf_counter() + seconds
 
     async def stay(client: Client) -> None:
@@ -133,25 +132,25 @@ async def crowd(address: str, clients: list[Client], seconds: float, times: Time
 
 
 def largest_difference(run: str, clients: list[Client]) -> float:
-    """Between any probability that was answered and what the model says to that client alone."""
+    """Return the largest difference between a served probability and the model's in this process."""
     model, worst = TrainedModel.open(run, "cpu"), 0.0
     for client in clients:
-        labels = [label for label, _ in client.lesson]
+        labels = [label for label, _ in client.support]
         classes = list(dict.fromkeys(labels))
         places = torch.tensor([classes.index(label) for label in labels])
-        adapted = model.adapt(model.pixels([p for _, p in client.lesson]), places, len(classes))
-        alone = adapted.probabilities(model.pixels(client.questions))
-        for answers in client.answers:
-            if any(list(answer) != classes for answer in answers):
-                return 1.0  # somebody else's classes
-            found = torch.tensor([list(answer.values()) for answer in answers], dtype=torch.float64)
+        adapted = model.adapt(model.pixels([p for _, p in client.support]), places, len(classes))
+        alone = adapted.probabilities(model.pixels(client.queries))
+        for rows in client.predictions:
+            if any(list(row) != classes for row in rows):
+                return 1.0  # another client's classes
+            found = torch.tensor([list(row.values()) for row in rows], dtype=torch.float64)
             worst = max(worst, float((found - alone).abs().max()))
     return worst
 
 
 @contextmanager
 def serving(run: str) -> Iterator[tuple[str, int]]:
-    """A server in a process of its own: its address and process id."""
+    """Start a server process; yield its address and process id."""
     process = subprocess.Popen(
         [sys.executable, "-m", "pathaware", "serve", run, "--port", "0", "--device", "cpu"],
         stdout=subprocess.PIPE,
@@ -171,7 +170,7 @@ def serving(run: str) -> Iterator[tuple[str, int]]:
 
 
 def memory(pid: int, what: str = "VmRSS") -> float:
-    """MiB that a process has, or (`VmHWM`) had at most."""
+    """Return the current memory of a process in MiB, or its peak (`VmHWM`)."""
     found = re.search(rf"{what}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found
     return int(found[1]) / 1024
@@ -179,7 +178,7 @@ def memory(pid: int, what: str = "VmRSS") -> float:
 
 def measure(run: str, count: int, seconds: float) -> dict[str, Any]:
     with serving(run) as (address, pid):
-        # A learner for every number of classes is made when it is first needed, and stays.
+        # A learner for each number of classes is built on first use and kept.
         first = Times()
         asyncio.run(crowd(address, [Client(i) for i in range(8)], 0, first))
         before = memory(pid)
@@ -193,7 +192,7 @@ def measure(run: str, count: int, seconds: float) -> dict[str, Any]:
     return {
         "clients": count,
         "seconds": round(taken, 1),
-        "sessions": sum(len(client.answers) for client in clients),
+        "sessions": sum(len(client.predictions) for client in clients),
         "requests": sum(map(len, times.seconds.values())),
         "errors": [*first.errors, *times.errors][:10],
         "largest_difference": largest_difference(run, clients),
@@ -224,7 +223,7 @@ def main() -> None:
             "run": options.run,
             "commit": commit(),
             "environment": environment(),
-            "load_before": load,  # of other programs on the same cores
+            "load_before": load,  # other programs on the same cores
         }
         options.json.write_text(json.dumps({**about, **found}, indent=1) + "\n", encoding="utf-8")
     sys.exit(0 if good(found) else 1)

@@ -1,10 +1,10 @@
-"""What it costs to ask a run for another number of classes than it was trained with.
+"""Accuracy of a run with another number of classes than it was trained with.
 
 python benchmarks/ways.py --data glyphs --iterations 3000 --json results/ways-glyphs.json
 
-Trains one model of five classes and one for each other number, then judges on new tasks: the model of five
-by the rule of `pathaware.inference.change_ways`, the same with rates as they were trained, and the model trained for that
-number. Queries are judged one by one, as a classifier in use answers them.
+Trains a model for five classes and one for each other number, then evaluates on new tasks: the five-class
+model converted by `pathaware.inference.change_ways`, the same with unscaled step sizes, and the model trained
+for that number. Evaluation is inductive: each query is classified by itself, as in use.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pathaware.core.learner import FewShotLearner
-from pathaware.inference import change_ways as ways
+from pathaware.inference.change_ways import change_ways
 from pathaware.methods.pamela import Pamela
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
@@ -31,7 +31,7 @@ WAYS, OTHERS = 5, (2, 3, 8, 10, 20)
 
 
 def config(data: str, classes: int, shots: int, iterations: int, width: int, rate: float) -> Config:
-    """The settings of the model that ships, for any data set."""
+    """Return the settings of the shipped model, for any data set."""
     problem = {"name": "classification", "data": data, "ways": classes, "shots": shots, "queries": 5}
     return Config.from_dict(
         {
@@ -43,8 +43,8 @@ def config(data: str, classes: int, shots: int, iterations: int, width: int, rat
 
 
 @contextmanager
-def same_rates() -> Iterator[None]:
-    """Rows move by the rates of training, whatever the number of classes."""
+def unscaled_step_sizes() -> Iterator[None]:
+    """Keep the trained step sizes, whatever the number of classes."""
     before = Pamela.step_sizes
     Pamela.step_sizes = ()
     try:
@@ -53,7 +53,7 @@ def same_rates() -> Iterator[None]:
         Pamela.step_sizes = before
 
 
-def judged(learner: FewShotLearner, problem: Any, tasks: int) -> dict[str, float]:
+def accuracy(learner: FewShotLearner, problem: Any, tasks: int) -> dict[str, float]:
     summary = evaluate(learner, problem, tasks=tasks, inductive=True).summary()
     return {name: summary[name] for name in ("accuracy", "accuracy_ci95")}
 
@@ -64,14 +64,14 @@ def measure(run: Run, own: dict[int, Run], shots: int, tasks: int) -> Iterator[d
     for classes in sorted((WAYS, *own)):
         problem: Any = dataclasses.replace(run.config.problem, ways=classes, shots=shots)  # type: ignore[type-var]
         row: dict[str, Any] = {"classes": classes, "shots": shots, "tasks": tasks}
-        row["five, by the rule"] = judged(
-            ways.for_classes(run.config, learned, inputs, classes, device), problem, tasks
+        row["five, by the rule"] = accuracy(
+            change_ways(run.config, learned, inputs, classes, device), problem, tasks
         )
         if classes != WAYS:
-            with same_rates():
-                learner = ways.for_classes(run.config, learned, inputs, classes, device)
-            row["same rates"] = judged(learner, problem, tasks)
-            row["trained for it"] = judged(own[classes].load(), problem, tasks)
+            with unscaled_step_sizes():
+                learner = change_ways(run.config, learned, inputs, classes, device)
+            row["same rates"] = accuracy(learner, problem, tasks)
+            row["trained for it"] = accuracy(own[classes].load(), problem, tasks)
         yield row
 
 
@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--data", default="glyphs")
     parser.add_argument("--shots", type=int, default=1)
     parser.add_argument("--width", type=int, default=32)
-    parser.add_argument("--rate", type=float, default=0.1, help="where Q starts")
+    parser.add_argument("--rate", type=float, default=0.1, help="initial value of Q")
     parser.add_argument("--iterations", type=int, default=3000)
     parser.add_argument("--tasks", type=int, default=600)
     parser.add_argument("--json", type=Path)

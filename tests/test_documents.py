@@ -1,4 +1,4 @@
-"""Code in the documents runs; examples in docstrings say the truth."""
+"""Code and examples in documents and docstrings run; tables and the API reference are up to date."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tools import api_reference as reference
-from tools import performance_page as document
-from tools.documents import PAGES, fill
+from pathaware.experiments.run_store import Results
+from tools import api_reference
+from tools.documents import PAGES, compared_problems, fill
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -41,7 +41,7 @@ def test_python_blocks_of_a_document_run(path):
         exec(compile(block, str(path), "exec"), {})
 
 
-def test_the_method_of_the_guide_is_tested_and_trained_as_it_says(tmp_path):
+def test_the_commands_of_the_guide_to_new_methods_run(tmp_path):
     text = GUIDE.read_text(encoding="utf-8")
     files = re.findall(r"\*\*(\w+\.py)\*\*\n\n```python\n(.*?)```", text, flags=re.DOTALL)
     assert sum(len(code.splitlines()) for _, code in files) < 60
@@ -57,35 +57,36 @@ def test_the_method_of_the_guide_is_tested_and_trained_as_it_says(tmp_path):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_examples_in_docstrings_hold(name):
+def test_examples_in_docstrings_are_correct(name):
     result = doctest.testmod(import_module(name))
     assert result.attempted
     assert not result.failed
 
 
-def test_links_between_documents_lead_somewhere():
+def test_links_between_documents_exist():
     for path in DOCUMENTS:
         for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
             if not target.startswith("http"):
                 assert (path.parent / target).exists(), f"{path.name} links to {target}"
 
 
-@pytest.mark.parametrize(
-    ("name", "blocks"),
-    [
-        *((name, lambda made=made: made(ROOT / "results")) for name, made in PAGES.items()),
-        ("docs/performance.md", lambda: {"results": document.render(ROOT / "results", ROOT / "docs/images")}),
-    ],
-)
-def test_the_tables_of_a_document_are_those_of_the_results(name, blocks):
+@pytest.mark.parametrize(("name", "blocks"), PAGES.items())
+def test_tables_are_rendered_from_the_results(name, blocks):
     text = (ROOT / name).read_text(encoding="utf-8")
-    assert fill(text, blocks()) == text, "run `make tables`"
+    assert fill(text, blocks(ROOT / "results")) == text, "run `make tables`"
 
 
-def test_the_api_reference_is_that_of_the_docstrings():
-    assert (ROOT / "docs/api.md").read_text(encoding="utf-8") == reference.render(), "run `make tables`"
+def test_methods_in_a_row_of_the_readme_were_trained_equally_long():
+    rows = [each.equally_long() for each in compared_problems(Results.read(ROOT / "results"))]
+    assert any(maml for maml, _ in rows)
+    for maml, pamela in rows:
+        assert {result.iterations for result in maml} == {result.iterations for result in pamela}
 
 
-def test_a_part_that_a_document_lacks_is_an_error():
-    with pytest.raises(ValueError, match="no part 'table9'"):
+def test_the_api_reference_is_rendered_from_the_docstrings():
+    assert (ROOT / "docs/api.md").read_text(encoding="utf-8") == api_reference.render(), "run `make tables`"
+
+
+def test_a_block_that_a_document_lacks_is_an_error():
+    with pytest.raises(ValueError, match="no block 'table9'"):
         fill("text", {"table9": "rows"})

@@ -1,4 +1,4 @@
-"""docs/own-data.md does what it says: its five commands, as they stand but for less to compute."""
+"""The five commands of docs/own-data.md work as written, with smaller settings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHORTER = {
 
 
 def draw(folder: Path, classes: range, count: int) -> None:
-    """Photographs, as it were: in colour, of some size, each class in a folder of its own."""
+    """Save colour images, with one folder per class."""
     images = open_store("glyphs").images
     for c in classes:
         (folder / f"class {c}").mkdir(parents=True)
@@ -36,7 +36,7 @@ def draw(folder: Path, classes: range, count: int) -> None:
 
 @pytest.fixture
 def somebody(tmp_path, monkeypatch):
-    """A folder such as the guide asks for."""
+    """Make the folders that the guide assumes."""
     monkeypatch.setenv("PATHAWARE_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     draw(tmp_path / "pictures", range(25), 6)
@@ -65,7 +65,7 @@ def test_five_commands_lead_from_a_folder_of_pictures_to_a_served_model(somebody
 
 
 def labelled_in_python(folder: Path) -> str:
-    """What the guide's example prints, with pictures by the names it uses."""
+    """Return what the guide's Python example prints."""
     images = open_store("glyphs").images
     for i, name in enumerate(("a.jpg", "b.jpg", "IMG_2201.jpg")):
         Image.fromarray(images[20 * i, 0].numpy()).save(folder / name)
@@ -76,7 +76,7 @@ def labelled_in_python(folder: Path) -> str:
 
 
 def served(command: list[str], folder: Path) -> dict[str, object]:
-    """What the server says of its model."""
+    """Start the server and return what `/api/model` says."""
     arguments = [sys.executable, "-m", "pathaware", *command, *SHORTER["serve"].split()]
     with subprocess.Popen(arguments, cwd=folder, stdout=subprocess.PIPE, text=True) as server:
         try:

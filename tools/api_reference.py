@@ -1,4 +1,4 @@
-"""docs/api.md from the docstrings of what is public.
+"""Render docs/api.md from the docstrings of the public names.
 
 python -m tools.api_reference docs/api.md
 """
@@ -18,9 +18,9 @@ SECTIONS = {
         "pathaware.inference.estimators.FewShotClassifier",
         "pathaware.inference.estimators.FewShotRegressor",
         "pathaware.inference.trained_model.TrainedModel",
-        "pathaware.inference.trained_model.Adapted",
-        "pathaware.inference.trained_model.Step",
-        "pathaware.data.pixels.PictureForm",
+        "pathaware.inference.trained_model.AdaptedClassifier",
+        "pathaware.inference.trained_model.AdaptationStep",
+        "pathaware.data.pixels.ImageInput",
     ),
     "Learners": (
         "pathaware.core.learner.MetaLearner",
@@ -80,12 +80,14 @@ SECTIONS = {
 
 _HEAD = """# API reference
 
-Made from the docstrings by `make tables`. What is not listed here may change without notice. T is the number
-of tasks, S of support examples, Q of queries, D of adapted parameters; θ₀ is the start, Φ what a rule learns.
+Rendered from the docstrings by `make tables`. Other names may change without notice. T is the
+number of tasks, S of support examples, Q of queries, D of adapted parameters; θ₀ is the initialisation, Φ the
+learned parameters of a rule.
 """
 
 
 def render() -> str:
+    """The page in Markdown."""
     parts = [_HEAD]
     for title, names in SECTIONS.items():
         parts.append(f"\n## {title}\n")
@@ -107,7 +109,7 @@ def _described(name: str) -> Iterator[str]:
 
 
 def _members(owner: type) -> Iterator[tuple[str, Any]]:
-    """Its own public methods and properties that say what they do, in the order of the source."""
+    """The public methods and properties that a class defines with a docstring, in the order of the source."""
     for name, member in vars(owner).items():
         plain = member.__func__ if isinstance(member, (classmethod, staticmethod)) else member
         if not name.startswith("_") and (inspect.isfunction(plain) or isinstance(plain, property)):
@@ -121,7 +123,7 @@ def _heading(name: str, member: Any) -> str:
 
 
 def _signature(name: str, found: Any) -> str:
-    """On one line if it fits, else a parameter a line."""
+    """The signature on one line if it fits, else with one parameter per line."""
     parameters = _parameters(found, skip=False)
     if len(name + parameters) <= 100:
         return name + parameters
@@ -130,7 +132,7 @@ def _signature(name: str, found: Any) -> str:
 
 
 def _split(parameters: str) -> list[str]:
-    """At commas outside of brackets."""
+    """Split at commas outside of brackets."""
     return [part.strip() for part in re.split(r",\s(?![^\[(]*[\])])", parameters)]
 
 
@@ -141,12 +143,12 @@ def _parameters(found: Callable[..., Any], *, skip: bool) -> str:
         return ""
     kept = [p for n, p in signature.parameters.items() if not (skip and n in ("self", "cls"))]
     text = str(signature.replace(parameters=[p.replace(default=_default(p)) for p in kept]))
-    text = re.sub(r"""(: |-> )(?:'([^']*)'|"([^"]*)")""", r"\1\2\3", text)  # annotations are kept as text
+    text = re.sub(r"""(: |-> )(?:'([^']*)'|"([^"]*)")""", r"\1\2\3", text)  # annotations are strings
     return text.removesuffix(" -> None")
 
 
 class _Named:
-    """What is shown for a default that has no value to show."""
+    """A stand-in for a default whose `repr` is not readable."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -164,7 +166,7 @@ def _default(parameter: inspect.Parameter) -> Any:
 
 
 def _text(found: Any) -> str:
-    """The docstring; its examples as such."""
+    """The docstring, with its examples as code blocks."""
     lines: list[str] = []
     example = False
     for line in (inspect.getdoc(found) or "").splitlines():

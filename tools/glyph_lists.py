@@ -1,7 +1,8 @@
-"""Which characters make up the glyphs data set, and how the lists in `splits/glyphs` were chosen.
+"""Choose the characters of the glyphs data set, as listed in `src/pathaware/data/splits/glyphs`.
 
-The lists are fixed files, so that the classes do not change with the version of a font renderer;
-`python -m tools.glyph_lists FOLDER` writes them anew.
+    python -m tools.glyph_lists FOLDER
+
+The lists are kept as files, so that the classes do not depend on the version of a font renderer.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pathaware.data.glyphs import REQUIRED, cover, render
+from pathaware.data.glyphs import REQUIRED, covers, render
 from pathaware.data.store import Split
 
-# Whole scripts are held out: the test asks for characters unlike any seen in training.
+# Whole scripts are held out, so that test characters are unlike any in training.
 SCRIPTS: dict[Split, dict[str, list[tuple[int, int]]]] = {
     "train": {
         "Latin": [(0x41, 0x5A), (0x61, 0x7A), (0xC6, 0xFE), (0x180, 0x2AF)],
@@ -38,13 +39,13 @@ SCRIPTS: dict[Split, dict[str, list[tuple[int, int]]]] = {
         "OldItalic": [(0x10300, 0x1032F)],
     },
 }
-# Above this cosine between two size-normalised pictures, random distortion hides the difference.
-ALIKE = 0.9
+MAX_SIMILARITY = 0.9
+"""Above this cosine between two size-normalised images, random distortion hides the difference."""
 
 
 def choose() -> dict[Split, list[str]]:
-    """Every character of the scripts that the fonts have and that looks like none chosen before it."""
-    pictures: list[NDArray[np.float64]] = []
+    """Every character that the fonts contain and that is unlike all characters chosen before it."""
+    chosen: list[NDArray[np.float64]] = []
     lists: dict[Split, list[str]] = {}
     for split, scripts in SCRIPTS.items():
         lists[split] = []
@@ -52,23 +53,22 @@ def choose() -> dict[Split, list[str]]:
             for code in (c for first, last in ranges for c in range(first, last + 1)):
                 if not _suitable(code):
                     continue
-                picture = portrait(chr(code))
-                if not pictures or (np.stack(pictures) @ picture).max() < ALIKE:
-                    pictures.append(picture)
+                image = unit_image(chr(code))
+                if not chosen or (np.stack(chosen) @ image).max() < MAX_SIMILARITY:
+                    chosen.append(image)
                     lists[split].append(f"{script}/U+{code:04X}")
     return lists
 
 
 def _suitable(code: int) -> bool:
-    # A letter with an accent differs from the letter by a dot or two, which distortion wipes out; the
-    # letters that only modify others (category Lm) are often mere dashes.
-    plain = not unicodedata.decomposition(chr(code))
+    # Accents are lost under distortion, and modifier letters (category Lm) are often mere dashes.
+    undecorated = not unicodedata.decomposition(chr(code))
     kind = unicodedata.category(chr(code))
-    return plain and kind[0] in "LNS" and kind != "Lm" and all(cover(font, code) for font in REQUIRED)
+    return undecorated and kind[0] in "LNS" and kind != "Lm" and all(covers(font, code) for font in REQUIRED)
 
 
-def portrait(character: str, size: int = 24) -> NDArray[np.float64]:
-    """The character scaled to fill a square, as a vector of length 1."""
+def unit_image(character: str, size: int = 24) -> NDArray[np.float64]:
+    """The character scaled to fill a square, as a vector of norm 1."""
     from PIL import Image
 
     ink = render(REQUIRED[0], character, stroke=0)
@@ -76,9 +76,9 @@ def portrait(character: str, size: int = 24) -> NDArray[np.float64]:
     ink = ink.resize(
         (max(1, round(ink.width * scale)), max(1, round(ink.height * scale))), Image.Resampling.BOX
     )
-    picture = Image.new("L", (size, size))
-    picture.paste(ink, ((size - ink.width) // 2, (size - ink.height) // 2))
-    vector = np.asarray(picture, dtype=np.float64).ravel()
+    image = Image.new("L", (size, size))
+    image.paste(ink, ((size - ink.width) // 2, (size - ink.height) // 2))
+    vector = np.asarray(image, dtype=np.float64).ravel()
     return vector / max(float(np.linalg.norm(vector)), 1.0)
 
 

@@ -1,124 +1,92 @@
-"""Two more tables of docs/performance.md: what a precision costs, and where a GPU spends its time."""
+"""The tables of docs/performance.md: timings, growth, precision, and where a GPU spends its time."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
-from pathaware.experiments.bench import scaling, table
-from pathaware.experiments.bench.table import number
+from pathaware.experiments.bench import comparison, scaling
+from pathaware.experiments.bench.comparison import number
+from pathaware.training.metric import ACCURACY
 from pathaware.training.tables import Table, markdown, pipe_table
-from tools.documents import fill
 
 PARTS = {
     "convolutions and their input gradients": ("convolve", "pack"),
     "weight gradients": ("weight_gradient", "cut_in_pieces", "join_splits"),
     "the first block": ("stem_",),
-    "normalise, ReLU and pool of the others": ("normalise", "backward", "sum_first", "sum_second", "join"),
+    # Profiles of earlier versions have `pull_back` for `backward`.
+    "normalise, ReLU and pool of the others": (
+        "normalise",
+        "backward",
+        "double_backward",
+        "pull_back",
+        "sum_first",
+        "sum_second",
+        "join",
+    ),
 }
-"""What a kernel belongs to, by how its name begins; the first that fits counts."""
+"""Prefixes of kernel names by the part of a meta-iteration they belong to; the first match counts."""
+REST = "head, loss, rule, sums of gradients, optimiser"
 
 
-def precision(folder: Path) -> str:
-    """Error of a meta-gradient, and accuracy of a run, in each precision."""
-    errors = json.loads((folder / "meta-gradient-h200.json").read_text(encoding="utf-8"))["median"]
-    rows = []
-    for name, each in errors.items():
-        run = json.loads((folder / f"cifar-fs-{name}.json").read_text(encoding="utf-8"))
-        result, settings = run["result"], run["config"]["training"]
-        rows.append(
-            [
-                name,
-                f"{each['plain']:.1e}",
-                f"{each['kernels']:.1e}",
-                f"{100 * result['accuracy']:.2f} ± {100 * result['accuracy_ci95']:.2f}",
-                f"{settings['iterations']:,} in {run['training_seconds']:.0f} s",
-            ]
-        )
-    head = ["precision", "error, layer by layer", "error, kernels", "validation accuracy, %", "iterations"]
-    return pipe_table(Table.of("", head, rows))
-
-
-def profile(path: Path) -> str:
-    """Milliseconds and launches of each part of a meta-iteration."""
-    record = json.loads(path.read_text(encoding="utf-8"))
-    head, columns = ["part"], []
-    for name, row in record["rows"].items():
-        head += [f"{name}, ms", "launches"]
-        columns.append(_parts(row))
-    lines = [[part, *(cell for column in columns for cell in column[part])] for part in columns[0]]
-    return pipe_table(Table.of("", head, lines))
-
-
-def _parts(row: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    sums = {part: [0.0, 0.0] for part in (*PARTS, "rest")}
-    sums["rest"] = [1e3 * row["busy_ms"], row["launches"]]
-    for kernel in row["kernels"]:
-        for part, begins in PARTS.items():
-            if kernel["name"].startswith(begins):
-                for i, key in enumerate(("microseconds", "launches")):
-                    sums[part][i] += kernel[key]
-                    sums["rest"][i] -= kernel[key]
-                break
-    named = {"rest": "head, loss, rule, sums of gradients, optimiser"}
-    cells = {named.get(part, part): (number(us / 1e3), f"{count:.0f}") for part, (us, count) in sums.items()}
-    idle = row["iteration_ms"] - row["busy_ms"]
-    return {
-        **cells,
-        "between kernels": (number(idle), ""),
-        "all": (number(row["iteration_ms"]), f"{row['launches']:.0f}"),
-    }
-
-
-# The tables of docs/performance.md, rendered from the files `results/bench-*.json`.
-#
-# python -m tools.performance_page docs/performance.md results
+def blocks(folder: Path) -> dict[str, str]:
+    """The page's only block, with the figures in `docs/images` beside the folder of results."""
+    return {"results": render(folder, folder.absolute().parent / "docs" / "images")}
 
 
 def render(results: Path, images: Path) -> str:
-    """A section for every file there is; a picture of the same name is shown with it."""
+    """A section per file `bench-*.json`, with the image of the same name if there is one; then the others."""
     sections = []
     for path in sorted(results.glob("bench-*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        body = growth(record) if record["bench"] == "scaling" else comparison(record)
-        picture = images / f"{path.stem}.png"
-        if picture.exists():
-            body += ["", f"![Cost of a meta-iteration as each quantity grows](images/{picture.name})"]
+        record = _read(path)
+        body = growth_section(record) if record["bench"] == "scaling" else comparison_section(record)
+        image = images / f"{path.stem}.png"
+        if image.exists():
+            body += ["", f"![Cost of a meta-iteration as each quantity grows](images/{image.name})"]
         sections.append("\n".join([f"### {heading(record)}", "", *body]))
     if (results / "precision").exists():
-        sections.append("\n".join(["### Precision: NVIDIA H200", "", precision(results / "precision")]))
+        table = pipe_table(precision_table(results / "precision"))
+        sections.append(f"### Precision: NVIDIA H200\n\n{table}")
     if (results / "profile-h200.json").exists():
-        shares = profile(results / "profile-h200.json")
-        sections.append("\n".join(["### Profile: NVIDIA H200, tf32, PAMELA, second order", "", shares]))
+        table = pipe_table(profile_table(_read(results / "profile-h200.json")))
+        sections.append(f"### Profile: NVIDIA H200, tf32, PAMELA, second order\n\n{table}")
     return "\n\n".join(["", *sections, ""])
 
 
+def _read(path: Path) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return record
+
+
 def heading(record: dict[str, Any]) -> str:
-    made = record["environment"]
-    kind = "Growth" if record["bench"] == "scaling" else "Beside others"
+    environment = record["environment"]
+    kind = "Growth" if record["bench"] == "scaling" else "Comparison"
     if record["device"] == "cuda":
-        where = f"{made['device']}, {record['precision']}"
+        hardware = f"{environment['device']}, {record['precision']}"
     else:
-        where = f"{made['device']} CPU, {made['cores']} cores"
-    return f"{kind}: {where}, PyTorch {made['torch']}"
+        hardware = f"{environment['device']} CPU, {environment['cores']} cores"
+    return f"{kind}: {hardware}, PyTorch {environment['torch']}"
 
 
-def comparison(record: dict[str, Any]) -> list[str]:
+def comparison_section(record: dict[str, Any]) -> list[str]:
     sizes = dict.fromkeys((row["row"], row["sizes"], row["threads"]) for row in record["rows"])
     threads = record["device"] != "cuda"
     body = [f"- `{n}`: {text}{f', threads: {count}' if threads else ''}" for n, text, count in sizes]
-    versions = ", ".join(f"{table.TITLES.get(n, n)} {v}" for n, v in record["contestants"].items())
-    body += ["", f"{versions}. Medians of {record['repeats']}. {table.disagreement(record)}"]
-    for what, title in (("training", "A meta-iteration, ms"), ("adaptation", "Adapting to one task, ms")):
-        body += ["", markdown(Table.of(title, table.header(record, what), table.lines(record, what)))]
-    if weighed := table.memory_lines(record):
-        body += ["", markdown(Table.of("A meta-iteration, MB at most", table.memory_header(record), weighed))]
+    versions = ", ".join(f"{comparison.TITLES.get(n, n)} {v}" for n, v in record["contestants"].items())
+    body += ["", f"{versions}. Medians of {record['repeats']}. {comparison.disagreement(record)}"]
+    tables = [
+        Table.of(title, comparison.header(record, what), comparison.lines(record, what))
+        for what, title in (("training", "A meta-iteration, ms"), ("adaptation", "Adapting to one task, ms"))
+    ]
+    if memory := comparison.memory_lines(record):
+        tables.append(Table.of("A meta-iteration, peak MB", comparison.memory_header(record), memory))
+    for table in tables:
+        body += ["", markdown(table)]
     return body
 
 
-def growth(record: dict[str, Any]) -> list[str]:
+def growth_section(record: dict[str, Any]) -> list[str]:
     body = [
         f"One meta-iteration of PAMELA, second order, from {record['base']}; medians of {record['repeats']}."
     ]
@@ -126,7 +94,43 @@ def growth(record: dict[str, Any]) -> list[str]:
     return [*body, "", pipe_table(Table.of("", scaling.header(record), scaling.lines(record)))]
 
 
-if __name__ == "__main__":
-    document, folder = Path(sys.argv[1]), Path(sys.argv[2])
-    tables = render(folder, document.parent / "images")
-    document.write_text(fill(document.read_text(encoding="utf-8"), {"results": tables}), encoding="utf-8")
+def precision_table(folder: Path) -> Table:
+    """The error of a meta-gradient and the accuracy of a run in each precision."""
+    rows = []
+    for name, error in _read(folder / "meta-gradient-h200.json")["median"].items():
+        run = _read(folder / f"cifar-fs-{name}.json")
+        result, iterations = run["result"], run["config"]["training"]["iterations"]
+        rows.append(
+            [
+                name,
+                f"{error['plain']:.1e}",
+                f"{error['kernels']:.1e}",
+                ACCURACY.with_interval(result["accuracy"], result["accuracy_ci95"]),
+                f"{iterations:,} in {run['training_seconds']:.0f} s",
+            ]
+        )
+    header = ["precision", "error, layer by layer", "error, kernels", "validation accuracy, %", "iterations"]
+    return Table.of("", header, rows)
+
+
+def profile_table(record: dict[str, Any]) -> Table:
+    """Milliseconds and kernel launches of each part of a meta-iteration."""
+    header, columns = ["part"], []
+    for name, row in record["rows"].items():
+        header += [f"{name}, ms", "launches"]
+        columns.append(_parts(row))
+    lines = [[part, *(cell for column in columns for cell in column[part])] for part in columns[0]]
+    return Table.of("", header, lines)
+
+
+def _parts(row: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    sums = {part: [0.0, 0.0] for part in PARTS} | {REST: [1e3 * row["busy_ms"], row["launches"]]}
+    for kernel in row["kernels"]:
+        part = next((part for part, prefixes in PARTS.items() if kernel["name"].startswith(prefixes)), None)
+        if part is not None:
+            for i, key in enumerate(("microseconds", "launches")):
+                sums[part][i] += kernel[key]
+                sums[REST][i] -= kernel[key]
+    cells = {part: (number(us / 1e3), f"{count:.0f}") for part, (us, count) in sums.items()}
+    idle, total = row["iteration_ms"] - row["busy_ms"], row["iteration_ms"]
+    return {**cells, "between kernels": (number(idle), ""), "all": (number(total), f"{row['launches']:.0f}")}

@@ -1,4 +1,4 @@
-"""The command line as a person meets it: in a process of its own."""
+"""The command line, run in a process of its own."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
-from pathaware.cli import main
+from pathaware.cli import app, main
 from pathaware.methods import METHODS
+from pathaware.training.provenance import task_values
 
 SMALL = ("--iterations", "20", "--tasks", "5")
 
@@ -34,7 +37,7 @@ def run(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "sine"
     done = pathaware("train", "sine", *SMALL, "--out", str(folder), cwd=folder.parent)
     assert done.returncode == 0, done.stderr
-    assert "put back by the guard" in done.stdout
+    assert "of tasks reverted by the divergence guard" in done.stdout
     assert "20/20" in done.stderr
     return folder
 
@@ -53,7 +56,16 @@ def test_evaluate_records_what_made_the_result(run, tmp_path):
     record = json.loads(target.read_text())
     assert record["config"]["method"]["name"] == "pamela"
     assert record["result"]["tasks"] == 20
-    assert {"commit", "environment", "training_seconds"} <= set(record)
+    assert {"commit", "dirty", "environment", "training_seconds", "checkpoint_sha256"} <= set(record)
+    assert (record["level"], record["evaluation_seed"], record["training_iterations"]) == (
+        "transductive",
+        0,
+        20,
+    )
+    assert [entry["iteration"] for entry in record["trained_with"]] == [0]
+    values = task_values(record)
+    assert values.shape == (20,)
+    assert values.double().mean().item() == pytest.approx(record["result"]["mse"], rel=1e-6)
 
 
 def test_more_steps_than_trained_must_be_asked_for(run):
@@ -94,18 +106,18 @@ def test_methods_shows_the_update_and_the_settings_of_one(tmp_path):
         (("sine", "--shots", "many"), "'--shots'"),
         (("sine", "--skip", "6"), "skip: 6 is not allowed; 1 to 5"),
         (("sine", "--skip", "two"), "skip: 'two' is not allowed; a whole number or none"),
-        (("sine", "--method", "mamel"), "method: 'mamel' is none of maml"),
+        (("sine", "--method", "mamel"), "method: 'mamel' must be one of maml"),
         (("sine", "--method", "maml", "--skip", "2"), "skip: maml has no such setting"),
         (("sine", "--iterations", "0"), "iterations: 0 is not allowed"),
         (("sine", "--set", "clip=1"), "--set: 'clip=1' is not of the form"),
-        (("sine", "--set", "training.device=tpu"), "device: 'tpu' is none of auto, cpu, cuda"),
+        (("sine", "--set", "training.device=tpu"), "device: 'tpu' must be one of auto, cpu, cuda"),
         (("cosine",), "cosine"),
         (("glyphs", "--ways", "5000"), "ways 5000"),
-        (("glyphs", "--model", "vgg"), "model: 'vgg' is none of conv4, resnet12"),
+        (("glyphs", "--model", "vgg"), "model: 'vgg' must be one of conv4, resnet12"),
         (("glyphs", "--model", "nowhere:net"), "model: nowhere:net cannot be imported"),
         (("cifar-fs", "--data-dir", "empty"), "data set 'cifar-fs': not in"),
-        (("folder",), "--data: say which imported set to train on"),
-        (("preset", "table9"), "preset: 'table9' is none of"),
+        (("folder",), "--data: name the imported data set to train on"),
+        (("preset", "table9"), "preset: 'table9' must be a TOML file or one of glyphs"),
     ],
 )
 def test_bad_input_is_one_line_that_names_the_option_and_exit_code_2(tmp_path, arguments, message):
@@ -138,7 +150,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
     for command in ("evaluate", "plot", "report"):
         done = pathaware(command, str(tmp_path), cwd=tmp_path)
         assert done.returncode == 2
-        assert "is no run folder" in done.stderr
+        assert "is not a run folder" in done.stderr
 
 
 def test_the_demo_writes_one_report_that_needs_nothing_else(tmp_path):
@@ -167,3 +179,45 @@ def test_a_name_that_the_system_refuses_is_one_line(capsys):
         main(["data", "list", "--data-dir", "x" * 300])
     assert left.value.code == 2
     assert capsys.readouterr().err.startswith("error: xxx")
+
+
+COMMANDS = (
+    *("train", "train sine", "train glyphs", "train preset", "evaluate", "plot", "report", "demo", "methods"),
+    *(
+        "data",
+        "data import",
+        "data show",
+        "predict",
+        "export",
+        "serve",
+        "online",
+        "reproduce",
+        "sweep",
+        "bench",
+    ),
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_text_of_a_help_page_is_taken_for_markup(command, capsys, monkeypatch):
+    """Rich drops what stands in square brackets, such as defaults."""
+    monkeypatch.setenv("COLUMNS", "300")
+    with pytest.raises(SystemExit) as left:
+        main([*command.split(), "--help"])
+    assert left.value.code == 0
+    page = " ".join(re.sub(r"[│╭╮╰╯─]", " ", capsys.readouterr().out).split())
+    found: Any = typer.main.get_command(app)
+    for name in command.split():
+        found = found.commands[name]
+    for parameter in found.params:
+        text = getattr(parameter, "help", None) or ""
+        assert " ".join(text.split()) in page
+
+
+def test_help_shows_defaults(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    with pytest.raises(SystemExit):
+        main(["train", "sine", "--help"])
+    page = capsys.readouterr().out
+    for text in ("(default: 5; meta-sgd: 1)", "(default: 2)", "(default: 0.01)", "(default: runs/…)"):
+        assert text in page

@@ -13,24 +13,24 @@ QUICK = ("--set", "online.rate=0.01", "--set", "online.pull=0.1")
 
 
 @pytest.fixture(scope="module")
-def raced(tmp_path_factory):
+def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("online")
     done = pathaware(*SMALL, *QUICK, "--out", "out", cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder, done
 
 
-def test_a_race_prints_a_table_and_says_on_stderr_how_it_goes(raced):
-    _, done = raced
-    assert "| contestant | mse, first tenth | mse, last quarter |" in done.stdout
+def test_a_comparison_prints_a_table_and_its_progress_on_stderr(compared):
+    _, done = compared
+    assert "| method | mse, first tenth | mse, last quarter |" in done.stdout
     assert "**online, Algorithm 2**" in done.stdout
     assert "from scratch: 4 settings to choose from" in done.stderr
     assert "online, Algorithm 2: 3 settings to choose from" in done.stderr
     assert "from scratch: seed 1, " in done.stderr
 
 
-def test_a_race_leaves_its_record_and_its_picture(raced):
-    folder, _ = raced
+def test_a_comparison_writes_its_record_and_its_figure(compared):
+    folder, _ = compared
     record = json.loads((folder / "out/online-sine.json").read_text())
     assert set(record["contestants"]) == {"online", "scratch"}
     assert record["contestants"]["online"]["settings"]["pull"] == 0.1
@@ -40,8 +40,8 @@ def test_a_race_leaves_its_record_and_its_picture(raced):
     assert ET.parse(folder / "out/online-sine.svg").getroot().tag.endswith("svg")
 
 
-def test_nothing_is_overwritten(raced):
-    folder, _ = raced
+def test_nothing_is_overwritten(compared):
+    folder, _ = compared
     before = {path.name: path.stat().st_mtime_ns for path in (folder / "out").iterdir()}
     done = pathaware(*SMALL, "--out", "out", cwd=folder)
     assert done.returncode == 2
@@ -63,11 +63,11 @@ def test_json_is_one_object_and_nothing_else(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("cosine",), "stream: 'cosine' is none of sine, glyphs"),
+        (("cosine",), "stream: 'cosine' must be one of sine, glyphs"),
         (("sine", "--tasks", "0"), "'--tasks'"),
         (("sine", "--seeds", "0"), "'--seeds'"),
-        (("sine", "--only", "nobody"), "contestant: 'nobody' is none of online, literal"),
-        (("sine", "--set", "pull=1"), "--set: 'pull=1' is not of the form CONTESTANT.SETTING=VALUE"),
+        (("sine", "--only", "nobody"), "--only: 'nobody' must be one of online, literal"),
+        (("sine", "--set", "pull=1"), "--set: 'pull=1' must have the form NAME.SETTING=VALUE"),
         (("sine", "--set", "online.pull=much"), "pull: 'much' is not allowed; a finite number"),
         (("sine", "--set", "online.pull=-1"), "pull: -1.0 is not allowed; at least 0"),
         (("sine", "--set", "leader.replay=0"), "replay: 0 is not allowed; at least 1"),
@@ -84,9 +84,9 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, ar
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as left:
         main(["online", *arguments])
-    told = capsys.readouterr().err
+    error = capsys.readouterr().err
     assert left.value.code == 2
-    assert message in told
-    assert told.startswith("error: ")
-    assert told.count("\n") == 1
+    assert message in error
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -1,4 +1,4 @@
-"""An inner loop that cannot run away, and that leaves ordinary tasks alone."""
+"""The divergence guard: it stops tasks that diverge and leaves all others unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def path(losses: list[list[float]]) -> Path:
     return Path(Layout.of(nn.Linear(1, 1, bias=False)), points, [torch.tensor(row) for row in losses])
 
 
-def test_a_task_that_ends_worse_than_it_began_returns_to_its_best_point():
+def test_a_task_that_ends_above_its_initial_loss_returns_to_its_best_point():
     found = path([[4.0, 4.0, 4.0], [2.0, 5.0, 3.0], [1.0, 9.0, 3.5], [0.5, 80.0, 4.5]])
     assert found.guarded().flatten().tolist() == [3.0, 0.0, 1.0]
     assert found.reverted().tolist() == [False, True, True]
@@ -28,12 +28,12 @@ def test_a_loss_that_is_not_a_number_counts_as_worse():
     assert found.guarded().item() == 1.0
 
 
-def test_stopping_early_looks_at_the_path_so_far_only():
+def test_stopping_early_considers_the_path_so_far_only():
     found = path([[4.0], [6.0], [1.0]])
     assert [found.guarded(j).item() for j in range(3)] == [0.0, 0.0, 2.0]
 
 
-def test_a_task_that_has_run_away_takes_no_further_step():
+def test_a_task_that_has_diverged_takes_no_further_step():
     model = nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1))
     episodes = regression_episodes(tasks=4)
     learner = MetaLearner(model, GradientDescent(model, 5, rate=5.0), F.mse_loss)
@@ -44,7 +44,7 @@ def test_a_task_that_has_run_away_takes_no_further_step():
         assert all(torch.equal(p[task], taken.points[first][task]) for p in taken.points[first:])
 
 
-def test_ordinary_tasks_are_untouched_bit_by_bit():
+def test_ordinary_tasks_are_unchanged_to_the_last_bit():
     model, loss, episodes = small_problem("conv")
     rule = GradientDescent(model, 3, rate=0.05)
     free, guarded = (MetaLearner(model, rule, loss, guard=g) for g in (False, True))
@@ -54,8 +54,8 @@ def test_ordinary_tasks_are_untouched_bit_by_bit():
     assert torch.equal(meta_gradient(free, episodes), meta_gradient(guarded, episodes))
 
 
-def test_a_rate_that_diverges_leaves_no_task_worse_than_it_began():
-    """A rate so high that every task explodes: unguarded to 1e20 and beyond, guarded not at all."""
+def test_a_step_size_that_diverges_leaves_no_task_above_its_initial_loss():
+    """With this step size every task diverges: above 1e20 without the guard, not at all with it."""
     model = nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1))
     episodes = regression_episodes(tasks=50)
     rule = GradientDescent(model, 5, rate=5.0)
@@ -67,7 +67,7 @@ def test_a_rate_that_diverges_leaves_no_task_worse_than_it_began():
 
 
 @pytest.mark.parametrize("order", ["second", "first"])
-def test_one_runaway_task_does_not_spoil_the_gradient_of_the_others(order):
+def test_one_diverging_task_does_not_spoil_the_gradient_of_the_others(order):
     model = nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1))
     calm = regression_episodes(tasks=3)
     wild = Episodes(*(torch.cat([t, 30 * t[:1]]) for t in calm.tensors()))
@@ -76,4 +76,4 @@ def test_one_runaway_task_does_not_spoil_the_gradient_of_the_others(order):
     free = MetaLearner(model, learner.rule, F.mse_loss, guard=False)
     guarded, unguarded = meta_gradient(learner, wild, order), meta_gradient(free, wild, order)
     assert guarded.isfinite().all()
-    assert not unguarded.norm() < 1e6 * guarded.norm()  # as large as that, or not even a number
+    assert not unguarded.norm() < 1e6 * guarded.norm()  # very large, or NaN

@@ -18,7 +18,7 @@ def adapted(execution: str = "auto"):
 
 
 @pytest.mark.parametrize("execution", EXECUTIONS)
-def test_an_inductive_answer_does_not_depend_on_the_other_questions(execution):
+def test_an_inductive_prediction_does_not_depend_on_the_other_queries(execution):
     learner, end, episodes = adapted(execution)
     together = learner.predict(end, episodes.query_x, episodes.support_x)
     alone = learner.predict(end, episodes.query_x[:, :1], episodes.support_x)
@@ -27,17 +27,17 @@ def test_an_inductive_answer_does_not_depend_on_the_other_questions(execution):
     assert distance(learner.predict(end, episodes.query_x[:, :5]), transductive[:, :5]) > 1e-3
 
 
-def test_all_executions_give_the_same_inductive_answers():
-    answers = []
+def test_all_executions_give_the_same_inductive_predictions():
+    predictions = []
     for execution in EXECUTIONS:
         torch.manual_seed(0)
         learner, end, episodes = adapted(execution)
-        answers.append(learner.predict(end, episodes.query_x, episodes.support_x))
-    assert distance(answers[1], answers[0]) < 1e-12
-    assert distance(answers[2], answers[0]) < 1e-12
+        predictions.append(learner.predict(end, episodes.query_x, episodes.support_x))
+    assert distance(predictions[1], predictions[0]) < 1e-12
+    assert distance(predictions[2], predictions[0]) < 1e-12
 
 
-def test_on_the_support_set_itself_both_ways_agree():
+def test_inductive_and_transductive_agree_on_the_support_set_itself():
     learner, end, episodes = adapted()
     x = episodes.support_x
     assert distance(learner.predict(end, x, x), learner.predict(end, x)) < 1e-10

@@ -1,4 +1,4 @@
-"""What a user of MetaLearner relies on."""
+"""`MetaLearner` from its user's point of view."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathaware.models.mlp import mlp
 from tests.conftest import distance, meta_gradient, regression_episodes, small_problem
 
 
-def test_adapt_returns_a_model_of_its_own_at_the_end_of_the_path():
+def test_adapt_returns_an_independent_model_at_the_end_of_the_path():
     model, loss, episodes = small_problem("conv")
     learner = MetaLearner(model, GradientDescent(model, 3, rate=0.1), loss)
     before = learner.rule.layout.flatten(model).clone()
@@ -32,7 +32,7 @@ def test_adaptation_keeps_no_graph():
     assert not any(t.requires_grad for t in (*path.points, *path.losses))
 
 
-def test_the_learners_parameters_are_start_and_rule_and_any_optimiser_trains_them():
+def test_the_learners_parameters_are_initialisation_and_rule_and_any_optimiser_trains_them():
     model, loss, episodes = small_problem("mlp")
     learner = MetaLearner(model, Pamela(model, rate=0.05), loss)
     optimizer = torch.optim.SGD(learner.parameters(), lr=0.01)
@@ -45,21 +45,21 @@ def test_the_learners_parameters_are_start_and_rule_and_any_optimiser_trains_the
     assert {name.split(".")[0] for name, _ in learner.named_parameters()} == {"model", "rule"}
 
 
-@pytest.mark.parametrize("outer", [Unrolled(), Unrolled("first"), Reptile()])
-def test_a_meta_batch_in_chunks_gives_the_same_gradient(outer):
+@pytest.mark.parametrize("estimator", [Unrolled(), Unrolled("first"), Reptile()])
+def test_a_meta_batch_in_chunks_gives_the_same_gradient(estimator):
     model, loss, episodes = small_problem("mlp")
     learner = MetaLearner(model, GradientDescent(model, 3, rate=0.1), loss)
 
     def gradient(chunk: int | None) -> torch.Tensor:
         learner.zero_grad()
         for part in episodes.chunks(chunk):
-            outer.backward(learner, part, 1 / len(episodes))
+            estimator.backward(learner, part, 1 / len(episodes))
         return torch.cat([p.grad.flatten() for p in learner.parameters()])
 
     assert distance(gradient(2), gradient(None)) < 1e-12
 
 
-def test_reptile_pulls_the_start_towards_where_descent_on_all_data_ends():
+def test_reptile_pulls_the_initialisation_towards_where_descent_on_all_data_ends():
     model = mlp(1, (6,), 1)
     episodes = regression_episodes(tasks=2)
     learner = MetaLearner(model, GradientDescent(model, 3, rate=0.1), F.mse_loss)
@@ -77,9 +77,9 @@ def test_reptile_pulls_the_start_towards_where_descent_on_all_data_ends():
                 for parameter, grad in zip(copy.parameters(), grads, strict=True):
                     parameter.sub_(0.1 * grad)
         ends.append(torch.cat([p.detach().flatten() for p in copy.parameters()]))
-    start = torch.cat([p.detach().flatten() for p in model.parameters()])
+    initial = torch.cat([p.detach().flatten() for p in model.parameters()])
     pull = torch.cat([p.grad.flatten() for p in model.parameters()])
-    assert distance(pull, start - torch.stack(ends).mean(0)) < 1e-12
+    assert distance(pull, initial - torch.stack(ends).mean(0)) < 1e-12
 
 
 def test_reptile_refuses_a_rule_that_learns():
@@ -88,7 +88,7 @@ def test_reptile_refuses_a_rule_that_learns():
         Reptile().backward(MetaLearner(model, Pamela(model), loss), episodes, 1.0)
 
 
-def test_running_statistics_are_refused_with_the_way_out():
+def test_running_statistics_are_refused_with_a_remedy():
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
     with pytest.raises(
         UsageError, match=r"model: 1 keeps running statistics.*replace_all_batch_norm_modules_"

@@ -1,4 +1,4 @@
-"""Meta-gradients against things that know nothing of this package: differences, and `higher`."""
+"""Meta-gradients against independent references: finite differences and `higher`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXECUTIONS = ("loop", "vmap", "batched", "batched, by autograd")
 
 
 def learner_by(execution: str, model, rule, loss) -> MetaLearner:
-    """`batched` has its derivatives written out on a CPU; `by autograd` is how it runs elsewhere."""
+    """`batched` has hand-written derivatives on a CPU; `by autograd` is how it runs elsewhere."""
     learner = MetaLearner(model, rule, loss, execution=execution.partition(",")[0])
     assert (learner.execution.program is not None) == execution.startswith("batched")
     if execution.endswith("autograd"):
@@ -31,7 +31,7 @@ def learner_by(execution: str, model, rule, loss) -> MetaLearner:
 
 def finite_differences(learner: MetaLearner, episodes: object, step: float = 1e-6) -> torch.Tensor:
     """Central differences along every coordinate of θ₀ and Φ."""
-    slopes = []
+    gradient = []
     with torch.no_grad():
         for parameter in learner.parameters():
             flat = parameter.view(-1)
@@ -42,14 +42,14 @@ def finite_differences(learner: MetaLearner, episodes: object, step: float = 1e-
                     flat[i] = centre + side
                     sides.append(learner.meta_loss(episodes, "none").item())
                 flat[i] = centre
-                slopes.append((sides[0] - sides[1]) / (2 * step))
-    return torch.tensor(slopes)
+                gradient.append((sides[0] - sides[1]) / (2 * step))
+    return torch.tensor(gradient)
 
 
-# With images in one execution only: it takes minutes in all, and below they are held to each other.
+# Images in one execution only, to save time; another test compares the executions.
 @pytest.mark.parametrize(("kind", "execution"), [*(("mlp", e) for e in EXECUTIONS), ("conv", "batched")])
 @pytest.mark.parametrize("rule", RULES)
-def test_meta_gradient_of_start_and_rule_equals_finite_differences(kind, rule, execution):
+def test_meta_gradient_of_initialisation_and_rule_equals_finite_differences(kind, rule, execution):
     model, loss, episodes = small_problem(kind)
     learner = scatter(learner_by(execution, model, RULES[rule](model), loss))
     assert distance(meta_gradient(learner, episodes), finite_differences(learner, episodes)) < 1e-6
@@ -93,8 +93,8 @@ def test_first_order_equals_the_query_gradient_at_the_end_of_the_path():
     model, loss, episodes = small_problem("mlp")
     learner = MetaLearner(model, GradientDescent(model, 3, rate=0.05), loss)
     path = learner.path(episodes.support_x, episodes.support_y)
-    _, slopes = learner.gradient(path.end, episodes.query_x, episodes.query_y)
-    assert distance(meta_gradient(learner, episodes, "first"), slopes.mean(0)) < 1e-12
+    _, gradients = learner.gradient(path.end, episodes.query_x, episodes.query_y)
+    assert distance(meta_gradient(learner, episodes, "first"), gradients.mean(0)) < 1e-12
 
 
 @pytest.mark.parametrize("kind", ["mlp", "conv"])
@@ -106,7 +106,7 @@ def test_checkpointing_inner_steps_changes_no_gradient(kind):
 
 
 def test_checkpointing_keeps_less_memory_alive():
-    """Bytes that the graph holds on to between forward and backward, with many examples a task."""
+    """Bytes that the graph holds between forward and backward, with many examples per task."""
 
     def saved_bytes(checkpoint: bool) -> int:
         model = mlp(1, (16, 16), 1)

@@ -1,13 +1,13 @@
-"""Counting parameters and coefficients."""
+"""Flat layouts, coefficients that groups of parameters share, and copies of networks."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pathaware import Layout, MetaSGD, Pamela, UsageError
-from pathaware.core.parameters import GroupBroadcast
+from pathaware.core.parameters import GroupBroadcast, clone_with_parameters
 from pathaware.models.conv4 import conv4
 
 
@@ -50,7 +50,7 @@ def test_a_norm_belongs_to_the_layer_it_follows():
     assert layers == ["conv1", "conv2", "conv3", "conv4", "head"]
 
 
-def test_frozen_parameters_stay_out():
+def test_frozen_parameters_are_not_laid_out():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     model[0].requires_grad_(False)
     assert [e.name for e in Layout.of(model).entries] == ["1.weight", "1.bias"]
@@ -69,14 +69,54 @@ def test_views_share_memory_with_the_point():
 
 
 @pytest.mark.parametrize("granularity", ["filter", "layer", "tensor-channel"])
-def test_spreading_differentiates_as_indexing_does_to_any_order(granularity):
-    spread = GroupBroadcast(Layout.of(conv4(5, size=16, width=4)), granularity)
-    q = torch.randn(spread.groups, requires_grad=True)
-    weights = torch.randn(len(spread.index))
+def test_broadcasting_differentiates_as_indexing_does_to_any_order(granularity):
+    broadcast = GroupBroadcast(Layout.of(conv4(5, size=16, width=4)), granularity)
+    q = torch.randn(broadcast.groups, requires_grad=True)
+    weights = torch.randn(len(broadcast.index))
 
     def twice(laid_out):
         (first,) = torch.autograd.grad((laid_out(q).pow(3) * weights).sum(), q, create_graph=True)
         (second,) = torch.autograd.grad(first.square().sum(), q)
         return torch.cat([first, second])
 
-    assert torch.allclose(twice(spread), twice(lambda q: q[spread.index]))
+    assert torch.allclose(twice(broadcast), twice(lambda q: q[broadcast.index]))
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.frozen = nn.Linear(2, 2, bias=False), nn.Linear(2, 2)
+        self.frozen.requires_grad_(False)
+        self.second = nn.Linear(2, 2, bias=False)
+        self.second.weight = self.first.weight
+        self.again = self.first
+        self.missing = nn.Linear(2, 2, bias=False)
+        self.register_buffer("count", torch.zeros(1))
+        self.notes: list[str] = ["one"]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.again(self.second(self.first(self.frozen(x)))) + self.count
+
+
+def test_a_copy_has_the_values_and_shares_nothing_that_training_changes():
+    model, x = Tied(), torch.randn(3, 2)
+    before = model(x)
+    other = clone_with_parameters(model, {"first.weight": 2 * model.first.weight})
+    assert torch.allclose(other(x), 8 * before)  # three layers share the weight
+    with torch.no_grad():
+        for tensor in (*other.parameters(), *other.buffers()):
+            tensor.fill_(7.0)
+    other.notes.append("two")
+    other.register_forward_hook(lambda *_: torch.zeros(1))
+    assert torch.equal(model(x), before)
+    assert model.notes == ["one"]
+
+
+def test_a_copy_keeps_tied_parameters_tied_and_frozen_ones_frozen():
+    model = Tied()
+    other = clone_with_parameters(model, {})
+    assert other.first.weight is other.second.weight
+    assert other.again is other.first
+    assert [p.requires_grad for p in other.parameters()] == [p.requires_grad for p in model.parameters()]
+    assert list(other.state_dict()) == list(model.state_dict())
+    assert type(other) is Tied

@@ -1,4 +1,4 @@
-"""Code of one's own is imported, that of strangers is not."""
+"""Custom code is imported if the user trusts it, and only then."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from pathaware.core.errors import UsageError
-from pathaware.core.settings import imported, trust
+from pathaware.core.plugins import load_plugin, trust
 from pathaware.training.config import Config
 from pathaware.training.run_folder import CONFIG, Run
 from pathaware.training.trainer import build
@@ -15,11 +15,11 @@ from pathaware.training.trainer import build
 
 @pytest.fixture
 def planted(tmp_path, monkeypatch):
-    """A module where Python would find it, that leaves a trace when it is run."""
+    """A module on the path that writes a file when it is imported."""
     (tmp_path / "planted.py").write_text("open('trace', 'w').close()\nthing = 3\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("pathaware.core.settings._trusted", set())
+    monkeypatch.setattr("pathaware.core.plugins._trusted", set())
     yield tmp_path / "trace"
     sys.modules.pop("planted", None)
 
@@ -38,24 +38,24 @@ def test_a_run_that_names_code_does_not_run_it(planted, tmp_path, table, setting
     assert not planted.exists()
 
 
-def test_a_module_that_was_named_by_the_caller_is_imported(planted):
+def test_a_module_that_the_caller_named_is_imported(planted):
     trust({"method": {"name": "planted:thing"}, "training": {"rate": 1.0}})
-    assert imported("method", "planted:thing") == 3
+    assert load_plugin("method", "planted:thing") == 3
     assert planted.exists()
 
 
-def test_a_module_of_the_environment_is_imported(planted, monkeypatch):
+def test_a_module_listed_in_the_environment_is_imported(planted, monkeypatch):
     monkeypatch.setenv("PATHAWARE_TRUST", "other,planted")
-    assert imported("method", "planted:thing") == 3
+    assert load_plugin("method", "planted:thing") == 3
 
 
-def test_what_is_no_method_is_refused(planted):
+def test_an_object_that_is_no_method_is_refused(planted):
     trust({"method": {"name": "planted:thing"}})
     with pytest.raises(UsageError, match="is int, not a pathaware"):
         Config.from_dict({"problem": {"name": "sine"}, "method": {"name": "planted:thing"}})
 
 
-def test_a_run_is_opened_again_by_whoever_has_imported_its_code(planted, tmp_path):
+def test_a_module_that_is_already_imported_is_trusted(planted, tmp_path):
     import planted as module  # noqa: F401
 
-    assert imported("model", "planted:thing") == 3
+    assert load_plugin("model", "planted:thing") == 3

@@ -1,4 +1,4 @@
-"""The identities that tie the rules together."""
+"""Identities that relate the rules to each other and to the paper."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_the_closed_expansion_of_section_3_2_holds(skip):
     j = skip
     total = torch.zeros_like(path.end)
     for s in range(j - skip, j + 1):
-        _, slope = learner.gradient(path.points[s], episodes.support_x, episodes.support_y)
-        total += rule.q_groups(rule.q[s]) * slope
+        _, gradient = learner.gradient(path.points[s], episodes.support_x, episodes.support_y)
+        total += rule.q_groups(rule.q[s]) * gradient
     expected = path.points[j - skip] - (1 - rule.p_groups(rule.p[0])) * total
     assert distance(path.points[j + 1], expected.detach()) < 1e-14
 
@@ -49,8 +49,8 @@ def test_every_step_of_a_path_follows_the_papers_update(skip):
     rule, points = learner.rule, learner.path(episodes.support_x, episodes.support_y).points
     used = 0
     for j in range(5):
-        _, slope = learner.gradient(points[j], episodes.support_x, episodes.support_y)
-        expected = points[j] - rule.q_groups(rule.q[j]) * slope
+        _, gradient = learner.gradient(points[j], episodes.support_x, episodes.support_y)
+        expected = points[j] - rule.q_groups(rule.q[j]) * gradient
         if j % skip == 0 and j >= skip:
             p = rule.p_groups(rule.p[used])
             expected = (1 - p) * expected + p * points[j - skip]
@@ -78,17 +78,17 @@ def test_a_skip_longer_than_the_path_is_refused():
 
 def test_an_unknown_granularity_is_refused_with_the_known_ones():
     model, *_ = small_problem("mlp")
-    with pytest.raises(UsageError, match=r"'kernel' is none of .*filter"):
+    with pytest.raises(UsageError, match=r"'kernel' must be one of .*filter"):
         Pamela(model, q_granularity="kernel")
 
 
-def test_more_steps_than_trained_must_be_asked_for_and_repeat_the_last_q():
+def test_more_steps_than_trained_need_extend_and_repeat_the_last_q():
     model, loss, _ = small_problem("mlp")
     episodes = regression_episodes()
     learner = scatter(MetaLearner(model, Pamela(model, 2, skip=1), loss))
     with pytest.raises(UsageError, match=r"steps: 3 is more than the 2 .* extend=True"):
         learner.path(episodes.support_x, episodes.support_y, steps=3)
     path = learner.path(episodes.support_x, episodes.support_y, steps=3, extend=True)
-    _, slope = learner.gradient(path.points[2], episodes.support_x, episodes.support_y)
-    expected = path.points[2] - learner.rule.q[-1] * slope
+    _, gradient = learner.gradient(path.points[2], episodes.support_x, episodes.support_y)
+    expected = path.points[2] - learner.rule.q[-1] * gradient
     assert distance(path.points[3], expected.detach()) < 1e-14

@@ -1,4 +1,4 @@
-"""The compiled meta-gradient, and what happens where it cannot be compiled."""
+"""The compiled meta-gradient, and the fallback if it cannot be compiled."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def gradient(
 
 
 def traced(graph, **options):
-    """Stands in for `torch.compile`: the traced graph itself, which takes no compiler."""
+    """A stand-in for `torch.compile` that returns the traced graph itself and needs no compiler."""
     return graph
 
 
@@ -43,8 +43,8 @@ def test_the_traced_meta_gradient_is_that_of_the_plain_one(order, monkeypatch):
     monkeypatch.setattr(torch, "compile", traced)
     subject, estimator = learner(), CompiledUnrolled(order)
     gradient(estimator, subject, regression_episodes(3))
-    assert estimator.function is not None
-    batches = regression_episodes(3), regression_episodes(2)  # other tasks, and a smaller rest
+    assert estimator.compiled is not None
+    batches = regression_episodes(3), regression_episodes(2)  # other tasks, and a smaller chunk
     with torch.no_grad():
         for parameter in subject.parameters():
             parameter.add_(0.01)
@@ -53,10 +53,10 @@ def test_the_traced_meta_gradient_is_that_of_the_plain_one(order, monkeypatch):
     assert distance(ours[1], plain[1]) < 1e-10
 
 
-def test_a_task_that_runs_away_is_turned_back_in_the_traced_form_too(monkeypatch):
+def test_a_diverging_task_is_reverted_in_the_traced_form_too(monkeypatch):
     monkeypatch.setattr(torch, "compile", traced)
     subject, estimator = learner(), CompiledUnrolled()
-    gradient(estimator, subject, regression_episodes())  # traced with tasks that stay
+    gradient(estimator, subject, regression_episodes())  # traced with tasks that converge
     wild = regression_episodes()
     wild.support_x[0] *= 1e3
     plain, ours = (gradient(o, subject, wild) for o in (Unrolled(), estimator))
@@ -73,17 +73,17 @@ def test_convolutions_trace_too(monkeypatch):
     gradient(estimator, subject, image_episodes())
     episodes = image_episodes()
     plain, ours = (gradient(o, subject, episodes) for o in (Unrolled(), estimator))
-    assert estimator.function is not None
+    assert estimator.compiled is not None
     assert distance(ours[1], plain[1]) < 1e-10
 
 
-def test_where_compiling_fails_it_says_so_once_and_the_numbers_are_the_same(monkeypatch):
+def test_if_compiling_fails_it_warns_once_and_the_numbers_are_the_same(monkeypatch):
     def broken(graph, **options):
         raise RuntimeError("no compiler here\nand many more lines")
 
     monkeypatch.setattr(torch, "compile", broken)
     subject, estimator, episodes = learner(), CompiledUnrolled(), regression_episodes()
-    with pytest.warns(UserWarning, match=r"runs as it is: no compiler here$") as record:
+    with pytest.warns(UserWarning, match=r"runs without: no compiler here$") as record:
         ours = gradient(estimator, subject, episodes, episodes)
     assert len(record) == 1
     plain = gradient(Unrolled(), subject, episodes, episodes)
@@ -96,7 +96,7 @@ def test_the_compiled_meta_gradient_is_that_of_the_plain_one():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         ours = gradient(estimator, subject, episodes)
-    assert estimator.function is not None
+    assert estimator.compiled is not None
     assert distance(ours[1], gradient(Unrolled(), subject, episodes)[1]) < 1e-10
 
 

@@ -1,4 +1,4 @@
-"""Which networks run how."""
+"""Which execution each network gets, and that all agree."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Branching(nn.Module):
 
 
 class Shaped(nn.Module):
-    """Fine under vmap, unknown to the batched form."""
+    """Runs under vmap and has no batched form."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ NETWORKS = {
         "batched",
     ),
     "logsumexp": (Shaped, F.mse_loss, regression_episodes, "vmap"),
-    "a loss of one's own": (lambda: nn.Linear(1, 1), F.smooth_l1_loss, regression_episodes, "vmap"),
+    "a custom loss": (lambda: nn.Linear(1, 1), F.smooth_l1_loss, regression_episodes, "vmap"),
 }
 
 
@@ -87,7 +87,7 @@ def test_auto_picks_the_fastest_execution_and_agrees_with_the_loop(name):
     assert distance(meta_gradient(auto, episodes), meta_gradient(loop, episodes)) < 1e-10
 
 
-def test_control_flow_falls_back_to_the_loop_and_says_so():
+def test_control_flow_falls_back_to_the_loop_with_a_warning():
     model, episodes = Branching(), regression_episodes()
     learner = MetaLearner(model, GradientDescent(model, 2), F.mse_loss)
     with pytest.warns(UserWarning, match="tasks go one by one"):
@@ -95,7 +95,7 @@ def test_control_flow_falls_back_to_the_loop_and_says_so():
     learner.meta_loss(episodes)
 
 
-def test_batched_on_an_unknown_network_names_what_it_does_not_know():
+def test_batched_names_the_operation_that_has_no_batched_form():
     model = Shaped()
     with pytest.raises(UsageError, match=r"'batched' cannot run this model .*logsumexp"):
         MetaLearner(model, GradientDescent(model, 1), F.mse_loss, execution="batched")
@@ -103,7 +103,7 @@ def test_batched_on_an_unknown_network_names_what_it_does_not_know():
 
 def test_an_unknown_execution_is_refused_with_the_known_ones():
     model = nn.Linear(1, 1)
-    with pytest.raises(UsageError, match="'parallel' is none of auto, loop, vmap, batched"):
+    with pytest.raises(UsageError, match="'parallel' must be one of auto, loop, vmap, batched"):
         MetaLearner(model, GradientDescent(model, 1), F.mse_loss, execution="parallel")
 
 

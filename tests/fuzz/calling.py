@@ -1,4 +1,4 @@
-"""A command called as a person calls it, but in this process, and what it may and may not do."""
+"""Calls commands in this process and checks how they end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SLOWER = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthChec
 
 
 def cases(count: int) -> settings:
-    """So many, the same ones every time; a case has no deadline, since machines are noisy."""
+    """Run `count` examples, the same ones every time, without a deadline since machines are noisy."""
     return settings(
         max_examples=count, derandomize=True, deadline=None, database=None, suppress_health_check=_SLOWER
     )
@@ -41,7 +41,7 @@ def fresh_folder() -> Iterator[Path]:
 
 
 def call(arguments: list[str], prepare: Callable[[], object] = lambda: None) -> Called:
-    """Exit code, standard error, and the files that were not there before, in a folder of its own."""
+    """Run a command in a new folder; return exit code, standard error and the files it left."""
     with fresh_folder() as folder:
         prepare()
         before = _files(folder)
@@ -56,7 +56,7 @@ def call(arguments: list[str], prepare: Callable[[], object] = lambda: None) -> 
 
 
 def must_be_sound(called: Called) -> None:
-    """It worked, or it says in one line why it cannot and leaves nothing behind."""
+    """The command succeeded, or failed with one line and left no files."""
     assert called.code in (0, 2), called
     if called.code == 2:
         assert called.errors.startswith("error: "), called
@@ -68,7 +68,7 @@ def must_be_sound(called: Called) -> None:
 
 
 def _without_drawings(files: set[str]) -> set[str]:
-    """Glyphs are drawn when they are first asked for, and kept where --data-dir says: that is no remnant."""
+    """Leave out glyphs, which are drawn on first use and stored in --data-dir."""
     drawn = {f"{name}/" for name in files if name.endswith("/glyphs")}
     return {
         name for name in files if not any(f"{name}/".startswith(d) or d.startswith(f"{name}/") for d in drawn)

@@ -1,4 +1,4 @@
-"""Training and drawing are replaced: what is tested is all that comes before them."""
+"""Replaces training and drawing: the tests cover everything before them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pathaware.training.config import Config
 from pathaware.training.session import train_run
 from pathaware.training.tables import Table
 
-# Imported before anything is replaced: one that came to know a stand-in as the original would keep it.
+# Imported before anything is replaced, because a module that imports a replacement would keep it.
 for _module in (
-    "pathaware.experiments.bench.run",
+    "pathaware.experiments.bench.comparison",
     "pathaware.experiments.bench.scaling",
     "pathaware.experiments.report.run_report",
     "pathaware.experiments.paper.targets",
@@ -30,13 +30,13 @@ for _module in (
 
 
 def accepted(*_: object, **__: object) -> None:
-    """Where minutes of work would begin: everything was found usable."""
+    """Replaces minutes of work: all input was accepted."""
     sys.exit(0)
 
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that is trained, if not well."""
+    """A run trained for two iterations."""
     tables = {"problem": {"name": "sine"}, "method": {"name": "pamela"}, "training": {"iterations": 2}}
     return train_run(Config.from_dict(tables), tmp_path_factory.mktemp("runs") / "run", quiet=True).folder
 
@@ -49,14 +49,13 @@ def _quick(monkeypatch: pytest.MonkeyPatch, run: Path) -> None:
     monkeypatch.setattr(evaluation, "_plans", lambda *a: [next(iter(plans(*a)))[:1]])
     for place in (
         "pathaware.training.session.train_sessions",
-        "pathaware.training.distributed.train_sessions",
         "pathaware.experiments.run_store.train_sessions",
         "pathaware.experiments.sweep.grid.run_grid",
         "pathaware.experiments.sweep.search.Search",
         "pathaware.experiments.report.figures.figures",
         "pathaware.experiments.report.run_report.figures",
         "pathaware.experiments.report.run_report.compare",
-        "pathaware.experiments.bench.run.bench",
+        "pathaware.experiments.bench.comparison.bench",
         "pathaware.experiments.bench.scaling.measure",
     ):
         monkeypatch.setattr(place, accepted)

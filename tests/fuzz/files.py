@@ -1,4 +1,4 @@
-"""Configuration files of all degrees of brokenness."""
+"""Strategies for configuration files, valid and broken."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORDS = [
     *("cosine", "bf16", "float64", "conv4", "resnet12", "json:loads", "..x:y", ":", "builtins:dict"),
     *("a\nb", "a\x00b", "\x1b[31m", "", " ", "/", "é", "x" * 3000, "\u2028", "../..", "json:"),
 ]
-# Small, or far beyond what any machine could hold: what lies between is a matter of patience.
+# Small, or far beyond what any machine could hold; numbers in between would take too long.
 NUMBERS = ["-1", "0", "1", "2", "3", "7", "20", "1e-3", "0.5", "1.5", "-0.0", "inf", "-inf", "nan", "1e308"]
 HUGE = ["9223372036854775807", "9223372036854775808", "18446744073709551616", "1" + "0" * 30, "1" + "0" * 400]
 LARGE = ["1000000000000", "0x" + "f" * 5000, "1e999", *HUGE]
@@ -38,7 +38,7 @@ scalars = st.one_of(
     st.sampled_from(NUMBERS),
     st.sampled_from(LARGE),
     st.sampled_from(["true", "false", "1979-05-27", "07:32:00", "1979-05-27T07:32:00Z", "", "=", "1__0"]),
-    # JSON writes characters beyond 0xFFFF in a way that is none in TOML; these files are to be read.
+    # JSON escapes characters beyond 0xFFFF in a way that TOML does not have.
     text(WORDS).map(lambda word: json.dumps(word, ensure_ascii=False).replace("\x7f", "?")),
 )
 values = st.recursive(
@@ -71,7 +71,7 @@ IMAGES = {"problem": {"name": '"classification"', "width": "4"}, "method": {"nam
 
 @st.composite
 def documents(draw: st.DrawFn, sweep: bool = False) -> str:
-    """A configuration that works, with some settings changed and perhaps a part too many or too few."""
+    """A valid configuration with some settings changed and perhaps a table added or removed."""
     base = draw(st.sampled_from([START, START, IMAGES]))
     tables: dict[str, dict[str, Any]] = {name: dict(table) for name, table in base.items()}
     for (table, key), value in draw(st.lists(settings, max_size=3)):
@@ -98,7 +98,7 @@ def documents(draw: st.DrawFn, sweep: bool = False) -> str:
 
 @st.composite
 def damaged(draw: st.DrawFn, whole: st.SearchStrategy[str]) -> bytes:
-    """Some bytes of a file lost, changed or added."""
+    """A file with some bytes lost, changed or added."""
     content = bytearray(draw(whole).encode("utf-8", "surrogatepass"))
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, len(content)))

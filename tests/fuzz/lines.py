@@ -1,4 +1,4 @@
-"""Command lines: options of each command with values that fit, nearly fit or cannot."""
+"""Strategies for command lines with valid, nearly valid and invalid values."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathaware.training.presets import presets
 from tests.fuzz.files import HUGE, TABLES, WORDS
 
 RUN = "RUN"
-"""Stands for a run that is trained."""
+"""A placeholder for the folder of a trained run."""
 
 numbers = st.sampled_from(["-1", "0", "1", "2", "3", "1.5", "nan", "inf", "-inf", "1e9", "x", "", "٣", *HUGE])
 odd = st.sampled_from([*WORDS, "\udcff", "a\udcffb", "-", "--", "1\n2", "\r", "\t"]) | st.text(max_size=6)
-# Only names that lead nowhere but into the folder of the case.
+# Only names inside the folder of the example.
 paths = st.sampled_from(
     [
         "new",

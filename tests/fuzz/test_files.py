@@ -1,4 +1,4 @@
-"""Whatever a configuration file holds, it is used or refused in one line."""
+"""Any configuration file is accepted, or rejected with one line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMMANDS = st.sampled_from(["train", "evaluate", "plot", "report"])
 
 
 def try_file(command: str, content: bytes) -> None:
-    """As a preset or a sweep of one's own, or as what somebody left in the folder of a run."""
+    """Use the content as a preset, as a sweep, or as the configuration of a run."""
 
     def prepare() -> None:
         if command in ("train", "sweep"):

@@ -1,4 +1,4 @@
-"""Whatever a command is called with, it works or refuses in one line."""
+"""Any command line works, or is rejected with one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small models that nobody has trained, and pictures to adapt them to."""
+"""Small untrained models, and images to adapt them to."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def model(method: str = "pamela", inputs: dict[str, Any] = INK, **problem: Any) 
 
 
 def save_run(folder: Path, method: str = "pamela", inputs: dict[str, Any] = INK) -> Path:
-    """The folder of a run, as training leaves it."""
+    """Write a run folder as training does."""
     made = model(method, inputs)
     run = Run.create(folder, made.config)
     about = {"iteration": 0, "config": made.config.to_dict(), "inputs": inputs}
@@ -55,7 +55,7 @@ def image(seed: int, size: int = 32) -> Image.Image:
 
 
 def class_folders(root: Path, counts: dict[str, int], first: int = 0) -> Path:
-    """A folder for each class with so many pictures."""
+    """Make a folder per class with the given number of images."""
     for name, count in counts.items():
         (root / name).mkdir(parents=True)
         for number in range(count):

@@ -36,8 +36,8 @@ class RowsAsPictures(FewShotClassifier):
 
 
 class RowsAsMeans(FewShotRegressor):
-    def _read_by(self, network, points):
-        return super()._read_by(network, points.mean(1, keepdims=True))
+    def _tensor(self, network, points):
+        return super()._tensor(network, points.mean(1, keepdims=True))
 
 
 @pytest.fixture(scope="module")

@@ -102,13 +102,13 @@ def test_a_fitted_classifier_can_be_pickled(glyphs):
     ("pictures", "labels", "said"),
     [
         (["nowhere.png", "nowhere.png"], [0, 1], "nowhere.png: cannot be read"),
-        (np.full((2, 8, 8), 300), [0, 1], r"X\[0\]: whole numbers must lie between 0 and 255"),
+        (np.full((2, 8, 8), 300), [0, 1], r"X\[0\]: integers must lie between 0 and 255"),
         (np.full((2, 8, 8), 1.5), [0, 1], "must lie between 0 and 1"),
-        (np.zeros((2, 8)), [0, 1], r"numbers of shape \(8,\) are no picture"),
+        (np.zeros((2, 8)), [0, 1], r"array of shape \(8,\) is not an image"),
         (np.zeros((2, 8, 8)), [0, 0], "y: 1 class; 2 to 100"),
-        (np.zeros((2, 8, 8)), [0, 1, 1], "y: 3 labels for 2 pictures"),
+        (np.zeros((2, 8, 8)), [0, 1, 1], "y: 3 labels for 2 images"),
         (np.zeros((101, 8, 8)), list(range(101)), "y: 101 classes; 2 to 100"),
-        (np.zeros((0, 8, 8)), [], "no pictures"),
+        (np.zeros((0, 8, 8)), [], "no images"),
     ],
 )
 def test_what_cannot_be_learned_is_named(pictures, labels, said):
@@ -121,7 +121,7 @@ def test_a_run_of_another_kind_is_refused(tmp_path):
         FewShotClassifier.from_run("sine")
     with pytest.raises(UsageError, match="glyphs was trained on glyphs-5way-1shot"):
         FewShotRegressor.from_run("glyphs")
-    with pytest.raises(UsageError, match="is no run folder"):
+    with pytest.raises(UsageError, match="is not a run folder"):
         FewShotClassifier.from_run(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""An exported file answers as the package does, whatever method made the network."""
+"""An exported file gives the probabilities of the package, for every method."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathaware.core.errors import RunError, UsageError
 from pathaware.inference.export import formats as module
 from pathaware.inference.export.export import export
 from pathaware.inference.export.formats import FORMATS
-from pathaware.inference.trained_model import Adapted
+from pathaware.inference.trained_model import AdaptedClassifier
 from pathaware.methods import METHODS
 from tests.inference.models import INK, PHOTO, model, pixels
 
@@ -24,7 +24,7 @@ LABELS = torch.tensor([0, 0, 0, 1, 1, 2])
 HEADS = ["r2d2", "lr-d2", "prototypical", "matching", "relation", "siamese", "mann"]
 
 
-def adapted(method: str = "pamela", inputs=INK, **problem) -> Adapted:
+def adapted(method: str = "pamela", inputs=INK, **problem) -> AdaptedClassifier:
     return model(method, inputs, **problem).adapt(pixels(6, inputs), LABELS, 3)
 
 
@@ -32,7 +32,7 @@ def exported(to: str, folder: Path, method: str = "pamela", inputs=INK, **proble
     path = folder / f"net{FORMATS[to].suffix}"
     done = export(adapted(method, inputs, **problem), CLASSES, pixels(6, inputs), path, to)
     assert done.difference < 1e-5
-    assert done.pictures > 6
+    assert done.images > 6
     assert done.bytes == path.stat().st_size
     assert [p.name for p in folder.iterdir()] == [path.name]
     return path
@@ -59,7 +59,7 @@ def test_chains_are_exported_to_safetensors_and_others_refused_with_what_to_use(
     if method not in HEADS:
         exported("safetensors", tmp_path, method)
         return
-    with pytest.raises(UsageError, match=r"--to safetensors: .* no plain chain .* --to onnx or --to torch"):
+    with pytest.raises(UsageError, match=r"to: safetensors: .* not a plain chain .* use onnx or torch"):
         exported("safetensors", tmp_path, method)
     assert not list(tmp_path.iterdir())
 
@@ -92,7 +92,7 @@ def test_a_chain_of_one_s_own_is_listed_with_the_arguments_of_its_layers(tmp_pat
         nn.Dropout(0.9),
         nn.Linear(8, 3, bias=False),
     )
-    own = Adapted(network.float().eval(), model().pictures)
+    own = AdaptedClassifier(network.float().eval(), model().image_input)
     done = export(own, CLASSES, pixels(6), tmp_path / "own.safetensors", "safetensors")
     assert done.difference < 1e-5
 
@@ -100,7 +100,7 @@ def test_a_chain_of_one_s_own_is_listed_with_the_arguments_of_its_layers(tmp_pat
 @pytest.mark.parametrize("to", FORMATS)
 def test_a_file_says_what_it_is_and_not_where_it_was_made(to, tmp_path):
     path = exported(to, tmp_path)
-    about, answer = FORMATS[to].opened(str(path))
+    about, answer = FORMATS[to].open(str(path))
     assert about["classes"] == list(CLASSES)
     assert (about["size"], about["channels"], about["ink"]) == (28, 1, True)
     assert "Lanczos" in " ".join(about["preparation"])
@@ -143,8 +143,7 @@ def test_a_file_that_answers_otherwise_is_not_left_behind(to, factor, tmp_path, 
     with torch.no_grad():
         made.network[0].weight.mul_(factor)
         made.network[-1].weight.mul_(factor)
-    for file in ("torch_file", "safetensors_file"):
-        monkeypatch.setattr(f"pathaware.inference.export.{file}.classifier", lambda _: made)
+    monkeypatch.setattr(module, "classifier", lambda _: made)
     path = tmp_path / f"net{FORMATS[to].suffix}"
     path.write_text("of old")
     with pytest.raises(RunError, match="probabilities differ by"):
@@ -166,8 +165,8 @@ class Fickle(nn.Module):
 
 @pytest.mark.parametrize("to", FORMATS)
 def test_a_network_that_cannot_be_written_is_refused_in_one_line(to, tmp_path):
-    fickle = Adapted(Fickle(), model().pictures)
-    with pytest.raises(UsageError, match=f"^--to {to}: the adapted network .*$") as refused:
+    fickle = AdaptedClassifier(Fickle(), model().image_input)
+    with pytest.raises(UsageError, match=f"^to: {to}: the adapted network .*$") as refused:
         export(fickle, CLASSES, pixels(6), tmp_path / f"net{FORMATS[to].suffix}", to)
     assert "\n" not in str(refused.value)
     assert not list(tmp_path.iterdir())
@@ -181,5 +180,5 @@ def test_a_missing_package_is_named_with_how_to_get_it(package, tmp_path, monkey
 
 
 def test_a_name_that_does_not_fit_its_format_is_refused(tmp_path):
-    with pytest.raises(UsageError, match=r"--out: .*net\.bin must end in \.pt2"):
+    with pytest.raises(UsageError, match=r"out: .*net\.bin must end in \.pt2"):
         export(adapted(), CLASSES, pixels(6), tmp_path / "net.bin", "torch")

@@ -1,4 +1,4 @@
-"""What docs/export.md shows is done as it says."""
+"""The code blocks of docs/export.md work as described."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_block_of_the_document_does_what_it_says(block, folder):
         assert float(done.stdout) < 1e-5
         return
     model = TrainedModel.open(folder / "glyphs", "cpu")
-    support = read_support(folder / "my-letters", model.pictures)
+    support = read_support(folder / "my-letters", model.image_input)
     adapted = model.adapt(support.pixels, support.labels, 3)
     ((expected, place),) = zip(
         *adapted.probabilities(model.pixels([folder / "picture.png"])).max(1), strict=True

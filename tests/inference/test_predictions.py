@@ -13,9 +13,9 @@ import torch
 
 from pathaware.core.errors import UsageError
 from pathaware.data.contact_sheet import fitted, font
-from pathaware.inference.class_folders import Support
-from pathaware.inference.prediction_sheet import MOST_PICTURES, prediction_sheet
+from pathaware.inference.prediction_sheet import MAX_IMAGES, prediction_sheet
 from pathaware.inference.predictions import Predictions, Score, true_labels
+from pathaware.inference.trained_model import SupportSet
 from pathaware.training.tables import markdown
 from tests.inference.models import INK, PHOTO, pixels
 
@@ -38,7 +38,7 @@ def test_names_with_anything_in_them_come_back_from_a_csv():
     odd = Predictions(["a\nb\r.png", "-1,'\t;|.png"], ('x"y', "z,\n"), torch.tensor([[0.5, 0.5]] * 2))
     rows = list(csv.reader(io.StringIO(odd.csv(), newline="")))
     assert rows[0][3:] == ['x"y', "z,\n"]
-    assert [row[0] for row in rows[1:]] == odd.pictures
+    assert [row[0] for row in rows[1:]] == odd.images
 
 
 def test_json_is_a_list_of_pictures():
@@ -98,17 +98,17 @@ def test_members_of_an_archive_have_folders_too():
 
 
 def test_a_score_without_class_folders_is_refused():
-    with pytest.raises(UsageError, match=r"--score: no picture in t lies in a folder named as a class \(ant"):
+    with pytest.raises(UsageError, match=r"score: no picture in t lies in a folder named after a class"):
         true_labels(Path("t"), Predictions(["t/1.png"], ("ant", "bee"), torch.eye(2)[:1]))
 
 
-def support(classes: int, inputs=INK) -> Support:
-    """Of the first class one example, of the next two, and so on."""
+def support(classes: int, inputs=INK) -> SupportSet:
+    """Make a support set with one example of the first class, two of the next, and so on."""
     labels = torch.cat([torch.full((1 + i % 7,), i) for i in range(classes)])
-    return Support(tuple(f"class {i}" for i in range(classes)), pixels(len(labels), inputs), labels)
+    return SupportSet(tuple(f"class {i}" for i in range(classes)), pixels(len(labels), inputs), labels)
 
 
-@pytest.mark.parametrize(("classes", "count"), [(2, 1), (30, 40), (5, MOST_PICTURES + 3)])
+@pytest.mark.parametrize(("classes", "count"), [(2, 1), (30, 40), (5, MAX_IMAGES + 3)])
 @pytest.mark.parametrize("inputs", [INK, PHOTO], ids=["ink", "photo"])
 def test_a_sheet_shows_every_picture_up_to_some_hundred(classes, count, inputs):
     examples = support(classes, inputs)
@@ -118,7 +118,7 @@ def test_a_sheet_shows_every_picture_up_to_some_hundred(classes, count, inputs):
     sheet = prediction_sheet("title", examples, shown, found)
     assert sheet.width == 1188
     assert sheet.height < 4000
-    rows = -(-min(count, MOST_PICTURES) // 12)
+    rows = -(-min(count, MAX_IMAGES) // 12)
     assert sheet.height > rows * 140
 
 

@@ -1,4 +1,4 @@
-"""The script beside an exported file labels pictures as the package does, without it."""
+"""The script of an exported file labels pictures as the package does, without importing it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from PIL import Image, ImageDraw
 
 from pathaware.core.errors import UsageError
-from pathaware.inference.export.export import export, script_beside, write_script
+from pathaware.inference.export.export import export, script_path, write_script
 from pathaware.inference.export.formats import FORMATS
 from tests.inference.models import INK, PHOTO, image, model, pixels
 
@@ -22,7 +22,7 @@ WITHOUT_US += "runpy.run_path(sys.argv[0], run_name='__main__')"
 
 
 def pictures_of_every_kind(folder: Path) -> list[Path]:
-    """What people have: transparent, turned, with a palette, of 16 bits, ink on paper, not square."""
+    """Save pictures: transparent, rotated, with a palette, 16-bit, ink on paper, not square."""
     drawn = image(1, 50)
     paper = Image.new("L", (90, 60), 240)
     ImageDraw.Draw(paper).line([(20, 10), (70, 50)], fill=10, width=6)
@@ -67,7 +67,7 @@ def test_a_script_labels_pictures_of_every_kind_as_the_package_does(to, inputs, 
     assert done.returncode == 0, done.stderr
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     assert [row[0] for row in rows] == [str(path) for path in given]
-    expected, places = adapted.probabilities(adapted.pictures.stack(given)).max(1)
+    expected, places = adapted.probabilities(adapted.image_input.stack(given)).max(1)
     assert [row[1] for row in rows] == [CLASSES[i] for i in places]
     assert max(abs(float(row[2]) - p) for row, p in zip(rows, expected.tolist(), strict=True)) < 1e-4
     assert "pathaware" not in script.read_text(encoding="utf-8")
@@ -96,4 +96,4 @@ def test_a_name_that_ends_a_string_stays_a_name(tmp_path):
 @pytest.mark.parametrize("name", ["torch.pt2", "numpy.onnx", "json.onnx"])
 def test_a_script_that_would_hide_a_module_is_refused(name):
     with pytest.raises(UsageError, match="would hide the module"):
-        script_beside(Path(name))
+        script_path(Path(name))

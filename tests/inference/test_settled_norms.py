@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from pathaware.core.batch_norm import settle_norms
+from pathaware.core.batch_norm import freeze_batch_norm
 from pathaware.methods import METHODS
 from tests.methods.checks import learner_of
 
@@ -15,7 +15,7 @@ def settled(name: str):
     learner, _, episodes = learner_of(name, "conv")
     x, y, query_x, _ = (part[0] for part in episodes.tensors())
     torch.manual_seed(1)
-    return learner, settle_norms(learner.adapt(x, y), x), x, y, query_x
+    return learner, freeze_batch_norm(learner.adapt(x, y), x), x, y, query_x
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -56,7 +56,7 @@ def test_deeper_norms_are_settled_on_what_settled_ones_give_and_no_hook_stays():
     x = torch.randn(6, 3) * 5 + 2
     with torch.no_grad():
         expected = network(x)
-        settle_norms(network, x)
+        freeze_batch_norm(network, x)
         assert torch.allclose(network(x), expected, atol=1e-12)
         kept = network[3].running_mean.clone()
         network(torch.randn(9, 3))

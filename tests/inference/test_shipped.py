@@ -10,7 +10,7 @@ from pathaware.training.config import Config, differences
 from pathaware.training.evaluation import evaluate
 from pathaware.training.presets import load_preset
 from pathaware.training.run_folder import Run
-from pathaware.training.session import reports_every
+from pathaware.training.session import log_interval
 from pathaware.training.trainer import Trainer
 
 
@@ -35,7 +35,7 @@ def test_training_it_again_begins_as_its_record_says(name):
     """The first report of the record, from the seed. Other CPUs round otherwise, so not to the last bit."""
     run = Run.open(find_run(name))
     first = next(run.metrics())
-    trainer = Trainer(run.config, None, reports_every(run.config.training))
+    trainer = Trainer(run.config, None, log_interval(run.config.training))
     progress = None
     while progress is None:
         progress = trainer.advance()

@@ -1,4 +1,4 @@
-"""What tests of methods share: small learners, and a meta-gradient that owes nothing to autograd."""
+"""Helpers for tests of methods: small learners, and meta-gradients by finite differences."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def learner_of(
 
 
 def scattered(learner: FewShotLearner, scale: float = 0.1) -> FewShotLearner:
-    """The same, moved away from a start whose zeros and ones would hide mistakes."""
+    """Perturb all parameters: zeros and ones of the initialisation would hide mistakes."""
     with torch.no_grad():
         for parameter in learner.parameters():
             parameter.add_(scale * torch.randn_like(parameter))
@@ -35,7 +35,7 @@ def scattered(learner: FewShotLearner, scale: float = 0.1) -> FewShotLearner:
 
 
 def estimated(learner: FewShotLearner, outer: MetaGradient, episodes: Episodes) -> Tensor:
-    """The mean meta-gradient over the tasks as the estimator leaves it, as one vector."""
+    """The estimator's mean meta-gradient over the tasks as one vector."""
     learner.zero_grad()
     outer.backward(learner, episodes, 1 / len(episodes))
     return torch.cat(
@@ -47,14 +47,14 @@ def estimated(learner: FewShotLearner, outer: MetaGradient, episodes: Episodes) 
 def differences(
     learner: FewShotLearner, value: Callable[[], Tensor], step: float = 1e-6, most: int = 400
 ) -> tuple[Tensor, Tensor]:
-    """Central differences of `value()`, and which coordinates of all parameters they are of.
+    """Central differences of `value()`, and the indices of the coordinates they belong to.
 
     At most `most` coordinates, spread evenly, so that networks need not be tiny.
     """
     flats = [parameter.view(-1) for parameter in learner.parameters()]
     places = [(flat, i) for flat in flats for i in range(flat.numel())]
     chosen = torch.linspace(0, len(places) - 1, min(most, len(places))).long().unique()
-    slopes = []
+    gradients = []
     for place in chosen.tolist():
         flat, i = places[place]
         centre = flat[i].item()
@@ -63,12 +63,12 @@ def differences(
             flat[i] = centre + side
             sides.append(value().item())
         flat[i] = centre
-        slopes.append((sides[0] - sides[1]) / (2 * step))
-    return torch.tensor(slopes), chosen
+        gradients.append((sides[0] - sides[1]) / (2 * step))
+    return torch.tensor(gradients), chosen
 
 
 def error_of_meta_gradient(learner: FewShotLearner, outer: MetaGradient, episodes: Episodes) -> float:
     """‖estimated − by differences‖ / ‖by differences‖, where the estimator claims to be exact."""
     found = estimated(learner, outer, episodes)
-    slopes, chosen = differences(learner, lambda: learner.meta_loss(episodes, "none"))
-    return float((found[chosen] - slopes).norm() / slopes.norm())
+    gradients, chosen = differences(learner, lambda: learner.meta_loss(episodes, "none"))
+    return float((found[chosen] - gradients).norm() / gradients.norm())

@@ -1,4 +1,4 @@
-"""ALFA: generated rates and decays."""
+"""ALFA: generated step sizes and weight decays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_its_meta_gradient_equals_finite_differences(kind):
 
 @pytest.mark.parametrize("kind", ["conv", "mlp"])
 def test_a_generator_of_ones_without_decay_is_maml(kind):
-    """That is how training begins."""
+    """This is how training starts."""
     learner, _, episodes = learner_of("alfa", kind, rate=0.1, steps=3, decay=0.0)
     maml = MetaLearner(learner.model, GradientDescent(learner.model, 3, rate=0.1), learner.loss)
     expected = meta_gradient(maml, episodes)
@@ -42,13 +42,13 @@ def test_one_step_equals_a_loop_over_tasks_and_tensors():
     found = rule.layout.views(rule.step(1, [point], gradient))
     rates = []
     for task in range(2):
-        here, slopes = rule.layout.views(point[task]), rule.layout.views(gradient[task])
-        state = [here[name].mean() for name in here] + [slopes[name].mean() for name in here]
-        answers = rule.generator(torch.stack(state))
+        here, gradients = rule.layout.views(point[task]), rule.layout.views(gradient[task])
+        state = [here[name].mean() for name in here] + [gradients[name].mean() for name in here]
+        predictions = rule.generator(torch.stack(state))
         for i, name in enumerate(here):
-            alpha = rule.rates[1, i] * answers[i]
-            beta = 1 - rule.decays[1, i] * answers[len(here) + i]
-            assert torch.allclose(found[name][task], beta * here[name] - alpha * slopes[name])
+            alpha = rule.rates[1, i] * predictions[i]
+            beta = 1 - rule.decays[1, i] * predictions[len(here) + i]
+            assert torch.allclose(found[name][task], beta * here[name] - alpha * gradients[name])
             rates.append(alpha)
     assert not torch.allclose(*torch.stack(rates).view(2, -1))
 

@@ -1,15 +1,19 @@
-"""What holds for every method."""
+"""Properties of every method."""
 
 from __future__ import annotations
 
+import doctest
 import inspect
-from pathlib import Path
+import re
+from importlib import import_module
+from pkgutil import iter_modules
 
 import pytest
 import torch
 
+from pathaware import methods
 from pathaware.experiments.paper.method_table import method_experiment
-from pathaware.methods import METHODS
+from pathaware.methods import METHODS, describe_method
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
 from pathaware.training.run_folder import Run
@@ -17,7 +21,7 @@ from pathaware.training.session import train_run
 from tests.methods.checks import estimated, learner_of
 
 SAMPLED: set[str] = {"mt-net"}
-"""Methods that draw numbers while they adapt."""
+"""Methods that draw random numbers while they adapt."""
 
 KINDS = [
     (name, kind) for name, m in METHODS.items() for kind in ("conv", "mlp") if kind == "conv" or m.regression
@@ -28,7 +32,7 @@ KINDS = [
 def test_tasks_side_by_side_learn_what_they_learn_one_by_one(name, kind):
     """Also: no task sees another."""
     if name in SAMPLED:
-        pytest.skip("it draws numbers for each task")
+        pytest.skip("it draws random numbers for each task")
     learner, outer, episodes = learner_of(name, kind)
     whole = estimated(learner, outer, episodes)
     parts = [estimated(learner, outer, episodes[i : i + 1]) for i in range(len(episodes))]
@@ -36,18 +40,18 @@ def test_tasks_side_by_side_learn_what_they_learn_one_by_one(name, kind):
 
 
 @pytest.mark.parametrize(("name", "kind"), KINDS)
-def test_the_batched_execution_answers_as_the_loop_does(name, kind):
-    answers = []
+def test_the_batched_execution_predicts_as_the_loop_does(name, kind):
+    predictions = []
     for execution in ("loop", "auto"):
         torch.manual_seed(1)
         learner, _, episodes = learner_of(name, kind, execution=execution)
         with torch.no_grad():
-            answers.append(learner.predictions_per_step(*episodes.tensors()[:3]).outputs[-1])
-    assert torch.allclose(*answers, atol=1e-10)
+            predictions.append(learner.predictions_per_step(*episodes.tensors()[:3]).outputs[-1])
+    assert torch.allclose(*predictions, atol=1e-10)
 
 
 @pytest.mark.parametrize(("name", "kind"), KINDS)
-def test_an_adapted_module_answers_as_the_learner_does(name, kind):
+def test_an_adapted_module_predicts_as_the_learner_does(name, kind):
     learner, _, episodes = learner_of(name, kind)
     x, y, query_x, _ = episodes.tensors()
     with torch.no_grad():
@@ -66,25 +70,54 @@ def test_a_run_is_trained_kept_and_opened_again(name, tmp_path):
         {"problem": {**problem, **small}, "method": {"name": name}, "training": training}
     )
     run = train_run(config, tmp_path / "run", quiet=True)
-    judged = [evaluate(Run.open(run.folder).load("cpu"), config.problem, tasks=4).summary() for _ in range(2)]
-    assert judged[0] == judged[1]
+    evaluated = [
+        evaluate(Run.open(run.folder).load("cpu"), config.problem, tasks=4).summary() for _ in range(2)
+    ]
+    assert evaluated[0] == evaluated[1]
     assert all(row["skipped"] == 0 for row in run.metrics())
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_its_file_is_short_and_opens_with_its_paper(name):
-    method = METHODS[name]
-    texts = [Path(inspect.getfile(part)).read_text() for part in (method.kind, method.outer)]
-    assert all(len(text.splitlines()) < 200 for text in texts)
-    author = method.paper.split(",")[0].split(" and ")[0]
-    openings = [text.split('"""')[1] for text in texts]
-    assert any(author in opening and str(method.year) in opening for opening in openings)
+MODULES = [import_module(f"pathaware.methods.{module.name}") for module in iter_modules(methods.__path__)]
+FILES = [module for module in MODULES if hasattr(module, "METHOD")]
+
+
+def test_every_file_with_a_method_is_registered():
+    assert {module.METHOD.name: module.METHOD for module in FILES} == METHODS
+
+
+@pytest.mark.parametrize("module", FILES, ids=lambda module: module.METHOD.name)
+def test_its_file_is_short_and_opens_with_a_citation_and_equations(module):
+    method, (first, *rest) = module.METHOD, describe_method(module.METHOD.name).splitlines()
+    assert len(inspect.getsource(module).splitlines()) < 200
+    citation = re.fullmatch(r"\S.* \((.+)\)\.", first)
+    assert citation, first
+    assert citation[1].startswith(re.split(",| and ", method.paper)[0])
+    assert str(method.year) in citation[1]
+    assert re.search(r"arXiv:\d{4}\.\d{5}|ICLR|ICML", citation[1])
+    assert any(re.match(r" {4}\S.*[=∝∇]", line) for line in rest)
+
+
+def test_a_method_of_your_own_is_described_by_its_module_or_its_rule(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    code = "from pathaware.methods.reptile import METHOD\n"
+    for name, text in {
+        "plugin_with_docstring": f'"""Ours, 2026."""\n{code}',
+        "plugin_without_docstring": code,
+    }.items():
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+        import_module(name)
+    assert describe_method("plugin_with_docstring:METHOD") == "Ours, 2026."
+    assert describe_method("plugin_without_docstring:METHOD") == inspect.getdoc(METHODS["reptile"].kind)
+
+
+def test_the_example_of_a_method_in_ten_lines_holds():
+    assert doctest.testmod(methods.method) == (0, 4)  # failed, attempted
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_it_learns_to_tell_glyphs_apart(name, tmp_path):
-    """On unseen scripts, at least ten points above where it starts; how well is in the README."""
+    """On unseen scripts, at least ten points above the accuracy before adaptation."""
     torch.set_default_dtype(torch.float32)
     config = method_experiment("glyphs", name).config(iterations=330 if name == "mann" else 50)
     run = train_run(config.with_training(device="cpu"), tmp_path / "run", quiet=True)

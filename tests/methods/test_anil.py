@@ -22,7 +22,7 @@ def test_the_body_is_the_same_for_all_tasks_and_the_head_is_not():
     assert not torch.equal(path.end[0], path.end[1])
 
 
-def test_it_equals_maml_whose_other_rates_are_nought():
+def test_it_equals_maml_whose_other_rates_are_zero():
     """A body that is adapted with gradients of zero."""
     learner, _, episodes = learner_of("anil", rate=0.1, steps=2)
 

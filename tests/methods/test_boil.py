@@ -31,7 +31,7 @@ def test_the_head_is_learned_all_the_same():
     assert all(parameter.grad.norm() > 1e-3 for parameter in learner.model.head.parameters())
 
 
-def test_it_equals_maml_whose_rate_of_the_head_is_nought():
+def test_it_equals_maml_whose_rate_of_the_head_is_zero():
     learner, _, episodes = learner_of("boil", rate=0.1, steps=2)
 
     class BodyOnly(GradientDescent):

@@ -16,7 +16,7 @@ MODES = [False, True]
 
 
 def a_rule(exact):
-    """Of one weight that is wide and one that is tall, with scales all over the place."""
+    """A rule for one wide and one tall weight, with random scales."""
     model = nn.Sequential(nn.Conv2d(2, 3, (2, 3)), nn.Flatten(), nn.Linear(4, 7))
     rule = Gap(model, 1, rate=1.0, exact=exact).to(torch.float64)
     for parameter in rule.parameters():
@@ -38,7 +38,7 @@ def test_its_meta_gradient_equals_finite_differences(network):
 
 @pytest.mark.parametrize("network", ["conv", "mlp"])
 def test_its_exact_meta_gradient_is_that_with_constant_singular_vectors(network, monkeypatch):
-    """Finite differences of a loss whose singular vectors are those found before anything is moved."""
+    """Finite differences of a loss whose singular vectors are fixed to those of the unperturbed point."""
     learner, outer, episodes = learner_of("gap", network, rate=0.1, steps=2, exact=True)
     scattered(learner)
     kept, find = [], gap.singular_vectors
@@ -52,8 +52,8 @@ def test_its_exact_meta_gradient_is_that_with_constant_singular_vectors(network,
         return kept[(served - 1) % len(kept)]
 
     monkeypatch.setattr(gap, "singular_vectors", keep)
-    slopes, chosen = differences(learner, lambda: learner.meta_loss(episodes, "none"))
-    assert distance(found[chosen], slopes) < 1e-6
+    gradients, chosen = differences(learner, lambda: learner.meta_loss(episodes, "none"))
+    assert distance(found[chosen], gradients) < 1e-6
     assert served % len(kept) == 0
 
 
@@ -61,8 +61,8 @@ def test_after_one_exact_step_the_scales_get_their_full_derivative():
     """The singular vectors of the first gradient do not depend on them."""
     learner, outer, episodes = learner_of("gap", rate=0.1, steps=1, exact=True)
     found = estimated(scattered(learner), outer, episodes)
-    slopes, _ = differences(learner.rule, lambda: learner.meta_loss(episodes, "none"))
-    assert distance(found[-len(slopes) :], slopes) < 1e-6
+    gradients, _ = differences(learner.rule, lambda: learner.meta_loss(episodes, "none"))
+    assert distance(found[-len(gradients) :], gradients) < 1e-6
 
 
 def test_an_exact_step_scales_singular_values():

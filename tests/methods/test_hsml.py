@@ -1,4 +1,4 @@
-"""HSML: MAML from a start that is gated by the clusters a task belongs to."""
+"""HSML: MAML from an initialisation that is gated by the clusters of a task."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def test_its_meta_gradient_equals_finite_differences_in_every_part_of_the_hierar
 
     parts = defaultdict(list)
     for name, parameter in learner.named_parameters():
-        slopes, chosen = differences(nn.ParameterList([parameter]), loss, most=4)
+        gradients, chosen = differences(nn.ParameterList([parameter]), loss, most=4)
         part = name.removeprefix("rule.").split(".")[0]  # the network, the encoder, the levels, …
-        parts[part].append((parameter.grad.flatten()[chosen], slopes))
+        parts[part].append((parameter.grad.flatten()[chosen], gradients))
     for part, pairs in parts.items():
-        found, slopes = (torch.cat(side) for side in zip(*pairs, strict=True))
-        assert distance(found, slopes) < 1e-5, part
+        found, gradients = (torch.cat(side) for side in zip(*pairs, strict=True))
+        assert distance(found, gradients) < 1e-5, part
 
 
 @pytest.mark.parametrize("kind", ["conv", "mlp"])

@@ -12,7 +12,7 @@ from torch.nn.functional import mse_loss
 from pathaware import Episodes, GradientDescent, Layout, MetaLearner
 from pathaware.core.errors import UsageError
 from pathaware.core.meta_gradient import MetaGradient, Unrolled
-from pathaware.methods.imaml import Implicit, Proximal, conjugate_gradients
+from pathaware.methods.imaml import Implicit, LineSearchDescent, conjugate_gradients
 from tests.conftest import distance, small_problem
 from tests.methods.checks import estimated, learner_of, scattered
 
@@ -24,7 +24,7 @@ def positive(tasks: int, size: int) -> torch.Tensor:
 
 def linear_problem(strength: float, steps: int, rate: float = 0.2) -> tuple[MetaLearner, Episodes]:
     model = nn.Linear(3, 1)
-    learner = MetaLearner(model, Proximal(model, steps, rate=rate, strength=strength), mse_loss)
+    learner = MetaLearner(model, LineSearchDescent(model, steps, rate=rate, strength=strength), mse_loss)
     return learner, Episodes(*(torch.randn(4, n, d) for n, d in ((6, 3), (6, 1), (7, 3), (7, 1))))
 
 
@@ -50,30 +50,30 @@ def test_tasks_that_are_solved_or_not_positive_stay_where_they_are():
     assert torch.equal(found, torch.tensor([[1.5, 2.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]))
 
 
-def test_the_rule_descends_the_loss_and_the_distance_from_the_start():
+def test_the_rule_descends_the_loss_and_the_distance_from_the_initialisation():
     learner, _, episodes = learner_of("imaml", "mlp", steps=4, rate=1e-3, strength=0.7, guard=False)
     x, y = episodes.support_x, episodes.support_y
     points = learner.path(x, y).points
     here = points[2].clone().requires_grad_()
     objective = learner.losses(here, x, y) + 0.35 * (here - points[0]).square().sum(1)
-    (slope,) = torch.autograd.grad(objective.sum(), here)
-    assert torch.allclose(points[3], points[2] - 1e-3 * slope, atol=1e-12)
+    (gradient,) = torch.autograd.grad(objective.sum(), here)
+    assert torch.allclose(points[3], points[2] - 1e-3 * gradient, atol=1e-12)
 
 
-def test_no_step_goes_beyond_the_lowest_point_along_it():
-    """On a quadratic, steps of any rate end where the slope has nothing left of the slope before."""
+def test_no_step_goes_beyond_the_minimum_along_it():
+    """On a quadratic with an exact line search, successive gradients are orthogonal."""
     learner, episodes = linear_problem(0.7, steps=4, rate=50.0)
     x, y = episodes.support_x, episodes.support_y
     points = learner.path(x, y).points
-    slopes = [learner.gradient(p, x, y)[1] + 0.7 * (p - points[0]) for p in points]
-    for before, after in pairwise(slopes):
+    gradients = [learner.gradient(p, x, y)[1] + 0.7 * (p - points[0]) for p in points]
+    for before, after in pairwise(gradients):
         assert torch.allclose((before * after).sum(1), torch.zeros(4), atol=1e-12)
         assert (before.norm(dim=1) > 1e-3).all()
 
 
-def test_where_the_loss_bends_down_steps_have_the_rate_s_length():
+def test_where_the_loss_is_concave_the_step_size_is_the_rate():
     model = nn.Linear(1, 1, bias=False)
-    rule = Proximal(model, 1, rate=0.3, strength=0.1)
+    rule = LineSearchDescent(model, 1, rate=0.3, strength=0.1)
     learner = MetaLearner(model, rule, lambda outputs, targets: -outputs.square().mean(), guard=False)
     points = learner.path(torch.ones(2, 1, 1), torch.ones(2, 1, 1)).points
     assert torch.allclose(points[1], points[0] * (1 + 0.3 * 2))
@@ -105,14 +105,14 @@ def test_damping_adds_to_the_strength_that_curvature_is_divided_by():
 
 
 def smooth_problem(kind: str, steps: int) -> tuple[MetaLearner, MetaGradient, Episodes]:
-    """Without kinks: a path that ends in one never comes to rest, and there is no derivative there."""
+    """Smooth networks: at a kink a path does not converge, and there is no derivative."""
     _, loss, episodes = small_problem(kind)
     layers = [nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3, track_running_stats=False), nn.Tanh(), nn.Flatten()]
     last = nn.Linear(3 * 36, 3)
     if kind == "mlp":
         layers, last = [nn.Linear(1, 6), nn.Tanh()], nn.Linear(6, 1)
     model = nn.Sequential(*layers, last)
-    learner = MetaLearner(model, Proximal(model, steps, rate=0.1, strength=3.0), loss)
+    learner = MetaLearner(model, LineSearchDescent(model, steps, rate=0.1, strength=3.0), loss)
     return scattered(learner), Implicit(strength=3.0, cg_steps=40, damping=0.0), episodes
 
 
@@ -127,7 +127,7 @@ def test_where_the_path_has_not_converged_it_does_not():
     assert distance(estimated(learner, outer, episodes), estimated(learner, Unrolled(), episodes)) > 1e-3
 
 
-def test_a_stiff_spring_leaves_the_first_order_gradient_at_the_start():
+def test_a_strong_regulariser_leaves_the_first_order_gradient_at_the_initialisation():
     learner, _, episodes = learner_of("imaml", "conv", steps=3, rate=1e-9, strength=1e8)
     found = estimated(learner, Implicit(strength=1e8), episodes)
     plain = MetaLearner(learner.model, GradientDescent(learner.model, 1, rate=0.0), learner.loss)
@@ -136,13 +136,13 @@ def test_a_stiff_spring_leaves_the_first_order_gradient_at_the_start():
 
 @pytest.mark.parametrize("execution", ["batched", "vmap"])
 def test_more_steps_keep_no_more_of_the_network(execution):
-    """What autograd holds at any one time, of activations and all else."""
+    """Counts the numbers that autograd has saved at any one time."""
 
     class Held:
         now = most = 0
 
         def __init__(self, tensor):
-            self.tensor = tensor.detach()  # held with its graph, it would hold itself
+            self.tensor = tensor.detach()  # with its graph it would never be freed
             Held.now += tensor.numel()
             Held.most = max(Held.most, Held.now)
 
@@ -169,8 +169,8 @@ def test_one_strength_reaches_the_rule_and_the_estimator():
 def test_what_does_not_adapt_cannot_be_learned():
     learner, outer, episodes = learner_of("imaml")
     head = Layout.of(learner.model, adapted=lambda name: name.startswith("head."))
-    part = MetaLearner(learner.model, Proximal(head), learner.loss)
-    with pytest.raises(UsageError, match="start only"):
+    part = MetaLearner(learner.model, LineSearchDescent(head), learner.loss)
+    with pytest.raises(UsageError, match="an initialisation only"):
         outer.backward(part, episodes, 1.0)
 
 

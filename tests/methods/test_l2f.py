@@ -1,4 +1,4 @@
-"""L2F: MAML from an attenuated start."""
+"""L2F: MAML from an attenuated initialisation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.methods.checks import error_of_meta_gradient, learner_of, scattered
 
 
 def telling(learner, scale=1.0):
-    """The same with an attenuator that answers differently for different tasks."""
+    """Perturb the attenuator so that its output depends on the task."""
     with torch.no_grad():
         learner.rule.attenuator[0].weight.mul_(10)
     return scattered(learner, scale)
@@ -59,8 +59,8 @@ def test_a_task_begins_at_its_own_share_of_every_tensor():
     shares = []
     for task in range(len(x)):
         parameters = list(learner.model.parameters())
-        slopes = torch.autograd.grad(learner.loss(learner.model(x[task]), y[task]), parameters)
-        logits = learner.rule.attenuator(torch.stack([slope.mean() for slope in slopes]))
+        gradients = torch.autograd.grad(learner.loss(learner.model(x[task]), y[task]), parameters)
+        logits = learner.rule.attenuator(torch.stack([gradient.mean() for gradient in gradients]))
         shares.append(1 / (1 + torch.exp(-logits)))
         for i, (name, value) in enumerate(learner.model.named_parameters()):
             assert torch.allclose(path.parameters(0)[name][task], shares[-1][i] * value)

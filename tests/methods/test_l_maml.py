@@ -78,7 +78,7 @@ def test_no_more_directions_are_mixed_than_there_are():
 
 @pytest.mark.parametrize(("kind", "directions"), [("conv", 3), ("conv", None), ("mlp", None)])
 def test_its_meta_gradient_equals_finite_differences_of_the_whole_objective(kind, directions):
-    """The objective is computed anew, from the dense matrix where all of it counts."""
+    """The objective is computed independently; with all directions, from the dense matrix."""
     settings = {"steps": 2, "rate": 0.05, "prior_precision": 0.5, "directions": directions}
     learner, outer, episodes = learner_of("l-maml", kind, curvature_weight=2.0, **settings)
     scattered(learner)
@@ -96,8 +96,8 @@ def test_its_meta_gradient_equals_finite_differences_of_the_whole_objective(kind
         return (learner.losses(points, episodes.query_x, episodes.query_y) + volumes).mean()
 
     found = estimated(learner, outer, episodes)
-    slopes, chosen = differences(learner, objective, most=24)
-    assert distance(found[chosen], slopes) < 1e-6
+    gradients, chosen = differences(learner, objective, most=24)
+    assert distance(found[chosen], gradients) < 1e-6
 
 
 @pytest.mark.parametrize("kind", ["conv", "mlp"])
@@ -108,9 +108,9 @@ def test_without_weight_it_is_maml(kind):
 
 def test_the_loss_it_tells_is_that_of_the_queries():
     learner, outer, episodes = learner_of("l-maml", curvature_weight=5.0)
-    told = outer.backward(learner, episodes, 1.0)
-    assert torch.allclose(told, learner.task_losses(episodes, "none"))
-    assert not told.requires_grad
+    losses = outer.backward(learner, episodes, 1.0)
+    assert torch.allclose(losses, learner.task_losses(episodes, "none"))
+    assert not losses.requires_grad
 
 
 def test_single_precision_is_enough_for_sharp_curvature():
@@ -121,7 +121,7 @@ def test_single_precision_is_enough_for_sharp_curvature():
     assert torch.allclose(found.double(), log_determinants(rows.double(), 1.0), rtol=1e-6)
 
 
-def test_answers_beyond_doubt_have_derivatives():
+def test_predictions_beyond_doubt_have_derivatives():
     outputs = torch.tensor([[[2000.0, 0.0, -5.0]]], requires_grad=True)
     likelihood_roots(outputs, torch.zeros(1, 1, dtype=torch.long)).sum().backward()
     assert outputs.grad.isfinite().all()

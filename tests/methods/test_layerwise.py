@@ -1,4 +1,4 @@
-"""A number for each layer, against a plain loop over tasks and tensors."""
+"""Per-layer helpers, compared with plain loops over tasks and tensors."""
 
 from __future__ import annotations
 

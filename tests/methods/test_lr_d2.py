@@ -15,9 +15,9 @@ from tests.methods.checks import error_of_meta_gradient, learner_of, scattered
 def test_its_gradient_equals_finite_differences_through_the_newton_steps(steps):
     learner, outer, episodes = learner_of("lr-d2", steps=steps, penalty=0.3)
     assert error_of_meta_gradient(scattered(learner), outer, episodes) < 1e-6
-    slopes = {name: p.grad.abs().item() for name, p in learner.head.named_parameters()}
-    assert slopes["log_penalty"] > 1e-4
-    assert slopes["alpha"] > 1e-4
+    gradients = {name: p.grad.abs().item() for name, p in learner.head.named_parameters()}
+    assert gradients["log_penalty"] > 1e-4
+    assert gradients["alpha"] > 1e-4
 
 
 def some_tasks(learner, examples=9):
@@ -40,7 +40,7 @@ def test_it_converges_to_logistic_regression_of_scikit_learn_for_each_class(exam
 
 
 def test_each_step_is_the_papers_reweighted_least_squares():
-    """In the form that divides by the weights, one task and class after the other."""
+    """The paper's form, which divides by the weights, for one task and class at a time."""
     learner, _, _ = learner_of("lr-d2", steps=3, penalty=0.3, scale=2.0)
     features, targets = some_tasks(learner)
     (weights,) = learner.head.fit(features, targets)
@@ -57,15 +57,15 @@ def test_each_step_is_the_papers_reweighted_least_squares():
 
 
 def test_a_fit_that_is_sure_of_itself_stays_finite_in_float32():
-    """A weight of μ(1 − μ) is nought there, and the paper's form would divide by it."""
+    """A weight of μ(1 − μ) is zero there, and the paper's form would divide by it."""
     torch.set_default_dtype(torch.float32)
     learner, _, _ = learner_of("lr-d2", steps=25, penalty=1e-6)
     features, targets = some_tasks(learner)
     features.requires_grad_()
     (weights,) = learner.head.fit(100 * features, targets)
-    (slope,) = torch.autograd.grad(weights.sum(), features)
+    (gradient,) = torch.autograd.grad(weights.sum(), features)
     assert weights.isfinite().all()
-    assert slope.isfinite().all()
+    assert gradient.isfinite().all()
 
 
 def test_it_takes_a_step_at_least():

@@ -1,4 +1,4 @@
-"""MAML++: rates, norm layers and losses of every step."""
+"""MAML++: step sizes, norm parameters and losses per step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def maml(name="maml", kind="conv"):
 
 
 def query_losses(learner, episodes):
-    """After steps 1 … n by plain paths of that length, none of which knows of the others: `[n]`."""
+    """Mean query losses after steps 1 … n, each from a separate path of that length: `[n]`."""
     x, y, query_x, query_y = episodes.tensors()
     ends = [learner.end(learner.path(x, y, steps=j)) for j in range(1, learner.rule.steps + 1)]
     return torch.stack([learner.losses(end, query_x, query_y).mean() for end in ends])
@@ -50,10 +50,10 @@ def test_the_meta_gradient_of_several_losses_equals_finite_differences(kind, pro
     scattered(learner)
     weights = torch.full((3,), 1 / 3)
     if progress is not None:
-        outer.at(progress, learner)
+        outer.on_progress(progress, learner)
         weights = torch.tensor([1 / 6, 1 / 6, 2 / 3])
-    slopes, chosen = differences(learner, lambda: weights @ query_losses(learner, episodes), most=60)
-    assert distance(estimated(learner, outer, episodes)[chosen], slopes) < 1e-6
+    gradients, chosen = differences(learner, lambda: weights @ query_losses(learner, episodes), most=60)
+    assert distance(estimated(learner, outer, episodes)[chosen], gradients) < 1e-6
 
 
 def test_the_losses_it_returns_are_those_of_the_end():
@@ -67,7 +67,7 @@ def test_weights_sum_to_one_and_go_over_to_the_last_step():
     learner, outer, _ = made(steps=5, multi_step_share=0.5)
     last = []
     for progress in (0.0, 0.1, 0.25, 0.4, 0.49, 0.4999):
-        outer.at(progress, learner)
+        outer.on_progress(progress, learner)
         assert outer.weights.sum().item() == pytest.approx(1, abs=1e-12)
         assert len(set(outer.weights[:-1].tolist())) == 1
         last.append(outer.weights[-1].item())
@@ -86,7 +86,7 @@ def test_weights_change_in_place_so_that_a_recording_reads_them():
 
 def test_only_what_a_recording_cannot_follow_makes_it_void():
     learner, outer, _ = made(multi_step_share=0.3, first_order_share=0.6)
-    heard = [outer.at(i / 10, learner) for i in range(10)]
+    heard = [outer.on_progress(i / 10, learner) for i in range(10)]
     assert [i for i, changed in enumerate(heard) if changed] == [3, 6]
 
 
@@ -178,8 +178,8 @@ def test_steps_beyond_the_trained_ones_repeat_the_last_rates():
     learner, _, episodes = made("mlp", guard=False)
     scattered(learner, 0.02)
     points = learner.path(episodes.support_x, episodes.support_y, steps=5, extend=True).points
-    slope = learner.gradient(points[4], episodes.support_x, episodes.support_y)[1]
-    assert torch.allclose(points[5], points[4] - learner.rule.q[2][learner.rule.spread.index] * slope)
+    gradient = learner.gradient(points[4], episodes.support_x, episodes.support_y)[1]
+    assert torch.allclose(points[5], points[4] - learner.rule.q[2][learner.rule.q_groups.index] * gradient)
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])

@@ -17,7 +17,7 @@ SMALL = {"slots": 4, "size": 3, "hidden": 5}
 
 
 def plain_look_up(memory, key, gain):
-    """For one task: `memory` a list of rows."""
+    """Read weights of one task; `memory` is a list of rows."""
     likeness = [float(row @ key) / (math.sqrt(row @ row) * math.sqrt(key @ key) + FAINT) for row in memory]
     shares = [math.exp(gain * value) for value in likeness]
     return [share / sum(shares) for share in shares]
@@ -96,19 +96,21 @@ def test_an_open_gate_writes_where_it_read_and_a_closed_one_where_nothing_is_use
 def test_queries_know_nothing_of_each_other():
     learner, _, episodes = learner_of("mann", "mlp")
     x, y, query_x, _ = episodes.tensors()
-    answers = learner.predictions_per_step(x, y, query_x).outputs[-1]
+    predictions = learner.predictions_per_step(x, y, query_x).outputs[-1]
     order = torch.randperm(query_x.shape[1])
     assert torch.allclose(
-        learner.predictions_per_step(x, y, query_x[:, order]).outputs[-1], answers[:, order]
+        learner.predictions_per_step(x, y, query_x[:, order]).outputs[-1], predictions[:, order]
     )
-    assert torch.allclose(learner.predictions_per_step(x, y, query_x[:, :1]).outputs[-1], answers[:, :1])
+    assert torch.allclose(learner.predictions_per_step(x, y, query_x[:, :1]).outputs[-1], predictions[:, :1])
 
 
-def test_it_answers_from_the_labels_it_was_shown():
+def test_it_predicts_from_the_labels_it_was_shown():
     learner, _, episodes = learner_of("mann")
     x, y, query_x, _ = episodes.tensors()
-    answers = [learner.predictions_per_step(x, labels, query_x).outputs[-1] for labels in (y, (y + 1) % 3)]
-    assert not torch.allclose(*answers, atol=1e-4)
+    predictions = [
+        learner.predictions_per_step(x, labels, query_x).outputs[-1] for labels in (y, (y + 1) % 3)
+    ]
+    assert not torch.allclose(*predictions, atol=1e-4)
 
 
 @pytest.mark.parametrize(

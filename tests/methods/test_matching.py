@@ -26,25 +26,25 @@ def parts(learner):
     return features, torch.tensor([[0, 1, 2, 2, 1, 0], [2, 2, 2, 1, 0, 0]]), queries
 
 
-def test_its_answers_are_those_of_a_loop_over_every_pair():
+def test_its_predictions_are_those_of_a_loop_over_every_pair():
     learner, _, _ = learner_of("matching", sharpness=3.0)
     features, targets, queries = parts(learner)
-    answers = learner.head.predict(learner.head.fit(features, targets), queries)
+    predictions = learner.head.predict(learner.head.fit(features, targets), queries)
     for task in range(2):
         for q, query in enumerate(queries[task]):
             votes = [0.0, 0.0, 0.0]
             for example, label in zip(features[task], targets[task].tolist(), strict=True):
                 votes[label] += math.exp(3 * float(query @ example / query.norm() / example.norm()))
             expected = torch.tensor([math.log(vote / sum(votes)) for vote in votes])
-            assert torch.allclose(answers[task, q], expected)
+            assert torch.allclose(predictions[task, q], expected)
 
 
 @BOTH
-def test_its_answers_are_logarithms_of_probabilities(full_context):
+def test_its_predictions_are_logarithms_of_probabilities(full_context):
     learner, _, _ = learner_of("matching", full_context=full_context)
     features, targets, queries = parts(learner)
-    answers = learner.head.predict(learner.head.fit(features, targets), queries)
-    assert torch.allclose(answers.exp().sum(-1), torch.ones(2, 4))
+    predictions = learner.head.predict(learner.head.fit(features, targets), queries)
+    assert torch.allclose(predictions.exp().sum(-1), torch.ones(2, 4))
 
 
 @BOTH
@@ -52,11 +52,11 @@ def test_the_order_of_the_support_set_matters_to_full_context_alone(full_context
     learner, _, _ = learner_of("matching", full_context=full_context)
     features, targets, queries = parts(learner)
     order = torch.tensor([3, 1, 5, 0, 4, 2])
-    answers, shuffled = (
+    predictions, shuffled = (
         learner.head.predict(learner.head.fit(f, t), queries)
         for f, t in ((features, targets), (features[:, order], targets[:, order]))
     )
-    assert torch.allclose(answers, shuffled) != full_context
+    assert torch.allclose(predictions, shuffled) != full_context
 
 
 @BOTH
@@ -69,7 +69,7 @@ def test_no_query_knows_of_another(full_context):
 
 
 def lstm(weights, x, h, c):
-    """One step by the book, for one vector."""
+    """One textbook LSTM step for one vector."""
     from_x, from_h, bias_x, bias_h = weights
     i, f, g, o = (from_x @ x + from_h @ h + bias_x + bias_h).chunk(4)
     c = f.sigmoid() * c + i.sigmoid() * g.tanh()
@@ -107,10 +107,14 @@ def test_a_class_without_examples_is_never_the_answer_and_harms_no_gradient():
     learner, _, _ = learner_of("matching")
     features, _, queries = parts(learner)
     queries.requires_grad_()
-    answers = learner.head.predict(learner.head.fit(features, torch.zeros(2, 6, dtype=torch.long)), queries)
-    (slope,) = torch.autograd.grad(F.cross_entropy(answers.flatten(0, 1), torch.zeros(8).long()), queries)
-    assert (answers.argmax(-1) == 0).all()
-    assert slope.isfinite().all()
+    predictions = learner.head.predict(
+        learner.head.fit(features, torch.zeros(2, 6, dtype=torch.long)), queries
+    )
+    (gradient,) = torch.autograd.grad(
+        F.cross_entropy(predictions.flatten(0, 1), torch.zeros(8).long()), queries
+    )
+    assert (predictions.argmax(-1) == 0).all()
+    assert gradient.isfinite().all()
 
 
 @pytest.mark.parametrize("setting", [{"sharpness": 0.0}, {"reads": 0}])

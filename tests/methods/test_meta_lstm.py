@@ -1,4 +1,4 @@
-"""Meta-LSTM: an LSTM whose cell state is the network."""
+"""Meta-LSTM: an LSTM whose cell state is the parameters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.methods.checks import differences, estimated, learner_of, scattered
 
 
 def of_held_gradients(learner: MetaLearner, episodes: Episodes) -> Callable[[], Tensor]:
-    """The meta-loss as a function of the parameters, where gradients and losses stay what they are now."""
+    """The meta-loss as a function of the parameters, with inner gradients and losses held constant."""
     advance, seen = learner.rule.advance, []
 
     def record(j, points, gradient, losses, memory):
@@ -38,16 +38,16 @@ def test_its_meta_gradient_equals_finite_differences_where_gradients_are_held(ki
     learner, outer, episodes = learner_of("meta-lstm", kind, rate=0.1, steps=2, hidden=3, guard=False)
     scattered(learner, 0.3)
     found = estimated(learner, outer, episodes)
-    slopes, chosen = differences(learner, of_held_gradients(learner, episodes), most=120)
+    gradients, chosen = differences(learner, of_held_gradients(learner, episodes), most=120)
     sizes = [(name.startswith("rule."), p.numel()) for name, p in learner.named_parameters()]
     of_rule = torch.cat([torch.full((n,), rule) for rule, n in sizes])[chosen]
     for part in (of_rule, ~of_rule):
-        assert slopes[part].norm() > 1e-3
-        assert distance(found[chosen][part], slopes[part]) < 1e-6
+        assert gradients[part].norm() > 1e-3
+        assert distance(found[chosen][part], gradients[part]) < 1e-6
 
 
 def fixed_gates(rule: MetaLSTM, keep: float, take: float) -> None:
-    """Gates with these biases, whatever comes in."""
+    """Make the gates constant, with these biases."""
     with torch.no_grad():
         for parameter in rule.parameters():
             parameter.zero_()

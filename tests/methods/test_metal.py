@@ -1,4 +1,4 @@
-"""MeTAL: a learned loss that tasks adapt."""
+"""MeTAL: a learned, task-adaptive loss."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.methods.checks import learner_of, scattered
 
 @pytest.mark.parametrize("kind", ["conv", "mlp"])
 def test_its_meta_gradient_equals_finite_differences_in_every_tensor(kind):
-    """One direction a tensor: its losses have many parameters, and each of them must learn."""
+    """Along one direction per tensor: the losses have many parameters, and each tensor must learn."""
     learner, outer, episodes = learner_of("metal", kind, rate=0.1, steps=2, guard=False)
     outer.backward(scattered(learner), episodes, 1 / len(episodes))
     for name, parameter in learner.named_parameters():
@@ -25,15 +25,15 @@ def test_its_meta_gradient_equals_finite_differences_in_every_tensor(kind):
                 parameter.copy_(centre + side * direction)
                 sides.append(learner.meta_loss(episodes, "none"))
             parameter.copy_(centre)
-        slope = (sides[0] - sides[1]) / 2e-6
-        assert torch.isclose((parameter.grad * direction).sum(), slope, rtol=1e-5, atol=1e-9), name
+        gradient = (sides[0] - sides[1]) / 2e-6
+        assert torch.isclose((parameter.grad * direction).sum(), gradient, rtol=1e-5, atol=1e-9), name
         if name.startswith("rule"):
             assert parameter.grad.any(), name
 
 
 @pytest.mark.parametrize("kind", ["conv", "mlp"])
-def test_a_learned_loss_of_nought_is_maml(kind):
-    """That is how training begins."""
+def test_a_learned_loss_of_zero_is_maml(kind):
+    """This is how training starts."""
     learner, _, episodes = learner_of("metal", kind, rate=0.1, steps=3)
     maml = MetaLearner(learner.model, GradientDescent(learner.model, 3, rate=0.1), learner.loss)
     expected = meta_gradient(maml, episodes)
@@ -52,23 +52,23 @@ def test_the_objective_equals_a_loop_over_tasks():
         return (values - values.mean()) / values.std()
 
     def adapted(part, features, state):
-        answers = part.adapter(state)
+        predictions = part.adapter(state)
         own = []
         for i, phi in enumerate(part.loss.parameters()):
-            gamma, delta = part.multipliers[i] * answers[i], part.offsets[i] * answers[4 + i]
+            gamma, delta = part.multipliers[i] * predictions[i], part.offsets[i] * predictions[4 + i]
             own.append((1 + gamma) * phi + delta)
         return F.linear(F.relu(F.linear(features, *own[:2])), *own[2:]).mean()
 
     for task in range(2):
-        outputs, answers = model(x[task]), model(queries[task])
+        outputs, predictions = model(x[task]), model(queries[task])
         expected = F.cross_entropy(outputs, y[task])
         assert torch.allclose(losses[task], expected)
         state = torch.cat([expected[None], means])
         shown = torch.cat([state.repeat(len(outputs), 1), outputs, torch.eye(3)[y[task]]], 1)
         expected = expected + adapted(rule.support[1], standard(shown), standard(state))
-        chances = answers.softmax(1)
+        chances = predictions.softmax(1)
         doubts = (chances * chances.log()).sum(1, keepdim=True)
-        seen = standard(torch.cat([means.repeat(len(answers), 1), answers, doubts], 1))
+        seen = standard(torch.cat([means.repeat(len(predictions), 1), predictions, doubts], 1))
         expected = expected + adapted(rule.query[1], seen, seen.mean(0))
         assert torch.allclose(descended[task], expected)
 

@@ -17,7 +17,7 @@ from tests.methods.checks import differences, estimated, learner_of, scattered
 
 
 def frozen(learner, monkeypatch, seed=7):
-    """The learner with one draw for ever: noise comes from a generator that starts anew each time."""
+    """Make the learner draw the same mask every time."""
     rand = torch.rand
 
     def same(shape, **options):
@@ -28,7 +28,7 @@ def frozen(learner, monkeypatch, seed=7):
 
 
 def always(learner):
-    """The learner whose every row adapts."""
+    """Make every row of the learner adapt."""
     with torch.no_grad():
         learner.rule.logits.fill_(100.0)
     return learner
@@ -55,8 +55,8 @@ def test_with_identities_and_full_masks_it_is_maml(kind):
 
 @pytest.mark.parametrize("kind", ["conv", "mlp"])
 def test_its_meta_gradient_equals_finite_differences_for_a_fixed_draw(kind, monkeypatch):
-    """Of the transformations and of ζ too; for ζ the drawn mask is replaced by one that is smooth in ζ and
-    equal at this place: the mask drawn, and what its relaxation has changed since."""
+    """Including the transformations and ζ. For ζ the drawn mask is replaced by one that is smooth in ζ and
+    equal at this point: the drawn mask plus the change of its relaxation."""
     learner, outer, episodes = learner_of("mt-net", kind, rate=0.1, temperature=0.7, steps=2)
     frozen(scattered(learner), monkeypatch)
     found = estimated(learner, outer, episodes)
@@ -71,8 +71,8 @@ def test_its_meta_gradient_equals_finite_differences_for_a_fixed_draw(kind, monk
     drawn = here.round()
     assert 0 < drawn.mean() < 1
     rule.sample = lambda logits: drawn + relaxed(logits) - here
-    slopes, chosen = differences(learner, lambda: learner.meta_loss(episodes, "first"), most=80)
-    assert distance(found[chosen], slopes) < 1e-6
+    gradients, chosen = differences(learner, lambda: learner.meta_loss(episodes, "first"), most=80)
+    assert distance(found[chosen], gradients) < 1e-6
     sizes = {n: p.grad.norm() for n, p in learner.named_parameters() if not n.endswith("bias")}
     assert all(size > 1e-6 for size in sizes.values()), sizes
 
@@ -128,13 +128,13 @@ def test_the_probability_is_where_masks_start():
     assert torch.allclose(torch.sigmoid(learner.rule.logits), torch.tensor(0.8))
 
 
-def test_answers_take_the_expected_mask_and_are_the_same_each_time():
+def test_predictions_take_the_expected_mask_and_are_the_same_each_time():
     learner, _, episodes = learner_of("mt-net", "mlp", rate=0.1)
     scattered(learner)
     first, again = (learner.path(episodes.support_x, episodes.support_y, steps=1) for _ in range(2))
     assert torch.equal(first.end, again.end)
-    _, slope = learner.gradient(first.points[0], episodes.support_x, episodes.support_y)
-    head = slope[:, -7:]  # six weights and a bias of the one output
+    _, gradient = learner.gradient(first.points[0], episodes.support_x, episodes.support_y)
+    head = gradient[:, -7:]  # six weights and a bias of the one output
     expected = first.points[0][:, -7:] - 0.1 * torch.sigmoid(learner.rule.logits[-1]) * head
     assert torch.allclose(first.end[:, -7:], expected, atol=1e-12)
 
@@ -188,7 +188,7 @@ def test_tasks_with_the_same_masks_learn_side_by_side_what_they_learn_one_by_one
 
 
 def test_masks_depend_on_the_seed_and_the_iteration_not_on_what_was_drawn_before():
-    """So that a run that goes on, or runs beside another, is the same run."""
+    """So that a run that is resumed, or runs beside another, gives the same numbers."""
     config = Config.from_dict(
         {
             "problem": {"name": "sine"},

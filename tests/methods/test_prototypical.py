@@ -27,7 +27,7 @@ def test_distances_are_those_of_every_pair():
 
 def test_the_answer_is_the_nearest_prototype():
     learner, _, episodes = learner_of("prototypical")
-    answers = learner.predictions_per_step(*episodes.tensors()[:3]).outputs[-1]
+    predictions = learner.predictions_per_step(*episodes.tensors()[:3]).outputs[-1]
     prototypes = class_means(learner.embed(episodes.support_x), episodes.support_y, 3)
     nearest = torch.cdist(learner.embed(episodes.query_x), prototypes).argmin(-1)
-    assert torch.equal(answers.argmax(-1), nearest)
+    assert torch.equal(predictions.argmax(-1), nearest)

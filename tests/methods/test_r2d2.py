@@ -16,13 +16,13 @@ from tests.methods.checks import error_of_meta_gradient, learner_of, scattered
 def test_its_gradient_equals_finite_differences_in_penalty_scale_and_shift_too(kind):
     learner, outer, episodes = learner_of("r2d2", kind, penalty=0.3)
     assert error_of_meta_gradient(scattered(learner), outer, episodes) < 1e-6
-    slopes = {name: p.grad.abs().item() for name, p in learner.head.named_parameters()}
-    assert slopes["log_penalty"] > 1e-4
-    assert slopes["alpha"] > 1e-4
+    gradients = {name: p.grad.abs().item() for name, p in learner.head.named_parameters()}
+    assert gradients["log_penalty"] > 1e-4
+    assert gradients["alpha"] > 1e-4
     if kind == "mlp":
-        assert slopes["beta"] > 1e-4
+        assert gradients["beta"] > 1e-4
     else:
-        assert slopes["beta"] < 1e-12, "a softmax does not see what all classes share"
+        assert gradients["beta"] < 1e-12, "a softmax does not see what all classes share"
 
 
 @pytest.mark.parametrize("examples", [6, 30])
@@ -37,18 +37,18 @@ def test_the_dual_solution_is_that_of_the_normal_equations(examples):
     assert torch.allclose(weights, primal, atol=1e-10)
 
 
-def test_it_answers_as_ridge_regression_of_scikit_learn():
+def test_it_predicts_as_ridge_regression_of_scikit_learn():
     linear_model = pytest.importorskip("sklearn.linear_model")
     learner, _, _ = learner_of("r2d2", penalty=0.3, scale=4.0)
     head = learner.head
     features, queries = torch.randn(2, 6, head.features), torch.randn(2, 5, head.features)
     targets = torch.tensor([[0, 1, 2, 2, 1, 0], [2, 2, 1, 1, 0, 0]])
-    answers = head.predict(head.fit(features, targets), queries).detach()
+    predictions = head.predict(head.fit(features, targets), queries).detach()
     for task in range(2):
         # Features that are not divided by √F want a penalty F times as large.
         ridge = linear_model.Ridge(alpha=0.3 * head.features, fit_intercept=False)
         ridge.fit(features[task].numpy(), torch.eye(3)[targets[task]].numpy())
-        assert torch.allclose(answers[task] / 4, torch.from_numpy(ridge.predict(queries[task].numpy())))
+        assert torch.allclose(predictions[task] / 4, torch.from_numpy(ridge.predict(queries[task].numpy())))
 
 
 def test_values_are_regressed_on_as_they_are_and_a_small_penalty_fits_them():

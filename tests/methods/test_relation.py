@@ -20,22 +20,24 @@ def test_its_scores_are_those_of_every_pair_laid_out_one_after_another():
     learner, _, episodes = learner_of("relation")
     head = scattered(learner).head
     support, queries = learner.embed(episodes.support_x), learner.embed(episodes.query_x)
-    answers = learner.predictions_per_step(*episodes.tensors()[:3]).outputs[-1]
+    predictions = learner.predictions_per_step(*episodes.tensors()[:3]).outputs[-1]
     for task, labels in enumerate(episodes.support_y):
         for i, query in enumerate(queries[task]):
             for k in range(3):
                 pair = torch.cat([support[task][labels == k].mean(0), query])
                 score = torch.sigmoid(head.compare(head.join(pair)))
-                assert torch.allclose(answers[task, i, k], score[0])
+                assert torch.allclose(predictions[task, i, k], score[0])
 
 
 def test_its_loss_is_the_squared_error_of_every_score():
     learner, _, episodes = learner_of("relation")
-    answers = scattered(learner).predictions_per_step(*episodes.tensors()[:3]).outputs[-1]
+    predictions = scattered(learner).predictions_per_step(*episodes.tensors()[:3]).outputs[-1]
     losses = learner.task_losses(episodes)
     for task, labels in enumerate(episodes.query_y):
         errors = [
-            (answers[task, i, k] - float(k == label)) ** 2 for i, label in enumerate(labels) for k in range(3)
+            (predictions[task, i, k] - float(k == label)) ** 2
+            for i, label in enumerate(labels)
+            for k in range(3)
         ]
         assert torch.allclose(losses[task], torch.stack(errors).mean())
 
@@ -48,7 +50,7 @@ def test_the_order_of_the_support_set_does_not_matter():
     assert torch.allclose(learner.predictions_per_step(x[:, order], y[:, order], query_x).outputs[-1], before)
 
 
-def test_no_query_changes_the_answer_to_another_where_answers_are_inductive():
+def test_no_query_changes_the_answer_to_another_where_predictions_are_inductive():
     learner, _, episodes = learner_of("relation")
     x, y, query_x, _ = episodes.tensors()
     whole = learner.predictions_per_step(x, y, query_x, inductive=True).outputs[-1]

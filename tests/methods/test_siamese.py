@@ -23,11 +23,11 @@ def test_its_gradient_equals_finite_differences():
 
 def test_the_answer_for_a_class_is_its_best_match():
     learner, _, episodes = learner_of("siamese")
-    answers = scattered(learner).predictions_per_step(*episodes.tensors()[:3]).outputs[-1]
+    predictions = scattered(learner).predictions_per_step(*episodes.tensors()[:3]).outputs[-1]
     for task, labels in enumerate(episodes.support_y):
         logits = pair_logits(learner, episodes, task)
         for k in range(3):
-            assert torch.allclose(answers[task, :, k], logits[:, labels == k].max(1).values)
+            assert torch.allclose(predictions[task, :, k], logits[:, labels == k].max(1).values)
 
 
 def test_its_loss_is_the_cross_entropy_of_pairs_each_kind_counted_half():

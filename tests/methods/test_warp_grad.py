@@ -1,4 +1,4 @@
-"""WarpGrad: layers that learn from single steps."""
+"""WarpGrad: layers that are learned from single steps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def by_name(learner, vector):
 
 
 def one_step_losses(learner, points, episodes, rate):
-    """The mean over points and tasks of the query loss one step further, one task and one point at a time."""
+    """The mean over points and tasks of the query loss after one more step, computed one by one."""
     model, loss, layout = learner.model, learner.loss, learner.rule.layout
 
     def loss_at(point, x, y):
@@ -34,8 +34,8 @@ def one_step_losses(learner, points, episodes, rate):
     def after(point, x, y, query_x, query_y):
         with torch.enable_grad():
             point = point.detach().requires_grad_()
-            (slope,) = torch.autograd.grad(loss_at(point, x, y), point)
-        return loss_at(point - rate * slope, query_x, query_y)
+            (gradient,) = torch.autograd.grad(loss_at(point, x, y), point)
+        return loss_at(point - rate * gradient, query_x, query_y)
 
     tasks = list(zip(*episodes.tensors(), strict=True))
     return torch.stack([after(p[i], *t) for p in points for i, t in enumerate(tasks)]).mean()
@@ -49,8 +49,10 @@ def test_warps_learn_by_the_loss_one_step_from_every_point_of_a_frozen_path(kind
     found = by_name(learner, estimated(learner, outer, episodes))
     found = torch.cat([gradient for name, gradient in found.items() if "warp" in name])
     warps = nn.ModuleList([learner.model.get_submodule(name) for name in ("warp1", "warp2")])
-    slopes, chosen = differences(warps, lambda: one_step_losses(learner, points[:2], episodes, 0.1), most=30)
-    assert distance(found[chosen], slopes) < 1e-6
+    gradients, chosen = differences(
+        warps, lambda: one_step_losses(learner, points[:2], episodes, 0.1), most=30
+    )
+    assert distance(found[chosen], gradients) < 1e-6
 
 
 @pytest.mark.parametrize(("start", "order"), [("query", "first"), ("maml", "second")])
@@ -110,7 +112,7 @@ def test_at_the_identity_its_path_is_that_of_gradient_descent(kind):
 
 
 def most_kept(learner, outer, episodes):
-    """The most bytes that graphs hold at one time."""
+    """The largest number of bytes that graphs hold at one time."""
     held = {"now": 0, "most": 0}
 
     class Kept:

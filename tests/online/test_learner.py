@@ -1,4 +1,4 @@
-"""The gradient of θ is what the definition says, and a stream that was stopped goes on with the same bits."""
+"""The gradient of θ agrees with its definition, and a stopped stream resumes with identical numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.func import functional_call
 
 from pathaware import UsageError
 from pathaware.models.conv4 import conv4
-from pathaware.online.buffer import Lesson
+from pathaware.online.buffer import ReplaySample
 from pathaware.online.learner import OnlineLearner
 from tests.conftest import distance
 
@@ -32,17 +32,17 @@ def learner(model: nn.Module | None = None, **settings: object) -> OnlineLearner
 
 
 def written_out(
-    model: nn.Module, theta: dict[str, Tensor], lesson: Lesson, steps: int, loss=F.mse_loss
+    model: nn.Module, theta: dict[str, Tensor], sample: ReplaySample, steps: int, loss=F.mse_loss
 ) -> Tensor:
-    """The held-out loss as Algorithm 2 has it, with nothing of the package's."""
+    """The held-out loss of Algorithm 2, in plain PyTorch."""
     phi = theta
-    for x, y in lesson.learned:
+    for x, y in sample.learned:
         for _ in range(steps):
             pull = sum((phi[name] - theta[name]).square().sum() for name in theta)
             objective = loss(functional_call(model, phi, (x,)), y) + PULL / 2 * pull
-            slopes = torch.autograd.grad(objective, list(phi.values()), create_graph=True)
-            phi = {n: p - RATE * s for (n, p), s in zip(phi.items(), slopes, strict=True)}
-    x, y = lesson.held_out
+            gradients = torch.autograd.grad(objective, list(phi.values()), create_graph=True)
+            phi = {n: p - RATE * s for (n, p), s in zip(phi.items(), gradients, strict=True)}
+    x, y = sample.held_out
     return loss(functional_call(model, phi, (x,)), y)
 
 
@@ -53,11 +53,11 @@ def at(theta: Tensor, each: OnlineLearner) -> dict[str, Tensor]:
 @pytest.mark.parametrize("steps", [1, 2])
 def test_the_gradient_of_theta_is_that_of_a_plain_loop(steps):
     each = learner(steps=steps)
-    lessons = [Lesson(tuple(items(n)), items(1)[0]) for n in (3, 1, 3, 0)]  # of several shapes
+    samples = [ReplaySample(tuple(items(n)), items(1)[0]) for n in (3, 1, 3, 0)]  # of several shapes
     theta = each.theta.requires_grad_()
-    losses = [written_out(each.model, at(theta, each), lesson, steps) for lesson in lessons]
+    losses = [written_out(each.model, at(theta, each), sample, steps) for sample in samples]
     (expected,) = torch.autograd.grad(torch.stack(losses).mean(), theta)
-    assert distance(each.meta_gradient(lessons), expected) < 1e-12
+    assert distance(each.meta_gradient(samples), expected) < 1e-12
 
 
 def test_the_gradient_of_theta_is_that_of_a_plain_loop_with_batch_norm():
@@ -65,23 +65,23 @@ def test_the_gradient_of_theta_is_that_of_a_plain_loop_with_batch_norm():
     labels = torch.arange(6) % 3
     images = [(torch.randn(6, 2, 8, 8), labels) for _ in range(3)]
     each = OnlineLearner(model, F.cross_entropy, rate=RATE, pull=PULL)
-    lesson = Lesson(tuple(images[:2]), images[2])
+    sample = ReplaySample(tuple(images[:2]), images[2])
     theta = each.theta.requires_grad_()
-    loss = written_out(model, at(theta, each), lesson, 1, F.cross_entropy)
+    loss = written_out(model, at(theta, each), sample, 1, F.cross_entropy)
     (expected,) = torch.autograd.grad(loss, theta)
-    assert distance(each.meta_gradient([lesson]), expected) < 1e-10
+    assert distance(each.meta_gradient([sample]), expected) < 1e-10
 
 
 def test_the_gradient_of_theta_agrees_with_finite_differences():
     each = learner()
-    lesson = Lesson(tuple(items(4)), items(1)[0])
-    theta, gradient, h = each.theta, each.meta_gradient([lesson]), 1e-6
-    slopes = []
+    sample = ReplaySample(tuple(items(4)), items(1)[0])
+    theta, gradient, h = each.theta, each.meta_gradient([sample]), 1e-6
+    gradients = []
     for direction in torch.eye(len(theta)):
         nearby = (_leaves(at(theta + sign * h * direction, each)) for sign in (1, -1))
-        up, down = (written_out(each.model, point, lesson, 1).item() for point in nearby)
-        slopes.append((up - down) / (2 * h))
-    assert distance(gradient, torch.tensor(slopes)) < 1e-7
+        up, down = (written_out(each.model, point, sample, 1).item() for point in nearby)
+        gradients.append((up - down) / (2 * h))
+    assert distance(gradient, torch.tensor(gradients)) < 1e-7
 
 
 def _leaves(parameters: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -89,30 +89,30 @@ def _leaves(parameters: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def test_without_hessians_the_whole_path_moves_with_theta():
-    """Each step is pulled to θ by as much as it lets go of its start, so ∂φ⁺/∂θ = I."""
+    """Each step moves towards θ by as much as it moves away from its start, so ∂φ⁺/∂θ = I."""
     each = learner(order="first")
-    lesson = Lesson(tuple(items(4)), items(1)[0])
+    sample = ReplaySample(tuple(items(4)), items(1)[0])
     phi = each.theta[None]
-    for x, y in lesson.learned:
+    for x, y in sample.learned:
         phi = each.rule.step(0, [each.theta[None], phi], each.meta.gradient(phi, x[None], y[None])[1])
-    x, y = lesson.held_out
-    _, slope = each.meta.gradient(phi, x[None], y[None])
-    assert distance(each.meta_gradient([lesson]), slope[0]) < 1e-12
+    x, y = sample.held_out
+    _, gradient = each.meta.gradient(phi, x[None], y[None])
+    assert distance(each.meta_gradient([sample]), gradient[0]) < 1e-12
 
 
 def test_through_the_last_step_theta_counts_by_its_pull_only():
-    """The same by autograd: φ a constant, then one step of it, whose end is judged."""
+    """The same by autograd: φ is constant, then one step, and the loss at its end."""
     each = learner(order="last", every=3)
     first, last, held_out = items(3)
     each.partial_fit(*first)
     before = each.phi
     each.partial_fit(*last)
     theta = each.theta.requires_grad_()
-    _, slope = each.meta.gradient(before[None], last[0][None], last[1][None])
-    after = before - RATE * (slope[0] + PULL * (before - theta))
+    _, gradient = each.meta.gradient(before[None], last[0][None], last[1][None])
+    after = before - RATE * (gradient[0] + PULL * (before - theta))
     loss = F.mse_loss(functional_call(each.model, at(after, each), (held_out[0],)), held_out[1])
     (expected,) = torch.autograd.grad(loss, theta)
-    assert distance(each.meta_gradient([Lesson((first, last), held_out)]), expected) < 1e-12
+    assert distance(each.meta_gradient([ReplaySample((first, last), held_out)]), expected) < 1e-12
 
 
 def test_an_item_moves_phi_as_written_and_leaves_theta():
@@ -122,8 +122,10 @@ def test_an_item_moves_phi_as_written_and_leaves_theta():
     for x, y in items(2):
         pull = sum((parameters[n] - at(theta, each)[n]).square().sum() for n in parameters)
         objective = F.mse_loss(functional_call(each.model, parameters, (x,)), y) + PULL / 2 * pull
-        slopes = torch.autograd.grad(objective, list(parameters.values()))
-        parameters = _leaves({n: p - RATE * s for (n, p), s in zip(parameters.items(), slopes, strict=True)})
+        gradients = torch.autograd.grad(objective, list(parameters.values()))
+        parameters = _leaves(
+            {n: p - RATE * s for (n, p), s in zip(parameters.items(), gradients, strict=True)}
+        )
         each.partial_fit(x, y)
     assert distance(each.phi, torch.cat([p.flatten() for p in parameters.values()])) < 1e-12
     assert torch.equal(each.theta, theta)
@@ -136,13 +138,13 @@ def test_every_kth_item_moves_theta_and_leaves_phi():
     for item in seen[:2]:
         each.partial_fit(*item)
     theta, phi = each.theta, each.phi
-    gradient = each.meta_gradient([Lesson(tuple(seen[:2]), seen[2])])
+    gradient = each.meta_gradient([ReplaySample(tuple(seen[:2]), seen[2])])
     each.partial_fit(*seen[2])
     assert distance(each.theta, theta - 0.5 * gradient) < 1e-12
     assert torch.equal(each.phi, phi)
-    (lesson,) = each.buffer
-    assert [torch.equal(a, b) for a, b in zip(lesson.held_out, seen[2], strict=True)] == [True, True]
-    assert len(lesson.learned) == 2
+    (sample,) = each.buffer
+    assert [torch.equal(a, b) for a, b in zip(sample.held_out, seen[2], strict=True)] == [True, True]
+    assert len(sample.learned) == 2
 
 
 def test_a_new_data_set_begins_at_theta():
@@ -170,8 +172,8 @@ def test_what_is_learned_stays_when_the_callers_tensors_change():
     kept = x.clone()
     x.zero_()
     each.partial_fit(*items(1)[0])
-    (lesson,) = each.buffer
-    assert torch.equal(lesson.learned[0][0], kept)
+    (sample,) = each.buffer
+    assert torch.equal(sample.learned[0][0], kept)
 
 
 def test_a_long_data_set_leaves_a_trail_of_bounded_length():
@@ -179,8 +181,8 @@ def test_a_long_data_set_leaves_a_trail_of_bounded_length():
     seen = items(10)
     for item in seen:
         each.partial_fit(*item)
-    (lesson,) = each.buffer
-    assert [torch.equal(a[0], b[0]) for a, b in zip(lesson.learned, seen[6:9], strict=True)] == [True] * 3
+    (sample,) = each.buffer
+    assert [torch.equal(a[0], b[0]) for a, b in zip(sample.learned, seen[6:9], strict=True)] == [True] * 3
 
 
 def test_a_path_that_ran_away_does_not_move_theta_and_others_still_do():
@@ -192,9 +194,9 @@ def test_a_path_that_ran_away_does_not_move_theta_and_others_still_do():
     each.partial_fit(*items(1)[0])
     assert torch.equal(each.theta, theta)
     each.begin()
-    gradient = each.meta_gradient([Lesson((usual[0],), usual[1])])
+    gradient = each.meta_gradient([ReplaySample((usual[0],), usual[1])])
     for item in usual:
-        each.partial_fit(*item)  # and the lesson before is drawn along
+        each.partial_fit(*item)  # and the sample before is drawn along
     assert distance(each.theta, theta - 0.1 * gradient) < 1e-12
 
 
@@ -212,7 +214,7 @@ def test_gradients_are_counted():
 @pytest.mark.parametrize(
     "settings", [{}, {"descent": "sgd", "meta_rate": 0.1}, {"order": "last"}, {"forget": "oldest"}]
 )
-def test_a_stream_that_was_stopped_goes_on_with_the_same_bits(settings):
+def test_a_stopped_stream_resumes_with_identical_numbers(settings):
     stream = [items(7) for _ in range(6)]
     settings = {"every": 2, "replay": 3, "buffer": 5, **settings}
 
@@ -269,9 +271,9 @@ def test_a_state_is_not_changed_by_what_is_learned_after():
         ({"buffer": 0}, "buffer: 0 is not allowed; at least 1"),
         ({"replay": 0}, "replay: 0"),
         ({"meta_rate": -1.0}, "meta_rate: -1.0"),
-        ({"order": "third"}, "order: 'third' is none of second, first, last"),
-        ({"descent": "rmsprop"}, "descent: 'rmsprop' is none of adam, sgd"),
-        ({"forget": "all"}, "forget: 'all' is none of reservoir, oldest"),
+        ({"order": "third"}, "order: 'third' must be one of second, first, last"),
+        ({"descent": "rmsprop"}, "descent: 'rmsprop' must be one of adam, sgd"),
+        ({"forget": "all"}, "forget: 'all' must be one of reservoir, oldest"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_by_name(settings, message):

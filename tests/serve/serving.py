@@ -1,4 +1,4 @@
-"""A server in a process of its own, and what can be seen of it from outside."""
+"""A server in its own process, and helpers to observe it."""
 
 from __future__ import annotations
 

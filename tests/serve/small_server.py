@@ -1,6 +1,6 @@
-"""A server with limits of one's own, for tests: `python -m tests.serve.small_server '{"sessions": 3}'`.
+"""A server with given limits, for tests: `python -m tests.serve.small_server '{"sessions": 3}'`.
 
-With `photos` after that, its model takes colour pictures and has learned nothing.
+With `photos` as second argument, its model is untrained and takes colour images.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a client sees of mistakes that are not its own, and of models that cannot do what it asks."""
+"""Responses to server errors, and to requests that the model cannot fulfil."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pathaware.core.errors import UsageError
-from pathaware.inference.trained_model import Step, TrainedModel
+from pathaware.inference.trained_model import AdaptationStep, TrainedModel
 from pathaware.serve.app import make_app
 from tests.serve.serving import png
 
@@ -58,9 +58,9 @@ def test_what_the_method_cannot_do_is_a_conflict_that_says_why(model):
 
 
 def test_numbers_that_json_does_not_know_are_null(model):
-    reverted = (Step(0, float("nan"), 0.5), Step(1, float("inf"), 1.0))
+    diverged = (AdaptationStep(0, float("nan"), 0.5), AdaptationStep(1, float("inf"), 1.0))
     adapt = model.adapt
-    model.adapt = lambda *task: replace(adapt(*task), steps=reverted)  # type: ignore[method-assign]
+    model.adapt = lambda *task: replace(adapt(*task), steps=diverged)  # type: ignore[method-assign]
     answer = adapted(model)
     assert answer.status_code == 200
     assert [step["loss"] for step in answer.json()["steps"]] == [None, None]

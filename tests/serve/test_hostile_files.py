@@ -71,13 +71,13 @@ def test_after_all_of_them_nothing_is_on_disk_or_on_the_terminal(tmp_path):
     ],
 )
 def test_the_status_says_what_is_wrong(name, status):
-    from pathaware.data.pixels import PictureForm
-    from pathaware.serve.limits import Refused
-    from pathaware.serve.uploads import read_picture
+    from pathaware.data.pixels import ImageInput
+    from pathaware.serve.api_error import ApiError
+    from pathaware.serve.uploads import read_image
 
-    form = PictureForm(28, 1, True, (0.1,), (0.3,))
-    with pytest.raises(Refused) as refused:
-        read_picture(FILES[name], form, 25_000_000)
+    form = ImageInput(28, 1, True, (0.1,), (0.3,))
+    with pytest.raises(ApiError) as refused:
+        read_image(FILES[name], form, 25_000_000)
     assert refused.value.status == status
 
 
@@ -97,10 +97,10 @@ ODD = odd_but_harmless()
 
 @pytest.mark.parametrize("name", ODD)
 def test_what_is_odd_but_a_picture_costs_no_more_than_its_first_frame(name):
-    from pathaware.data.pixels import PictureForm
-    from pathaware.serve.uploads import read_picture
+    from pathaware.data.pixels import ImageInput
+    from pathaware.serve.uploads import read_image
 
-    form = PictureForm(28, 1, True, (0.1,), (0.3,))
-    found = read_picture(ODD[name], form, 25_000_000)
+    form = ImageInput(28, 1, True, (0.1,), (0.3,))
+    found = read_image(ODD[name], form, 25_000_000)
     assert found.shape == (1, 28, 28)
     assert found.base is None  # no view that would keep the upload alive

@@ -1,4 +1,4 @@
-"""Requests that are broken, huge, from strangers, or meant for another session: each gets a 4xx, no more."""
+"""Requests that are broken, huge, from other sites or for another session get a 4xx response."""
 
 from __future__ import annotations
 

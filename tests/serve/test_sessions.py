@@ -1,4 +1,4 @@
-"""What a session holds, and that a change while it adapts is never mistaken for what was adapted to."""
+"""Contents of a session; a change during adaptation invalidates the result."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from pathaware.inference.trained_model import Adapted
-from pathaware.serve.limits import Limits, Refused
+from pathaware.inference.trained_model import AdaptedClassifier
+from pathaware.serve.api_error import ApiError
+from pathaware.serve.limits import Limits
 from pathaware.serve.sessions import Session, Sessions, checked_label
 from pathaware.serve.worker import Worker
 
 PIXELS = np.zeros((1, 4, 4), np.uint8)
-NETWORK = Adapted(torch.nn.Linear(2, 2), None)  # type: ignore[arg-type]
+NETWORK = AdaptedClassifier(torch.nn.Linear(2, 2), None)  # type: ignore[arg-type]
 
 
 def session(*labels: str) -> Session:
@@ -33,10 +34,10 @@ def session(*labels: str) -> Session:
 )
 def test_a_change_while_adapting_is_a_conflict(change):
     one = session("a", "b", "a")
-    lesson = one.lesson()
+    support = one.support_set()
     change(one)
-    with pytest.raises(Refused) as refused:
-        one.learned(lesson, NETWORK)
+    with pytest.raises(ApiError) as refused:
+        one.set_adapted(support, NETWORK)
     assert refused.value.status == 409
     assert not one.adapted
 
@@ -44,14 +45,14 @@ def test_a_change_while_adapting_is_a_conflict(change):
 def test_a_session_adapts_once_at_a_time():
     one = session("a", "b")
     one.adapting = True
-    with pytest.raises(Refused, match="already"):
-        one.lesson()
+    with pytest.raises(ApiError, match="already"):
+        one.support_set()
 
 
 def test_labels_are_places_in_the_order_of_classes():
-    lesson = session("b", "a", "b").lesson()
-    assert lesson.classes == ("b", "a")
-    assert lesson.labels.tolist() == [0, 1, 0]
+    support = session("b", "a", "b").support_set()
+    assert support.classes == ("b", "a")
+    assert support.labels.tolist() == [0, 1, 0]
 
 
 def test_idle_sessions_are_forgotten_but_not_while_they_adapt():
@@ -60,10 +61,10 @@ def test_idle_sessions_are_forgotten_but_not_while_they_adapt():
     idle, busy = sessions.begin(), sessions.begin()
     sessions.get(busy).adapting = True
     now = 61.0
-    sessions.forget_idle()
+    sessions.delete_idle()
     assert len(sessions) == 1
     sessions.get(busy)
-    with pytest.raises(Refused):
+    with pytest.raises(ApiError):
         sessions.get(idle)
 
 
@@ -86,7 +87,7 @@ def test_a_full_queue_is_refused():
         worker, go = Worker("test", 2), threading.Event()
         waiting = [asyncio.create_task(worker.run(go.wait)) for _ in range(2)]
         await asyncio.sleep(0)
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(ApiError) as refused:
             await worker.run(go.wait)
         assert refused.value.status == 503
         go.set()

@@ -1,4 +1,4 @@
-"""`pathaware`, but rank 1 gets the signal SIGNAL at the iteration KILLED_AT of its first attempt."""
+"""`pathaware`, except that rank 1 receives SIGNAL at iteration KILLED_AT of the first attempt."""
 
 from __future__ import annotations
 

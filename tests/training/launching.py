@@ -1,4 +1,4 @@
-"""Starts processes that start others, and lets none of them outlive a test."""
+"""Starts processes that start others, and ends all of them with the test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def launch(*command: str, cwd: Path, timeout: float = 100, **more: str) -> tuple[str, str]:
-    """Run `python -m command`; what was written to standard output and error."""
+    """Run `python -m command`; return standard output and error."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = {
         **os.environ,
@@ -36,7 +36,7 @@ def launch(*command: str, cwd: Path, timeout: float = 100, **more: str) -> tuple
 
 
 def descendants(pid: int) -> list[int]:
-    """By parent, not by group: torchrun gives each of its workers a group of its own."""
+    """The processes below `pid`, by parent, since torchrun starts each worker in its own group."""
     found: list[int] = []
     with suppress(OSError):
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():

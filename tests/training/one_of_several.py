@@ -1,4 +1,4 @@
-"""What a test compares between worlds of several sizes; as a module, one process of such a world.
+"""Computes what test_distribution.py compares between worlds of several sizes.
 
 python -m tests.training.one_of_several FOLDER
 """
@@ -52,7 +52,7 @@ CASES = {
 
 
 def trained(settings: Config, world: World) -> dict[str, Any]:
-    """Parameters, reports and histograms of a run."""
+    """Parameters, log entries and histograms of a run."""
     trainer = Trainer(settings, every=7, world=world)
     reports = []
     while not trainer.done:
@@ -88,7 +88,7 @@ def evaluated(world: World, tasks: int) -> dict[str, Any]:
 
 
 def with_a_bad_task(world: World) -> dict[str, Any]:
-    """The last task of the batch, and so the last process's, has a gradient that is not finite."""
+    """The last task of the batch, which is the last rank's, has a non-finite gradient."""
     settings = config(tasks=4)
     source = settings.problem.tasks("train", "cpu", torch.float64)
     step = meta_step(settings, build(settings), source, world=world)
@@ -101,10 +101,10 @@ def with_a_bad_task(world: World) -> dict[str, Any]:
 
 
 def refused(world: World) -> str:
-    """How a process hears of what the writer cannot do."""
+    """The error on each rank if rank 0 raises."""
 
     def refuse() -> None:
-        raise UsageError("--out: no")
+        raise UsageError("no", field="out")
 
     try:
         world.from_writer(refuse)
@@ -114,7 +114,7 @@ def refused(world: World) -> str:
 
 
 def from_different_starts(world: World) -> torch.Tensor:
-    """The start of a run whose processes were not built alike."""
+    """The parameters of ranks with different initialisations, once equalised."""
     parameter = torch.full((3,), float(world.rank + 7))
     world.equalise([parameter])
     return parameter
@@ -132,7 +132,7 @@ def everything(world: World) -> dict[str, Any]:
 
 
 def one(rank: int, size: int, port: int, folder: Path) -> None:
-    """One process: it leaves what it found in a file."""
+    """Run one rank and save its results to a file."""
     if size > 1:
         names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}
         os.environ.update({"MASTER_ADDR": "127.0.0.1", **{k: str(v) for k, v in names.items()}})

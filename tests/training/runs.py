@@ -1,4 +1,4 @@
-"""Small runs to be ill-treated."""
+"""Small runs for the tests of stopping, resuming and damage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from pathaware.training.checksummed import read_checksummed
 from pathaware.training.config import Config
 from pathaware.training.run_folder import Run
-from pathaware.training.session import Session
+from pathaware.training.session import TrainingSession
 from tests.training.test_classification import SMALL
 from tests.training.test_training import config
 
@@ -31,21 +31,21 @@ def glyphs() -> Config:
 
 
 def stopped_run(folder: Path) -> Run:
-    """A run left after 22 iterations, with states after 10 and 20, a checkpoint and histograms."""
+    """A run stopped after 22 iterations, with states after 10 and 20, a checkpoint and histograms."""
     run = Run.create(folder, sine(validate=5, histograms=5))
-    with Session(run, quiet=True) as session:
+    with TrainingSession(run, quiet=True) as session:
         for _ in range(22):
             session.advance()
     return run
 
 
 def rows(run: Run) -> list[dict]:
-    """What it reported, but for the time it took."""
+    """The metrics without the time."""
     return [{k: v for k, v in row.items() if k != "seconds"} for row in run.metrics()]
 
 
 def assert_same_end(run: Run, other: Run) -> None:
-    """Equal to the last bit in all that two runs keep."""
+    """The files of two runs are equal to the last bit."""
     assert run.finished
     assert rows(run) == rows(other)
     names = {path.name for path in other.folder.glob("*.safetensors")}

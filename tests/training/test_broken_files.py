@@ -8,8 +8,9 @@ import pytest
 
 from pathaware import Pamela, UsageError
 from pathaware.cli import one_line
+from pathaware.core.plugins import trust
 from pathaware.core.seeding import generator
-from pathaware.core.settings import coerce, trust
+from pathaware.core.settings import coerce
 from pathaware.models import build_model
 from pathaware.models.mlp import mlp
 from pathaware.training.config import Config, Training, parse_value, read_toml
@@ -32,7 +33,7 @@ def test_a_number_that_no_machine_counts_to_is_refused(value, hint):
 
 @pytest.mark.parametrize("tables", ["problem = 3", "[[problem]]", "problem = 'name'"])
 def test_a_table_that_is_none_is_refused(tables):
-    with pytest.raises(UsageError, match=r"problem: .* a table \[problem\]"):
+    with pytest.raises(UsageError, match=r"problem: .* must be a table \[problem\]"):
         Config.from_toml(tables)
 
 
@@ -46,19 +47,19 @@ def test_a_name_that_is_a_list_is_refused(table):
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"a = " + b"[" * 5000, b"a = ", b"a = " + b"9" * 5000])
 def test_a_runs_configuration_that_is_no_toml_is_refused(tmp_path, content):
     (tmp_path / "config.toml").write_bytes(content)
-    with pytest.raises(UsageError, match=r"RUN: .*config.toml"):
+    with pytest.raises(UsageError, match=r"run: .*config.toml"):
         Run.open(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 300])
 def test_a_path_that_cannot_be_one_is_no_run_folder(name):
-    with pytest.raises(UsageError, match="is no run folder"):
+    with pytest.raises(UsageError, match="is not a run folder"):
         Run.open(Path(name))
 
 
 @pytest.mark.parametrize("name", ["a\0b", "a\0b.toml", "x" * 300])
 def test_a_name_that_cannot_be_a_files_is_no_preset(name):
-    with pytest.raises(UsageError, match=r"preset: .* nor a file"):
+    with pytest.raises(UsageError, match=r"preset: .* must be a TOML file or one of"):
         load_preset(name)
 
 

@@ -12,7 +12,7 @@ from pathaware import UsageError
 from pathaware.models import build_model
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
-from pathaware.training.provenance import write_record
+from pathaware.training.provenance import evaluation_record, task_values, write_record
 from pathaware.training.session import train_run
 from pathaware.training.trainer import build, train
 
@@ -46,11 +46,12 @@ def test_adaptation_turns_chance_into_knowledge_on_held_out_scripts(tmp_path):
     before, after = (result.values[:, j].mean().item() for j in (0, -1))
     assert abs(before - 0.2) < 0.1
     assert after > before + 0.2
-    write_record(tmp_path / "record.json", run, result, seed=0)
+    write_record(tmp_path / "record.json", evaluation_record(run, result))
     record = json.loads((tmp_path / "record.json").read_text())
     assert set(record["result"]) >= {"accuracy", "accuracy_ci95", "accuracy_per_step", "tasks", "split"}
     assert record["result"]["transductive"] is True
     assert len(record["validation"]) == 1
+    assert torch.equal(task_values(record), result.values[:, -1].float())
 
 
 def test_inductive_evaluation_says_so_and_gives_other_numbers():
@@ -85,7 +86,7 @@ def test_a_network_of_ones_own_is_found_by_its_import_path():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("vgg", "model: 'vgg' is none of conv4, resnet12, nor package.module:function"),
+        ("vgg", "model: 'vgg' must be one of conv4, resnet12, or package.module:function"),
         ("math:pi", "model: math:pi cannot be called with ways, size, channels"),
         ("builtins:dict", "model: builtins:dict returned dict, not an nn.Module"),
     ],
@@ -97,5 +98,5 @@ def test_a_network_that_cannot_be_built_is_named(name, message):
 
 def test_a_split_that_does_not_exist_is_refused():
     settings = config()
-    with pytest.raises(UsageError, match="split: 'dev' is none of train, val, test"):
+    with pytest.raises(UsageError, match="split: 'dev' must be one of train, val, test"):
         evaluate(build(settings), settings.problem, split="dev", tasks=1)

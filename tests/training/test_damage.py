@@ -1,8 +1,10 @@
-"""Files of a run that rot, are cut short, changed, or planted."""
+"""Files of a run that are corrupt, cut short, changed or malicious."""
 
 from __future__ import annotations
 
 import pickle
+import re
+import zlib
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import pathaware
 from pathaware.core.errors import UsageError
 from pathaware.training.checksummed import CorruptFile, read_checksummed, write_checksummed
 from pathaware.training.run_folder import Run
-from pathaware.training.session import Session, asked_to_resume, resume_run, train_run
+from pathaware.training.session import TrainingSession, open_to_resume, resume_run, train_run
 from tests.training.runs import assert_same_end, sine, stopped_run
 
 
@@ -23,7 +25,7 @@ def _single_precision():
 
 
 def damages(content: bytes) -> list[bytes]:
-    """Cut short at every length that matters, and with bytes flipped all over."""
+    """The content cut at several lengths, and with single bytes flipped."""
     lengths = sorted({0, 1, 7, 8, 9, 64, len(content) // 2, len(content) - 1})
     flips = []
     for place in sorted({*range(min(len(content), 40)), *range(0, len(content), max(1, len(content) // 60))}):
@@ -67,7 +69,7 @@ def test_a_run_with_a_damaged_state_still_ends_as_one_that_was_not_stopped(tmp_p
     settings = sine(validate=5, histograms=5, iterations=30)
     calm = train_run(settings, tmp_path / "calm", quiet=True)
     run = Run.create(tmp_path / "run", settings)
-    with Session(run, quiet=True) as session:
+    with TrainingSession(run, quiet=True) as session:
         for _ in range(22):
             session.advance()
     newest = run._states()[0]
@@ -77,18 +79,67 @@ def test_a_run_with_a_damaged_state_still_ends_as_one_that_was_not_stopped(tmp_p
     assert_same_end(run, calm)
 
 
-def test_a_damaged_report_is_an_error_and_a_cut_off_one_too(tmp_path):
+def test_damage_to_metrics_is_an_error_or_readable_and_never_changes_the_model(tmp_path):
     run = stopped_run(tmp_path / "run")
     path = run.folder / "metrics.jsonl"
-    whole = path.read_bytes()
-    number = len(list(run.metrics()))
+    whole, model = path.read_bytes(), run.load().state_dict()
+    refusals = []
     for content in damages(whole):
         path.write_bytes(content)
         try:
-            found = len(list(run.metrics()))
-        except UsageError:
-            continue
-        assert found < number
+            assert all(isinstance(row["loss"], (int, float)) for row in run.metrics())
+            assert not run.finished
+        except UsageError as error:
+            refusals.append(str(error))
+    assert len(refusals) > 50
+    assert all(re.search(r"metrics\.jsonl is damaged \(line \d+\)", line) for line in refusals)
+    assert all(torch.equal(value, model[name]) for name, value in run.load().state_dict().items())
+
+
+def test_a_metrics_line_that_was_cut_off_is_dropped_with_a_note(tmp_path):
+    run = stopped_run(tmp_path / "run")
+    path = run.folder / "metrics.jsonl"
+    whole, rows, notes = path.read_bytes(), list(run.metrics()), []
+    path.write_bytes(whole[:-20])
+    assert list(run.metrics(notes.append)) == rows[:-1]
+    assert notes == [f"{path}: line {len(rows)} was cut off and is dropped"]
+    path.write_bytes(whole[:-1])  # only the line break is missing
+    assert list(run.metrics(notes.append)) == rows
+    assert len(notes) == 1
+
+
+@pytest.mark.parametrize("line", [b"", b"null", b"{}", b"[" * 5000, b'{"iteration": "5"}', b"\xff\xfe"])
+def test_a_damaged_line_in_the_middle_of_the_metrics_is_named(tmp_path, line):
+    run = stopped_run(tmp_path / "run")
+    path = run.folder / "metrics.jsonl"
+    lines = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join([*lines[:3], line, *lines[4:]]))
+    with pytest.raises(UsageError, match=r"metrics\.jsonl is damaged \(line 4\)"):
+        list(run.metrics())
+    with pytest.raises(UsageError, match=r"metrics\.jsonl is damaged \(line 4\)"):
+        resume_run(run.folder, quiet=True)
+
+
+def test_metrics_of_older_runs_with_a_checksum_per_line_are_read(tmp_path):
+    run = stopped_run(tmp_path / "run")
+    path = run.folder / "metrics.jsonl"
+    rows, lines = list(run.metrics()), path.read_bytes().splitlines()
+    path.write_bytes(b"".join(line[:-1] + b', "crc32": %d}\n' % zlib.crc32(line) for line in lines))
+    assert list(run.metrics()) == rows
+
+
+def test_a_run_says_with_which_code_it_was_trained_and_resumed(tmp_path):
+    run = stopped_run(tmp_path / "run")
+    with TrainingSession(run, quiet=True):
+        pass
+    entries = run.provenance()
+    assert [entry["iteration"] for entry in entries] == [0, 20]
+    for entry in entries:
+        assert {"commit", "dirty", "environment", "device", "processes"} <= set(entry)
+    for content in (b"", b"{}", b"[1]", b"\xff", b"[" * 5000):
+        (run.folder / "provenance.json").write_bytes(content)
+        with pytest.raises(UsageError, match=r"provenance\.json is damaged; remove it"):
+            run.provenance()
 
 
 @pytest.mark.parametrize(("old", "new"), [("rate = 0.002", "rate = 0.003"), ("steps = ", "steps = 1")])
@@ -121,18 +172,18 @@ def test_damage_to_the_settings_is_an_error_or_changes_none(tmp_path):
 def test_going_on_with_other_settings_is_refused_and_says_what_differs(tmp_path):
     run = stopped_run(tmp_path / "run")
     with pytest.raises(UsageError, match=r"other settings: training\.seed 0, here 3"):
-        asked_to_resume(run.folder, {"training": {"seed": 3}})
+        open_to_resume(run.folder, {"training": {"seed": 3}})
 
 
-def test_a_sealed_file_gives_back_what_was_written(tmp_path):
+def test_a_checksummed_file_returns_what_was_written(tmp_path):
     tensors = {"a": torch.randn(3, 2), "b": torch.tensor(7), "c": torch.tensor([True, False])}
     write_checksummed(tmp_path / "file", tensors, {"iteration": 3})
     found, about = read_checksummed(tmp_path / "file")
     assert about == {"iteration": 3}
     assert all(torch.equal(found[name], value) for name, value in tensors.items())
-    save_file(tensors, tmp_path / "unsealed")
+    save_file(tensors, tmp_path / "without")
     with pytest.raises(CorruptFile, match="no checksum"):
-        read_checksummed(tmp_path / "unsealed")
+        read_checksummed(tmp_path / "without")
 
 
 UNSAFE = ("import pickle", "torch.load(", "np.load(")
@@ -162,13 +213,11 @@ def test_no_file_of_a_run_can_run_code(tmp_path):
 
 
 def test_nothing_on_a_load_path_unpickles():
-    """`pickle` is in one place only: a reader of old data sets that lets numbers alone through."""
+    """`pickle` is used in one place only: a reader of old data sets that accepts numbers only."""
     root = Path(pathaware.__file__).parent
     found = {
         path.relative_to(root).as_posix()
         for path in root.rglob("*.py")
-        if any(
-            word in path.read_text(encoding="utf-8") for word in ("import pickle", "torch.load(", "np.load(")
-        )
+        if any(word in path.read_text(encoding="utf-8") for word in UNSAFE)
     }
-    assert found == {"datasets/unpickle.py"}
+    assert found == {"data/importers/pickles.py"}

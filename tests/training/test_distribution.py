@@ -100,7 +100,7 @@ def test_a_bad_task_of_one_process_is_left_out_by_all(worlds, size):
 @pytest.mark.parametrize("size", [2, 4])
 def test_where_the_writer_refuses_it_says_so_and_the_others_leave_quietly(worlds, size):
     quiet = ["SystemExit(2)"] * (size - 1)
-    assert [p["refused"] for p in worlds[size]] == ["UsageError('--out: no')", *quiet]
+    assert [p["refused"] for p in worlds[size]] == ["UsageError('out: no')", *quiet]
 
 
 @pytest.mark.parametrize("size", [2, 4])
@@ -117,7 +117,7 @@ def test_shares_hold_every_task_once_and_differ_by_at_most_one(tasks):
 
 @pytest.mark.parametrize(
     ("signal", "seen"),
-    [("SIGKILL", "exitcode: -9"), ("SIGTERM", "go on with: pathaware train --resume")],
+    [("SIGKILL", "exitcode: -9"), ("SIGTERM", "resume with: pathaware train --resume")],
 )
 def test_a_worker_killed_or_stopped_changes_nothing_in_the_run(tmp_path, worlds, signal, seen):
     """It happens at iteration 12, and torchrun starts all again. After a kill they go on from the state saved
@@ -148,15 +148,15 @@ def test_processes_meet_whatever_an_earlier_attempt_left_in_the_store():
     store = HashStore()
     store.set_timeout(timedelta(seconds=5))
     for key, value in {
-        "word/1": "old",
-        "answer/old": "gone",
-        "word/2": "older",
+        "nonce/1": "old",
+        "reply/old": "gone",
+        "nonce/2": "older",
         "confirmed/gone/1": "",
     }.items():
         store.set(key, value)
     with ThreadPoolExecutor(3) as pool:
         first, late = pool.submit(agree_on_attempt, store, 0, 3), pool.submit(agree_on_attempt, store, 2, 3)
-        time.sleep(0.1)  # the first has heard an old word of process 1 by now
+        time.sleep(0.1)  # rank 0 has read an old nonce of rank 1 by now
         names = {each.result() for each in (pool.submit(agree_on_attempt, store, 1, 3), late)}
         assert names == {first.result()}
         assert names != {"gone"}

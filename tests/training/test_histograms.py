@@ -1,4 +1,4 @@
-"""Histograms of gradients: what is counted, what is kept, and that training does not notice."""
+"""Histograms of gradients: counts, files, and that training is not affected."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def direct_gradients(learner: MetaLearner, episodes) -> list[torch.Tensor]:
         for j in range(rule.steps):
             views = {name: v[0] for name, v in layout.views(points[-1]).items()}
             loss = F.mse_loss(torch.func.functional_call(model, views, (sx,)), sy)
-            (slope,) = torch.autograd.grad(loss, points[-1], create_graph=True)
-            inner[j].append(layout.views(slope)[WATCHED][0].detach())
-            points.append(rule.step(j, points, slope))
+            (gradient,) = torch.autograd.grad(loss, points[-1], create_graph=True)
+            inner[j].append(layout.views(gradient)[WATCHED][0].detach())
+            points.append(rule.step(j, points, gradient))
         views = {name: v[0] for name, v in layout.views(points[-1]).items()}
         losses.append(F.mse_loss(torch.func.functional_call(model, views, (qx,)), qy))
     mean = torch.stack(losses).mean()

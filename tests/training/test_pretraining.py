@@ -1,4 +1,4 @@
-"""Features from ordinary classification, and starts that treat all classes alike."""
+"""Pretraining by supervised classification, and heads initialised to zero."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that was stopped goes on as if it had not been."""
+"""A run that was stopped resumes as if it had not been."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pathaware.training.run_folder import Run
-from pathaware.training.session import Session, train_or_open, train_run, train_sessions
+from pathaware.training.session import TrainingSession, train_or_open, train_run, train_sessions
 from pathaware.training.trainer import Trainer
 from tests.training.test_training import config
 
@@ -72,7 +72,7 @@ def test_a_saved_state_brings_back_the_optimiser_too(tmp_path):
 
 def test_a_line_cut_off_by_the_kill_is_dropped_when_the_run_goes_on(tmp_path):
     run = Run.create(tmp_path / "run", settings())
-    with Session(run, quiet=True) as session:
+    with TrainingSession(run, quiet=True) as session:
         for _ in range(15):
             session.advance()
     with (run.folder / "metrics.jsonl").open("a") as file:

@@ -1,4 +1,4 @@
-"""Runs that are killed, stopped, started twice, or have nowhere to write."""
+"""Runs that are killed, stopped, started twice, or cannot write to their folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import torch
 
 from pathaware.core.errors import RunError, UsageError
 from pathaware.training.run_folder import FolderLock, Run
-from pathaware.training.session import Session, resume_run, train_or_open, train_run, train_sessions
+from pathaware.training.session import TrainingSession, resume_run, train_or_open, train_run, train_sessions
 from pathaware.training.stopping import StopRequest
 from tests.training.runs import assert_same_end, glyphs, sine, stopped_run
 
@@ -67,7 +67,7 @@ def _train(settings, folder: Path) -> None:
 
 def test_a_second_process_on_the_same_run_is_refused(tmp_path):
     run = stopped_run(tmp_path / "run")
-    with Session(run, quiet=True):
+    with TrainingSession(run, quiet=True):
         second = SERVER.Process(target=_exit_two_if_refused, args=(run.folder,))
         second.start()
         second.join()
@@ -106,7 +106,7 @@ def test_a_signal_lets_the_step_end_saves_and_says_how_to_go_on(tmp_path, signum
     process.send_signal(signum)
     _, told = process.communicate(timeout=60)
     assert process.returncode == code
-    assert f"go on with: pathaware train --resume '{folder}'" in told
+    assert f"resume with: pathaware train --resume '{folder}'" in told
     assert "Traceback" not in told
     state = Run.open(folder).state()
     assert state is not None
@@ -122,14 +122,14 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def _advance(session: Session, iterations: int) -> None:
+def _advance(session: TrainingSession, iterations: int) -> None:
     for _ in range(iterations):
         session.advance()
 
 
 def test_a_folder_that_vanishes_ends_the_run_with_one_line(tmp_path):
     run = Run.create(tmp_path / "run", sine())
-    with Session(run, quiet=True) as session:
+    with TrainingSession(run, quiet=True) as session:
         session.advance()
         shutil.rmtree(run.folder)
         with pytest.raises(RunError, match=r"cannot be written \(No such file"):
@@ -171,7 +171,7 @@ def read_only(folder: Path) -> Iterator[None]:
 
 
 def test_a_read_only_folder_is_refused_before_anything_is_trained():
-    refused = pytest.raises(UsageError, match=r"--out: .* cannot be written \(Permission denied\)")
+    refused = pytest.raises(UsageError, match=r"out: .* cannot be written \(Permission denied\)")
     with tempfile.TemporaryDirectory() as name, read_only(Path(name)), refused:
         Run.create(Path(name) / "run", sine())
 
@@ -180,7 +180,7 @@ def test_a_folder_that_becomes_read_only_ends_the_run_with_one_line_and_its_last
     with tempfile.TemporaryDirectory() as name:
         run = Run.create(Path(name) / "run", sine(save=10))
         Path(name).chmod(0o755)
-        with Session(run, quiet=True) as session:
+        with TrainingSession(run, quiet=True) as session:
             while not run.state():
                 session.advance()
             with (
@@ -207,7 +207,7 @@ def resident() -> int:
 def test_ten_thousand_iterations_take_no_more_memory_than_the_first(tmp_path):
     run = Run.create(tmp_path / "run", sine(iterations=10_000, save=500, validate=500, histograms=500))
     before = len(os.listdir("/proc/self/fd"))
-    with Session(run, quiet=True) as session:
+    with TrainingSession(run, quiet=True) as session:
         while session.trainer.iteration < 2_000:
             session.advance()
         warm = resident()

@@ -97,7 +97,13 @@ def test_a_run_keeps_what_a_run_keeps(tmp_path):
     settings = config(iterations=20)
     run = train_run(settings, tmp_path / "run", quiet=True)
     files = {path.name.split(".tfevents")[0] for path in run.folder.iterdir()}
-    assert files == {"config.toml", "metrics.jsonl", "checkpoint.safetensors", "events.out"}
+    assert files == {
+        "config.toml",
+        "metrics.jsonl",
+        "provenance.json",
+        "checkpoint.safetensors",
+        "events.out",
+    }
     rows = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["iteration"] == 20
     reopened = Run.open(run.folder)
@@ -111,7 +117,7 @@ def test_a_finished_run_is_opened_not_trained_again(tmp_path):
     stamp = (first.folder / "checkpoint.safetensors").stat().st_mtime_ns
     train_or_open(config(iterations=5), tmp_path / "run", quiet=True)
     assert (first.folder / "checkpoint.safetensors").stat().st_mtime_ns == stamp
-    with pytest.raises(UsageError, match=r"--out: .* holds another run"):
+    with pytest.raises(UsageError, match=r"out: .* holds another run"):
         train_or_open(config(iterations=6), tmp_path / "run", quiet=True)
 
 

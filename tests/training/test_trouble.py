@@ -1,4 +1,4 @@
-"""Trouble inside a run: meta-gradients that are not finite, and too little memory."""
+"""Failures inside a run: non-finite meta-gradients, and too little memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from pathaware.core.errors import RunError
 from pathaware.core.meta_gradient import Unrolled
 from pathaware.training.session import train_sessions
-from pathaware.training.trainer import PATIENCE, MetaStep, Outcome, Trainer
+from pathaware.training.trainer import PATIENCE, MetaStep, StepOutcome, Trainer
 from tests.training.runs import stopped_run
 from tests.training.test_training import config
 
@@ -24,7 +24,7 @@ def test_meta_gradients_that_stay_unusable_end_the_run_and_keep_what_was_good(tm
     monkeypatch.setattr(
         MetaStep,
         "run",
-        lambda self, plan: Outcome(plain(self, plan).losses, torch.tensor(torch.nan), torch.tensor(1.0)),
+        lambda self, plan: StepOutcome(plain(self, plan).losses, torch.tensor(torch.nan), torch.tensor(1.0)),
     )
     with pytest.raises(RunError, match=rf"last {PATIENCE} meta-gradients were not finite: lower"):
         train_sessions([run], quiet=True)
@@ -37,7 +37,7 @@ def test_a_few_unusable_meta_gradients_do_not_end_a_run(monkeypatch):
 
     def run(self, plan):
         outcome = plain(self, plan)
-        return Outcome(outcome.losses, outcome.norm, torch.tensor(float(next(count) % PATIENCE != 0)))
+        return StepOutcome(outcome.losses, outcome.norm, torch.tensor(float(next(count) % PATIENCE != 0)))
 
     monkeypatch.setattr(MetaStep, "run", run)
     while not trainer.done:

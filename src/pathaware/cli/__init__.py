@@ -1,4 +1,7 @@
-"""The command line: `pathaware COMMAND …`, one command a file."""
+"""The command line: `pathaware COMMAND …`, one command per file.
+
+This is the only package that knows the names of options: the library raises `UsageError(message, field)`.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,10 @@ from pathaware.cli import (
     sweep,
     train,
 )
-from pathaware.core.errors import RunError, Stopped, UsageError
+from pathaware.core.errors import RunError, Stopped, UsageError, printable
 
 app = typer.Typer(
-    help="Path-aware meta-learning: train, evaluate and look at models that learn how to learn.",
+    help="Path-aware meta-learning: train, evaluate and use models that adapt to new tasks.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -48,18 +51,20 @@ app.command("demo")(demo.demo)
 app.command("bench")(bench.bench)
 
 LONGEST = 2000
-"""Characters of an error: the longest of our own list all presets."""
+"""Characters of an error message; the longest of ours lists all presets."""
 
 _ARGUMENTS = {"run": "RUN", "file": "FILE", "target": "TARGET"}
 
-# Typer carries its own copy of click or imports it, depending on its version; either way this is the
-# class of errors in how a command was called.
+# Typer imports click or bundles it, depending on its version; this is the base class of its usage errors.
 _CallError: Any = typer.BadParameter.__bases__[0]
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command. What the caller got wrong is one line on stderr and exit code 2; a run that cannot go on
-    is one line and 1; one that was stopped says how to go on, and exits as the signal would have it."""
+    """Run a command and exit.
+
+    Invalid input is one line on standard error and exit code 2; a failed run is one line and code 1; a
+    stopped run prints how to resume it and exits with 128 plus the signal's number.
+    """
     try:
         code = app(arguments, standalone_mode=False)
     except UsageError as error:
@@ -68,24 +73,24 @@ def main(arguments: list[str] | None = None) -> None:
         fail(str(error), 1)
     except Stopped as stopped:
         for folder in stopped.folders:
-            print(f"go on with: pathaware train --resume {shlex.quote(str(folder))}", file=sys.stderr)
+            print(f"resume with: pathaware train --resume {shlex.quote(str(folder))}", file=sys.stderr)
         fail(str(stopped), 128 + stopped.signum)
     except _CallError as error:
         message = error.format_message()
-        if not message:  # a command group called without a command has printed its help
+        if not message:  # a group without a command has printed its help
             sys.exit(2)
         fail(message)
     except OSError as error:
         if error.filename is None:
             raise
-        fail(f"{error.filename}: {error.strerror}")  # a file or folder of the caller's that is not to be had
+        fail(f"{error.filename}: {error.strerror}")  # a file or folder that cannot be opened
     except typer.Abort:
         sys.exit(130)
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def option(field: str) -> str:
-    """How the command line calls an argument of the library."""
+    """The option or argument of a command for an argument of the library."""
     return _ARGUMENTS.get(field, f"--{field.replace('_', '-')}")
 
 
@@ -95,7 +100,6 @@ def fail(message: str, code: int = 2) -> None:
 
 
 def one_line(message: str) -> str:
-    """Also of what a caller put into it: control characters are shown, not sent, and it ends somewhere."""
-    shown = (c if c.isprintable() else repr(c)[1:-1] for c in " ".join(message.split()))
-    line = "".join(shown)
+    """Return a message as one printable line of limited length."""
+    line = printable(" ".join(message.split()))
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}…"

@@ -1,4 +1,4 @@
-"""How an import shows that it is alive: a bar on a terminal, a line now and then in a pipe."""
+"""`pathaware data`: import data sets, list them, look at them."""
 
 from __future__ import annotations
 
@@ -9,58 +9,33 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from pathaware.core.errors import UsageError
 from pathaware.data.catalogue import GLYPHS, IMPORTERS, imported_stores, open_store
 from pathaware.data.catalogue import data_dir as default_data_dir
-from pathaware.data.importers.folder import Folder
+from pathaware.data.importers.folder import FolderImporter
 from pathaware.data.importers.omniglot import Omniglot
 from pathaware.data.importers.source import Importer, ImportRefused
-from pathaware.data.importing import Progress as Report
-from pathaware.data.importing import import_dataset
+from pathaware.data.importing import ImportProgress, import_dataset
 from pathaware.data.pixels import ImageFormat
 from pathaware.data.store import SPLITS, ImageStore
-
-_LINES = 10
+from pathaware.training.progress import ProgressDisplay
 
 
 @contextmanager
-def shown_progress(name: str) -> Iterator[Report]:
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _plain(name, console)
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(name, total=None)
-        yield lambda done, total, class_name: bar.update(
-            task, completed=done, total=total, description=f"{name} · {class_name}"
+def shown_progress(name: str) -> Iterator[ImportProgress]:
+    """Show the progress of an import: a bar on a terminal, a line now and then in a pipe."""
+    with ProgressDisplay(name, transient=True) as display:
+        yield lambda done, total, class_name: display.update(
+            done, class_name, f"{done:,} of {total:,} images", total
         )
-
-
-def _plain(name: str, console: Console) -> Report:
-    told = 0
-
-    def report(done: int, total: int, class_name: str) -> None:
-        nonlocal told
-        tenth = _LINES * done // max(total, 1)
-        if tenth > told:
-            told = tenth
-            console.print(f"{name}: {done:,} of {total:,} images", highlight=False)
-
-    return report
-
-
-# `pathaware data`: import data sets, list them, look at them.
 
 
 app = typer.Typer(help="Import data sets, list them, look at them.", no_args_is_help=True)
 
 DataDir = Annotated[
     Path | None,
-    typer.Option(help="Where packed data sets are kept; else $PATHAWARE_DATA, or the XDG data home."),
+    typer.Option(help="Folder of the packed data sets (default: $PATHAWARE_DATA, else the XDG data home)."),
 ]
 
 
@@ -69,35 +44,37 @@ def import_(
     name: Annotated[str, typer.Argument(help=f"{', '.join(IMPORTERS)}, or a name for your own folder.")],
     source: Annotated[Path, typer.Option("--from", help="The folder or archive to read.")],
     data_dir: DataDir = None,
-    layout: Annotated[str | None, typer.Option(help="A known set or 'folder'; else told by NAME.")] = None,
+    layout: Annotated[
+        str | None, typer.Option(help="A known data set or 'folder' (default: by NAME).")
+    ] = None,
     rotations: Annotated[
-        bool, typer.Option(help="Omniglot: quarter turns are classes of their own.")
+        bool, typer.Option(help="Omniglot: add rotated characters as further classes.")
     ] = False,
     split_lists: Annotated[
         Path | None, typer.Option(help="Folder: a folder with train.txt, val.txt, test.txt.")
     ] = None,
     proportions: Annotated[
-        str | None, typer.Option(help="Folder: split at random, as 0.64,0.16,0.20.")
+        str | None, typer.Option(help="Folder: split at random, such as 0.64,0.16,0.20.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Folder: the seed of that split.")] = 0,
+    seed: Annotated[int, typer.Option(help="Folder: seed of the random split.")] = 0,
     size: Annotated[
-        int | None, typer.Option(help="Folder: side of the stored images in pixels [84].")
+        int | None, typer.Option(help="Folder: side of the stored images in pixels (default: 84).")
     ] = None,
     grey: Annotated[
-        bool | None, typer.Option("--grey/--colour", help="Folder: one channel or three.")
+        bool | None, typer.Option("--grey/--colour", help="Folder: one channel or three (default).")
     ] = None,
     mirror: Annotated[
-        bool | None, typer.Option(help="Folder: a mirrored image is still of its class.")
+        bool | None, typer.Option(help="Folder: a mirrored image still shows its class.")
     ] = None,
     min_images: Annotated[
-        int | None, typer.Option(help="Folder: fewest images allowed in a class [2].")
+        int | None, typer.Option(help="Folder: smallest number of images per class (default: 2).")
     ] = None,
-    replace_: Annotated[bool, typer.Option("--replace", help="Import again over an earlier import.")] = False,
+    replace_: Annotated[bool, typer.Option("--replace", help="Replace an earlier import.")] = False,
 ) -> None:
-    """Pack a data set for training. Nothing is stored until all of it has been read and counted."""
+    """Pack a data set for training. The store appears only when all images have been read and counted."""
     kind = layout or (name if name in IMPORTERS else "folder")
     if GLYPHS in (kind, name):
-        raise UsageError("glyphs: built in, there is nothing to import; use it by its name")
+        raise UsageError("glyphs: built in, no import needed; use it by its name")
     chosen: Importer
     if kind == "folder":
         form = ImageFormat(
@@ -105,21 +82,22 @@ def import_(
             channels=1 if grey else 3,
             mirror=not grey if mirror is None else mirror,
         )
-        least = 2 if min_images is None else min_images
-        chosen = Folder(form, split_lists, _numbers(proportions), seed, least)
+        chosen = FolderImporter(
+            form, split_lists, _numbers(proportions), seed, 2 if min_images is None else min_images
+        )
     else:
         given = {
-            "--split-lists": split_lists,
-            "--proportions": proportions,
-            "--size": size,
-            "--grey/--colour": grey,
-            "--mirror": mirror,
-            "--min-images": min_images,
+            "split_lists": split_lists,
+            "proportions": proportions,
+            "size": size,
+            "grey": grey,
+            "mirror": mirror,
+            "min_images": min_images,
         }
-        chosen = _known(kind, [option for option, value in given.items() if value is not None])
+        chosen = _published(kind, [field for field, value in given.items() if value is not None])
     if rotations:
         if not isinstance(chosen, Omniglot):
-            raise UsageError(f"--rotations: applies to omniglot, not to {kind}")
+            raise UsageError(f"applies to omniglot, not to {kind}", field="rotations")
         chosen = replace(chosen, rotations=True)
     try:
         with shown_progress(name) as progress:
@@ -129,14 +107,14 @@ def import_(
             typer.echo(problem, err=True)
         raise
     except KeyboardInterrupt:
-        typer.echo(f"{name}: interrupted; the same command goes on where this one stopped", err=True)
+        typer.echo(f"{name}: interrupted; run the same command to resume", err=True)
         raise typer.Exit(130) from None
     typer.echo(f"{_summary(store)}  {store.folder}")
 
 
 @app.command("list")
 def list_(data_dir: DataDir = None) -> None:
-    """Say what is imported, and where."""
+    """List the imported data sets and where they are."""
     found = imported_stores(data_dir)
     typer.echo(f"data folder: {default_data_dir(data_dir)}")
     for folder in found:
@@ -145,21 +123,21 @@ def list_(data_dir: DataDir = None) -> None:
         except UsageError as error:  # one damaged store must not hide the others
             typer.echo(f"{folder.name:16} unusable: {error}")
     if GLYPHS not in (folder.name for folder in found):
-        typer.echo(f"{GLYPHS:16} built in, made when first used")
+        typer.echo(f"{GLYPHS:16} built in, drawn on first use")
 
 
 @app.command()
 def show(
     name: Annotated[str, typer.Argument(help="An imported data set, or glyphs.")],
     ways: Annotated[int, typer.Option(help="Classes in the episode.")] = 5,
-    shots: Annotated[int, typer.Option(help="Support images of each class.")] = 5,
-    queries: Annotated[int, typer.Option(help="Query images of each class.")] = 5,
+    shots: Annotated[int, typer.Option(help="Support images per class.")] = 5,
+    queries: Annotated[int, typer.Option(help="Query images per class.")] = 5,
     split: Annotated[str, typer.Option(help=", ".join(SPLITS))] = "test",
-    seed: Annotated[int, typer.Option(help="Which episode.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="The picture to write [NAME-episode.png].")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the episode.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Image file to write (default: NAME-episode.png).")] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Write a picture of one episode, as the learner would see it."""
+    """Draw one episode as an image, as the learner would see it."""
     import torch
 
     from pathaware.core.seeding import generator
@@ -181,7 +159,7 @@ def show(
     try:
         sheet.save(path)
     except (OSError, ValueError) as error:
-        raise UsageError(f"--out {path}: cannot be written ({error})") from None
+        raise UsageError(f"{path} cannot be written ({error})", field="out") from None
     typer.echo(str(path))
 
 
@@ -195,12 +173,12 @@ def _summary(store: ImageStore) -> str:
     )
 
 
-def _known(kind: str, options: list[str]) -> Importer:
-    """The layout of a published set, for which nothing that would change the set may be given."""
+def _published(kind: str, fields: list[str]) -> Importer:
+    """Return the importer of a published data set, to which the given `fields` do not apply."""
     if kind not in IMPORTERS:
-        raise UsageError(f"--layout {kind}: must be folder or one of {', '.join(IMPORTERS)}")
-    if options:
-        raise UsageError(f"{options[0]}: fixed for {kind}; it applies to --layout folder")
+        raise UsageError(f"must be folder or one of {', '.join(IMPORTERS)}, not {kind}", field="layout")
+    if fields:
+        raise UsageError(f"fixed for {kind}; applies to class folders only", field=fields[0])
     return IMPORTERS[kind]
 
 
@@ -210,4 +188,9 @@ def _numbers(text: str | None) -> tuple[float, ...] | None:
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise UsageError(f"--proportions {text}: must be three numbers such as 0.64,0.16,0.20") from None
+        raise UsageError(
+            f"must be three numbers such as 0.64,0.16,0.20, not {text}", field="proportions"
+        ) from None
+
+
+# Progress of an import: a bar on a terminal, a line per tenth otherwise.

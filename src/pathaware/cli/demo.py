@@ -12,7 +12,7 @@ SINE: dict[str, Any] = {"problem": {"name": "sine", "shots": 10}}
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("demo"),
-    scale: Annotated[float, typer.Option(help="Fraction of the usual training.", min=0.001)] = 1.0,
+    scale: Annotated[float, typer.Option(help="Fraction of the usual training iterations.", min=0.001)] = 1.0,
 ) -> None:
     """Train on sine waves and on glyphs, compare with the paper, write an HTML report."""
     from pathaware.cli.report import REPORT
@@ -27,14 +27,14 @@ def demo(
         (load_preset("glyphs"), ("pamela",), 300, 200),
     )
     groups = []
-    for tables, methods, iterations, judged in parts:
+    for tables, methods, iterations, tasks in parts:
         runs = []
         for name in methods:
             method = {**tables.get("method", {}), "name": name}
             training = {**tables.get("training", {}), "iterations": max(1, round(scale * iterations))}
             config = Config.from_dict({**tables, "method": method, "training": training})
             runs.append(train_or_open(config, out / f"{config.problem.label}-{name}"))
-        groups.append(compare(runs, max(10, round(min(scale, 1) * judged))))
+        groups.append(compare(runs, max(10, round(min(scale, 1) * tasks))))
         print_table(groups[-1].results)
     write_report(out / REPORT, "Learning to learn", groups)
-    print(f"the report with all pictures: {out / REPORT}")
+    print(f"report: {out / REPORT}")

@@ -1,4 +1,4 @@
-"""`pathaware evaluate RUN`: how good is it on tasks it has not seen?"""
+"""`pathaware evaluate RUN`: evaluate a run on new tasks."""
 
 from __future__ import annotations
 
@@ -10,27 +10,29 @@ import typer
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Folder of a trained run, or glyphs or sine.", metavar="RUN")],
-    split: Annotated[str, typer.Option(help="Classes to take tasks from: train, val or test.")] = "test",
-    tasks: Annotated[int | None, typer.Option(help="How many new tasks [1000 waves, 600 episodes].")] = None,
+    split: Annotated[str, typer.Option(help="Split of the tasks: train, val or test.")] = "test",
+    tasks: Annotated[
+        int | None, typer.Option(help="Number of new tasks (default: 1000 waves or 600 episodes).")
+    ] = None,
     inductive: Annotated[
-        bool, typer.Option("--inductive", help="Batch norm with the support set's statistics only.")
+        bool, typer.Option("--inductive", help="Use batch-norm statistics of the support set only.")
     ] = False,
-    steps: Annotated[int | None, typer.Option(help="Inner steps; default: as trained.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Inner steps (default: as trained).")] = None,
     extend: Annotated[
-        bool, typer.Option("--extend", help="Allow more steps than trained: repeat the last one's.")
+        bool, typer.Option("--extend", help="Allow more steps than trained: repeat the last one.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the tasks; the same for every method.", min=0)] = 0,
     record: Annotated[
-        Path | None, typer.Option(help="Also write the result with all that made it to this JSON file.")
+        Path | None, typer.Option(help="Also write the result and its provenance to this JSON file.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Adapt to new tasks and measure after every inner step."""
+    """Adapt to new tasks and measure predictions after every inner step."""
     from pathaware.cli.show import print_evaluation
     from pathaware.inference.trained_model import find_run
     from pathaware.training.evaluation import evaluate as measure
-    from pathaware.training.provenance import write_record
+    from pathaware.training.provenance import evaluation_record, write_record
     from pathaware.training.run_folder import Run
 
     opened = Run.open(find_run(run))
@@ -47,5 +49,5 @@ def evaluate(
         inductive=inductive,
     )
     if record:
-        write_record(record, opened, result, seed)
+        write_record(record, evaluation_record(opened, result))
     print_evaluation(opened, result, json=json)

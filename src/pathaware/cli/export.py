@@ -1,4 +1,4 @@
-"""`pathaware export RUN --support DIR --to FORMAT`: a network for one's own classes, as a file of its own."""
+"""`pathaware export RUN --support DIR --to FORMAT`: write a network for your own classes to a file."""
 
 from __future__ import annotations
 
@@ -15,31 +15,32 @@ if TYPE_CHECKING:
 
 def export(
     run: Annotated[str, typer.Argument(help="Folder of a run on images, or `glyphs`.", metavar="RUN")],
-    support: Annotated[Path, typer.Option(help="Folder, zip or tar with a folder of pictures a class.")],
+    support: Annotated[Path, typer.Option(help="Folder, zip or tar with one folder of pictures per class.")],
     to: Annotated[str, typer.Option(help="onnx, torch or safetensors.")],
     out: Annotated[
-        Path | None, typer.Option(help="The file to write; default: NAME.onnx, .pt2 or .safetensors.")
+        Path | None, typer.Option(help="File to write (default: NAME.onnx, .pt2 or .safetensors).")
     ] = None,
     script: Annotated[
-        bool, typer.Option("--script", help="Also write NAME.py, which labels pictures with the file.")
+        bool,
+        typer.Option("--script", help="Also write NAME.py, which labels pictures with the file."),
     ] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Write over files that are there.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Overwrite existing files.")] = False,
     device: Annotated[str, typer.Option(help="Where to adapt: auto, cpu, cuda or cuda:N.")] = "cpu",
     json: Json = False,
 ) -> None:
     """Adapt to a few pictures and write the network to a file that runs without this package."""
     from pathaware.cli.options import adapt, must_be_new, read_support
     from pathaware.inference.export.export import export as write
-    from pathaware.inference.export.export import script_beside, write_script
-    from pathaware.inference.export.formats import format_called
+    from pathaware.inference.export.export import script_path, write_script
+    from pathaware.inference.export.formats import get_format
     from pathaware.inference.trained_model import TrainedModel, find_run
 
-    format = format_called(to)
-    format.refuse_if_packages_are_missing()
+    format = get_format(to)
+    format.require_packages()
     path = out or Path(find_run(run).absolute().name + format.suffix)
     must_be_new("--out", path, replace)
     if script:
-        must_be_new("--script", script_beside(path), replace)
+        must_be_new("--script", script_path(path), replace)
     model = TrainedModel.open(run, device)
     labelled = read_support(support, model)
     done = write(adapt(model, labelled), labelled.classes, labelled.pixels, path, to)
@@ -48,7 +49,7 @@ def export(
         _print_json(done, labelled.classes, written)
         return
     print(
-        f"{path}: {len(labelled.classes)} classes, {done.bytes:,} bytes; probabilities of {done.pictures} "
+        f"{path}: {len(labelled.classes)} classes, {done.bytes:,} bytes; probabilities of {done.images} "
         f"pictures differ from the package's by at most {done.difference:.1e}"
     )
     if written:
@@ -63,7 +64,7 @@ def _print_json(done: Exported, classes: tuple[str, ...], script: Path | None) -
         "format": done.format,
         "bytes": done.bytes,
         "classes": classes,
-        "pictures": done.pictures,
+        "pictures": done.images,
         "largest_difference": done.difference,
         "script": str(script) if script else None,
     }

@@ -1,8 +1,8 @@
-"""`pathaware methods`: what can be trained."""
+"""`pathaware methods`: the methods that can be trained."""
 
 from __future__ import annotations
 
-import inspect
+import json as jsonlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="One of them, to see its update and settings.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A method whose equations and settings to show.")] = None,
     json: Json = False,
 ) -> None:
-    """List the methods, or show one: its paper, its update and its settings."""
-    from pathaware.core.settings import trust
+    """List the methods, or show the paper, the equations and the settings of one."""
+    from pathaware.core.plugins import trust
     from pathaware.methods import METHODS, get_method
 
     trust({"method": {"name": name}})
     chosen = list(METHODS.values()) if name is None else [get_method(name)]
     if json:
-        print_json([described(each) for each in chosen])
+        print(jsonlib.dumps([described(each) for each in chosen], indent=1))
     elif name is None:
         print_list(chosen)
     else:
-        print_one(chosen[0])
+        print_one(name, chosen[0])
 
 
 def described(method: Method) -> dict[str, Any]:
@@ -44,36 +44,25 @@ def described(method: Method) -> dict[str, Any]:
     }
 
 
-def print_json(found: list[dict[str, Any]]) -> None:
-    import json
-
-    print(json.dumps(found, indent=1))
-
-
 def print_list(chosen: Sequence[Method]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     table = Table("method", "year", "what it does", "order", "transductive by", "paper")
     for each in chosen:
-        told = described(each)
+        row = described(each)
         keys = ("name", "year", "summary", "order", "transductive", "paper")
-        table.add_row(*(str(told[key]) for key in keys))
+        table.add_row(*(str(row[key]) for key in keys))
     Console().print(table)
-    print("pathaware methods NAME shows one of them, with its settings")
+    print("pathaware methods NAME shows the equations and settings of one")
 
 
-def opening(method: Method) -> str:
-    """The docstring of the file that a method is in: its rule may be another's, such as MAML's."""
-    author = method.paper.split(",")[0].split(" and ")[0]
-    texts = [inspect.getdoc(inspect.getmodule(part)) or "" for part in (method.meta_gradient, method.kind)]
-    return next((text for text in texts if author in text), texts[-1])
+def print_one(name: str, method: Method) -> None:
+    """Print the docstring of the method's file, and its settings in the form that `--set` takes."""
+    from pathaware.methods import describe_method
 
-
-def print_one(method: Method) -> None:
-    """What its file opens with, and what `--set` can change."""
     print(f"{method.name}: {method.summary}\n")
-    print(opening(method))
+    print(describe_method(name))
     print(f"\npaper: {method.paper}")
     print("settings:")
     for key, value in method.settings().items():

@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options and checks that several commands share."""
 
 from __future__ import annotations
 
@@ -13,77 +13,80 @@ import typer
 from pathaware.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from pathaware.inference.class_folders import Support
-    from pathaware.inference.trained_model import Adapted, TrainedModel
+    from pathaware.inference.trained_model import AdaptedClassifier, SupportSet, TrainedModel
 
 
 Method = Annotated[str, typer.Option(help="See `pathaware methods`.")]
-Steps = Annotated[int | None, typer.Option(help="Inner steps [5; meta-sgd 1].")]
-Skip = Annotated[str | None, typer.Option(help="PAMELA's interval w, 1 to the number of steps, or none [2].")]
-Rate = Annotated[float | None, typer.Option(help="Inner rate, or where learned rates start [0.01].")]
-Iterations = Annotated[int | None, typer.Option(help="Meta-iterations [40000 for sine, 60000 for images].")]
-Tasks = Annotated[int | None, typer.Option(help="Tasks of a meta-iteration [25 waves, 4 of images].")]
-Seed = Annotated[int | None, typer.Option(help="Seed of the start and of all tasks [0].")]
-Out = Annotated[Path | None, typer.Option(help="New folder for the run; [runs/…].")]
+Steps = Annotated[int | None, typer.Option(help="Inner steps (default: 5; meta-sgd: 1).")]
+Skip = Annotated[
+    str | None, typer.Option(help="PAMELA's interval w: 1 to the number of steps, or none (default: 2).")
+]
+Rate = Annotated[
+    float | None,
+    typer.Option(help="Inner learning rate, or the initial value of learned ones (default: 0.01)."),
+]
+Iterations = Annotated[
+    int | None, typer.Option(help="Meta-iterations (default: 40000 for sine, 60000 for images).")
+]
+Tasks = Annotated[
+    int | None, typer.Option(help="Tasks per meta-iteration (default: 25 for sine, 4 for images).")
+]
+Seed = Annotated[int | None, typer.Option(help="Seed of the initialisation and of all tasks (default: 0).")]
+Out = Annotated[Path | None, typer.Option(help="New folder for the run (default: runs/…).")]
 FitMemory = Annotated[
-    bool | None, typer.Option("--fit-memory", help="When memory runs out, take less at a time and go on.")
+    bool | None, typer.Option("--fit-memory", help="On out-of-memory, use smaller chunks and continue.")
 ]
 Setting = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Any other setting, as `method.q=shared` or `training.clip=1`."),
+    typer.Option("--set", help="Any other setting, such as `method.q=shared` or `training.clip=1`."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
-# Whether a file can be written: asked before minutes of work, not after them.
-
-
 def must_be_writable(option: str, path: Path) -> None:
+    """Raise if a file cannot be written; to be called before minutes of work."""
     folder = path.absolute().parent
     if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
         raise UsageError(f"{option}: {path} cannot be written")
 
 
 def must_be_new(option: str, path: Path, replace: bool) -> None:
-    """A file that can be written, and is not there unless it may be replaced."""
+    """Raise if a file cannot be written, or exists and may not be replaced."""
     must_be_writable(option, path)
     if path.exists() and not replace:
         raise UsageError(f"{option}: {path} is already there; --replace writes over it")
 
 
 def must_have_room(option: str, folder: Path, names: Sequence[str]) -> None:
-    """Make the folder if need be; what is in it by these names is left alone."""
+    """Create the folder if needed; raise if it contains one of these names."""
     for name in names:
         if (folder / name).exists():
-            raise UsageError(f"{option}: {folder / name} is there already; name another folder or remove it")
+            raise UsageError(f"{option}: {folder / name} exists; name another folder or remove it")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:  # the latter of a name that no system allows
+    except (OSError, ValueError) as error:  # the latter from a name that no system allows
         raise UsageError(f"{option}: {folder} cannot be made ({error})") from None
     must_be_writable(option, folder / names[0])
 
 
-# What commands have in common that adapt a run to somebody's own pictures.
-
-
-def read_support(source: Path, model: TrainedModel) -> Support:
-    """The labelled pictures; if some cannot be used, all of those are named."""
+def read_support(source: Path, model: TrainedModel) -> SupportSet:
+    """Read the labelled pictures; if some cannot be used, name all of them."""
     from pathaware.inference import class_folders as folders
 
     try:
-        return folders.read_support(source, model.pictures)
+        return folders.read_support(source, model.image_input)
     except folders.SupportRefused as refused:
-        if len(refused.problems) > 1:  # a single one is the error itself
+        if len(refused.problems) > 1:  # a single one is the message of the error
             say_all(refused.problems)
         raise
 
 
-def adapt(model: TrainedModel, support: Support) -> Adapted:
+def adapt(model: TrainedModel, support: SupportSet) -> AdaptedClassifier:
     return model.adapt(support.pixels, support.labels, len(support.classes))
 
 
 def say_all(problems: tuple[str, ...] | list[str]) -> None:
-    """On stderr, a line each, with nothing in it that a terminal would obey."""
+    """Print each problem on a line of standard error, with control characters escaped."""
     from pathaware.cli import one_line
 
     for problem in problems:

@@ -1,4 +1,4 @@
-"""`pathaware report RUN…`: all there is to see of one run, or of several, in one HTML file."""
+"""`pathaware report RUN…`: results, figures and settings of runs in one HTML file."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ REPORT = "report.html"
 
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of trained runs.", metavar="RUN...")],
-    out: Annotated[Path | None, typer.Option(help="The file to write; default: RUN/report.html.")] = None,
-    tasks: Annotated[int | None, typer.Option(help="How many new tasks [1000 waves, 600 episodes].")] = None,
+    out: Annotated[Path | None, typer.Option(help="The file to write (default: RUN/report.html).")] = None,
+    tasks: Annotated[
+        int | None, typer.Option(help="Number of new tasks (default: 1000 waves or 600 episodes).")
+    ] = None,
 ) -> None:
-    """Write results, figures and settings to one HTML file; runs of the same problem stand side by side."""
+    """Write results, figures and settings to one HTML file; runs of the same problem are compared."""
     from pathaware.cli.options import must_be_writable
     from pathaware.cli.show import print_table
     from pathaware.core.errors import UsageError
@@ -29,16 +31,16 @@ def report(
     for folder in dict.fromkeys(runs):
         run = Run.open(folder)
         if not run.finished:
-            raise UsageError(f"RUN: {folder} is not finished; it was stopped while it trained")
+            raise UsageError(f"{folder} is not finished; resume its training first", field="run")
         groups.setdefault(run.config.problem, []).append(run)
     path = out or runs[0] / REPORT
     must_be_writable("--out", path)
-    judged = []
+    comparisons = []
     for problem, group in groups.items():
-        judged.append(compare(group, problem.evaluation_tasks if tasks is None else tasks))
-        print_table(judged[-1].results)
+        comparisons.append(compare(group, problem.evaluation_tasks if tasks is None else tasks))
+        print_table(comparisons[-1].results)
     names = " and ".join(problem.label for problem in groups)
     every = [run for group in groups.values() for run in group]
     what = every[0].config.method if len(every) == 1 else f"{len(every)} runs"
-    write_report(path, f"{what} on {names}", judged)
+    write_report(path, f"{what} on {names}", comparisons)
     print(path)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pathaware.cli.options import Setting
-from pathaware.cli.train import laid_over
+from pathaware.cli.train import parse_settings
 from pathaware.core.errors import UsageError
 
 TARGETS = (
@@ -66,7 +66,7 @@ def reproduce(
         TrainingLength(iterations, None if budget is None else parse_duration(budget)),
         together,
         train,
-        laid_over(setting),
+        parse_settings(setting),
     )
     for target in chosen:
         try:

@@ -1,4 +1,4 @@
-"""What the commands print."""
+"""Output of the commands: tables and evaluations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathaware.training.tables import Table
 
 
 def print_evaluation(run: Run, evaluation: Evaluation, *, json: bool) -> None:
-    """A table for a person, or one JSON object for a script."""
+    """Print a table, or one JSON object for scripts."""
     summary = evaluation.summary()
     if json:
         print(jsonlib.dumps({"method": run.config.method, "problem": run.config.problem.name, **summary}))
@@ -31,7 +31,7 @@ def print_evaluation(run: Run, evaluation: Evaluation, *, json: bool) -> None:
 
 
 def print_table(content: Table) -> None:
-    """Drawn on a terminal; in Markdown where a file or another program reads it, which has no width."""
+    """Draw a table on a terminal; print Markdown to files and pipes."""
     if not sys.stdout.isatty():
         from pathaware.training.tables import markdown
 
@@ -52,10 +52,11 @@ def print_table(content: Table) -> None:
 
 
 def headline(summary: dict[str, Any], metric: Metric) -> str:
-    """The result in a sentence, with what it depends on."""
+    """The result in one sentence, with split, guard and level."""
     name, worst = metric.name, summary[metric.worst_key]
     text = f"{name} {summary[name]:.4f} ± {summary[f'{name}_ci95']:.4f} over {summary['tasks']} "
-    text += f"{summary['split']} tasks, worst {worst:.3g}, {100 * summary['reverted']:.2f} % put back by the guard"
+    text += f"{summary['split']} tasks, worst {worst:.3g}, "
+    text += f"{100 * summary['reverted']:.2f} % of tasks reverted by the divergence guard"
     if metric is ACCURACY:
         text += ", transductive" if summary["transductive"] else ", inductive"
     return text

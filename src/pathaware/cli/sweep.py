@@ -93,10 +93,7 @@ def _locked(folder: Path) -> Iterator[None]:
     """One sweep at a time in a folder: two would train the same runs over each other."""
     from pathaware.training.run_folder import FolderLock
 
-    try:
-        lock = FolderLock(folder, f"another sweep is at work in {folder}")
-    except UsageError as error:
-        raise UsageError(error.message, field="out") from None
+    lock = FolderLock(folder, f"another sweep is at work in {folder}", field="out")
     try:
         yield
     finally:

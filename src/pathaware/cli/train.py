@@ -1,4 +1,4 @@
-"""`pathaware train PROBLEM`: meta-train one method and keep the run in a folder."""
+"""`pathaware train PROBLEM`: meta-train a method and keep the run in a folder."""
 
 from __future__ import annotations
 
@@ -25,25 +25,31 @@ from pathaware.core.errors import UsageError
 if TYPE_CHECKING:
     from pathaware.training.config import Config
 
-app = typer.Typer(help="Meta-train a method on a problem, or go on with a run that was stopped.")
+app = typer.Typer(help="Meta-train a method on a problem, or resume a run that was stopped.")
 
 FOLDER = "folder"
 SETS = ("miniimagenet", "cifar-fs", "fc100", "tieredimagenet", "omniglot", "glyphs")
 
-Shots = Annotated[int | None, typer.Option(help="Examples to adapt on: points [10], images of a class [5].")]
-Queries = Annotated[int | None, typer.Option(help="Examples for the meta-loss, likewise [10, 15].")]
-Ways = Annotated[int | None, typer.Option(help="Classes of a task [5].")]
-Model = Annotated[str | None, typer.Option(help="conv4, resnet12 or package.module:function [conv4].")]
-Width = Annotated[int | None, typer.Option(help="Filters of the network's layers [64].")]
-Data = Annotated[str | None, typer.Option(help="Another imported set; see `pathaware data list`.")]
-DataDir = Annotated[Path | None, typer.Option(help="Where packed data sets are kept.")]
+Shots = Annotated[
+    int | None, typer.Option(help="Support examples: points (default: 10) or images per class (default: 5).")
+]
+Queries = Annotated[
+    int | None, typer.Option(help="Query examples: points (default: 10) or images per class (default: 15).")
+]
+Ways = Annotated[int | None, typer.Option(help="Classes per task (default: 5).")]
+Model = Annotated[
+    str | None, typer.Option(help="conv4, resnet12 or package.module:function (default: conv4).")
+]
+Width = Annotated[int | None, typer.Option(help="Filters per layer (default: 64).")]
+Data = Annotated[str | None, typer.Option(help="Another imported data set; see `pathaware data list`.")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder of the imported data sets.")]
 
 
 @app.callback(invoke_without_command=True)
 def resume(
     context: typer.Context,
     run: Annotated[
-        Path | None, typer.Option("--resume", help="Go on with the run in this folder.", metavar="RUN")
+        Path | None, typer.Option("--resume", help="Resume the run in this folder.", metavar="RUN")
     ] = None,
     setting: Setting = None,
     json: Json = False,
@@ -51,16 +57,16 @@ def resume(
     if context.invoked_subcommand is not None:
         if run is not None:
             raise UsageError(
-                f"--resume: it takes its settings from the run; leave out {context.invoked_subcommand}"
+                f"the settings are those of the run; leave out {context.invoked_subcommand}", field="resume"
             )
         return
     if run is None:
         print(context.get_help())
         raise typer.Exit(2)
-    from pathaware.training.session import asked_to_resume
+    from pathaware.training.session import open_to_resume
 
-    opened = asked_to_resume(run, laid_over(setting))
-    train_and_judge(opened.config, opened.folder, json, going_on=True)
+    opened = open_to_resume(run, parse_settings(setting))
+    train_and_evaluate(opened.config, opened.folder, json, resume=True)
 
 
 @app.command("sine")
@@ -109,14 +115,14 @@ def images(
     setting: Setting = None,
     json: Json = False,
 ) -> None:
-    """Few-shot classification; the command's name is that of the data set."""
+    """Few-shot classification; the name of the command is that of the data set."""
     named = str(context.info_name)
     if named == FOLDER and data is None:
-        raise UsageError("--data: say which imported set to train on; `pathaware data list` shows them")
-    place = None if data_dir is None else str(data_dir)
+        raise UsageError("name the imported data set to train on; see `pathaware data list`", field="data")
+    folder = None if data_dir is None else str(data_dir)
     problem = {"ways": ways, "shots": shots, "queries": queries, "model_name": model, "width": width}
     tables: dict[str, dict[str, Any]] = {
-        "problem": {"name": "classification", "data": data or named, "data_dir": place, **problem},
+        "problem": {"name": "classification", "data": data or named, "data_dir": folder, **problem},
         "method": {"name": method, "steps": steps, "skip": skip, "rate": rate},
         "training": {"iterations": iterations, "tasks": tasks, "seed": seed, "fit_memory": fit_memory},
     }
@@ -124,7 +130,8 @@ def images(
 
 
 for _name in SETS:
-    app.command(_name, help=f"Few-shot classification on {_name}.")(images)
+    _note = ", with the defaults of the preset glyphs" if _name == "glyphs" else ""
+    app.command(_name, help=f"Few-shot classification on {_name}{_note}.")(images)
 app.command(FOLDER, help="Few-shot classification of your own images, once imported (--data).")(images)
 
 
@@ -140,7 +147,7 @@ def preset(
     setting: Setting = None,
     json: Json = False,
 ) -> None:
-    """A named configuration, or a TOML file of your own; any value can be set over it."""
+    """Train a named configuration or your own TOML file; options override its settings."""
     from pathaware.training.presets import load_preset
 
     tables = load_preset(name)
@@ -150,7 +157,7 @@ def preset(
 
 
 def given(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Leave out what was not given on the command line, so that defaults stay with their owners."""
+    """Leave out options that were not given, so that the defaults of the configuration apply."""
     from pathaware.training.config import parse_value
 
     kept = {
@@ -163,9 +170,8 @@ def given(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def over_preset(data: str, tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What was given, over the defaults of a data set that has some of its own, as far as the method has
-    such settings."""
-    from pathaware.core.settings import trust
+    """Lay the given settings over the preset of a data set, if any, as far as the method has its settings."""
+    from pathaware.core.plugins import trust
     from pathaware.methods import get_method
     from pathaware.training.presets import load_preset, presets
 
@@ -179,20 +185,20 @@ def over_preset(data: str, tables: dict[str, dict[str, Any]]) -> dict[str, dict[
 def run_training(
     tables: dict[str, dict[str, Any]], settings: list[str] | None, out: Path | None, json: bool
 ) -> None:
-    """Train what the tables say, keep it, and say how good it became."""
-    from pathaware.core.settings import trust
+    """Train the configuration of these tables in a folder and print its evaluation."""
+    from pathaware.core.plugins import trust
     from pathaware.training.config import Config
     from pathaware.training.session import default_folder
 
-    for table, values in laid_over(settings).items():
+    for table, values in parse_settings(settings).items():
         tables.setdefault(table, {}).update(values)
     trust(tables)
     config = Config.from_dict(tables)
-    train_and_judge(config, out or default_folder(config), json)
+    train_and_evaluate(config, out or default_folder(config), json)
 
 
-def train_and_judge(config: Config, folder: Path, json: bool, *, going_on: bool = False) -> None:
-    """With all the processes that torchrun has started, if it has; the first of them speaks."""
+def train_and_evaluate(config: Config, folder: Path, json: bool, *, resume: bool = False) -> None:
+    """Train and evaluate on all processes that torchrun has started, or on one; rank 0 prints."""
     from pathaware.cli.show import print_evaluation
     from pathaware.training.distributed import process_group
     from pathaware.training.evaluation import evaluate
@@ -200,16 +206,16 @@ def train_and_judge(config: Config, folder: Path, json: bool, *, going_on: bool 
 
     problem = config.problem
     with process_group(config.training) as world:
-        run = train_distributed(config, folder, world, quiet=json, going_on=going_on)
+        run = train_distributed(config, folder, world, quiet=json, resume=resume)
         result = evaluate(load_trained(run, world), problem, tasks=problem.evaluation_tasks, world=world)
     if world.is_writer:
         print_evaluation(run, result, json=json)
         if not json:
-            print(f"the run is in {run.folder}; see it with: pathaware plot {run.folder}")
+            print(f"the run is in {run.folder}; plot it with: pathaware plot {run.folder}")
 
 
-def laid_over(settings: list[str] | None) -> dict[str, dict[str, Any]]:
-    """`--set` as tables."""
+def parse_settings(settings: list[str] | None) -> dict[str, dict[str, Any]]:
+    """The values of `--set` as tables."""
     from pathaware.training.config import parse_setting
 
     tables: dict[str, dict[str, Any]] = {}

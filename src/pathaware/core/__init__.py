@@ -1,3 +1,15 @@
-"""What adaptation is: learners, paths, rules, heads and meta-gradients."""
+"""Adaptation itself, without any concern for speed: what a learner, a path and an update rule are.
+
+- point: the adapted parameters of T tasks as one flat tensor `[T, D]` (`parameters`)
+- layout: which entries of that tensor belong to which parameter, filter and layer (`parameters.Layout`)
+- path: the points θ₀ → θ₁ → … → θₙ that adaptation visits, and the divergence guard (`path`)
+- rule: computes the next point from the path and the gradient; its coefficients Φ are learned (`rule.Rule`)
+- head: replaces the last linear layer by one that is solved or compared, without steps (`head.Head`)
+- meta-gradient: turns the query loss after adaptation into a gradient of θ₀ and Φ (`meta_gradient`)
+
+`learner` combines them. Beside them: `episodes` (a batch of tasks), `losses`, `batch_norm`, `linear_solve`,
+and what every room needs: `errors`, `settings`, `plugins`, `seeding`. Every room may import core; core
+imports none, except that `MetaLearner.__init__` asks `engine.execution` how to run its network.
+"""
 
 VERSION = "0.1.0"

@@ -1,4 +1,4 @@
-"""A batch of tasks, and what every source of tasks can do."""
+"""A batch of tasks, and the interface of all sources of tasks."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pathaware.core.errors import UsageError
 
 @dataclass(frozen=True)
 class Episodes:
-    """T tasks, each with a support set to adapt on and a query set to be judged on.
+    """T tasks, each with a support set to adapt on and a query set to evaluate on.
 
     Shapes: `support_x [T, S, …]`, `support_y [T, S, …]`, `query_x [T, Q, …]`, `query_y [T, Q, …]`.
-    Classification episodes are laid out shot by shot (index `shot · ways + way`), so that any run of
-    `ways` consecutive examples holds every class once.
+    Classification episodes are laid out shot by shot (index `shot · ways + way`), so that any
+    `ways` consecutive examples hold every class once.
     """
 
     support_x: Tensor
@@ -42,12 +42,12 @@ class Episodes:
         return Episodes(*(t[tasks] for t in self.tensors()))
 
     def share(self, worker: int, workers: int) -> Episodes:
-        """One worker's part, where episodes are a plan themselves."""
+        """The tasks of one of several workers."""
         own = share_of(len(self), worker, workers)
         return self[own.start : own.stop]
 
     def chunks(self, size: int | None) -> Iterator[Episodes]:
-        """The same tasks, at most `size` at a time."""
+        """Split into episodes of at most `size` tasks."""
         step = max(1, len(self)) if size is None else size
         for first in range(0, len(self), step):
             yield self[first : first + step]
@@ -60,23 +60,23 @@ class Episodes:
 
 
 def share_of(tasks: int, worker: int, workers: int) -> range:
-    """Which of so many tasks are one worker's: all of them in order, as evenly as they can be shared."""
+    """The indices of one worker's tasks: consecutive, and split as evenly as possible."""
     if not 0 <= worker < workers:
         raise UsageError(f"worker {worker}: must be at least 0 and below the number of workers, {workers}")
     return range(tasks * worker // workers, tasks * (worker + 1) // workers)
 
 
 class TaskSource(ABC):
-    """Where tasks come from, in two stages.
+    """Produces tasks in two stages.
 
-    `draw` makes every random choice, on the CPU whatever the device of the data, so the same seed gives
-    the same tasks everywhere; it returns a dataclass of tensors with a
-    `share` for each of several workers (see `Episodes.share`). `gather` turns that into episodes on the
-    device and is free of randomness, so that it can be captured in a CUDA graph.
+    `draw` makes every random choice on the CPU, whatever the device of the data, so the same seed gives the
+    same tasks everywhere. It returns a plan: a dataclass of tensors with a method `share` that selects the
+    part of one worker (see `Episodes.share`). `gather` turns a plan into episodes on the device; it uses no
+    randomness, so that it can be captured in a CUDA graph.
     """
 
     capturable: bool = False
-    """Whether `gather` runs on a GPU from start to end, without a look at the host."""
+    """True if `gather` runs on the GPU without synchronising with the host."""
 
     @abstractmethod
     def draw(self, tasks: int, generator: torch.Generator) -> Any: ...

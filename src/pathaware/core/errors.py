@@ -1,4 +1,4 @@
-"""What can go wrong: something given that cannot be used, or a run that cannot go on."""
+"""The exceptions that callers are meant to catch."""
 
 from __future__ import annotations
 
@@ -24,16 +24,21 @@ class UsageError(ValueError):
 
 
 class RunError(RuntimeError):
-    """A run that cannot go on, for a reason that lies outside of its settings or shows only while it trains.
+    """A run cannot continue, for a reason outside of its settings or one that shows only during training.
 
-    Its message is one line that says what happened, what is kept, and what to try; the command line exits
+    The message is one line that says what happened, what was saved, and what to try; the command line exits
     with code 1.
     """
 
 
 class Stopped(Exception):
-    """Training was stopped by a signal; every run named here goes on from its saved state."""
+    """Training was stopped by a signal; every run in `folders` can be resumed from its saved state."""
 
     def __init__(self, signum: int, folders: Sequence[Path]) -> None:
         self.signum, self.folders = signum, list(folders)
         super().__init__(f"{signal.Signals(signum).name}: stopped after a whole step, and saved")
+
+
+def printable(text: str) -> str:
+    """Make control characters visible, so that names from files cannot control a terminal."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

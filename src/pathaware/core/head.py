@@ -1,4 +1,4 @@
-"""What a head is: given features of a support set and its labels, what do the queries get?"""
+"""Heads: adapt in closed form or by comparison, from features of the support set, without inner steps."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from pathaware.core.batch_norm import TaskStatistics
+from pathaware.core.batch_norm import TaskStatistics, refuse_running_statistics
 from pathaware.core.episodes import Episodes
 from pathaware.core.errors import UsageError
-from pathaware.core.learner import FewShotLearner, StepPredictions, refuse_running_statistics
+from pathaware.core.learner import FewShotLearner, StepPredictions
 from pathaware.core.losses import Loss, per_task
 from pathaware.core.path import Order
 
 Fitted = tuple[Tensor, ...]
-"""What a head keeps of the support sets, each tensor with a leading task axis."""
+"""The tensors that a head computes from the support sets, each with a leading task axis."""
 
 
 class Head(nn.Module, ABC):
-    """Takes the place of a network's last linear layer. What it learns are parameters of this module.
+    """Replaces a network's last linear layer. Its learned coefficients are parameters of this module.
 
-    `features` and `outputs` are that layer's sizes: F, and the number of classes, or of values to predict.
+    `features` and `outputs` are that layer's sizes: F, and the number of classes or of values to predict.
     """
 
     regression: ClassVar[bool] = False
-    """Whether it can predict values, not only classes."""
+    """True if it can predict values as well as classes."""
     fixed_ways: ClassVar[bool] = False
-    """Whether what it learns tells class from class, so that there is nothing to take for another one."""
+    """True if learned parameters are tied to class indices, which rules out more classes than in training."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -38,33 +38,30 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def fit(self, features: Tensor, targets: Tensor) -> Fitted:
-        """From `features [T, S, F]` and `targets [T, S]` (classes) or `[T, S, outputs]` (values)."""
+        """Fit to `features [T, S, F]` and `targets [T, S]` (classes) or `[T, S, outputs]` (values)."""
 
     @abstractmethod
     def predict(self, fitted: Fitted, features: Tensor) -> Tensor:
         """Logits or values `[T, Q, outputs]` for `features [T, Q, F]`."""
 
     def losses(self, fitted: Fitted, features: Tensor, targets: Tensor, loss: Loss) -> Tensor:
-        """What training minimises for `features [T, Q, F]`, `[T]`; `loss` is the problem's own, of answers"""
+        """Training losses `[T]` for `features [T, Q, F]`; by default the problem's `loss`."""
         return loss(self.predict(fitted, features), targets)
 
 
 def one_hot(targets: Tensor, classes: int, like: Tensor) -> Tensor:
-    """Classes `[T, S]` as rows `[T, S, classes]` of the dtype of `like`; values stay as they are."""
+    """One-hot rows `[T, S, classes]` of classes `[T, S]`, in the dtype of `like`; values stay unchanged."""
     if targets.is_floating_point():
         return targets
-    known = torch.arange(classes, device=targets.device)  # `F.one_hot` looks at values, so cannot be traced
+    known = torch.arange(classes, device=targets.device)  # `F.one_hot` reads values, so it cannot be traced
     return (targets[..., None] == known).to(like.dtype)
 
 
-# HeadLearner: a network that all tasks share, and a head that adapts at once.
-
-
 class HeadLearner(FewShotLearner):
-    """Embeds every image with one network and leaves the rest to a head.
+    """Embeds all examples with one network that tasks share, and adapts a head to each task.
 
-    `model` is the network without its last linear layer. As with methods that descend, batch norm takes the
-    statistics of each task's support set by itself and of its queries by themselves.
+    `model` is the network without its last linear layer. As in gradient-based methods, batch norm uses
+    separate statistics for each task's support set and for its queries.
     """
 
     def __init__(self, model: nn.Module, head: Head, loss: Loss) -> None:
@@ -75,7 +72,7 @@ class HeadLearner(FewShotLearner):
         self.loss = loss
 
     def embed(self, x: Tensor, support_x: Tensor | None = None) -> Tensor:
-        """Features `[T, N, F]` of inputs `[T, N, …]`; with `support_x`, normalised by its statistics only."""
+        """Features `[T, N, F]` of inputs `[T, N, …]`; with `support_x`, batch norm uses its statistics."""
         count = None
         if support_x is not None:
             count, x = support_x.shape[1], torch.cat([support_x, x], dim=1)
@@ -88,7 +85,7 @@ class HeadLearner(FewShotLearner):
         return self.head.fit(self.embed(support_x), support_y)
 
     def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
-        """`order` has no meaning here: there is no inner gradient."""
+        """`order` is ignored: there is no inner gradient."""
         fitted = self.fit(episodes.support_x, episodes.support_y)
         features = self.embed(episodes.query_x)
         return self.head.losses(fitted, features, episodes.query_y, per_task(self.loss))
@@ -103,7 +100,7 @@ class HeadLearner(FewShotLearner):
         extend: bool = False,
         inductive: bool = False,
     ) -> StepPredictions:
-        """Before: nothing is known, all answers are alike. After: the head's."""
+        """Two predictions: zeros before adaptation, and those of the fitted head."""
         if steps not in (None, 1) or extend:
             raise UsageError("steps: the method adapts at once; leave steps out")
         fitted = self.fit(support_x, support_y)
@@ -112,7 +109,7 @@ class HeadLearner(FewShotLearner):
         return StepPredictions([torch.zeros_like(after), after], reverted)
 
     def adapt(self, support_x: Tensor, support_y: Tensor) -> nn.Module:
-        """The network and the head with what it keeps of this support set, `support_x [S, …]`."""
+        """Fit the head to one task, `support_x [S, …]`; return copies of the network and the head."""
         with torch.no_grad():
             fitted = self.fit(support_x[None], support_y[None])
         return FittedNetwork(copy.deepcopy(self.model), copy.deepcopy(self.head), fitted)
@@ -136,7 +133,7 @@ def last_linear(model: nn.Module) -> tuple[str, nn.Linear]:
     """The name and module of the last fully-connected layer, which separates the classes."""
     found = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     if not found or not found[-1][0]:
-        raise UsageError("model: it must end in an nn.Linear layer of its own for this")
+        raise UsageError("model: it must end in an nn.Linear layer for this")
     return found[-1]
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from pathaware.core.batch_norm import refuse_running_statistics
 from pathaware.core.episodes import Episodes
 from pathaware.core.errors import UsageError
 from pathaware.core.losses import Loss
@@ -51,6 +51,20 @@ class FewShotLearner(nn.Module, ABC):
         """True if compiling the whole meta-iteration pays on a CPU."""
         return False
 
+    @property
+    def inner_steps(self) -> int:
+        """The number of inner steps; 0 if there is no inner loop."""
+        return 0
+
+    @property
+    def adapted_names(self) -> tuple[str, ...]:
+        """Names of the model's parameters that inner steps change; empty if there is no inner loop."""
+        return ()
+
+    def inner_gradients(self, episodes: Episodes, name: str) -> list[Tensor]:
+        """The gradients of one adapted parameter along the path: a tensor `[T, …]` per inner step."""
+        raise UsageError(f"method: {type(self).__name__} takes no inner gradients")
+
     @abstractmethod
     def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
         """The loss on each query set after adaptation: `[T]`, differentiable in all parameters."""
@@ -83,16 +97,6 @@ class FewShotLearner(nn.Module, ABC):
     def meta_loss(self, episodes: Episodes, order: Order = "second") -> Tensor:
         """The mean query loss after adaptation, differentiable in all parameters."""
         return self.task_losses(episodes, order).mean()
-
-
-def refuse_running_statistics(model: nn.Module) -> None:
-    """Raise if batch norm keeps running averages, which would leak from task to task."""
-    for name, module in model.named_modules():
-        if isinstance(module, _BatchNorm) and module.track_running_stats:
-            raise UsageError(
-                f"model: {name or 'it'} keeps running statistics, which tasks would share; build it with "
-                "track_running_stats=False or call torch.func.replace_all_batch_norm_modules_(model)"
-            )
 
 
 @dataclass(frozen=True)
@@ -171,6 +175,14 @@ class MetaLearner(FewShotLearner):
     def compilable(self) -> bool:
         return self.execution.compilable
 
+    @property
+    def inner_steps(self) -> int:
+        return self.rule.steps
+
+    @property
+    def adapted_names(self) -> tuple[str, ...]:
+        return tuple(entry.name for entry in self.rule.layout.entries)
+
     def path(
         self,
         support_x: Tensor,
@@ -204,10 +216,10 @@ class MetaLearner(FewShotLearner):
         order = context.order
         with torch.set_grad_enabled(order != "none"):
             theta = self.rule.layout.flatten(self.model).expand(len(context), -1)
-            start, memory = self.rule.begin(theta, context)
+            initial, memory = self.rule.begin(theta, context)
             return unroll(
                 self.rule,
-                start,
+                initial,
                 gradient or of_objective,
                 steps,
                 order=order,
@@ -227,6 +239,18 @@ class MetaLearner(FewShotLearner):
                 (gradient,) = torch.autograd.grad(descended.sum(), here, create_graph=create_graph)
                 return losses, gradient
         return context.gradient(point)
+
+    def inner_gradients(self, episodes: Episodes, name: str) -> list[Tensor]:
+        context = Context(self, *episodes.tensors()[:3])
+        seen: list[Tensor] = []
+
+        def recorded(j: int, point: Tensor) -> tuple[Tensor, Tensor]:
+            losses, gradient = self.inner_gradient(j, point, context)
+            seen.append(self.rule.layout.views(gradient)[name])
+            return losses, gradient
+
+        self.unroll(context, self.rule.steps, recorded)
+        return seen
 
     def end(self, path: Path, j: int = -1) -> Tensor:
         """The points where tasks end if they stop after step j, with the guard applied."""

@@ -1,7 +1,7 @@
-"""Symmetric positive definite systems of many tasks at once, by elimination.
+"""Solve symmetric positive definite systems of many tasks at once, by elimination.
 
 `torch.linalg` leaves them to cuBLAS, cuSOLVER or MAGMA, depending on their size and number, and not all of
-these promise to be recorded in a CUDA graph. Few-shot tasks have few examples, so a step for each is cheap.
+these can be captured in a CUDA graph. Few-shot tasks have few examples, so one step per example is cheap.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class _Solve(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         inverted, x = ctx.saved_tensors
-        b = inverted @ slope
+        b = inverted @ gradient
         return -b @ x.mT, b
 
 
@@ -35,7 +35,7 @@ def solve(a: Tensor, b: Tensor) -> Tensor:
 
     Differentiable once in both.
     """
-    x: Tensor = _Solve.apply(a, b)  # type: ignore[no-untyped-call]
+    x: Tensor = _Solve.apply(a, b)
     return x
 
 
@@ -44,15 +44,15 @@ def inverse(a: Tensor) -> Tensor:
 
         A ← A − (A eₖ − eₖ)(eₖᵀ A + eₖᵀ) / Aₖₖ         for every row k
 
-    Without pivoting, which such matrices do not need. They are scaled to a diagonal of ones first, and pivots
-    are then at most one: where they are large, the step would subtract nearly equal numbers.
+    There is no pivoting, which such matrices do not need. They are first scaled to a unit diagonal, so that
+    pivots are at most one: with large pivots a step would subtract nearly equal numbers.
     """
     size = a.shape[-1]
     scale = a.diagonal(dim1=-2, dim2=-1).rsqrt()
     scales = scale.unsqueeze(-1) * scale.unsqueeze(-2)
     unit = torch.eye(size, dtype=a.dtype, device=a.device)
-    # Pivots of a singular matrix would be what rounding leaves of them. This keeps them positive, and is no
-    # more than rounding may change.
+    # The pivots of a singular matrix would be rounding errors. This keeps them positive, and changes the
+    # matrix by no more than rounding does.
     a = a * scales + size * torch.finfo(a.dtype).eps * unit
     for k in range(size):
         column = a[..., :, k : k + 1] - unit[:, k : k + 1]

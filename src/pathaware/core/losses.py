@@ -1,4 +1,4 @@
-"""One loss for every task, `[T]`, from a loss that knows nothing of tasks."""
+"""Per-task losses `[T]` from an ordinary loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def per_task_loop(loss: Loss) -> Loss:
-    """Works for any loss: one task after another."""
+    """Apply any loss to one task after another."""
 
     def losses(outputs: Tensor, targets: Tensor) -> Tensor:
         return torch.stack([loss(o, t) for o, t in zip(outputs, targets, strict=True)])
@@ -22,7 +22,7 @@ def per_task_loop(loss: Loss) -> Loss:
 
 
 def per_task(loss: Loss) -> Loss:
-    """The batched form where the loss is a known one, else a loop over tasks."""
+    """The batched form of a known loss, else a loop over tasks."""
     if loss is F.mse_loss or (isinstance(loss, nn.MSELoss) and loss.reduction == "mean"):
         return mean_squared_error
     if loss is F.cross_entropy or _is_plain_cross_entropy(loss):

@@ -1,4 +1,12 @@
-"""What an outer estimator is: how the loss at the path's end becomes a gradient of θ₀ and Φ."""
+"""Meta-gradients: how the query loss after adaptation becomes a gradient of θ₀ and Φ.
+
+`Unrolled` differentiates through the path (Finn, Abbeel and Levine, ICML 2017, arXiv:1703.03400):
+
+    second order:  ∇_{θ₀,Φ} L_query(θₙ), exactly
+    first order:   the same with every inner gradient ∇L(θⱼ) held constant (FOMAML)
+
+With first order the coefficients Φ still learn: θⱼ − Q ∘ g is differentiable in Q for a constant g.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +24,24 @@ class MetaGradient(ABC):
 
     @abstractmethod
     def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:
-        """Add `weight` times the sum over these tasks of their meta-gradients; return their losses `[T]`.
+        """Add `weight` times the sum of these tasks' meta-gradients; return their losses `[T]`.
 
-        A meta-batch may come in several calls, each with some of its tasks and the same weight.
+        A meta-batch may be split into several calls, each with some of its tasks and the same weight.
         """
+
+    @property
+    def compilable_order(self) -> Literal["second", "first"] | None:
+        """The order of derivatives if `backward` does no more than differentiate `task_losses`, which can be
+        compiled as a whole (see `pathaware.engine.compiled`); else None."""
+        return None
 
     def on_progress(self, progress: float, learner: FewShotLearner) -> bool:
-        """Hear before each iteration what part of training is done, 0 to 1, for what changes with it.
+        """Called before each iteration with the fraction of training completed.
 
-        Numbers that change must live in tensors that are filled in place: an iteration may be replayed from a
-        recording. True says that something else has changed, and a recording is void.
+        Numbers that change must be kept in tensors and updated in place, because an iteration may be replayed
+        from a captured CUDA graph. Return True to invalidate a captured CUDA graph.
         """
         return False
-
-
-# Differentiate through the path (Finn, Abbeel and Levine, ICML 2017, arXiv:1703.03400).
-#
-#     second order:  ∇_{θ₀,Φ} L_query(θₙ), exactly
-#     first order:   the same with every inner gradient ∇L(θⱼ) held constant (FOMAML)
-#
-# Under first order the coefficients Φ still learn: θⱼ − Q ∘ g is differentiable in Q for a constant g.
 
 
 class Unrolled(MetaGradient):
@@ -44,6 +50,10 @@ class Unrolled(MetaGradient):
     def __init__(self, order: Literal["second", "first"] = "second") -> None:
         self.order = order
 
+    @property
+    def compilable_order(self) -> Literal["second", "first"] | None:
+        return self.order if type(self).backward is Unrolled.backward else None  # a subclass may do more
+
     def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:
         losses = learner.task_losses(episodes, order=self.order)
         (losses.sum() * weight).backward()
@@ -51,5 +61,5 @@ class Unrolled(MetaGradient):
 
 
 def first_order() -> MetaGradient:
-    """The estimator of FOMAML and of methods that follow it."""
+    """The first-order meta-gradient of FOMAML."""
     return Unrolled("first")

@@ -1,4 +1,4 @@
-"""Whether a computation is being recorded as a graph of operations, to be compiled."""
+"""The inner loop: unrolls an update rule into a path θ₀ → θ₁ → … → θₙ."""
 
 from __future__ import annotations
 
@@ -14,32 +14,22 @@ from torch.utils.checkpoint import checkpoint as recompute_in_backward
 from pathaware.core.parameters import Layout
 from pathaware.core.rule import Memory, Rule
 
-
-def tracing() -> bool:
-    """True while `make_fx` runs the code: no value of a tensor may decide what happens then."""
-    return get_proxy_mode() is not None
-
-
-# The inner loop: unrolls an update rule into a path θ₀ → θ₁ → … → θₙ.
-
-
 Order = Literal["second", "first", "none"]
-"""What is differentiable: everything; all but the inner gradients; nothing (no graph is kept)."""
+"""Order of the meta-gradient: differentiate everything; all but the inner gradients; nothing."""
 
 Gradient = Callable[[int, Tensor], tuple[Tensor, Tensor]]
-"""(step j, point `[T, D]`) → the loss that step j descends, `[T]`, and its gradient `[T, D]`."""
+"""(step j, point `[T, D]`) → the support loss `[T]` and the gradient `[T, D]` that step j descends."""
 
-
-RUNAWAY = 10.0
-"""How many times the loss at its start a task may reach before it is stopped where it is."""
+DIVERGED = 10.0
+"""A task takes no further step once its support loss exceeds its initial value by this factor."""
 
 
 @dataclass
 class Path:
-    """The points a batch of T tasks visited, and what was seen there.
+    """The points that T tasks visited, and their support losses.
 
-    `points` holds θ₀ … θₙ, each `[T, D]`; `losses` the support loss there, each `[T]`, up to the last
-    point where it was taken.
+    `points` holds θ₀ … θₙ, each `[T, D]`; `losses` the support loss at these points, each `[T]`, up to the
+    last point where it was computed.
     """
 
     layout: Layout
@@ -55,18 +45,19 @@ class Path:
         return self.layout.views(self.points[j])
 
     def reverted(self, j: int = -1) -> Tensor:
-        """Which tasks are worse off at θⱼ than at θ₀ by their own support loss: `[T]`."""
-        return ~(self.losses[j] <= self.losses[0])  # so written that NaN counts as worse
+        """Mask `[T]` of the tasks whose support loss is larger at θⱼ than at θ₀."""
+        return ~(self.losses[j] <= self.losses[0])  # negated, so that NaN counts as larger
 
     def guarded(self, j: int = -1) -> Tensor:
-        """Where each task ends if it stops at step j: θⱼ, or, if it reverted, the best point before it.
+        """The point where each task ends if it stops after step j, `[T, D]`.
 
-        Descent with learned, large steps diverges on a rare task, and then without bound. A task that
-        has got worse on the very examples it adapts to cannot have learned from them; all others are
-        returned as they are, bit by bit.
+        That is θⱼ, or, for a task that `reverted` marks, its best point so far. Descent with large learned
+        step sizes diverges on a few tasks, and then without bound. A task whose loss has grown on the very
+        examples it adapts to cannot have learned from them. All other tasks are returned unchanged, to the
+        last bit.
         """
         reverted = self.reverted(j)
-        if _none(reverted):
+        if _known_empty(reverted):
             return self.points[j]
         last = range(len(self.points))[j] + 1
         best = torch.stack(self.losses[:last]).nan_to_num(nan=torch.inf).argmin(0)
@@ -76,7 +67,7 @@ class Path:
 
 def unroll(
     rule: Rule,
-    start: Tensor,
+    initial: Tensor,
     gradient: Gradient,
     steps: int,
     *,
@@ -85,38 +76,41 @@ def unroll(
     checkpoint: bool = False,
     memory: Memory = None,
 ) -> Path:
-    """Follow `rule` for `steps` steps from `start` `[T, D]`, which it `begin`s with `memory`.
+    """Follow `rule` for `steps` steps from the points and the memory that `Rule.begin` returned.
 
-    With `guard` a task that has run away takes no further step: from there losses square with every step,
-    and derivatives overflow even where `Path.guarded` turns the task back in the end.
+    With `guard` a task that has diverged takes no further step: its loss would square with every step, and
+    derivatives would overflow even though `Path.guarded` reverts the task in the end.
 
-    With `checkpoint` each step's activations are dropped and computed again in the backward pass; the
-    result is the same to the last bit, memory no longer grows by a network's activations per step.
+    With `checkpoint` the activations of each step are recomputed in the backward pass instead of stored; the
+    result is the same to the last bit.
     """
-    path = Path(rule.layout, [start])
+    path = Path(rule.layout, [initial])
 
     def advance(j: int, point: Tensor, memory: Memory) -> tuple[Tensor, Tensor, Memory]:
-        loss, slope = gradient(j, point)
-        following, memory = rule.advance(j, path.points[: j + 1], slope, loss, memory)
+        loss, descent = gradient(j, point)
+        following, memory = rule.advance(j, path.points[: j + 1], descent, loss, memory)
         if guard and j > 0:
-            following = _stay_if(~(loss.detach() <= RUNAWAY * path.losses[0]), point, following)
+            diverged = ~(loss.detach() <= DIVERGED * path.losses[0])  # True for NaN
+            if not _known_empty(diverged):
+                following = torch.where(diverged[:, None], point, following)
         return loss, following, memory
 
     for j in range(steps):
         if order == "second" and checkpoint:
-            found = recompute_in_backward(advance, j, path.end, memory, use_reentrant=False)
+            result = recompute_in_backward(advance, j, path.end, memory, use_reentrant=False)
         else:
-            found = advance(j, path.end, memory)
-        loss, following, memory = found
+            result = advance(j, path.end, memory)
+        loss, following, memory = result
         path.points.append(following.detach() if order == "none" else following)
         path.losses.append(loss.detach())
     return path
 
 
-def _stay_if(stopped: Tensor, point: Tensor, following: Tensor) -> Tensor:
-    return following if _none(stopped) else torch.where(stopped[:, None], point, following)
+def being_traced() -> bool:
+    """True while `make_fx` records operations; control flow must not depend on tensor values then."""
+    return get_proxy_mode() is not None
 
 
-def _none(tasks: Tensor) -> bool:
-    """Whether no task is marked, as far as that can be told for free: a look at a GPU would stall it."""
-    return not tasks.is_cuda and not tracing() and not bool(tasks.any())
+def _known_empty(tasks: Tensor) -> bool:
+    """True if no task is flagged. On CUDA returns False without checking, to avoid a sync."""
+    return not tasks.is_cuda and not being_traced() and not bool(tasks.any())

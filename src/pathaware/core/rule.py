@@ -1,4 +1,4 @@
-"""What an update rule is: given the path so far and the gradient here, where is the next point?"""
+"""Update rules: compute the next point from the path so far and the gradient."""
 
 from __future__ import annotations
 
@@ -15,59 +15,63 @@ if TYPE_CHECKING:
     from pathaware.core.learner import Context
 
 Memory = Any
-"""Tensors, or tuples of them, that a rule carries along a path; never changed in place."""
+"""State that a rule carries along a path: tensors or tuples of them, never changed in place."""
 
-MOST_STEPS = 10_000
-"""Every point of a path is kept."""
+MAX_STEPS = 10_000
+"""Upper limit of the number of steps, because every point of a path is stored."""
 
 
 class Rule(nn.Module):
     """One step of adaptation. Its learned coefficients Φ are ordinary parameters of this module.
 
-    `layout` says which parameters of the network adapt and where they lie in the flat vector; `steps`
-    is how many steps the rule is trained for. Subclasses define `step`; those that need more than the path
+    `layout` says which parameters of the network adapt and where they lie in the flat vector; `steps` is the
+    number of steps that the rule is trained for. Subclasses define `step`; those that need more than the path
     and the gradient define `advance`, `begin` or `objective`.
     """
 
     step_sizes: ClassVar[tuple[str, ...]] = ()
-    """Which of its parameters are lengths of steps: with twice the classes, each has half the slope."""
+    """Names of learned step sizes. They are scaled when the number of classes changes (see `change_ways`)."""
     fixed_ways: ClassVar[bool] = False
-    """Whether what it learns tells class from class, so that there is nothing to take for another one."""
+    """True if learned parameters are tied to class indices, which rules out more classes than in training."""
 
     def __init__(self, network: nn.Module | Layout, steps: int) -> None:
         super().__init__()
         at_least(1, steps=steps)
-        if steps > MOST_STEPS:
-            raise UsageError(f"steps: {steps} is not allowed; at most {MOST_STEPS}")
+        if steps > MAX_STEPS:
+            raise UsageError(f"steps: {steps} is not allowed; at most {MAX_STEPS}")
         self.layout = network if isinstance(network, Layout) else Layout.of(network)
         self.steps = steps
 
-    def begin(self, start: Tensor, context: Context) -> tuple[Tensor, Memory]:
-        """Where the paths of T tasks begin, `[T, D]`, and what the rule remembers while it follows them.
+    def begin(self, initial: Tensor, context: Context) -> tuple[Tensor, Memory]:
+        """Return the first point of each path, `[T, D]`, and the initial memory.
 
-        `start` is θ₀ for each task. Most rules begin there and remember nothing but the path.
+        `initial` is θ₀ for each task. Most rules return it unchanged and have no memory.
         """
-        return start, None
+        return initial, None
 
     def advance(
         self, j: int, points: Sequence[Tensor], gradient: Tensor, losses: Tensor, memory: Memory
     ) -> tuple[Tensor, Memory]:
-        """`step` for rules that need more: losses `[T]` at θⱼ, and what they remember of earlier steps."""
+        """`step` with the losses `[T]` at θⱼ and memory, for rules that need these; return both anew."""
         return self.step(j, points, gradient), memory
 
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
         """θⱼ₊₁ from `points` = [θ₀ … θⱼ] and the gradient of the support loss at θⱼ, all `[T, D]`.
 
-        A `j` of `steps` or more comes only when somebody asked for more steps than the rule was
-        trained for; the coefficients of the last trained step are used again then.
+        `j` is `steps` or more only if the caller asked for more steps than the rule was trained for. Then the
+        coefficients of the last trained step are used again.
         """
         raise NotImplementedError("a rule must define step or advance")
 
     def broadcasts(self) -> dict[str, GroupBroadcast]:
-        """Coefficients of this module that groups of parameters share, by name, and how they do."""
+        """Coefficients that groups of parameters share, by name, with their mapping to the flat vector."""
         return {}
 
     def objective(self, j: int, point: Tensor, context: Context) -> tuple[Tensor, Tensor] | None:
-        """What step j descends, where that is not the support loss: the support loss `[T]`, by which the
-        guard judges, and what is descended, `[T]`."""
+        """Override the loss that step j descends: return the support loss `[T]`, which the divergence guard
+        checks, and the loss to descend, `[T]`. None means that both are the support loss."""
         return None
+
+    def coefficient_steps(self, name: str) -> Sequence[int]:
+        """The step that uses each row of a coefficient in `broadcasts`; empty if one row serves all steps."""
+        return ()

@@ -1,4 +1,4 @@
-"""Random streams that depend on their names only, never on what was drawn before them."""
+"""Named random streams, independent of what was drawn before."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from pathaware.core.settings import at_least
 def generator(seed: int, *stream: str | int) -> torch.Generator:
     """A CPU generator for one named stream, such as `generator(0, "train", iteration)`.
 
-    A stream is a pure function of its name: iteration 1,000 draws the same tasks whether or not the
-    999 before it ran in this process, which is what makes a resumed run repeat an unbroken one.
+    A stream is a pure function of its name: iteration 1,000 draws the same tasks whether or not the 999
+    iterations before it ran in this process. So a resumed run repeats an uninterrupted one.
     """
     return torch.Generator().manual_seed(_state(seed, *stream))
 
 
 def seed_all(seed: int, *stream: str | int) -> None:
-    """Put PyTorch's own generators, of all devices, at the start of a stream: for what draws numbers while it
-    computes, such as dropout."""
+    """Seed PyTorch's global generators on all devices with a named stream, for layers such as dropout."""
     torch.manual_seed(_state(seed, *stream))
 
 

@@ -1,7 +1,7 @@
-"""The whole meta-gradient as one compiled program, on a CPU.
+"""Compile the whole meta-gradient into one program for CPUs.
 
-Inner loop, query loss and the pass back through both are traced once into a single graph of operations, and
-`torch.compile` turns that into fused C++ code. It takes most of a minute and about halves the time of an
+The inner loop, the query loss and the backward pass are traced once into a single graph, which
+`torch.compile` turns into fused C++ code. Compiling takes most of a minute and about halves the time of an
 iteration on small networks, so it pays in long runs only.
 """
 
@@ -23,14 +23,17 @@ from pathaware.core.learner import FewShotLearner
 from pathaware.core.meta_gradient import Unrolled
 from pathaware.core.path import Order
 
-Function = Callable[[Sequence[Tensor], Sequence[Tensor]], Any]
-"""(parameters, tensors of the episodes) → losses `[T]`, gradients of their sum (None where there is none)."""
+LossesAndGradients = Callable[[Sequence[Tensor], Sequence[Tensor]], Any]
+"""(parameters, tensors of the episodes) → losses `[T]`, and the gradients of their sum, some of them None."""
 
 
 class CompiledUnrolled(Unrolled):
-    """The numbers of `Unrolled` to rounding. Where compiling fails it says so once and goes on without."""
+    """`Unrolled`, compiled for the first meta-batch's shapes; the numbers agree to rounding.
 
-    function: Function | None = None
+    If compiling fails, it warns once and behaves like `Unrolled`.
+    """
+
+    compiled: LossesAndGradients | None = None
     shapes: list[torch.Size] | None = None
 
     def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:
@@ -38,13 +41,13 @@ class CompiledUnrolled(Unrolled):
         shapes = [tensor.shape for tensor in tensors]
         if self.shapes is None:
             self.shapes = shapes
-            self.function = self._compile(learner, tensors)
-        if self.function is None or shapes != self.shapes:  # a rest of a meta-batch is not worth compiling
+            self.compiled = self._compile(learner, tensors)
+        if self.compiled is None or shapes != self.shapes:  # a smaller last chunk is not worth compiling
             return super().backward(learner, episodes, weight)
         parameters = list(learner.parameters())
         with torch.no_grad():
             losses: Tensor
-            losses, gradients = self.function([p.detach() for p in parameters], tensors)
+            losses, gradients = self.compiled([p.detach() for p in parameters], tensors)
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 if gradient is None:
                     continue
@@ -52,27 +55,27 @@ class CompiledUnrolled(Unrolled):
                 parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
         return losses
 
-    def _compile(self, learner: FewShotLearner, tensors: Sequence[Tensor]) -> Function | None:
+    def _compile(self, learner: FewShotLearner, tensors: Sequence[Tensor]) -> LossesAndGradients | None:
         parameters = [p.detach() for p in learner.parameters()]
         try:
-            graph = make_fx(_meta_gradient(learner, self.order))(parameters, tensors)
-            function: Function = torch.compile(graph, dynamic=False)
+            graph = make_fx(_losses_and_gradients(learner, self.order))(parameters, tensors)
+            compiled: LossesAndGradients = torch.compile(graph, dynamic=False)
             with torch.no_grad():
-                function(parameters, tensors)
+                compiled(parameters, tensors)
         except Exception as error:  # a compiler fails in many ways
             reason = str(error).strip().split("\n")[0]
-            warnings.warn(f"the meta-iteration cannot be compiled, it runs as it is: {reason}", stacklevel=4)
+            warnings.warn(f"the meta-iteration cannot be compiled and runs without: {reason}", stacklevel=4)
             return None
-        return function
+        return compiled
 
 
 def has_compiler() -> bool:
-    """Whether there is a C++ compiler that `torch.compile` would find."""
+    """True if there is a C++ compiler that `torch.compile` would find."""
     return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))
 
 
 class _TaskLosses(nn.Module):
-    """A learner's query losses as a module's forward pass, which `functional_call` can give parameters to."""
+    """A learner's query losses as a forward pass, so that `functional_call` can replace its parameters."""
 
     def __init__(self, learner: FewShotLearner, order: Order) -> None:
         super().__init__()
@@ -83,14 +86,14 @@ class _TaskLosses(nn.Module):
         return self.learner.task_losses(Episodes(*tensors), self.order)
 
 
-def _meta_gradient(learner: FewShotLearner, order: Order) -> Function:
+def _losses_and_gradients(learner: FewShotLearner, order: Order) -> LossesAndGradients:
     module = _TaskLosses(learner, order)
     names = [name for name, _ in module.named_parameters()]
 
-    def function(values: Sequence[Tensor], tensors: Sequence[Tensor]) -> Any:
+    def compute(values: Sequence[Tensor], tensors: Sequence[Tensor]) -> Any:
         parameters = [value.detach().requires_grad_() for value in values]
         with torch.enable_grad():
             losses = functional_call(module, dict(zip(names, parameters, strict=True)), tuple(tensors))
         return losses.detach(), torch.autograd.grad(losses.sum(), parameters, allow_unused=True)
 
-    return function
+    return compute

@@ -1,4 +1,4 @@
-"""Steps recorded in a CUDA graph and replayed: no launch cost, same numbers."""
+"""Capture optimiser steps in a CUDA graph and replay them: no launch cost, same numbers."""
 
 from __future__ import annotations
 
@@ -8,32 +8,35 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-Result = TypeVar("Result", covariant=True)
+Output = TypeVar("Output", covariant=True)
 
 
-class Step(Protocol[Result]):
-    """An optimiser step on the tasks or images of a plan."""
+class CapturableStep(Protocol[Output]):
+    """An optimiser step on the tasks or images that a plan selects.
+
+    `step(plan, rate)` sets the learning rate and runs the step; `run(plan)` is the part that is captured.
+    """
 
     parameters: list[Tensor]
     rate: Tensor
     optimizer: Any
 
-    def __call__(self, plan: Any, rate: float) -> Result: ...
+    def __call__(self, plan: Any, rate: float) -> Output: ...
 
-    def run(self, plan: Any) -> Result: ...
+    def run(self, plan: Any) -> Output: ...
 
 
-class CapturedStep(Generic[Result]):
-    """Runs another step from a recording of it.
+class CapturedStep(Generic[Output]):
+    """Replays a step from a CUDA graph.
 
-    A graph is for one set of shapes; a plan of other shapes records a new one.
+    A graph is valid for one set of shapes; a plan with other shapes captures a new one.
     """
 
-    def __init__(self, step: Step[Result]) -> None:
+    def __init__(self, step: CapturableStep[Output]) -> None:
         self.step = step
         self.graph: torch.cuda.CUDAGraph | None = None
 
-    def __call__(self, plan: Any, rate: float) -> Result:
+    def __call__(self, plan: Any, rate: float) -> Output:
         self.step.rate.fill_(rate)
         if self.graph is None or _shapes(plan) != _shapes(self.plan):
             self._capture(plan)
@@ -41,19 +44,18 @@ class CapturedStep(Generic[Result]):
         for name, value in _tensors(plan):
             getattr(self.plan, name).copy_(value, non_blocking=True)
         self.graph.replay()
-        return self.outcome
+        return self.output
 
-    def forget(self) -> None:
-        """Give back the recording's memory; the next call records again."""
+    def reset(self) -> None:
+        """Free the captured graph and its memory; the next call captures again."""
         self.graph = None
 
     def _capture(self, plan: Any) -> None:
-        """Record one iteration. The warm-up it needs must leave no trace in parameters, optimiser
-        and random state."""
+        """Capture one step. The warm-up before it must not change parameters, optimiser or random state."""
         step, device = self.step, self.step.rate.device
-        self.graph = None  # its memory can be used again
+        self.graph = None  # frees its memory for the new one
         self.plan = plan.to(device)
-        kept = [p.detach().clone() for p in step.parameters]
+        values = [p.detach().clone() for p in step.parameters]
         states = {p: {k: v.clone() for k, v in state.items()} for p, state in step.optimizer.state.items()}
         side = torch.cuda.Stream(device)
         side.wait_stream(torch.cuda.current_stream(device))
@@ -62,7 +64,7 @@ class CapturedStep(Generic[Result]):
                 for _ in range(3):
                     step.run(self.plan)
             with torch.no_grad():
-                for parameter, value in zip(step.parameters, kept, strict=True):
+                for parameter, value in zip(step.parameters, values, strict=True):
                     parameter.copy_(value)
             for parameter, state in step.optimizer.state.items():
                 before = states.get(parameter, {})
@@ -71,7 +73,7 @@ class CapturedStep(Generic[Result]):
         torch.cuda.current_stream(device).wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
-            self.outcome = step.run(self.plan)
+            self.output = step.run(self.plan)
 
 
 def _tensors(plan: Any) -> list[tuple[str, Tensor]]:

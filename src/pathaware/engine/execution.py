@@ -13,14 +13,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from pathaware.core.batch_norm import FirstExamplesStatistics
+from pathaware.core.batch_norm import TaskStatistics
 from pathaware.core.errors import UsageError
 from pathaware.core.learner import ExecutionName
 from pathaware.core.losses import Loss, per_task, per_task_loop
 from pathaware.core.parameters import Layout
 from pathaware.engine import kernels
-from pathaware.engine.batched import NotLowerable, lower
+from pathaware.engine.batched import LAYERS, lower
 from pathaware.engine.handwritten import Program, SingleTaskProgram, handwritten_program
+from pathaware.engine.traced import NotLowerable, trace
 
 Forward = Callable[[Tensor, Tensor], Tensor]
 
@@ -50,20 +51,22 @@ class Execution:
         if support_x is None:
             return self.forward(point, x)
         count = support_x.shape[1]
-        with kernels.switched_off(), FirstExamplesStatistics(count):
+        with kernels.switched_off(), TaskStatistics(count=count):
             return self.forward(point, torch.cat([support_x, x], dim=1))[:, count:]
 
     def task_losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The loss of each task at a point: `[T]`, differentiable any number of times."""
         program = None if torch.is_grad_enabled() else self._program(point, x, y, differentiable=False)
         if program is not None:
-            return program.values(point, x, y)
+            return program.losses(point, x, y)
         return self.losses(self.forward(point, x), y)
 
     def query_losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """`task_losses` fused with their gradient; differentiable once."""
         program = self._program(point, x, y, differentiable=True) if point.requires_grad else None
-        return self.task_losses(point, x, y) if program is None else program.losses(point, x, y)
+        return (
+            self.task_losses(point, x, y) if program is None else program.differentiable_losses(point, x, y)
+        )
 
     def gradient(
         self, point: Tensor, x: Tensor, y: Tensor, *, create_graph: bool = False
@@ -71,7 +74,7 @@ class Execution:
         """Losses `[T]` at a point `[T, D]` and their gradients `[T, D]`."""
         program = self._program(point, x, y, differentiable=create_graph)
         if program is not None:
-            return program.gradient(point if create_graph else point.detach(), x, y)
+            return program.differentiable_gradient(point if create_graph else point.detach(), x, y)
         if not create_graph:
             point = point.detach().requires_grad_()
         with torch.enable_grad():
@@ -81,7 +84,7 @@ class Execution:
 
     def _program(self, point: Tensor, x: Tensor, y: Tensor, *, differentiable: bool) -> Program | None:
         for program in (self.program, self.single_task):
-            if program is not None and program.fits(point, x, y, differentiable=differentiable):
+            if program is not None and program.supports(point, x, y, differentiable=differentiable):
                 return program
         return None
 
@@ -101,8 +104,9 @@ def select_execution(name: ExecutionName, model: nn.Module, layout: Layout, loss
     if name == "vmap":
         return Execution("vmap", _vmap(model, layout), per_task(loss))
     try:
-        losses = per_task(loss)
-        return Execution("batched", lower(model, layout), losses, handwritten_program(model, layout, losses))
+        losses, network = per_task(loss), trace(model, leaves=LAYERS)
+        forward = lower(network, layout)
+        return Execution("batched", forward, losses, handwritten_program(network, layout, losses))
     except NotLowerable as reason:
         if name == "batched":
             raise UsageError(f"execution: 'batched' cannot run this model ({reason}); use auto") from None

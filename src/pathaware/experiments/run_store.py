@@ -21,9 +21,9 @@ from pathaware.methods import get_method
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
 from pathaware.training.metric import Metric
-from pathaware.training.provenance import write_record
+from pathaware.training.provenance import evaluation_record, write_record
 from pathaware.training.run_folder import CONFIG, Run
-from pathaware.training.session import Session, check, train_sessions
+from pathaware.training.session import TrainingSession, check, train_sessions
 
 # The training settings that decide the result. The others say how and where it is computed.
 _DECISIVE = ("tasks", "rate", "schedule", "clip", "guard", "pretrain", "dtype")
@@ -267,10 +267,7 @@ class RunStore:
         problem, path = run.config.problem, self.record_path(planned)
         result = evaluate(run.load(), problem, split=self.split, tasks=self.evaluation_tasks(run.config))
         draft = path.with_name(f"{path.name}.new")  # a record that is there is a whole one
-        write_record(draft, run, result, seed=0)
-        record = json.loads(draft.read_text(encoding="utf-8"))
-        record[IDENTITY] = identity(run.config)
-        draft.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        write_record(draft, {**evaluation_record(run, result), IDENTITY: identity(run.config)})
         os.replace(draft, path)
 
     def result(self, planned: PlannedRun) -> Result | None:
@@ -308,12 +305,12 @@ class RunStore:
         return record if isinstance(record, dict) else {}
 
 
-def _session(run: Run, patience: float) -> Session:
+def _session(run: Run, patience: float) -> TrainingSession:
     """A process that was told to stop, or was killed on another machine, may hold the run a little longer."""
     deadline = time.monotonic() + patience
     while True:
         try:
-            return Session(run, quiet=True)
+            return TrainingSession(run, quiet=True)
         except UsageError:
             if time.monotonic() >= deadline:
                 raise

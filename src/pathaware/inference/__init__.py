@@ -1,1 +1,1 @@
-"""Using what was trained: a few labelled pictures in, a classifier out."""
+"""Using trained models: adapt to a few labelled images, then classify, evaluate or export."""

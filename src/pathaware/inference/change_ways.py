@@ -1,9 +1,9 @@
-"""A learner for another number of classes than it was trained with.
+"""Adapt a trained learner to another number of classes than it was trained with.
 
-Tasks number their classes at random, so any trained row of the last layer will do as the start of any class.
-With fewer classes than in training the first rows are taken, with more they are taken again in turn; so are
-the coefficients that belong to them. A class among K is one example in K, so the slope of its row is as 1/K;
-where a rule has learned how far rows move, they move as far as in training when rates grow as K.
+Tasks number their classes at random, so any trained row of the last layer can initialise any class. With
+fewer classes than in training, the first rows are used; with more, rows are repeated in turn, and so are the
+coefficients that belong to them. A class among K has 1/K of the examples, so the gradient of its row scales
+as 1/K; learned step sizes of these rows are therefore scaled by K, so that rows move as far as in training.
 """
 
 from __future__ import annotations
@@ -22,98 +22,100 @@ from pathaware.methods import get_method
 from pathaware.training.config import Config
 from pathaware.training.trainer import build
 
-MOST_CLASSES = 100
+MAX_CLASSES = 100
 
 
-def for_classes(
+def change_ways(
     config: Config,
     learned: Mapping[str, Tensor],
     inputs: Mapping[str, Any],
     classes: int,
     device: torch.device,
 ) -> FewShotLearner:
-    """The learner that a run has trained, made to tell `classes` apart."""
-    if not 2 <= classes <= MOST_CLASSES:
-        raise UsageError(f"classes: {classes} is not allowed; 2 to {MOST_CLASSES}")
+    """Build a run's trained learner for `classes` classes."""
+    if not 2 <= classes <= MAX_CLASSES:
+        raise UsageError(f"classes: {classes} is not allowed; 2 to {MAX_CLASSES}")
     problem: Any = config.problem
-    own = build(config, device, inputs)
-    own.load_state_dict(dict(learned))
+    trained = build(config, device, inputs)
+    trained.load_state_dict(dict(learned))
     if classes == problem.ways:
-        return own
+        return trained
     if classes > problem.ways and get_method(config.method).kind.fixed_ways:
         raise UsageError(
             f"classes: {config.method} was trained for {problem.ways} and can take fewer, not {classes}; "
-            f"train it with --ways {classes}"
+            f"train it with ways = {classes}"
         )
-    wanted = dataclasses.replace(config, problem=dataclasses.replace(problem, ways=classes))
-    other = build(wanted, device, inputs)
+    changed = build(
+        dataclasses.replace(config, problem=dataclasses.replace(problem, ways=classes)), device, inputs
+    )
     try:
-        other.load_state_dict(_carried_over(own, other))
+        changed.load_state_dict(_converted_state(trained, changed))
     except ValueError as error:
         raise UsageError(
             f"classes: {config.method} was trained for {problem.ways} and cannot take {classes} ({error}); "
-            f"train it with --ways {classes}"
+            f"train it with ways = {classes}"
         ) from None
-    return other
+    return changed
 
 
-def _carried_over(own: FewShotLearner, other: FewShotLearner) -> dict[str, Tensor]:
-    """What `own` knows, in the shapes of `other`."""
-    known, wanted = own.state_dict(), other.state_dict()
-    spreads, rates, flat = {}, set(), None
-    if isinstance(own, MetaLearner) and isinstance(other, MetaLearner):
-        flat = own.rule.layout, other.rule.layout
-        rates = {f"rule.{name}" for name in own.rule.step_sizes}
-        spreads = {f"rule.{n}": (s, other.rule.broadcasts()[n]) for n, s in own.rule.broadcasts().items()}
-    found = {}
-    for name, value in known.items():
-        shape = wanted[name].shape
-        more = name in rates
+def _converted_state(trained: FewShotLearner, changed: FewShotLearner) -> dict[str, Tensor]:
+    """Return the state of `trained` in the shapes of `changed`."""
+    source, target = trained.state_dict(), changed.state_dict()
+    broadcasts, step_sizes, layouts = {}, set(), None
+    if isinstance(trained, MetaLearner) and isinstance(changed, MetaLearner):
+        old, new = trained.rule, changed.rule
+        layouts = old.layout, new.layout
+        step_sizes = {f"rule.{name}" for name in old.step_sizes}
+        broadcasts = {f"rule.{n}": (b, new.broadcasts()[n]) for n, b in old.broadcasts().items()}
+    state = {}
+    for name, value in source.items():
+        shape = target[name].shape
+        scale = name in step_sizes
         if value.shape == shape:
-            found[name] = value
-        elif name in spreads and flat:
-            before, after = spreads[name]
-            found[name] = _grouped(_laid_out(before(value), *flat, more=more), after)
-        elif flat and (value.shape[-1], shape[-1]) == (len(flat[0]), len(flat[1])):
-            found[name] = _laid_out(value, *flat, more=more)
+            state[name] = value
+        elif name in broadcasts and layouts:
+            before, after = broadcasts[name]
+            state[name] = _per_group(_converted_flat(before(value), *layouts, scale=scale), after)
+        elif layouts and (value.shape[-1], shape[-1]) == (len(layouts[0]), len(layouts[1])):
+            state[name] = _converted_flat(value, *layouts, scale=scale)
         else:
-            found[name] = for_others(value, shape)
-    return found
+            state[name] = repeat_classes(value, shape)
+    return state
 
 
-def _laid_out(values: Tensor, before: Layout, after: Layout, *, more: bool) -> Tensor:
-    """Numbers for every parameter `[…, D]`, for those of the other network; with `more`, as rates grow."""
+def _converted_flat(values: Tensor, before: Layout, after: Layout, *, scale: bool) -> Tensor:
+    """Convert one value per parameter `[…, D]` to the other layout; with `scale`, as step sizes."""
     lead, parts = values.shape[:-1], []
     for part, old, new in zip(values.split(before.sizes, -1), before.entries, after.entries, strict=True):
-        found = for_others(part.reshape(*lead, *old.shape), torch.Size([*lead, *new.shape]))
-        growth = new.numel / old.numel if more else 1.0
-        parts.append((found * growth).flatten(len(lead)))
+        converted = repeat_classes(part.reshape(*lead, *old.shape), torch.Size([*lead, *new.shape]))
+        factor = new.numel / old.numel if scale else 1.0
+        parts.append((converted * factor).flatten(len(lead)))
     return torch.cat(parts, -1)
 
 
-def _grouped(values: Tensor, spread: GroupBroadcast) -> Tensor:
-    """The coefficient of each group, which is that of all its members `[…, D]`."""
-    return values[..., spread.order[spread.starts[:-1]]]
+def _per_group(values: Tensor, broadcast: GroupBroadcast) -> Tensor:
+    """Return the value of each group, given equal values `[…, D]` of its members."""
+    return values[..., broadcast.order[broadcast.starts[:-1]]]
 
 
-def for_others(values: Tensor, shape: torch.Size) -> Tensor:
-    """Values over classes, for another number of classes: in turn, those of the trained ones.
+def repeat_classes(values: Tensor, shape: torch.Size) -> Tensor:
+    """Repeat values along axes of classes, in turn, until they have `shape`.
 
-    In a matrix over classes, two that repeat one trained class meet as two different ones do on average.
+    In a matrix over classes, entries between copies of one trained class are the mean off-diagonal value.
     """
     if values.shape == shape:
         return values
     axes = [i for i, (old, new) in enumerate(zip(values.shape, shape, strict=True)) if old != new]
-    found = values
+    repeated = values
     for axis in axes:
-        turns = torch.arange(shape[axis], device=values.device) % values.shape[axis]
-        found = found.index_select(axis, turns)
+        indices = torch.arange(shape[axis], device=values.device) % values.shape[axis]
+        repeated = repeated.index_select(axis, indices)
     if len(axes) == 1:
-        return found
+        return repeated
     count = len(values)
     if len(axes) != 2 or values.shape != (count, count) or shape[0] != shape[1]:
         raise ValueError(f"values {tuple(values.shape)} have no counterpart {tuple(shape)}")
-    others = (values.sum() - values.diagonal().sum()) / (count * (count - 1))
-    place = torch.arange(shape[0], device=values.device)
-    twins = (place[:, None] != place) & (place[:, None] % count == place % count)
-    return found.masked_fill(twins, others.item())
+    off_diagonal = (values.sum() - values.diagonal().sum()) / (count * (count - 1))
+    index = torch.arange(shape[0], device=values.device)
+    copies = (index[:, None] != index) & (index[:, None] % count == index % count)
+    return repeated.masked_fill(copies, off_diagonal.item())

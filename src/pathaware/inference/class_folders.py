@@ -1,10 +1,9 @@
-"""Pictures in folders: those with labels, a folder for each class, and those that want one."""
+"""Read a support set (one folder per class) or unlabelled images from a folder, zip or tar."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -15,92 +14,87 @@ from pathaware.core.errors import UsageError
 from pathaware.data.importers.folder import IMAGE_SUFFIXES, in_tree
 from pathaware.data.importers.source import SourceImage
 from pathaware.data.importers.trees import open_tree
-from pathaware.data.pixels import BadImage, PictureForm
-from pathaware.inference.change_ways import MOST_CLASSES
+from pathaware.data.pixels import BadImage, ImageInput
+from pathaware.inference.change_ways import MAX_CLASSES
+from pathaware.inference.trained_model import SupportSet
 
 
 class SupportRefused(UsageError):
-    """A support folder that cannot be learned from; `problems` names every file at fault."""
+    """Raised for an unusable support folder; `problems` names every file at fault."""
 
     def __init__(self, source: Path, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        super().__init__(f"--support: {source}: {problems[0]}{more}")
+        super().__init__(f"{source}: {problems[0]}{more}", field="support")
 
 
-@dataclass(frozen=True)
-class Support:
-    """Labelled pictures: `pixels [S, C, size, size]`, `labels [S]` as places in `classes`."""
+def read_support(source: Path, image_input: ImageInput) -> SupportSet:
+    """Read a support set from a folder, zip or tar with one folder per class.
 
-    classes: tuple[str, ...]
-    pixels: Tensor
-    labels: Tensor
-
-
-def read_support(source: Path, form: PictureForm) -> Support:
-    """Classes and their pictures from a folder (or zip or tar) with one folder for each class.
-
-    Every picture has to be usable: a class learned from half of its pictures would go unnoticed.
+    Every image must be usable: a class learned from half of its images would go unnoticed.
     """
-    found: dict[str, list[SourceImage]] = defaultdict(list)
+    by_class: dict[str, list[SourceImage]] = defaultdict(list)
     problems = []
-    pictures = _pictures(source, "--support")
-    top = _wrapping([name for name, _ in pictures]) if source.is_file() else 0
-    for name, image in pictures:
+    images = _find_images(source, "support")
+    top = _common_depth([name for name, _ in images]) if source.is_file() else 0
+    for name, image in images:
         if len(name.parts) < top + 2:
             problems.append(f"{image.label} lies in no class folder")
-        found[name.parts[top]].append(image)
-    if not problems and not 2 <= len(found) <= MOST_CLASSES:
+        by_class[name.parts[top]].append(image)
+    if not problems and not 2 <= len(by_class) <= MAX_CLASSES:
         raise UsageError(
-            f"{source} has {len(found)} folders with pictures; 2 to {MOST_CLASSES} can be learned",
+            f"{source} has {len(by_class)} folders with pictures; 2 to {MAX_CLASSES} can be learned",
             field="support",
         )
     pixels, labels = [], []
-    for label, images in enumerate(found.values()):
-        for image in images:
+    for label, members in enumerate(by_class.values()):
+        for image in members:
             try:
-                pixels.append(form.pixels(_content(image)))
+                pixels.append(image_input.pixels(_content(image)))
                 labels.append(label)
             except BadImage as error:
                 problems.append(f"{image.label}: {error}")
     if problems:
         raise SupportRefused(source, problems)
-    return Support(tuple(found), torch.from_numpy(np.stack(pixels)), torch.tensor(labels))
+    return SupportSet(tuple(by_class), torch.from_numpy(np.stack(pixels)), torch.tensor(labels))
 
 
-def _wrapping(names: Sequence[PurePosixPath]) -> int:
-    """How many folders wrap all classes: an archive of a folder mostly holds the folder itself."""
-    outer = {name.parts[0] for name in names}
-    return 1 if len(outer) == 1 and all(len(name.parts) > 2 for name in names) else 0
+def read_images(source: Path, image_input: ImageInput) -> tuple[list[str], Tensor, list[str]]:
+    """Read the images of a file, folder, zip or tar.
 
-
-def read_pictures(source: Path, form: PictureForm) -> tuple[list[str], Tensor, list[str]]:
-    """Names and pixels `[N, C, size, size]` of the pictures in a file, folder, zip or tar; and the problems
-    of those that cannot be read, which are left out."""
+    Returns their names, their pixels `[N, C, size, size]`, and the problems of unreadable images, which are
+    left out.
+    """
     names, pixels, problems = [], [], []
-    for _, image in _pictures(source, "--images"):
+    for _, image in _find_images(source, "images"):
         try:
-            pixels.append(form.pixels(_content(image)))
+            pixels.append(image_input.pixels(_content(image)))
             names.append(image.label)
         except BadImage as error:
             problems.append(f"{image.label}: {error}")
-    stacked = np.stack(pixels) if pixels else np.zeros((0, *form.shape), np.uint8)
+    stacked = np.stack(pixels) if pixels else np.zeros((0, *image_input.shape), np.uint8)
     return names, torch.from_numpy(stacked), problems
 
 
-def _pictures(source: Path, option: str) -> list[tuple[PurePosixPath, SourceImage]]:
-    """All there are, sorted by name; files of other kinds are passed over."""
+def _find_images(source: Path, field: str) -> list[tuple[PurePosixPath, SourceImage]]:
+    """Return all images sorted by name, ignoring other files; `field` is the argument named in errors."""
     if source.is_file() and source.suffix.lower() in IMAGE_SUFFIXES:
         return [(PurePosixPath(source.name), SourceImage(str(source), source.read_bytes))]
     try:
         tree = open_tree(source)
     except UsageError as error:
-        raise UsageError(f"{option}: {error}") from None
+        raise UsageError(str(error), field=field) from None
     paths = [PurePosixPath(name) for name in tree.names]
-    found = [(p, in_tree(tree, str(p))) for p in paths if p.suffix.lower() in IMAGE_SUFFIXES]
-    if not found:
-        raise UsageError(f"{option}: {source} has no pictures ({', '.join(sorted(IMAGE_SUFFIXES))})")
-    return found
+    images = [(p, in_tree(tree, str(p))) for p in paths if p.suffix.lower() in IMAGE_SUFFIXES]
+    if not images:
+        raise UsageError(f"{source} has no pictures ({', '.join(sorted(IMAGE_SUFFIXES))})", field=field)
+    return images
+
+
+def _common_depth(names: Sequence[PurePosixPath]) -> int:
+    """Return 1 if one folder contains all class folders, as in most archives of a folder, else 0."""
+    outer = {name.parts[0] for name in names}
+    return 1 if len(outer) == 1 and all(len(name.parts) > 2 for name in names) else 0
 
 
 def _content(image: SourceImage) -> bytes:
@@ -108,5 +102,5 @@ def _content(image: SourceImage) -> bytes:
         content = image.read()
     except (OSError, UsageError) as error:
         raise BadImage(f"cannot be read ({error})") from None
-    assert isinstance(content, bytes)  # archives and folders hold files
+    assert isinstance(content, bytes)  # folders and archives contain files
     return content

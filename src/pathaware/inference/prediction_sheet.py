@@ -1,4 +1,4 @@
-"""A picture of predictions: what was learned from, then every picture with its label beneath."""
+"""An image of predictions: the support set, then every image with its predicted label beneath."""
 
 from __future__ import annotations
 
@@ -8,84 +8,86 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from pathaware.data.contact_sheet import CELL, FAINT, GAP, INK, MARGIN, PAPER, RULE, cell, fitted, font
-from pathaware.inference.class_folders import Support
 from pathaware.inference.predictions import Predictions
+from pathaware.inference.trained_model import SupportSet
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw
 
-MOST_PICTURES = 240
-MOST_EXAMPLES = 5
+MAX_IMAGES = 240
+MAX_EXAMPLES = 5
 _COLUMNS = 12
 _STEP = CELL + 2 * GAP
 _WIDTH = 2 * MARGIN + _COLUMNS * _STEP - 2 * GAP
 _SMALL, _NAME, _BETWEEN = 56, 20, 18
-_BENEATH = 60
+_CAPTION = 60
 _SURE, _LIKELY, _DOUBTFUL, _WRONG = (38, 128, 108), (206, 150, 44), (190, 84, 62), (190, 40, 40)
 
 
 def prediction_sheet(
     title: str,
-    support: Support,
+    support: SupportSet,
     pixels: Tensor,
     predictions: Predictions,
     truths: Sequence[str | None] | None = None,
 ) -> Image.Image:
-    """Draw the examples by class, then `pixels [N, C, size, size]` with their labels. A bar shows how
-    probable a label is; with `truths`, a frame marks those that are wrong."""
+    """Draw the support set by class, then `pixels [N, C, size, size]` with their predicted labels.
+
+    A bar shows the probability of a label; with `truths`, a frame marks wrong labels.
+    """
     from PIL import Image, ImageDraw
 
-    groups, below = _placed_groups(support)
-    shown = min(len(pixels), MOST_PICTURES)
+    groups, below = _layout_groups(support)
+    shown = min(len(pixels), MAX_IMAGES)
     top = below + 40
-    height = top + -(-shown // _COLUMNS) * (CELL + _BENEATH) + (24 if shown < len(pixels) else 0)
+    height = top + -(-shown // _COLUMNS) * (CELL + _CAPTION) + (24 if shown < len(pixels) else 0)
     sheet = Image.new("RGB", (_WIDTH, height + MARGIN // 2), PAPER)
     pen = ImageDraw.Draw(sheet)
     pen.text((MARGIN, MARGIN - 4), fitted(title, _WIDTH - 2 * MARGIN, font(17, True)), INK, font(17, True))
     _draw_groups(sheet, pen, support, groups)
     pen.line([(MARGIN, below + 2), (_WIDTH - MARGIN, below + 2)], fill=RULE, width=1)
-    pen.text((MARGIN, below + 14), "what the pictures show", FAINT, font(13))
+    pen.text((MARGIN, below + 14), "predictions", FAINT, font(13))
     for i in range(shown):
-        place = (MARGIN + i % _COLUMNS * _STEP, top + i // _COLUMNS * (CELL + _BENEATH))
-        sheet.paste(cell(pixels[i].numpy()), place)
+        position = (MARGIN + i % _COLUMNS * _STEP, top + i // _COLUMNS * (CELL + _CAPTION))
+        sheet.paste(cell(pixels[i].numpy()), position)
         ((label, probability),) = predictions.ranked(i, 1)
         wrong = truths is not None and truths[i] not in (None, label)
-        _draw_label(pen, place, label, probability, wrong)
+        _draw_label(pen, position, label, probability, wrong)
     if shown < len(pixels):
         pen.text((MARGIN, height - 16), f"and {len(pixels) - shown:,} more", FAINT, font(13))
     return sheet
 
 
-def _placed_groups(support: Support) -> tuple[list[tuple[int, int, int]], int]:
-    """Where the examples of each class go, as words in lines of text: x, y, width; and where they end."""
-    x, y, found = MARGIN, MARGIN + 58, []
+def _layout_groups(support: SupportSet) -> tuple[list[tuple[int, int, int]], int]:
+    """Lay out the classes like words in lines of text; return x, y and width of each, and the bottom."""
+    x, y, groups = MARGIN, MARGIN + 58, []
     for count in support.labels.bincount(minlength=len(support.classes)).tolist():
-        shown = min(count, MOST_EXAMPLES)
+        shown = min(count, MAX_EXAMPLES)
         width = max(shown * (_SMALL + 4) - 4, CELL)
         if x > MARGIN and x + width > _WIDTH - MARGIN:
             x, y = MARGIN, y + _NAME + _SMALL + _BETWEEN
-        found.append((x, y, width))
+        groups.append((x, y, width))
         x += width + _BETWEEN
-    return found, y + _NAME + _SMALL + _BETWEEN
+    return groups, y + _NAME + _SMALL + _BETWEEN
 
 
 def _draw_groups(
-    sheet: Image.Image, pen: ImageDraw.ImageDraw, support: Support, places: Sequence[tuple[int, int, int]]
+    sheet: Image.Image, pen: ImageDraw.ImageDraw, support: SupportSet, groups: Sequence[tuple[int, int, int]]
 ) -> None:
     pen.text((MARGIN, MARGIN + 28), "learned from", FAINT, font(13))
-    for label, (name, (x, y, width)) in enumerate(zip(support.classes, places, strict=True)):
+    for label, (name, (x, y, width)) in enumerate(zip(support.classes, groups, strict=True)):
         images = support.pixels[support.labels == label]
-        more = f" +{len(images) - MOST_EXAMPLES}" if len(images) > MOST_EXAMPLES else ""
+        more = f" +{len(images) - MAX_EXAMPLES}" if len(images) > MAX_EXAMPLES else ""
         room = width - round(font(12).getlength(more))
         pen.text((x, y), fitted(name, room, font(12)) + more, INK, font(12))
-        for i, image in enumerate(images[:MOST_EXAMPLES]):
+        for i, image in enumerate(images[:MAX_EXAMPLES]):
             sheet.paste(cell(image.numpy(), _SMALL), (x + i * (_SMALL + 4), y + _NAME))
 
 
 def _draw_label(
-    pen: ImageDraw.ImageDraw, place: tuple[int, int], label: str, probability: float, wrong: bool
+    pen: ImageDraw.ImageDraw, position: tuple[int, int], label: str, probability: float, wrong: bool
 ) -> None:
-    x, y = place
+    x, y = position
     if wrong:
         pen.rectangle((x - 3, y - 3, x + CELL + 2, y + CELL + 2), outline=_WRONG, width=3)
     bar = y + CELL + 5

@@ -1,4 +1,4 @@
-"""Labels for pictures, in the forms that people and programs read."""
+"""Predicted labels as a table, csv or JSON, and their accuracy where true labels are known."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any
 
 from torch import Tensor
 
-from pathaware.core.errors import UsageError
+from pathaware.core.errors import UsageError, printable
 from pathaware.training.tables import Table
 
 DIGITS = 6
-_PLACES = ("label", "runner-up", "third")
+_RANKS = ("label", "runner-up", "third")
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What `pictures` show: `probabilities [N, classes]`, in the order of `classes`."""
+    """Predictions for `images` (their names): `probabilities [N, classes]`, in the order of `classes`."""
 
-    pictures: list[str]
+    images: list[str]
     classes: tuple[str, ...]
     probabilities: Tensor
 
@@ -32,64 +32,54 @@ class Predictions:
         return [self.classes[i] for i in self.probabilities.argmax(1).tolist()]
 
     def ranked(self, row: int, top: int) -> list[tuple[str, float]]:
-        """The most probable classes of a picture, the best first."""
-        best = self.probabilities[row].topk(min(top, len(self.classes)))
-        return [
-            (self.classes[i], p) for i, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        ]
+        """Return the `top` most probable classes of an image, the best first."""
+        values, indices = self.probabilities[row].topk(min(top, len(self.classes)))
+        return [(self.classes[i], p) for i, p in zip(indices.tolist(), values.tolist(), strict=True)]
 
     def table(self, top: int = 2) -> Table:
-        """Picture, label and its probability, then the next in rank."""
+        """Tabulate image, label and probability, then the classes next in rank."""
         top = min(top, len(self.classes))
-        places = [_PLACES[i] if i < len(_PLACES) else f"{i + 1}th" for i in range(1, top)]
+        ranks = [_RANKS[i] if i < len(_RANKS) else f"{i + 1}th" for i in range(1, top)]
         lines = []
-        for row, picture in enumerate(self.pictures):
+        for row, image in enumerate(self.images):
             (label, probability), *others = self.ranked(row, top)
-            line = [picture, label, f"{probability:.3f}", *(f"{name} ({p:.3f})" for name, p in others)]
-            lines.append([_shown(part) for part in line])
-        return Table.of("", ["picture", "label", "probability", *places], lines)
+            line = [image, label, f"{probability:.3f}", *(f"{name} ({p:.3f})" for name, p in others)]
+            lines.append([printable(part) for part in line])
+        return Table.of("", ["picture", "label", "probability", *ranks], lines)
 
     def csv(self) -> str:
-        """A line for each picture, with a column for every class."""
+        """Format as csv: a line per image, with a column per class."""
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["picture", "label", "probability", *self.classes])
-        for picture, label, row in zip(self.pictures, self.labels, self.probabilities.tolist(), strict=True):
-            writer.writerow([picture, label, *(f"{p:.{DIGITS}f}" for p in (max(row), *row))])
+        for image, label, row in zip(self.images, self.labels, self.probabilities.tolist(), strict=True):
+            writer.writerow([image, label, *(f"{p:.{DIGITS}f}" for p in (max(row), *row))])
         return file.getvalue()
 
     def json(self, top: int | None = None) -> str:
-        """A list with an object for each picture; with `top`, only so many classes, the best first."""
-        found: list[dict[str, Any]] = []
-        for row, (picture, label) in enumerate(zip(self.pictures, self.labels, strict=True)):
+        """Format as a JSON list with an object per image; with `top`, only the best classes in order."""
+        rows: list[dict[str, Any]] = []
+        for row, (image, label) in enumerate(zip(self.images, self.labels, strict=True)):
             if top is None:
                 chosen = list(zip(self.classes, self.probabilities[row].tolist(), strict=True))
             else:
                 chosen = self.ranked(row, top)
             probabilities = {name: round(p, DIGITS) for name, p in chosen}
-            found.append({"picture": picture, "label": label, "probabilities": probabilities})
-        return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
-
-
-def _shown(name: str) -> str:
-    """Without what a terminal would obey: names come from strangers."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in name)
-
-
-# How many labels are right, where pictures lie in folders that say what they show.
+            rows.append({"picture": image, "label": label, "probabilities": probabilities})
+        return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
 
 
 def true_labels(source: Path, predictions: Predictions) -> list[str | None]:
-    """Of each picture the nearest folder above it that is called as a class; None where there is none."""
+    """Return the true label of each image: the nearest parent folder named after a class, or None."""
     truths: list[str | None] = []
-    for picture in predictions.pictures:
-        inside = picture.removeprefix(f"{source}:")  # a member of an archive
-        path = Path(inside) if inside != picture else Path(picture).absolute()
+    for image in predictions.images:
+        member = image.removeprefix(f"{source}:")  # of an archive
+        path = Path(member) if member != image else Path(image).absolute()
         folders = reversed(path.parent.parts)
         truths.append(next((f for f in folders if f in predictions.classes), None))
     if not any(truths):
         raise UsageError(
-            f"no picture in {source} lies in a folder named as a class ({predictions.classes[0]}, …)",
+            f"no picture in {source} lies in a folder named after a class ({predictions.classes[0]}, …)",
             field="score",
         )
     return truths
@@ -97,11 +87,11 @@ def true_labels(source: Path, predictions: Predictions) -> list[str | None]:
 
 @dataclass(frozen=True)
 class Score:
-    """Of every class that was met: how often it was given each label."""
+    """A confusion count: how often each true class was given each label."""
 
     given: dict[str, Counter[str]]
     unknown: int
-    """Pictures whose class is not known; they do not count."""
+    """Images without a true label, which are not counted."""
 
     @classmethod
     def of(cls, predictions: Predictions, truths: list[str | None]) -> Score:
@@ -124,10 +114,10 @@ class Score:
         return sum(labels.total() for labels in self.given.values())
 
     def lines(self) -> list[str]:
-        """The accuracy, then each class with what it was taken for."""
+        """Return a line with the accuracy, then one per class with its confusions."""
         left = f"; {self.unknown} in no class folder are not counted" if self.unknown else ""
-        found = [f"accuracy {self.accuracy:.4f}, {self.right} of {self.total} right{left}"]
+        lines = [f"accuracy {self.accuracy:.4f}, {self.right} of {self.total} right{left}"]
         for truth, labels in self.given.items():
             wrong = [f"{count} as {label}" for label, count in labels.most_common() if label != truth]
-            found.append("; ".join([f"{truth}: {labels[truth]} of {labels.total()} right", *wrong]))
-        return found
+            lines.append("; ".join([f"{truth}: {labels[truth]} of {labels.total()} right", *wrong]))
+        return lines

@@ -1,4 +1,4 @@
-"""Models that come with the package, by name."""
+"""A trained run, from a folder or shipped with the package, ready to adapt to classes of your own."""
 
 from __future__ import annotations
 
@@ -11,39 +11,44 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pathaware.core.batch_norm import settle_norms
+from pathaware.core.batch_norm import freeze_batch_norm
 from pathaware.core.errors import UsageError
 from pathaware.core.learner import FewShotLearner
-from pathaware.data.pixels import Picture, PictureForm
-from pathaware.inference.change_ways import for_classes
+from pathaware.data.pixels import ImageInput, ImageLike
+from pathaware.inference.change_ways import change_ways
 from pathaware.training.config import Config
 from pathaware.training.run_folder import Run
 
 SHIPPED = Path(__file__).parent / "shipped"
+BATCH = 256
+"""Images classified at a time."""
 
 
 def shipped() -> list[str]:
+    """Return the names of the models that ship with the package."""
     return sorted(path.parent.name for path in SHIPPED.glob("*/config.toml"))
 
 
 def find_run(run: str | Path) -> Path:
-    """The folder of a run; a name that is no folder here may be that of a shipped model."""
+    """Return the folder of a run; a name that is not a folder may be that of a shipped model."""
     folder = Path(run)
     if not folder.exists() and str(run) in shipped():
         return SHIPPED / str(run)
     return folder
 
 
-# A trained run, ready for somebody's own classes.
+@dataclass(frozen=True)
+class SupportSet:
+    """Labelled images: `pixels [S, C, size, size]` in 0…255, and `labels [S]` as indices into `classes`."""
 
-
-BATCH = 256
-"""Pictures that are answered at a time."""
+    classes: tuple[str, ...]
+    pixels: Tensor
+    labels: Tensor
 
 
 @dataclass(frozen=True)
-class Step:
-    """Where adaptation stood after a number of inner steps, on the very examples it adapts to."""
+class AdaptationStep:
+    """Loss and accuracy on the support set after a number of inner steps."""
 
     step: int
     loss: float
@@ -51,33 +56,34 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Adapted:
-    """A network that tells one's own classes apart; it needs the learner no more.
+class AdaptedClassifier:
+    """A network adapted to a support set, independent of the learner.
 
-    `network` takes normalised pictures `[N, C, size, size]` to logits `[N, classes]`, each by itself. `steps`
-    tell how well it told its own examples apart before adapting and after each inner step.
+    `network` maps normalised images `[N, C, size, size]` to logits `[N, classes]`, each image independently
+    of the others. `steps` has the loss and accuracy on the support set before adaptation and after each
+    inner step.
     """
 
     network: nn.Module
-    pictures: PictureForm
-    steps: tuple[Step, ...] = ()
+    image_input: ImageInput
+    steps: tuple[AdaptationStep, ...] = ()
 
     @torch.no_grad()
     def probabilities(self, pixels: Tensor) -> Tensor:
-        """Of pixels `[N, C, size, size]` in 0…255, for every class: `[N, classes]`, each row sums to one."""
+        """Return class probabilities `[N, classes]` for pixels `[N, C, size, size]` in 0…255."""
         device = next(self.network.parameters()).device
         parts = [
-            self.network(self.pictures.normalised(part.to(device))).double().softmax(-1).cpu()
+            self.network(self.image_input.normalised(part.to(device))).double().softmax(-1).cpu()
             for part in pixels.split(BATCH)
         ]
         return torch.cat(parts)
 
 
 class TrainedModel:
-    """What a run on images has learned, with all that is needed to adapt it: no data set has to be there.
+    """A model trained on images, with everything needed to adapt it; the data set is not needed.
 
     >>> model = TrainedModel.open("glyphs")
-    >>> model.pictures.shape, model.ways
+    >>> model.image_input.shape, model.ways
     ((1, 28, 28), 5)
     """
 
@@ -85,7 +91,7 @@ class TrainedModel:
         self, config: Config, learned: Mapping[str, Tensor], inputs: Mapping[str, Any], device: torch.device
     ) -> None:
         self.config, self.device = config, device
-        self.pictures = PictureForm.from_dict(inputs)
+        self.image_input = ImageInput.from_dict(inputs)
         problem: Any = config.problem
         self.ways: int = problem.ways
         self._learned, self._inputs = learned, inputs
@@ -93,7 +99,7 @@ class TrainedModel:
 
     @classmethod
     def open(cls, run: str | Path, device: str = "auto") -> TrainedModel:
-        """The model in the folder of a run, or one that ships with the package, by its name."""
+        """Open the model in a run folder, or a shipped model by its name."""
         opened = Run.open(find_run(run))
         if opened.config.problem.regression:
             raise UsageError(
@@ -105,37 +111,38 @@ class TrainedModel:
         )
 
     def learner(self, classes: int) -> FewShotLearner:
-        """The learner for this number of classes, see `pathaware.inference.change_ways`."""
+        """Return the learner for this number of classes, see `pathaware.inference.change_ways`."""
         if classes not in self._learners:
-            made = for_classes(self.config, self._learned, self._inputs, classes, self.device)
-            self._learners[classes] = made.float().eval()
+            learner = change_ways(self.config, self._learned, self._inputs, classes, self.device)
+            self._learners[classes] = learner.float().eval()
         return self._learners[classes]
 
-    def pixels(self, pictures: Sequence[Picture] | Tensor, what: str = "pictures") -> Tensor:
-        """Pictures in any form as pixels `[N, C, size, size]` in 0…255."""
-        return self.pictures.stack(pictures, what)
+    def pixels(self, images: Sequence[ImageLike] | Tensor, what: str = "images") -> Tensor:
+        """Decode images in any form to pixels `[N, C, size, size]` in 0…255."""
+        return self.image_input.stack(images, what)
 
-    def adapt(self, pixels: Tensor, labels: Tensor, classes: int) -> Adapted:
-        """Learn `classes` from pixels `[S, C, size, size]` and labels `[S]` in 0…classes-1.
+    def adapt(self, pixels: Tensor, labels: Tensor, classes: int) -> AdaptedClassifier:
+        """Adapt to pixels `[S, C, size, size]` with labels `[S]` in 0…classes-1.
 
-        Every class counts alike, however many pictures it has.
+        Every class has equal weight, however many images it has.
         """
-        even = evened(labels, classes)
-        x, y = self.pictures.normalised(pixels.to(self.device)), labels.to(self.device)
-        network, answers = self.learner(classes).adapt_and_predict(x[even], y[even], x)
-        steps = tuple(_step(j, output[0], y) for j, output in enumerate(answers.outputs))
-        return Adapted(settle_norms(network, x[even]), self.pictures, steps)
+        balanced = balance(labels, classes)
+        x, y = self.image_input.normalised(pixels.to(self.device)), labels.to(self.device)
+        network, predictions = self.learner(classes).adapt_and_predict(x[balanced], y[balanced], x)
+        steps = tuple(_step(j, output[0], y) for j, output in enumerate(predictions.outputs))
+        return AdaptedClassifier(freeze_batch_norm(network, x[balanced]), self.image_input, steps)
 
 
-def _step(j: int, output: Tensor, y: Tensor) -> Step:
-    right = (output.argmax(-1) == y).double().mean()
-    return Step(j, cross_entropy(output, y).item(), right.item())
+def _step(j: int, output: Tensor, y: Tensor) -> AdaptationStep:
+    accuracy = (output.argmax(-1) == y).double().mean()
+    return AdaptationStep(j, cross_entropy(output, y).item(), accuracy.item())
 
 
-def evened(labels: Tensor, classes: int) -> Tensor:
-    """Which examples to learn from so that no class has more than another: those of small classes again and
-    again. Training has seen nothing but tasks with as many of each, and a mean over uneven ones answers with
-    the class that has most."""
-    places = [(labels == label).nonzero()[:, 0] for label in range(classes)]
-    most = max(len(place) for place in places)
-    return torch.cat([place[torch.arange(most) % len(place)] for place in places])
+def balance(labels: Tensor, classes: int) -> Tensor:
+    """Return indices of examples such that all classes have equally many; small classes are repeated.
+
+    Training tasks are balanced, and a mean loss over unbalanced examples favours the largest class.
+    """
+    members = [(labels == label).nonzero()[:, 0] for label in range(classes)]
+    most = max(map(len, members))
+    return torch.cat([indices[torch.arange(most) % len(indices)] for indices in members])

@@ -1,15 +1,20 @@
-"""The methods by name, one per file.
+"""The methods by name, one per file: citation, equations, departures from the authors' program, `METHOD`.
 
-To add a method, write a file that defines `METHOD` and add its name to `_FILES`. Outside of this package, name
-your own `Method` as `package.module:METHOD`.
+To add a method, write a file that defines `METHOD` and add its name to `_FILES`; see `Method`. Outside of
+this package, name your own `Method` as `package.module:METHOD`.
+
+All methods that adapt step by step share some things that are not in their papers: the divergence guard (see
+`MetaLearner`), and what training does to the meta-gradient (Adam, clipping, a learning-rate schedule).
 """
 
 from __future__ import annotations
 
+import inspect
+import sys
 from importlib import import_module
 
 from pathaware.core.errors import UsageError
-from pathaware.core.settings import load_plugin
+from pathaware.core.plugins import load_plugin
 from pathaware.methods.method import Method
 
 _FILES = (
@@ -41,8 +46,8 @@ _FILES = (
     "mann",
 )
 
-_methods: list[Method] = [import_module(f"pathaware.methods.{file}").METHOD for file in _FILES]
-METHODS: dict[str, Method] = {method.name: method for method in _methods}
+_MODULES = {module.METHOD.name: module for module in (import_module(f"{__name__}.{file}") for file in _FILES)}
+METHODS: dict[str, Method] = {name: module.METHOD for name, module in _MODULES.items()}
 
 
 def get_method(name: str) -> Method:
@@ -51,10 +56,17 @@ def get_method(name: str) -> Method:
         return METHODS[name]
     if ":" not in name:
         raise UsageError(f"method: {name!r} must be one of {', '.join(METHODS)}, or package.module:METHOD")
-    found = load_plugin("method", name)
-    if not isinstance(found, Method):
-        raise UsageError(f"method: {name} is {type(found).__name__}, not a pathaware.methods.Method")
-    return found
+    method = load_plugin("method", name)
+    if not isinstance(method, Method):
+        raise UsageError(f"method: {name} is {type(method).__name__}, not a pathaware.methods.Method")
+    return method
 
 
-__all__ = ["METHODS", "Method", "get_method"]
+def describe_method(name: str) -> str:
+    """The docstring of the file that defines a method, or else of its rule or head."""
+    method = get_method(name)
+    module = _MODULES.get(name) or sys.modules[name.partition(":")[0]]
+    return inspect.getdoc(module) or inspect.getdoc(method.kind) or ""
+
+
+__all__ = ["METHODS", "Method", "describe_method", "get_method"]

@@ -4,11 +4,14 @@
     (aⱼ, bⱼ) = g_φ(τⱼ)                                             `[T, layers]` each
     θⱼ₊₁ = βⱼ ∘ θⱼ − αⱼ ∘ ∇L(θⱼ),   αⱼ = α⁰ⱼ ∘ aⱼ,   βⱼ = 1 − λ⁰ⱼ ∘ bⱼ
 
-A rate αⱼ and a decay of the weights for every layer, step and task, which a small network g_φ makes of where
-the task is. α⁰ and λ⁰ are learned for every layer and step, and all tasks share them.
+A small network g_φ generates a step size αⱼ and a weight decay for every layer, step and task from the task's
+current parameters and gradient. α⁰ and λ⁰ are learned per layer and step and shared by all tasks.
 
-The generator begins with answers of one, so that training begins with MAML; the authors' begins with small
-random answers, half of which let the layer climb.
+Departures from the authors' program:
+
+- The generator's initial output is one, so that training starts as MAML. Theirs is small and random, so that
+  about half of the layers ascend at first.
+- Gains and shifts of norm layers adapt like all other parameters; theirs do not.
 """
 
 from __future__ import annotations
@@ -26,9 +29,9 @@ from pathaware.methods.method import Method
 
 
 class Alfa(Rule):
-    """Gradient descent whose rates and decays are made anew at every point.
+    """Gradient descent with step sizes and weight decays generated at every point.
 
-    `rates` α⁰ and `decays` λ⁰ are `[steps, layers]` and begin at `rate` and `rate · decay`.
+    `rates` α⁰ and `decays` λ⁰ are `[steps, layers]`, initialised to `rate` and `rate · decay`.
     """
 
     def __init__(
@@ -39,24 +42,24 @@ class Alfa(Rule):
         layers = len(self.layout.entries)
         self.rates = nn.Parameter(torch.full((steps, layers), rate))
         self.decays = nn.Parameter(torch.full((steps, layers), rate * decay))
-        self.generator = perceptron(2 * layers, 2 * layers, first=1.0)
+        self.generator = perceptron(2 * layers, 2 * layers, output=1.0)
 
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
         alpha, beta = self.hyperparameters(j, points[-1], gradient)
-        kept = over_layers(self.layout, beta) * points[-1]
-        return torch.addcmul(kept, over_layers(self.layout, alpha), gradient, value=-1)
+        decayed = over_layers(self.layout, beta) * points[-1]
+        return torch.addcmul(decayed, over_layers(self.layout, alpha), gradient, value=-1)
 
     def hyperparameters(self, j: int, point: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """αⱼ and βⱼ, `[T, layers]` each, of tasks at a point `[T, D]` with this gradient."""
-        row = min(j, self.steps - 1)
+        """αⱼ and βⱼ, `[T, layers]` each, from a point and its gradient `[T, D]`."""
+        j = min(j, self.steps - 1)
         state = torch.cat([layer_means(self.layout, point), layer_means(self.layout, gradient)], dim=1)
         a, b = self.generator(state).chunk(2, dim=1)
-        return self.rates[row] * a, 1 - self.decays[row] * b
+        return self.rates[j] * a, 1 - self.decays[j] * b
 
 
 METHOD = Method(
     "alfa",
-    "generates rates and weight decays from weights and gradients",
+    "generates step sizes and weight decays from parameters and gradients",
     "Baik, Choi, Choi, Kim and Lee, NeurIPS 2020, arXiv:2011.00209",
     2020,
     Alfa,

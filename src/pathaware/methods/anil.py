@@ -1,8 +1,8 @@
 """ANIL, almost no inner loop (Raghu, Raghu, Bengio and Vinyals, ICLR 2020, arXiv:1909.09157).
 
-    wⱼ₊₁ = wⱼ − α ∇_w L(wⱼ, φ)          w: the last linear layer, `[T, D]`; φ: all the rest, shared
+    wⱼ₊₁ = wⱼ − α ∇_w L(wⱼ, φ)          w: the last linear layer, `[T, D]`; φ: all other layers, shared
 
-MAML whose inner loop changes the head alone. The body φ is learned through every inner gradient.
+MAML whose inner loop adapts the head alone. The body φ is learned through every inner gradient.
 """
 
 from __future__ import annotations
@@ -19,9 +19,13 @@ class Anil(GradientDescent):
     """Gradient descent of the last linear layer."""
 
     def __init__(self, network: nn.Module, steps: int = 5, *, rate: float = 0.01) -> None:
-        head, _ = last_linear(network)
-        layout = Layout.of(network, adapted=lambda name: name.startswith(f"{head}."))
-        super().__init__(layout, steps, rate=rate)
+        super().__init__(head_or_body(network, head=True), steps, rate=rate)
+
+
+def head_or_body(network: nn.Module, *, head: bool) -> Layout:
+    """A layout that adapts the last linear layer (`head`), or all layers but that one."""
+    prefix = f"{last_linear(network)[0]}."
+    return Layout.of(network, adapted=lambda name: name.startswith(prefix) == head)
 
 
 METHOD = Method(

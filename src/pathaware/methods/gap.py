@@ -5,12 +5,12 @@
          = θⱼ − α P G                   P = U M Uᵀ, positive definite: the inverse of a Riemannian metric
          ≈ θⱼ − α M G                   approximate GAP
 
-m `[n]` is learned for each weight and starts where M = I, which is MAML. Where a weight has more rows than
-columns its transpose is meant, so that U is square and P has full rank: G V M Vᵀ and, approximately, G M.
-Biases, norm gains and shifts are descended plainly.
+A positive scale per singular vector of the gradient is learned: m `[n]` for each weight, initialised so that
+M = I, which is MAML. A weight with more rows than columns is transposed, so that U is square and P has full
+rank: G V M Vᵀ and, approximately, G M. Biases and norm gains and shifts take plain gradient steps.
 
-U depends on θⱼ but is held constant in derivatives, as the authors do: its own derivative is divided by the
-differences of singular values, many of which are zero when examples are few.
+U depends on θⱼ but is held constant in derivatives, as in the authors' program: its derivative is divided by
+differences of singular values, many of which are zero when there are few examples.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
 from pathaware.core.parameters import Entry, Layout
-from pathaware.core.rule import Rule
+from pathaware.methods.layerwise import map_layers
+from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method
 
 _ONE = math.log(math.expm1(2)) / 2
-"""Sp(_ONE) = 1"""
+"""The m with Sp(m) = 1."""
 
 
 class Preconditioner(nn.Module):
-    """M for one weight: multiplies its gradient `[T, numel]`."""
+    """Multiplies the gradient `[T, numel]` of one weight by its P, or by M if not `exact`."""
 
     def __init__(self, entry: Entry, exact: bool) -> None:
         super().__init__()
@@ -55,39 +56,36 @@ class Preconditioner(nn.Module):
 
 
 def singular_vectors(wide: Tensor) -> Tensor:
-    """U `[T, n, n]` of matrices `[T, n, N]`, n ≤ N, those of the largest singular values first; constant."""
+    """U `[T, n, n]` of matrices `[T, n, N]`, n ≤ N, largest singular value first; without a gradient."""
     if wide.is_cuda and torch.cuda.is_current_stream_capturing():
         raise UsageError("exact: a CUDA graph cannot record singular vectors; set training.graph=false")
     vectors: Tensor = torch.linalg.svd(wide.detach(), full_matrices=False).U
     return vectors
 
 
-class Gap(Rule):
-    """Gradient descent with rate α along singular vectors that each have a learned, positive scale.
+class Gap(GradientDescent):
+    """Gradient descent with step size α and a learned, positive scale per singular vector.
 
-    `exact`: find the singular vectors. Otherwise the gradient's rows take their place: the same thing where
-    rows are orthogonal, which the paper expects of long ones, and it costs nothing.
+    `exact`: compute the singular vectors. Otherwise scale the gradient's rows, which is free, and the same
+    where rows are orthogonal, as the paper expects of long rows.
     """
 
     def __init__(
         self, network: nn.Module | Layout, steps: int = 5, *, rate: float = 0.01, exact: bool = False
     ) -> None:
-        super().__init__(network, steps)
-        self.rate = rate
+        super().__init__(network, steps, rate=rate)
         self.preconditioners = nn.ModuleList(
             Preconditioner(entry, exact) if len(entry.shape) > 1 else nn.Identity()
             for entry in self.layout.entries
         )
 
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
-        parts = gradient.split_with_sizes(self.layout.sizes, dim=1)
-        scaled = [scale(part) for scale, part in zip(self.preconditioners, parts, strict=True)]
-        return torch.add(points[-1], torch.cat(scaled, 1), alpha=-self.rate)
+        return super().step(j, points, map_layers(self.layout, self.preconditioners, gradient))
 
 
 METHOD = Method(
     "gap",
-    "learns how far to go along each singular vector of the gradient",
+    "learns a step size for each singular vector of the gradient",
     "Kang, Hwang, Eo, Kim and Rhee, CVPR 2023, arXiv:2304.01552",
     2023,
     Gap,

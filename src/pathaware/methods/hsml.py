@@ -3,14 +3,19 @@
     gᵢ = FC(mean over the support set of Enc(x ⊕ y))                                  task, `[T, d]`
     p[k → k'] = softmax over k' of −‖h[k] − c[k']‖² / 2σ²                             assignment, `[T, K, K']`
     h'[k'] = Σ_k p[k → k'] tanh(W[k'] h[k] + b[k'])                                   clusters, `[T, K', d]`
-    θ₀ᵢ = θ₀ ∘ sigmoid(W_g (gᵢ ⊕ hᴸ) + b_g)                                           start, `[T, D]`
-    min L_query(θₙ) + ξ ½‖x ⊕ y − Dec(Enc(x ⊕ y))‖²
+    θ₀ᵢ = θ₀ ∘ sigmoid(W_g (gᵢ ⊕ hᴸ) + b_g)                                           initialisation, `[T, D]`
+    minimise L_query(θₙ) + ξ ½‖x ⊕ y − Dec(Enc(x ⊕ y))‖²
 
-Tasks climb from gᵢ, the only node of level 0, over two levels of clusters to one root hᴸ; what they gather on
-the way gates every parameter of the start, and from there MAML goes on. Of the paper's two aggregators this
-is the one that pools; the recurrent one would depend on the order of examples. Images enter by two strided
-convolutions and their means over space in place of the paper's fully-connected layers, which would need to
-know how large images are.
+A task's representation gᵢ, the only node of level 0, is assigned softly to two levels of clusters and one
+root hᴸ. Representation and root gate every parameter of the initialisation of MAML's inner loop.
+
+Departures from the authors' program:
+
+- Examples are aggregated by their mean, one of the paper's two aggregators. The other one is recurrent and
+  depends on the order of examples.
+- Images are embedded by two strided convolutions and a mean over space. The paper's fully-connected layers
+  would fix the size of images.
+- Gates are initialised near `gate` = 0.9, close to MAML. Theirs are initialised near one half.
 """
 
 from __future__ import annotations
@@ -31,11 +36,11 @@ from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method
 
 FILTERS = 32
-"""Of the convolutions that see images."""
+"""Filters of the convolutions that embed images."""
 
 
 class Level(nn.Module):
-    """One step up: nodes `[T, K, d]` are shared out among `clusters` nodes `[T, K', d]` above them."""
+    """Soft clustering of nodes `[T, K, d]` into `clusters` nodes `[T, K', d]` of the next level."""
 
     def __init__(self, clusters: int, size: int, sigma: float) -> None:
         super().__init__()
@@ -48,21 +53,20 @@ class Level(nn.Module):
         nn.init.uniform_(self.weight, -bound, bound)
 
     def assignments(self, nodes: Tensor) -> Tensor:
-        """`[T, K, K']`; what a node gives to those above it adds up to one."""
-        apart = (nodes.unsqueeze(2) - self.centres).square().sum(3)
-        return torch.softmax(-self.scale * apart, 2)
+        """Assignment probabilities `[T, K, K']`; they sum to one over K'."""
+        distances = (nodes.unsqueeze(2) - self.centres).square().sum(3)
+        return torch.softmax(-self.scale * distances, 2)
 
     def forward(self, nodes: Tensor) -> Tensor:
-        views = torch.einsum("tki,coi->tkco", nodes, self.weight) + self.bias
-        return (self.assignments(nodes).unsqueeze(3) * views.tanh()).sum(1)
+        messages = torch.einsum("tki,coi->tkco", nodes, self.weight) + self.bias
+        return (self.assignments(nodes).unsqueeze(3) * messages.tanh()).sum(1)
 
 
 class HSML(GradientDescent):
-    """Gradient descent from a start that is gated for the task.
+    """Gradient descent from an initialisation that is gated per task.
 
-    - `size`: d, of task representations; `clusters`, `groups`: how many nodes the two levels have.
-    - `sigma`: how far a centre reaches; `gate`: what all gates begin near, 0 to 1. The authors' begin near a
-      half; near one it begins as MAML.
+    - `size`: d, the size of task representations; `clusters`, `groups`: the numbers of nodes of two levels.
+    - `sigma`: the width σ of the assignment; `gate`: the approximate initial value of all gates, 0 to 1.
     """
 
     def __init__(
@@ -100,29 +104,31 @@ class HSML(GradientDescent):
         return start * torch.sigmoid(self.gates(torch.cat([task, root], 1))), None
 
     def represent(self, x: Tensor, y: Tensor) -> Tensor:
-        """Tasks as vectors `[T, d]` that do not depend on the order of their examples."""
+        """Task representations `[T, d]`, independent of the order of examples."""
         pooled: Tensor = self.encoder(self.pairs(x, y)).mean(1)
         return torch.relu(self.aggregate(pooled))
 
     def pairs(self, x: Tensor, y: Tensor) -> Tensor:
-        """What examples look like, and what they are said to be: `[T, S, features + outputs]`."""
-        seen = self.embedding(x.flatten(0, 1)).unflatten(0, x.shape[:2])
-        return torch.cat([seen, one_hot(y, self.outputs, seen)], 2)
+        """Embedded inputs with their targets, x ⊕ y: `[T, S, features + outputs]`."""
+        embedded = self.embedding(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+        return torch.cat([embedded, one_hot(y, self.outputs, embedded)], 2)
 
     def reconstruction_losses(self, x: Tensor, y: Tensor) -> Tensor:
-        """How much of the examples of each task its encoder forgets: `[T]`."""
+        """The autoencoder's mean squared error, halved, on the examples of each task: `[T]`."""
         pairs = self.pairs(x, y)
-        again: Tensor = self.decoder(self.encoder(pairs))
-        return 0.5 * (pairs - again).square().mean((1, 2))
+        decoded: Tensor = self.decoder(self.encoder(pairs))
+        return 0.5 * (pairs - decoded).square().mean((1, 2))
 
 
 def _embedding(network: nn.Module) -> tuple[nn.Module, int]:
-    """A view of single inputs, and how many features it has."""
+    """A module that embeds single inputs, and the number of its features."""
     first = next((m for m in network.modules() if isinstance(m, (nn.Conv2d, nn.Linear))), None)
     if isinstance(first, nn.Linear):
         return nn.Flatten(), first.in_features
     if first is None:
-        raise UsageError("model: it has neither a convolution nor a linear layer to tell its inputs by")
+        raise UsageError(
+            "model: it must have a convolution or a linear layer, which tells the shape of its inputs"
+        )
     layers = [
         nn.Conv2d(first.in_channels, FILTERS, 3, stride=2, padding=1),
         nn.ReLU(),
@@ -135,7 +141,7 @@ def _embedding(network: nn.Module) -> tuple[nn.Module, int]:
 
 
 class Reconstructing(MetaGradient):
-    """The exact meta-gradient of the query loss and, `reconstruction` (ξ) times, of the autoencoder's."""
+    """The exact meta-gradient of the query loss plus `reconstruction` (ξ) times the autoencoder's loss."""
 
     def __init__(self, *, reconstruction: float = 0.01) -> None:
         at_least(0, reconstruction=reconstruction)
@@ -146,14 +152,14 @@ class Reconstructing(MetaGradient):
         if not isinstance(rule, HSML):
             raise UsageError(f"method: {type(rule).__name__} has no autoencoder")
         losses = learner.task_losses(episodes)
-        forgotten = rule.reconstruction_losses(episodes.support_x, episodes.support_y)
-        ((losses + self.reconstruction * forgotten).sum() * weight).backward()
+        reconstruction = rule.reconstruction_losses(episodes.support_x, episodes.support_y)
+        ((losses + self.reconstruction * reconstruction).sum() * weight).backward()
         return losses.detach()
 
 
 METHOD = Method(
     "hsml",
-    "gates the start by the cluster that a task belongs to",
+    "gates the initialisation by a hierarchical clustering of tasks",
     "Yao, Wei, Huang and Li, ICML 2019, arXiv:1905.05301",
     2019,
     HSML,

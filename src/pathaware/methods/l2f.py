@@ -1,11 +1,15 @@
 """L2F, learning to forget (Baik, Hong and Lee, CVPR 2020, arXiv:1906.05895).
 
     γ = g_φ(layer-wise means of ∇L(θ))            attenuation, `[T, layers]`, each in (0, 1)
-    θ₀ = γ ∘ θ                                    where a task begins, `[T, D]`
+    θ₀ = γ ∘ θ                                    the task's initialisation, `[T, D]`
     θⱼ₊₁ = θⱼ − α ∇L(θⱼ)
 
-A start that all tasks share is a compromise. How much of it a task had better forget, layer by layer, a small
-network g_φ reads off the first gradient. The derivative passes through that gradient, too.
+An initialisation that all tasks share is a compromise. A small network g_φ reads from a task's first gradient
+how much of each layer to keep. The meta-gradient also passes through that first gradient.
+
+Departures from the authors' program:
+
+- Gains and shifts of norm layers are attenuated and adapt like all other parameters; theirs do neither.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from pathaware.methods.method import Method
 
 
 class Forgetting(GradientDescent):
-    """Gradient descent from a start that every task attenuates for itself."""
+    """Gradient descent from an initialisation that is attenuated per task and layer."""
 
     def __init__(self, network: nn.Module | Layout, steps: int = 5, *, rate: float = 0.01) -> None:
         super().__init__(network, steps, rate=rate)
@@ -34,13 +38,13 @@ class Forgetting(GradientDescent):
         return over_layers(self.layout, self.attenuation(gradient)) * start, None
 
     def attenuation(self, gradient: Tensor) -> Tensor:
-        """γ, `[T, layers]`, from the gradient `[T, D]` at the shared start."""
+        """γ, `[T, layers]`, from the gradient `[T, D]` at the shared initialisation."""
         return torch.sigmoid(self.attenuator(layer_means(self.layout, gradient)))
 
 
 METHOD = Method(
     "l2f",
-    "MAML that forgets part of its start, layer by layer",
+    "MAML that attenuates its initialisation per task and layer",
     "Baik, Hong and Lee, CVPR 2020, arXiv:1906.05895",
     2020,
     Forgetting,

@@ -1,7 +1,6 @@
-"""A number for each layer of a network: taken from points of a path, and laid out over them again.
+"""Per-layer helpers for ALFA, L2F, MeTAL, GAP and Meta-Curvature.
 
-A layer is here, as in the code of those who look at networks this way, one tensor of parameters: a weight and
-its bias are two.
+Following their authors, a *layer* is one parameter tensor: a weight and its bias are two layers.
 """
 
 from __future__ import annotations
@@ -13,20 +12,26 @@ from pathaware.core.parameters import Layout
 
 
 def layer_means(layout: Layout, values: Tensor) -> Tensor:
-    """The mean over every layer of points or slopes `[T, D]`: `[T, layers]`."""
+    """The mean over each layer of points or gradients `[T, D]`: `[T, layers]`."""
     return torch.stack([part.mean(1) for part in values.split_with_sizes(layout.sizes, dim=1)], dim=1)
 
 
 def over_layers(layout: Layout, numbers: Tensor) -> Tensor:
-    """Every layer's own number `[T, layers]`, for each of its parameters: `[T, D]`."""
+    """Repeat one number per layer, `[T, layers]`, for each of the layer's parameters: `[T, D]`."""
     parts = [column.expand(-1, size) for column, size in zip(numbers.split(1, 1), layout.sizes, strict=True)]
     return torch.cat(parts, dim=1)
 
 
-def perceptron(inputs: int, outputs: int, *, first: float | None = None) -> nn.Sequential:
-    """Two linear layers, as many hidden units as inputs. Untrained it answers `first`, where given."""
+def map_layers(layout: Layout, modules: nn.ModuleList, values: Tensor) -> Tensor:
+    """Apply one module per layer to its part `[T, numel]` of `values [T, D]`: `[T, D]`."""
+    parts = values.split_with_sizes(layout.sizes, dim=1)
+    return torch.cat([module(part) for module, part in zip(modules, parts, strict=True)], dim=1)
+
+
+def perceptron(inputs: int, outputs: int, *, output: float | None = None) -> nn.Sequential:
+    """Two linear layers with as many hidden units as inputs; `output`: what it returns before training."""
     last = nn.Linear(inputs, outputs)
-    if first is not None:
+    if output is not None:
         nn.init.zeros_(last.weight)
-        nn.init.constant_(last.bias, first)
+        nn.init.constant_(last.bias, output)
     return nn.Sequential(nn.Linear(inputs, inputs), nn.ReLU(), last)

@@ -1,14 +1,14 @@
 """LR-D2 (Bertinetto, Henriques, Torr and Vedaldi, ICLR 2019, arXiv:1805.08136).
 
-    μᵢ = σ(ηᵢ),   sᵢ = μᵢ(1 − μᵢ),   zᵢ = ηᵢ + (yᵢ − μᵢ) / sᵢ          η = X w, and nought at first
+    μᵢ = σ(ηᵢ),   sᵢ = μᵢ(1 − μᵢ),   zᵢ = ηᵢ + (yᵢ − μᵢ) / sᵢ          η = X w, initially zero
     w ← Xᵀ (X Xᵀ + λ diag(s)⁻¹)⁻¹ z                                   a Newton step, `steps` times
 
-Logistic regression of labels y on features X, by iteratively reweighted least squares in the dual. It tells
-two classes apart; as in the authors' code, several are each told from all others, with a w of their own:
+Logistic regression of labels y on features X, by iteratively reweighted least squares in the dual. It
+separates two classes; with more, each is separated from all others by its own w, as in the authors' program:
 W `[T, F, ways]`. Scaling, λ, α and β are those of R2-D2.
 
-A step is taken in an equal form that divides by no sᵢ, which vanish where the fit is sure of itself. With
-t = 2y − 1 and D = diag(s)^½,
+A step is computed in an equivalent form that does not divide by sᵢ, which vanishes where the fit is certain.
+With t = 2y − 1 and D = diag(s)^½,
 
     w = Xᵀ D (D X Xᵀ D + λI)⁻¹ (D η + t exp(−t η / 2))
 """
@@ -25,7 +25,7 @@ from pathaware.methods.r2d2 import PAPER, R2D2
 
 
 class LRD2(R2D2):
-    """A linear layer for each task, fitted by a few Newton steps of logistic regression."""
+    """One linear layer per task, fitted by a few Newton steps of logistic regression."""
 
     regression = False
 
@@ -35,7 +35,7 @@ class LRD2(R2D2):
         self.steps = steps
 
     def dual(self, gram: Tensor, y: Tensor) -> Tensor:
-        """One system for every class: weights `[T, ways, S]` differ, X Xᵀ `[T, S, S]` does not."""
+        """One linear system per class: weights `[T, ways, S]` differ, X Xᵀ `[T, S, S]` is shared."""
         unit = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
         gram, ridge = gram.unsqueeze(1), self.log_penalty.exp() * unit
         sign = 2 * y.mT - 1
@@ -43,8 +43,8 @@ class LRD2(R2D2):
         for _ in range(self.steps):
             root = (eta.sigmoid() * (-eta).sigmoid()).sqrt()
             reweighted = root.unsqueeze(-1) * gram * root.unsqueeze(-2) + ridge
-            wanted = root * eta + sign * (-sign * eta / 2).exp()
-            dual = root * solve(reweighted, wanted.unsqueeze(-1)).squeeze(-1)
+            target = root * eta + sign * (-sign * eta / 2).exp()
+            dual = root * solve(reweighted, target.unsqueeze(-1)).squeeze(-1)
             eta = (gram @ dual.unsqueeze(-1)).squeeze(-1)
         return dual.mT
 

@@ -1,6 +1,9 @@
-"""MAML's inner loop (Finn, Abbeel and Levine, ICML 2017, arXiv:1703.03400).
+"""MAML (Finn, Abbeel and Levine, ICML 2017, arXiv:1703.03400).
 
-θⱼ₊₁ = θⱼ − α ∇L(θⱼ)
+    θⱼ₊₁ = θⱼ − α ∇L(θⱼ)                                inner loop, θⱼ `[T, D]`
+    minimise L_query(θₙ) over θ₀                        exactly, through the inner loop
+
+An initialisation θ₀ is learned from which a few steps of gradient descent solve a new task.
 """
 
 from __future__ import annotations
@@ -16,14 +19,16 @@ from pathaware.methods.method import Method
 
 
 class GradientDescent(Rule):
-    """Plain gradient descent with one constant rate α; nothing is learned but the start."""
+    """Gradient descent with one constant step size α, `rate`; only the initialisation is learned."""
 
     def __init__(self, network: nn.Module | Layout, steps: int = 5, *, rate: float = 0.01) -> None:
         super().__init__(network, steps)
         self.rate = rate
 
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
-        return torch.add(points[-1], gradient, alpha=-self.rate)  # `sub` takes a pass more to differentiate
+        return torch.add(
+            points[-1], gradient, alpha=-self.rate
+        )  # the backward pass of `sub` has one operation more
 
 
 METHOD = Method(

@@ -1,15 +1,19 @@
 """MAML++ (Antoniou, Edwards and Storkey, ICLR 2019, arXiv:1810.09502).
 
-    θⱼ₊₁ = θⱼ − αⱼ ∘ ∇L(θⱼ)           αⱼ: a learned rate for every step and tensor            `[n, tensors]`
-    (γ, β)ⱼ₊₁ = (γ, β)₀ + δⱼ          norm layers do not adapt: each step has its own, learned  δ `[n, K]`
-    minimise Σⱼ vⱼ L_query(θⱼ), j = 1 … n, where v goes from 1/n each to the last step alone    v `[n]`
+    θⱼ₊₁ = θⱼ − αⱼ ∘ ∇L(θⱼ)           αⱼ: a learned step size per step and tensor              `[n, tensors]`
+    (γ, β)ⱼ₊₁ = (γ, β)₀ + δⱼ          norm layers do not adapt: learned values per step         δ `[n, K]`
+    minimise Σⱼ vⱼ L_query(θⱼ), j = 1 … n, where v moves from 1/n each to the last step alone   v `[n]`
 
-Points θⱼ are `[T, D]`; K of the D entries belong to norm layers. δ starts at nought. It is added to the
-network's own gains and shifts, so that a start from pretrained features holds at every step.
+MAML with a step size, norm parameters and, early in training, a loss for every step. Points θⱼ are `[T, D]`;
+K of the D entries belong to norm layers. The paper's cosine decay of the outer learning rate is
+`training.schedule = "cosine"`; its first-order phase is `first_order_share`.
 
-The paper has two more parts. The outer rate that falls with a cosine is `training.schedule = "cosine"`. The
-running statistics of batch norm for every step are left out: the authors' program records them but always
-normalises by the batch, as is done here.
+Departures from the authors' program:
+
+- Batch norm has no running statistics per step. Theirs records them, but always normalises by the batch, as
+  is done here.
+- The norm parameters of a step are the network's own plus δ, which is initialised to zero, so that pretrained
+  norm layers are kept at every step. Theirs are separate parameters per step.
 """
 
 from __future__ import annotations
@@ -29,19 +33,19 @@ from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method
 
 LEAST = 0.03
-"""Of its first weight, what a step before the last keeps for as long as the loss has several."""
+"""Lower bound of an early step's loss weight, as a fraction of its initial value."""
 
 
 class MamlPlusPlus(GradientDescent):
-    """Gradient descent with rates and norm layers of each step's own.
+    """Gradient descent with step sizes and norm parameters per step.
 
-    - `learned_rates`: `q [steps, tensors]`, starting at `rate`, instead of the constant `rate`. Those of
-      norm layers have no effect where these do not adapt.
-    - `per_step_norm`: gains and shifts of norm layers are set, not adapted; `norms [steps, K]` is δ. A
-      network without such layers has nothing to set.
+    - `learned_rates`: learn step sizes `q [steps, tensors]`, initialised to `rate`, instead of the constant
+      `rate`. Those of norm layers have no effect if `per_step_norm`.
+    - `per_step_norm`: learn gains and shifts of norm layers per step instead of adapting them;
+      `norms [steps, K]` is δ. Without effect if the network has no norm layers.
     """
 
-    places: Tensor
+    norm_index: Tensor
 
     def __init__(
         self,
@@ -54,35 +58,36 @@ class MamlPlusPlus(GradientDescent):
     ) -> None:
         at_least(0, rate=rate)
         super().__init__(network, steps, rate=rate)
-        self.spread = GroupBroadcast(self.layout, "tensor") if learned_rates else None
-        if self.spread is not None:
-            self.q = nn.Parameter(torch.full((steps, self.spread.groups), rate))
+        self.q_groups = GroupBroadcast(self.layout, "tensor") if learned_rates else None
+        if self.q_groups is not None:
+            self.q = nn.Parameter(torch.full((steps, self.q_groups.groups), rate))
         self.norms: nn.Parameter | None = None
         parts = torch.arange(len(self.layout)).split(self.layout.sizes)
         entries = zip(self.layout.entries, parts, strict=True)
-        places = [part for entry, part in entries if _normalises(network, entry.name)]
-        if per_step_norm and places:
-            self.register_buffer("places", torch.cat(places), persistent=False)
-            self.norms = nn.Parameter(torch.zeros(steps, len(self.places)))
+        norm_parts = [part for entry, part in entries if _normalises(network, entry.name)]
+        if per_step_norm and norm_parts:
+            self.register_buffer("norm_index", torch.cat(norm_parts), persistent=False)
+            self.norms = nn.Parameter(torch.zeros(steps, len(self.norm_index)))
 
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
         j = min(j, self.steps - 1)
-        if self.spread is None:
+        if self.q_groups is None:
             moved = super().step(j, points, gradient)
         else:
-            moved = torch.addcmul(points[-1], self.spread(self.q[j]), gradient, value=-1)
+            moved = torch.addcmul(points[-1], self.q_groups(self.q[j]), gradient, value=-1)
         if self.norms is None:
             return moved
-        return moved.index_copy(1, self.places, points[0].index_select(1, self.places) + self.norms[j])
+        norms = points[0].index_select(1, self.norm_index) + self.norms[j]
+        return moved.index_copy(1, self.norm_index, norms)
 
 
 class MultiStep(Unrolled):
-    """The meta-gradient of query losses after every step, later of the last alone; first order, then second.
+    """The meta-gradient of a weighted sum of the query losses after every step.
 
-    - `multi_step_loss`: whether there is more than the last step's loss, for the first `multi_step_share`
-      of training.
-    - `first_order_share`: the part of training, from its beginning, in which inner gradients are held
-      constant. The paper offers it to save time; the authors' miniImageNet configuration leaves it off.
+    - `multi_step_loss`: use the losses of all steps during the first `multi_step_share` of training, after
+      that the last step's alone.
+    - `first_order_share`: the first part of training in which inner gradients are held constant. The paper
+      offers it to save time; the authors' miniImageNet configuration leaves it off.
     """
 
     def __init__(
@@ -94,7 +99,7 @@ class MultiStep(Unrolled):
     ) -> None:
         for name, share in (("multi_step_share", multi_step_share), ("first_order_share", first_order_share)):
             if not 0 <= share <= 1:
-                raise UsageError(f"{name}: {share} is not allowed; 0 to 1, a part of training")
+                raise UsageError(f"{name}: {share} is not allowed; 0 to 1, a fraction of training")
         self.multi_step_share = multi_step_share if multi_step_loss else 0.0
         self.first_order_share = first_order_share
         self.weights: Tensor | None = None
@@ -102,25 +107,25 @@ class MultiStep(Unrolled):
 
     def _enter(self, progress: float) -> None:
         self.order = "first" if progress < self.first_order_share else "second"
-        self.several = progress < self.multi_step_share
+        self.multi_step = progress < self.multi_step_share
 
     def on_progress(self, progress: float, learner: FewShotLearner) -> bool:
-        before = self.order, self.several
+        before = self.order, self.multi_step
         self._enter(progress)
-        if self.several:
+        if self.multi_step:
             if self.weights is None:
                 self.weights = next(learner.parameters()).new_empty(require_path(learner).rule.steps)
             steps = len(self.weights)
             early = max(1 - progress / self.multi_step_share, LEAST) / steps
             self.weights.fill_(early)
             self.weights[-1].fill_(1 - (steps - 1) * early)
-        return before != (self.order, self.several)
+        return before != (self.order, self.multi_step)
 
     def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:
-        if not self.several:
+        if not self.multi_step:
             return super().backward(learner, episodes, weight)
         learner = require_path(learner)
-        if self.weights is None:  # nobody has said how far training is: it begins
+        if self.weights is None:  # outside of a training loop: as at its beginning
             self.on_progress(0.0, learner)
         assert self.weights is not None
         x, y = episodes.query_x, episodes.query_y
@@ -133,13 +138,13 @@ class MultiStep(Unrolled):
 
 
 def _normalises(network: nn.Module, parameter: str) -> bool:
-    """Whether this parameter is a gain or shift of a norm layer."""
+    """True if this parameter is a gain or shift of a norm layer."""
     return isinstance(network.get_submodule(parameter.rpartition(".")[0]), NORMS)
 
 
 METHOD = Method(
     "maml++",
-    "MAML with rates, norms and a loss for every step",
+    "MAML with step sizes, norm parameters and a loss per step",
     "Antoniou, Edwards and Storkey, ICLR 2019, arXiv:1810.09502",
     2019,
     MamlPlusPlus,

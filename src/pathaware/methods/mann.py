@@ -1,20 +1,25 @@
-"""MANN, memory-augmented networks (Santoro, Bartunov, Botvinick, Wierstra and Lillicrap, ICML 2016,
-arXiv:1605.06065).
+"""MANN (Santoro, Bartunov, Botvinick, Wierstra and Lillicrap, ICML 2016, arXiv:1605.06065).
 
-    hₜ, cₜ = LSTM([xₜ, yₜ, rₜ₋₁]; hₜ₋₁, cₜ₋₁)       controller: features and label, what was read last
+    hₜ, cₜ = LSTM([xₜ, yₜ, rₜ₋₁]; hₜ₋₁, cₜ₋₁)       controller: features, label, and the previous read
     kₜ = tanh(W_k hₜ),  gₜ = σ(W_g hₜ)              key `[T, size]` and gate `[T, 1]`
-    w^w = g w^r + (1 − g) w^lu                      written weights `[T, slots]`, of w^r and w^u at t − 1
-    M(i) ← (1 − w^lu(i)) M(i) + w^w(i) k            memory `[T, slots, size]`, least used slot emptied first
+    w^w = g w^r + (1 − g) w^lu                      write weights `[T, slots]`, from w^r and w^u at t − 1
+    M(i) ← (1 − w^lu(i)) M(i) + w^w(i) k            memory `[T, slots, size]`, least used slot erased first
     w^r = softmax(β cos(k, M)),  r = Σᵢ w^r(i) M(i)
     w^u ← γ w^u + w^r + w^w,  w^lu = 1 at the least entry of w^u, 0 elsewhere
+    ŷ = W_o [h, r]                                  prediction for a query
 
-Support examples are written one after another. The paper shows xₜ with yₜ₋₁ in one long sequence; in an
-episode the label comes with its example, and each query is one more step with a zero label that only reads,
-from the memory as the support set left it: answer = W_o [h, r]. So queries know nothing of each other. There
-is one read a step where the paper has four: its four write to four slots, and one slot an example will do.
+A memory-augmented network writes support examples to an external memory, one after another, and reads the
+memory to predict a query.
 
-β is learned, as in neural Turing machines. The paper has β = 1, where all 128 slots are read about equally at
-first and learning is slow to begin: it trains for 10⁵ episodes.
+Departures from the authors' program:
+
+- The paper shows xₜ with yₜ₋₁ in one long sequence. Here a label comes with its example, and each query is
+  one more step with a zero label that reads the memory as the support set left it. So predictions do not
+  depend on the other queries. They do depend on the order of the support set.
+- There is one read per step; the paper has four, which write to four slots.
+- β is learned, as in neural Turing machines. The paper has β = 1, with which all 128 slots are read about
+  equally at first and learning starts slowly: it trains for 10⁵ episodes.
+- A constant is added to the denominator of cosines, see `FAINT`.
 """
 
 from __future__ import annotations
@@ -28,14 +33,14 @@ from pathaware.core.settings import at_least
 from pathaware.methods.method import Method
 
 FAINT = 0.01
-"""Cosines are divided by ‖k‖ ‖M(i)‖ + this. A cosine ignores lengths, so the little that a gate lets through
-to unused slots would be read as if it had been written there."""
+"""Added to the denominator ‖k‖ ‖M(i)‖ of cosines. A cosine ignores lengths, so without it the small values
+that a gate lets through to unused slots would be read like full entries."""
 
 
 class Mann(Head):
-    """Remembers examples in a memory, and learns what to write and how to look for it.
+    """Stores the support set in a memory; learns what to write and how to read.
 
-    `slots` of `size` numbers each; `hidden` units of the controller; `decay` is γ, `gain` is β at first.
+    `slots` of `size` numbers each; `hidden` units of the controller; `decay` is γ, `gain` is the initial β.
     """
 
     regression = True
@@ -81,20 +86,20 @@ class Mann(Head):
     def predict(self, fitted: Fitted, features: Tensor) -> Tensor:
         memory, *state = fitted
         tasks, queries, _ = features.shape
-        # every query starts from where the support set left the controller
+        # every query starts from the controller's state after the support set
         hidden, cell, read = (part.repeat_interleave(queries, dim=0) for part in state)
-        unknown = features.new_zeros(tasks * queries, self.outputs)
-        hidden, _ = self.controller(torch.cat([features.flatten(0, 1), unknown, read], 1), (hidden, cell))
+        no_label = features.new_zeros(tasks * queries, self.outputs)
+        hidden, _ = self.controller(torch.cat([features.flatten(0, 1), no_label, read], 1), (hidden, cell))
         hidden = hidden.view(tasks, queries, -1)
-        found = look_up(memory, self.key(hidden).tanh(), self.gain) @ memory
-        answers: Tensor = self.decode(torch.cat([hidden, found], 2))
-        return answers
+        retrieved = look_up(memory, self.key(hidden).tanh(), self.gain) @ memory
+        predictions: Tensor = self.decode(torch.cat([hidden, retrieved], 2))
+        return predictions
 
 
 def write(
     memory: Tensor, key: Tensor, gate: Tensor, looked_up: Tensor, usage: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The memory after writing `key [T, size]`, and the weights `[T, slots]` with which it was written."""
+    """The memory after writing `key [T, size]`, and the write weights `[T, slots]`."""
     least = one_hot(usage.argmin(1), usage.shape[1], usage)
     weights = gate * looked_up + (1 - gate) * least
     kept = memory * (1 - least).unsqueeze(2)
@@ -102,15 +107,15 @@ def write(
 
 
 def look_up(memory: Tensor, keys: Tensor, gain: Tensor) -> Tensor:
-    """How much of each slot to read for `keys [T, N, size]`: `[T, N, slots]`, rows that add up to one."""
+    """Read weights `[T, N, slots]` for `keys [T, N, size]`; they sum to one over the slots."""
     lengths = keys.norm(dim=2, keepdim=True) * memory.norm(dim=2).unsqueeze(1)
-    likeness: Tensor = keys @ memory.transpose(1, 2) / (lengths + FAINT)
-    return (gain * likeness).softmax(2)
+    cosines: Tensor = keys @ memory.transpose(1, 2) / (lengths + FAINT)
+    return (gain * cosines).softmax(2)
 
 
 METHOD = Method(
     "mann",
-    "writes examples to a memory and looks the queries up in it",
+    "writes examples to an external memory and reads it for queries",
     "Santoro, Bartunov, Botvinick, Wierstra and Lillicrap, ICML 2016, arXiv:1605.06065",
     2016,
     Mann,

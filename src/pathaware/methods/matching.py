@@ -1,19 +1,21 @@
 """Matching networks (Vinyals, Blundell, Lillicrap, Kavukcuoglu and Wierstra, NeurIPS 2016, arXiv:1606.04080).
 
     a(x, xᵢ) = softmaxᵢ(τ cos(f(x), g(xᵢ)))                   attention to the support set    [T, Q, S]
-    log p(y | x) = log Σᵢ a(x, xᵢ) [yᵢ = y]                   answers                         [T, Q, ways]
+    log p(y | x) = log Σᵢ a(x, xᵢ) [yᵢ = y]                   predictions                     [T, Q, ways]
 
-τ is learned. In the paper it is one; as cosines are at most one, nothing could be said with certainty then.
-
-By default f = g is the network. With full context, embeddings depend on the whole support set: with f′ = g′
-for the network,
+A query gets the labels of the support examples it attends to. By default f = g is the network. With full
+context, embeddings depend on the whole support set: with the network as f′ = g′ and K = `reads`,
 
     g(xᵢ) = g′(xᵢ) + h→ᵢ + h←ᵢ                                two LSTMs over the support set, in its order
     f(x) = h_K,   h_k = f′(x) + LSTM([f′(x), r_k₋₁], h_k₋₁),   h₀ = f′(x)
-    r_k = Σᵢ softmaxᵢ(h_k · g(xᵢ)) g(xᵢ)                      what h_k reads in the support set
+    r_k = Σᵢ softmaxᵢ(h_k · g(xᵢ)) g(xᵢ)                      what h_k reads from the support set
 
-with K = `reads`. Whether r belongs to an LSTM's input, as here, or to its state, as in the paper, is the
-same: its gates see a linear map of all three.
+Departures from the authors' program:
+
+- τ is learned. In the paper it is one, and as cosines are at most one, no prediction could be certain.
+- r is part of the LSTM's input; in the paper it is part of its state. The gates see a linear map of both, so
+  this is equivalent.
+- With full context, predictions depend on the order of the support set, which the paper leaves open.
 """
 
 from __future__ import annotations
@@ -31,17 +33,17 @@ from pathaware.methods.method import Method
 
 
 class Matching(Head):
-    """StepPredictions with the labels of those it looks like: `sharpness` is τ at the start."""
+    """Attention over the support set; `sharpness` is the initial τ, `full_context` and `reads` as above."""
 
     def __init__(
         self, network: nn.Module, sharpness: float = 10.0, full_context: bool = False, reads: int = 5
     ) -> None:
         super().__init__(network)
         if sharpness <= 0:
-            raise UsageError(f"sharpness: {sharpness} is not allowed; a positive number")
+            raise UsageError(f"sharpness: {sharpness} is not allowed; above 0")
         at_least(1, reads=reads)
         self.log_sharpness = nn.Parameter(torch.tensor(math.log(sharpness)))
-        self.context = Context(self.features, reads) if full_context else None
+        self.context = FullContext(self.features, reads) if full_context else None
 
     def fit(self, features: Tensor, targets: Tensor) -> Fitted:
         if self.context is not None:
@@ -54,12 +56,12 @@ class Matching(Head):
             features = self.context.query(features, support)
         cosines = F.normalize(features, dim=-1) @ F.normalize(support, dim=-1).mT
         attention = (self.log_sharpness.exp() * cosines).log_softmax(-1)
-        # A number, not infinity: the gradient of a class without examples would not be finite either.
+        # Finite instead of −∞: otherwise a class without examples would have a NaN gradient.
         others = (labels == 0).unsqueeze(1)
         return attention.unsqueeze(-1).masked_fill(others, torch.finfo(features.dtype).min / 2).logsumexp(2)
 
 
-class Context(nn.Module):
+class FullContext(nn.Module):
     """Embeddings that depend on the whole support set."""
 
     def __init__(self, size: int, reads: int) -> None:
@@ -69,13 +71,13 @@ class Context(nn.Module):
         self.reader = nn.LSTMCell(2 * size, size)
 
     def support(self, features: Tensor) -> Tensor:
-        """g of g′ `[T, S, F]`."""
+        """g from g′ `[T, S, F]`."""
         both: Tensor = self.along(features)[0]
-        there, back = both.chunk(2, dim=-1)
-        return features + there + back
+        forward, backward = both.chunk(2, dim=-1)
+        return features + forward + backward
 
     def query(self, features: Tensor, support: Tensor) -> Tensor:
-        """f of f′ `[T, Q, F]`; no query knows of another."""
+        """f from f′ `[T, Q, F]`, independently for every query."""
         inputs = features.flatten(0, 1)
         h, c = inputs, torch.zeros_like(inputs)
         for _ in range(self.reads):
@@ -87,7 +89,7 @@ class Context(nn.Module):
 
 METHOD = Method(
     "matching",
-    "answers with the labels of the examples that look alike",
+    "predicts by attention to the support set",
     "Vinyals, Blundell, Lillicrap, Kavukcuoglu and Wierstra, NeurIPS 2016, arXiv:1606.04080",
     2016,
     Matching,

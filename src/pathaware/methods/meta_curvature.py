@@ -4,9 +4,9 @@
     MC(G) = G ×₁ M_o ×₂ M_i ×₃ M_f                   weights   G `[T, out, in, k]`, k taps; linear: no ×₃ M_f
     MC(g) = m ∘ g                                    vectors   g `[T, n]`: biases, norm gains and shifts
 
-As one matrix, vec MC(G) = (M_o ⊗ M_i ⊗ M_f) vec G. M_o `[out, out]`, M_i `[in, in]` and M_f `[k, k]` start
-at the identity and m `[n]` at one, which is MAML; they are learned with θ₀, and are the same for all steps.
-Nothing keeps them positive: a step may climb the support loss where that generalises.
+As one matrix, vec MC(G) = (M_o ⊗ M_i ⊗ M_f) vec G. M_o `[out, out]`, M_i `[in, in]` and M_f `[k, k]` are
+initialised to the identity and m `[n]` to one, which is MAML. They are learned with θ₀ and shared by all
+steps. They need not be positive: a step may ascend the support loss where that generalises better.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
 from pathaware.core.parameters import Layout
-from pathaware.core.rule import Rule
+from pathaware.methods.layerwise import map_layers
+from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method
 
 Matrices = Literal["full", "diagonal"]
 
 
 class Curvature(nn.Module):
-    """What one parameter's gradient `[T, numel]` is multiplied with, axis by axis."""
+    """Multiplies one tensor's gradient `[T, numel]` by a matrix or a vector along every axis."""
 
     def __init__(self, shape: Sequence[int], matrices: Matrices) -> None:
         super().__init__()
@@ -45,31 +46,28 @@ class Curvature(nn.Module):
         return transformed.flatten(1)
 
 
-class MetaCurvature(Rule):
-    """Gradient descent in a learned geometry, with the constant rate α.
+class MetaCurvature(GradientDescent):
+    """Gradient descent with the constant step size α in a learned geometry.
 
-    `matrices`: `full`, the method; `diagonal`, which makes a rate of one factor for the output, one for the
-    input and one for the tap, and stays small however wide a layer is.
+    `matrices`: `full`, the method; `diagonal`, whose step sizes are products of one factor per output, one
+    per input and one per tap, which stays small for wide layers.
     """
 
     def __init__(
         self, network: nn.Module | Layout, steps: int = 5, *, rate: float = 0.01, matrices: Matrices = "full"
     ) -> None:
-        super().__init__(network, steps)
+        super().__init__(network, steps, rate=rate)
         if matrices not in get_args(Matrices):
-            raise UsageError(f"matrices: {matrices!r} is none of {', '.join(get_args(Matrices))}")
-        self.rate = rate
+            raise UsageError(f"matrices: {matrices!r} must be one of {', '.join(get_args(Matrices))}")
         self.curvatures = nn.ModuleList(Curvature(entry.shape, matrices) for entry in self.layout.entries)
 
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
-        parts = gradient.split_with_sizes(self.layout.sizes, dim=1)
-        transformed = [curvature(part) for curvature, part in zip(self.curvatures, parts, strict=True)]
-        return torch.add(points[-1], torch.cat(transformed, 1), alpha=-self.rate)
+        return super().step(j, points, map_layers(self.layout, self.curvatures, gradient))
 
 
 METHOD = Method(
     "meta-curvature",
-    "learns matrices that every gradient is multiplied with",
+    "learns matrices that multiply every gradient",
     "Park and Oliva, NeurIPS 2019, arXiv:1902.03356",
     2019,
     MetaCurvature,

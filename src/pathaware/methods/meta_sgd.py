@@ -1,9 +1,13 @@
 """Meta-SGD (Li, Zhou, Chen and Li, 2017, arXiv:1707.09835).
 
-    θⱼ₊₁ = θⱼ − Q ∘ ∇L(θⱼ)
+    θⱼ₊₁ = θⱼ − Q ∘ ∇L(θⱼ)                              Q `[D]`, learned with θ₀
 
-Q has the shape of θ and is learned with it. The original takes one step; with more, every step reads
-the same Q (the paper's "Q₀, multiple steps").
+Gradient descent with one learned step size per parameter, so that the direction of the step is learned too.
+
+Departures from the authors' program:
+
+- Every entry of Q is initialised to `rate`. In the paper the initial values are random.
+- More than one step is possible; every step then uses the same Q ("Q₀, multiple steps" in PAMELA's paper).
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from pathaware.methods.method import Method
 
 
 class MetaSGD(Rule):
-    """One learned rate for every parameter, `q [D]`, starting at `rate`."""
+    """Gradient descent with one learned step size per parameter, `q [D]`, initialised to `rate`."""
 
     step_sizes = ("q",)
 
@@ -33,7 +37,7 @@ class MetaSGD(Rule):
 
 METHOD = Method(
     "meta-sgd",
-    "also learns a step size for every parameter",
+    "learns an initialisation and a step size per parameter",
     "Li, Zhou, Chen and Li, 2017, arXiv:1707.09835",
     2017,
     MetaSGD,

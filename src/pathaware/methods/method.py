@@ -1,4 +1,4 @@
-"""What a named method is made of: a rule or a head, a meta-gradient, defaults, and where it comes from."""
+"""`Method`: a name for a rule or a head with its meta-gradient, its settings and its citation."""
 
 from __future__ import annotations
 
@@ -18,20 +18,34 @@ from pathaware.core.rule import Rule
 from pathaware.core.settings import coerce
 
 
-def as_it_is(model: nn.Module) -> nn.Module:
+def identity(model: nn.Module) -> nn.Module:
     return model
 
 
 @dataclass(frozen=True)
 class Method:
-    """A named way to meta-learn.
+    """A meta-learning method that `pathaware train --method NAME` can train.
 
-    - `kind`: the rule that adapts, or the head that answers; `meta_gradient`: the meta-gradient's estimator;
-      `network`: what the method adds to a network, such as layers that do not adapt.
-    - Its settings are the arguments of `kind` that have defaults, and the keyword-only arguments of `meta_gradient`
-      and `network`. One name may belong to several; `options` replace defaults.
-    - `order` of the derivatives it takes; `queries`: whether it looks at the queries when it adapts, and is
-      so transductive by design (batch norm makes every method so, see `pathaware evaluate --inductive`).
+    To write one, subclass `Rule` (adapts step by step) or `Head` (fits the last layer at once) and name it:
+
+    >>> import torch
+    >>> class SignDescent(Rule):
+    ...     def __init__(self, network: nn.Module, steps: int = 5, *, rate: float = 0.01) -> None:
+    ...         super().__init__(network, steps)
+    ...         self.rate = nn.Parameter(torch.tensor(rate))  # learned with the initialisation
+    ...
+    ...     def step(self, j, points, gradient):  # θⱼ₊₁ from [θ₀ … θⱼ] and ∇L(θⱼ), all [T, D]
+    ...         return points[-1] - self.rate * gradient.sign()
+    >>> METHOD = Method("sign-descent", "steps by signs of gradients", "You, 2026", 2026, SignDescent)
+    >>> METHOD.settings()
+    {'steps': 5, 'rate': 0.01}
+
+    - `kind`: the rule or the head; `meta_gradient`: how the query loss becomes a gradient of all learned
+      parameters; `network`: changes the network first, for example inserts layers that do not adapt.
+    - Its settings are the arguments of `kind` that have defaults, and the keyword-only arguments of
+      `meta_gradient` and `network`. Several of them may share a name; `options` replaces defaults.
+    - `order`: the highest order of derivatives in the meta-gradient; `queries`: True if adaptation uses the
+      queries, which is transductive by design (by batch norm all methods are, unless evaluated inductively).
     """
 
     name: str
@@ -41,22 +55,22 @@ class Method:
     kind: type[Rule] | type[Head]
     meta_gradient: Callable[..., MetaGradient] = Unrolled
     order: Literal["second", "first", "none"] = "second"
-    network: Callable[..., nn.Module] = as_it_is
+    network: Callable[..., nn.Module] = identity
     options: Mapping[str, Any] = field(default_factory=dict)
     queries: bool = False
 
     @property
     def regression(self) -> bool:
-        """Whether it can learn functions as well as classes."""
+        """True if it can fit functions as well as classify."""
         return issubclass(self.kind, Rule) or self.kind.regression
 
     def settings(self) -> dict[str, Any]:
-        """Every setting and its default."""
+        """All settings with their defaults."""
         found = {name: p.default for owner in self._owners() for name, p in _settings(owner).items()}
         return {**found, **self.options}
 
     def complete(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """`given` with the defaults filled in; an unknown setting is an error."""
+        """Check the settings `given` and fill in the defaults of the others."""
         known = self.settings()
         for name in given:
             if name not in known:
@@ -76,31 +90,32 @@ class Method:
         guard: bool = True,
         checkpoint: bool = False,
     ) -> FewShotLearner:
-        """A learner with this network, made the method's own."""
+        """Build the learner for this network and these settings."""
         network = self.network(model, **self._part(self.network, given))
         kind: Any = self.kind
-        made = kind(network, **self._part(self.kind, given))
-        if isinstance(made, Head):
-            return HeadLearner(network, made, loss)
-        return MetaLearner(network, made, loss, execution=execution, guard=guard, checkpoint=checkpoint)
+        part = kind(network, **self._part(self.kind, given))
+        if isinstance(part, Head):
+            return HeadLearner(network, part, loss)
+        return MetaLearner(network, part, loss, execution=execution, guard=guard, checkpoint=checkpoint)
 
     def estimator(self, given: Mapping[str, Any]) -> MetaGradient:
-        """How its meta-gradient is taken."""
+        """Build the estimator of the meta-gradient for these settings."""
         return self.meta_gradient(**self._part(self.meta_gradient, given))
 
     def _owners(self) -> list[Any]:
         return [self.kind, self.meta_gradient, self.network]
 
     def _part(self, owner: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the settings that this part of the method takes."""
+        """The settings that `owner`, a part of the method, takes."""
         return {name: value for name, value in self.complete(given).items() if name in _settings(owner)}
 
 
 def _settings(owner: Any) -> dict[str, inspect.Parameter]:
-    """Arguments with defaults; of estimators and functions only those that must be named."""
-    whole = inspect.isclass(owner) and issubclass(owner, (Rule, Head))
+    """Arguments with defaults; for estimators and functions the keyword-only ones."""
+    positional = inspect.isclass(owner) and issubclass(owner, (Rule, Head))
     return {
         name: p
         for name, p in inspect.signature(owner).parameters.items()
-        if p.default is not inspect.Parameter.empty and (whole or p.kind is inspect.Parameter.KEYWORD_ONLY)
+        if p.default is not inspect.Parameter.empty
+        and (positional or p.kind is inspect.Parameter.KEYWORD_ONLY)
     }

@@ -1,18 +1,19 @@
 """MT-net (Lee and Choi, ICML 2018, arXiv:1801.05558).
 
-    y = T (W x + b)                            every layer; T square, starts as the identity, does not adapt
+    y = T (W x + b)                            every layer; T square, initialised to I, does not adapt
     mᵢ ~ Bernoulli(σ(ζᵢ))                      for every task and every output unit or filter i of a layer
     Wⱼ₊₁ = Wⱼ − α M ∘ ∇L(Wⱼ)                   row i of W, and bᵢ, adapt where mᵢ = 1; M `[T, D]`
 
 T is the metric in which W descends: the product T W moves along T Tᵀ times its own gradient. The mask is the
-subspace. Both are learned, T and ζ through every inner gradient.
+subspace. T and ζ are learned through every inner gradient. A mask is drawn once per path. It is binary in the
+forward pass; ζ is learned through its relaxation, σ((ζ + logistic noise) / τ), as in the authors' program.
+Gains and shifts of norm layers do not adapt and are meta-learned, as theirs.
 
-A mask is drawn once for a path. It is binary in the forward pass; ζ learns through its relaxation,
-σ((ζ + logistic noise) / τ), as the authors let it. Where no gradient is wanted the mask is its expectation
-σ(ζ), so that answers are the same each time (the authors draw there too): it is the mean of the steps that
-training took, and unlike a threshold it does not jump where ζ is undecided, as all are at the start.
+Departures from the authors' program:
 
-Gains and shifts of norm layers do not adapt and are meta-learned, as the authors have it.
+- Where no gradient is needed, the mask is its expectation σ(ζ), so that predictions are deterministic; theirs
+  is drawn there, too. It is the mean of the steps of training and, unlike a threshold, does not jump where ζ
+  is undecided, as all are initially.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ PREFIX = "t"
 
 
 def transformed(model: nn.Module) -> nn.Module:
-    """The network with a layer `t1`, `t2`, … right behind every convolution and linear layer."""
+    """Insert a layer `t1`, `t2`, … after every convolution and linear layer."""
     layers = {name: module for name, module in model.named_modules() if isinstance(module, LAYERS)}
     for name in layers:
         if "." in name or not name:
@@ -43,10 +44,10 @@ def transformed(model: nn.Module) -> nn.Module:
 
 
 class MTNet(Rule):
-    """Gradient descent of the rows that a learned mask lets move.
+    """Gradient descent of the rows that a learned mask selects.
 
-    - `probability` that a row adapts, at the start of training; `temperature` τ of the relaxation.
-    - ζ is `logits [units]`, the units of all adapted layers one after another.
+    - `probability`: the initial probability that a row adapts; `temperature`: τ of the relaxation.
+    - ζ is `logits [units]`, the units of all adapted layers in order.
     """
 
     def __init__(
@@ -59,9 +60,9 @@ class MTNet(Rule):
         temperature: float = 1.0,
     ) -> None:
         if not 0 < probability < 1:
-            raise UsageError(f"probability: {probability} is not allowed; between 0 and 1")
+            raise UsageError(f"probability: {probability} is not allowed; above 0 and below 1")
         if temperature <= 0:
-            raise UsageError(f"temperature: {temperature} is not allowed; a positive number")
+            raise UsageError(f"temperature: {temperature} is not allowed; above 0")
         adapted = {
             f"{name}."
             for name, module in network.named_modules()
@@ -75,16 +76,18 @@ class MTNet(Rule):
 
     def begin(self, start: Tensor, context: Context) -> tuple[Tensor, Memory]:
         logits = self.logits.expand(len(start), -1)
-        return start, self.spread(torch.sigmoid(logits) if context.order == "none" else self.sample(logits))
+        return start, self.broadcast(
+            torch.sigmoid(logits) if context.order == "none" else self.sample(logits)
+        )
 
     def sample(self, logits: Tensor) -> Tensor:
-        """Masks of zeros and ones `[T, units]`, with the derivative of their relaxation."""
+        """Binary masks `[T, units]` with the derivative of their relaxation."""
         uniform = torch.rand(logits.shape, dtype=logits.dtype, device=logits.device)
         relaxed = torch.sigmoid((logits + torch.logit(uniform)) / self.temperature)
         return (relaxed > 0.5).to(relaxed.dtype) + (relaxed - relaxed.detach())
 
-    def spread(self, units: Tensor) -> Tensor:
-        """One number a unit, `[T, units]`, laid out over its weights and its bias: `[T, D]`."""
+    def broadcast(self, units: Tensor) -> Tensor:
+        """Repeat one number per unit, `[T, units]`, for its weights and its bias: `[T, D]`."""
         parts = [units[:, start:stop].unsqueeze(2).expand(-1, -1, width) for start, stop, width in self.rows]
         return torch.cat([part.flatten(1) for part in parts], dim=1)
 
@@ -95,7 +98,7 @@ class MTNet(Rule):
 
 
 def _rows(layout: Layout) -> list[tuple[int, int, int]]:
-    """For every tensor of the layout, which units it belongs to, from and to, and its entries for each."""
+    """First unit, last unit + 1 and entries per unit for every tensor of the layout."""
     first: dict[str, int] = {}
     rows, count = [], 0
     for entry in layout.entries:
@@ -109,7 +112,7 @@ def _rows(layout: Layout) -> list[tuple[int, int, int]]:
 
 METHOD = Method(
     "mt-net",
-    "learns in which metric and which subspace to descend",
+    "learns the metric and the subspace of gradient descent",
     "Lee and Choi, ICML 2018, arXiv:1801.05558",
     2018,
     MTNet,

@@ -69,6 +69,11 @@ class Pamela(Rule):
     def broadcasts(self) -> dict[str, GroupBroadcast]:
         return {"q": self.q_groups, "p": self.p_groups}
 
+    def coefficient_steps(self, name: str) -> Sequence[int]:
+        if name == "p":
+            return self.skips
+        return range(len(self.q)) if len(self.q) > 1 else ()
+
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
         q = self.q[min(j, len(self.q) - 1)]
         if j not in self.skips:

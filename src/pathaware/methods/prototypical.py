@@ -3,8 +3,10 @@
     c_k = mean of f(x) over the support images of class k          prototypes  [T, ways, F]
     p(y = k | x) ∝ exp(−‖f(x) − c_k‖²)                             logits      [T, Q, ways]
 
-The network f alone is learned. Distances are divided by F: training can undo it, and until then it keeps
-the softmax from saturating, whatever the network's width.
+A query gets the class whose prototype is nearest. Only the network f is learned.
+
+Departures from the authors' program: distances are divided by F. Training can undo that, and initially it
+keeps the softmax from saturating in wide networks.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from pathaware.methods.method import Method
 
 
 class Prototypical(Head):
-    """Classes are where their examples lie on average."""
+    """Nearest class mean by squared Euclidean distance."""
 
     def fit(self, features: Tensor, targets: Tensor) -> Fitted:
         return (class_means(features, targets, self.outputs),)
@@ -27,19 +29,19 @@ class Prototypical(Head):
 
 
 def class_means(features: Tensor, targets: Tensor, classes: int) -> Tensor:
-    """`[T, ways, F]`"""
+    """The mean feature of each class: `[T, ways, F]`."""
     members = one_hot(targets, classes, features).transpose(1, 2)
     return members @ features / members.sum(2, keepdim=True)
 
 
 def squared_distances(a: Tensor, b: Tensor) -> Tensor:
-    """‖aᵢ − bⱼ‖² for `a [T, N, F]` and `b [T, M, F]`: `[T, N, M]`, by products, which GPUs like."""
+    """‖aᵢ − bⱼ‖² for `a [T, N, F]` and `b [T, M, F]`: `[T, N, M]`, as a matrix product."""
     return a.square().sum(2, keepdim=True) - 2 * a @ b.transpose(1, 2) + b.square().sum(2).unsqueeze(1)
 
 
 METHOD = Method(
     "prototypical",
-    "answers with the class whose mean is nearest",
+    "predicts the class whose mean feature is nearest",
     "Snell, Swersky and Zemel, NeurIPS 2017, arXiv:1703.05175",
     2017,
     Prototypical,

@@ -1,14 +1,18 @@
 """R2-D2 (Bertinetto, Henriques, Torr and Vedaldi, ICLR 2019, arXiv:1805.08136).
 
     W = Xᵀ (X Xᵀ + λI)⁻¹ Y          ridge regression of labels on features, in the dual     [T, F, ways]
-    Ŷ = α X′ W + β                  answers to queries X′ [T, Q, F], as logits              [T, Q, ways]
+    Ŷ = α X′ W + β                  predictions for queries X′ [T, Q, F], as logits         [T, Q, ways]
 
-X `[T, S, F]` are features of the support set, Y `[T, S, ways]` their classes as rows of zeros and a one, or
-the values to predict. The network, λ, α and β are learned; λ by its logarithm, which keeps it positive.
+X `[T, S, F]` are features of the support set, Y `[T, S, ways]` its labels as one-hot rows, or the values to
+predict. The network, λ, α and β are learned; λ by its logarithm, which keeps it positive.
 
-Features are divided by √F, so that the entries of X Xᵀ are about one in any network, and one λ to start from
-serves all. Classes are regressed on `scale` instead of one, without which the softmax would be nearly flat
-until α has grown; values are not. There is no constant feature: networks can make one where it is of use.
+Departures from the authors' program:
+
+- Features are divided by √F, so that the entries of X Xᵀ are about one in any network and one initial λ fits
+  all networks.
+- One-hot labels have the height `scale` instead of one, without which the softmax would be nearly uniform
+  until α has grown. Regression targets are not scaled.
+- No constant feature is appended; a network can learn one where it helps.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ PAPER = "Bertinetto, Henriques, Torr and Vedaldi, ICLR 2019, arXiv:1805.08136"
 
 
 class R2D2(Head):
-    """A linear layer for each task, fitted in closed form: `penalty` is λ at the start."""
+    """One linear layer per task, fitted in closed form; `penalty` is the initial λ."""
 
     regression = True
 
@@ -35,7 +39,7 @@ class R2D2(Head):
         super().__init__(network)
         for name, value in (("penalty", penalty), ("scale", scale)):
             if value <= 0:
-                raise UsageError(f"{name}: {value} is not allowed; a positive number")
+                raise UsageError(f"{name}: {value} is not allowed; above 0")
         self.height = scale
         self.log_penalty = nn.Parameter(torch.tensor(math.log(penalty)))
         self.alpha = nn.Parameter(torch.tensor(1.0))
@@ -51,7 +55,7 @@ class R2D2(Head):
         return self.alpha * (features / math.sqrt(self.features) @ weights) + self.beta
 
     def dual(self, gram: Tensor, y: Tensor) -> Tensor:
-        """A `[T, S, outputs]` of W = XᵀA, from X Xᵀ `[T, S, S]` and Y `[T, S, outputs]`."""
+        """A `[T, S, outputs]` with W = XᵀA, from X Xᵀ `[T, S, S]` and Y `[T, S, outputs]`."""
         unit = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
         return solve(gram + self.log_penalty.exp() * unit, y)
 

@@ -4,11 +4,17 @@
     r_k = g([c_k, f(x)])                                            relation scores  [T, Q, ways], in (0, 1)
     loss = mean over queries and classes of (r_k − 1[y = k])²
 
-The network f and the comparison g are learned. In the paper g is two convolutions of 64 filters over both
-feature maps, with batch norm, and two fully-connected layers, of 8 units and of 1. Here every layer is fully
-connected and reads flat features, because maps are 1×1 or 2×2 after four poolings: 2F → 64 → 64 → 8 → 1; and
-there is no batch norm, so that the answer to one query does not depend on others. The paper adds up the
-features of a class; a mean has the same direction, and what was trained with one shot can be used with five.
+The network f and the relation module g, which compares a query with a class, are learned.
+
+Departures from the authors' program:
+
+- g has fully-connected layers on flat features, 2F → 64 → 64 → 8 → 1. Theirs has two convolution blocks of 64
+  filters on pairs of feature maps, then fully-connected layers of 8 units and 1 unit, and their f pools only
+  twice, so that maps are 19×19 at 84×84 pixels.
+- g has no batch norm, so that a prediction does not depend on the other queries; theirs has.
+- Features of a class are averaged; theirs are summed. The direction is the same, and a network trained with
+  one shot can be used with five.
+- Weights of g have He initialisation.
 """
 
 from __future__ import annotations
@@ -24,9 +30,9 @@ from pathaware.methods.prototypical import class_means
 
 
 class Relation(Head):
-    """Learns how alike a query and a class are, instead of measuring a distance.
+    """Compares queries with classes by a learned module, `hidden` and `narrow` units wide.
 
-    StepPredictions are scores in (0, 1), one for each class by itself: they do not add up to one.
+    Predictions are scores in (0, 1), independent for each class: they do not sum to one.
     """
 
     def __init__(self, network: nn.Module, *, hidden: int = 64, narrow: int = 8) -> None:
@@ -41,7 +47,7 @@ class Relation(Head):
             nn.ReLU(),
             nn.Linear(narrow, 1),
         )
-        self.apply(_start)
+        self.apply(_initialise)
 
     def fit(self, features: Tensor, targets: Tensor) -> Fitted:
         return (class_means(features, targets, self.outputs),)
@@ -52,19 +58,21 @@ class Relation(Head):
         return relations.squeeze(3).sigmoid()
 
     def joined(self, classes: Tensor, features: Tensor) -> Tensor:
-        """The first layer at every pair `[T, Q, ways, hidden]`. It is linear, so each half of a pair goes
-        through it once, and no pair need be laid out."""
+        """The first layer's output for every pair, `[T, Q, ways, hidden]`.
+
+        It is linear, so it is applied to both halves of the pairs separately, and no pair is materialised.
+        """
         of_class, of_query = self.join.weight.split(self.features, dim=1)
         return F.linear(features, of_query, self.join.bias)[:, :, None] + F.linear(classes, of_class)[:, None]
 
     def losses(self, fitted: Fitted, features: Tensor, targets: Tensor, loss: Loss) -> Tensor:
-        answers = self.predict(fitted, features)
-        return mean_squared_error(answers, one_hot(targets, self.outputs, answers))
+        scores = self.predict(fitted, features)
+        return mean_squared_error(scores, one_hot(targets, self.outputs, scores))
 
 
-def _start(module: nn.Module) -> None:
-    """As large as ReLUs need (He et al. 2015): with PyTorch's own start, a third of it, all pairs look alike
-    after four layers, and squared errors of a sigmoid hardly move."""
+def _initialise(module: nn.Module) -> None:
+    """He initialisation. PyTorch's default is a third of it: after four layers all pairs look alike, and the
+    squared error of a sigmoid has almost no gradient."""
     if isinstance(module, nn.Linear):
         nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
         nn.init.zeros_(module.bias)
@@ -72,7 +80,7 @@ def _start(module: nn.Module) -> None:
 
 METHOD = Method(
     "relation",
-    "learns to tell how alike a query and a class are",
+    "learns to compare queries with classes",
     "Sung, Yang, Zhang, Xiang, Torr and Hospedales, CVPR 2018, arXiv:1711.06025",
     2018,
     Relation,

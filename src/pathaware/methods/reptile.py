@@ -1,10 +1,20 @@
 """Reptile (Nichol, Achiam and Schulman, 2018, arXiv:1803.02999).
 
+    θⱼ₊₁ = θⱼ − α ∇L_j(θⱼ)                              L_j: the loss on the j-th minibatch of the task
     ∇θ₀ := θ₀ − θₙ
 
-No derivative passes through the path and no query set is set apart: support and query together are
-the task's data, and every inner step sees the next S examples of them. (Its second-order effect comes
-from *different* minibatches along the path, so steps must not all see the same one.)
+The initialisation moves towards the parameters that tasks end with. No derivative passes through the path,
+and no query set is held out: support set and queries together are the task's data, and every inner step uses
+the next S of them. (The method's second-order effect comes from minibatches that differ along the path.)
+
+Departures from the authors' program:
+
+- The inner optimiser is gradient descent. Theirs is Adam without momentum (β₁ = 0).
+- ∇θ₀ goes to the optimiser of the training loop, by default Adam. Theirs takes θ₀ ← θ₀ + ε (θₙ − θ₀) with a
+  step size ε that falls linearly to zero.
+- Minibatches are taken in the order of the episode, and start over at its end. Theirs are drawn at random.
+- As many inner steps are taken in training as in evaluation, and training tasks have `shots` and `queries`
+  examples per class. Theirs take more steps in evaluation.
 """
 
 from __future__ import annotations
@@ -21,12 +31,14 @@ from pathaware.methods.method import Method
 
 
 class Reptile(MetaGradient):
-    """Moves the start towards where the tasks ended up."""
+    """Uses θ₀ − θₙ as the meta-gradient of the initialisation."""
 
     def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:
         learner = require_path(learner)
         if any(True for _ in learner.rule.parameters()):
-            raise UsageError("method: Reptile learns a start only; use it with a rule that learns nothing")
+            raise UsageError(
+                "method: Reptile learns an initialisation only; use it with a rule that has no parameters"
+            )
         size = episodes.support_x.shape[1]
         x = torch.cat([episodes.support_x, episodes.query_x], dim=1)
         y = torch.cat([episodes.support_y, episodes.query_y], dim=1)
@@ -37,15 +49,15 @@ class Reptile(MetaGradient):
             return learner.gradient(point, x[:, rows], y[:, rows])
 
         path = learner.unroll(Context(learner, x, y), steps, gradient)
-        pull = (path.points[0] - path.end).sum(0) * weight
-        learner.rule.layout.flatten(learner.model).backward(pull)
+        meta_gradient = (path.points[0] - path.end).sum(0) * weight
+        learner.rule.layout.flatten(learner.model).backward(meta_gradient)
         with torch.no_grad():
             return learner.losses(path.end, episodes.query_x, episodes.query_y)
 
 
 METHOD = Method(
     "reptile",
-    "moves the initialisation towards where tasks end",
+    "moves the initialisation towards the parameters that tasks end with",
     "Nichol, Achiam and Schulman, 2018, arXiv:1803.02999",
     2018,
     GradientDescent,

@@ -3,10 +3,15 @@
     p(x, x') = σ(Σⱼ αⱼ |fⱼ(x) − fⱼ(x')| + β)       that two images share a class      pairs  [T, Q, S]
     loss = ½ mean of −log p over pairs of one class + ½ mean of −log(1 − p) over pairs of two
 
-A query has the class of the support image it matches best. The network f, α and β are learned, from all
-pairs of a query and a support image; each kind of pair counts half, as in the paper, which draws as many of
-one as of the other. The paper's formula has no β, but then p is ½ for equal images, however sure one can be
-of them. α starts at −1/√F: negative, because distance speaks against a pair.
+A query gets the class of the support image it matches best. The network f, α and β are learned.
+
+Departures from the authors' program:
+
+- Training uses all pairs of a query and a support image of an episode. Theirs draws as many pairs of one
+  class as of two; here both kinds have half of the weight.
+- The paper's formula has no β, without which p is exactly ½ for equal images.
+- α is initialised to −1/√F: negative, because distance is evidence against a pair. β is initialised to zero,
+  so until β has grown no pair has p > ½.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ from pathaware.methods.method import Method
 
 
 class Siamese(Head):
-    """StepPredictions are logits of p for the best match in each class, each by itself."""
+    """Predictions are logits of p for the best match in each class, independent for each class."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__(network)
@@ -35,9 +40,9 @@ class Siamese(Head):
 
     def predict(self, fitted: Fitted, features: Tensor) -> Tensor:
         support, classes = fitted
-        elsewhere = classes[:, None] == 0
+        other_classes = classes[:, None] == 0
         logits = self.pairs(features, support).unsqueeze(3)
-        return logits.masked_fill(elsewhere, -math.inf).amax(2)
+        return logits.masked_fill(other_classes, -math.inf).amax(2)
 
     def pairs(self, a: Tensor, b: Tensor) -> Tensor:
         """Logits of p for every pair of `a [T, N, F]` and `b [T, M, F]`: `[T, N, M]`."""
@@ -45,20 +50,20 @@ class Siamese(Head):
 
     def losses(self, fitted: Fitted, features: Tensor, targets: Tensor, loss: Loss) -> Tensor:
         support, classes = fitted
-        alike = one_hot(targets, self.outputs, features) @ classes.transpose(1, 2)
+        same_class = one_hot(targets, self.outputs, features) @ classes.transpose(1, 2)
         logits = self.pairs(features, support)
-        costs = F.binary_cross_entropy_with_logits(logits, alike, reduction="none")
-        return (mean_over(alike, costs) + mean_over(1 - alike, costs)) / 2
+        losses = F.binary_cross_entropy_with_logits(logits, same_class, reduction="none")
+        return (masked_mean(same_class, losses) + masked_mean(1 - same_class, losses)) / 2
 
 
-def mean_over(chosen: Tensor, values: Tensor) -> Tensor:
-    """Of those values `[T, N, M]` where `chosen` is 1: `[T]`; 0 where there are none."""
-    return (chosen * values).sum((1, 2)) / chosen.sum((1, 2)).clamp(min=1)
+def masked_mean(mask: Tensor, values: Tensor) -> Tensor:
+    """The mean `[T]` of the values `[T, N, M]` where `mask` is 1; 0 where it never is."""
+    return (mask * values).sum((1, 2)) / mask.sum((1, 2)).clamp(min=1)
 
 
 METHOD = Method(
     "siamese",
-    "learns whether two images share a class and answers with the best match",
+    "learns whether two images share a class and predicts the best match",
     "Koch, Zemel and Salakhutdinov, ICML Deep Learning Workshop 2015",
     2015,
     Siamese,

@@ -3,12 +3,15 @@
     θⱼ₊₁ = θⱼ − α ∇L_support(θⱼ; φ)                                       φ: warp layers, which do not adapt
     L(φ) = mean over j < n of L_query(θⱼ − α ∇L_support(θⱼ; φ); φ)        every θⱼ `[T, D]` held constant
 
-Warp layers between those that adapt precondition their gradients. They learn from single steps, taken from
-wherever tasks have been: no derivative passes along the path, so memory does not grow with its length. The
-mean over j is the paper's expectation over points of the paths.
+Warp layers between the adapted layers precondition their gradients. They are learned from single steps, taken
+from every point of the paths: no derivative passes along a path, so memory does not grow with its length. The
+mean over j is the paper's expectation over points of the paths. θ₀ is learned by a separate objective, which
+the paper leaves open; see `WarpGrad`.
 
-θ₀ is learned by an objective of its own, which is free in the paper; see `WarpGrad`. Warp layers are linear
-and start as the identity: what they and the layers around them compute together is not linear.
+Departures from the authors' program:
+
+- Every point of a path is used once, while the path is followed. Theirs may be stored and replayed.
+- Warp layers are linear and initialised to the identity; with the layers around them they are not linear.
 """
 
 from __future__ import annotations
@@ -34,14 +37,14 @@ Start = Literal["query", "pull", "maml"]
 
 
 def warped(model: nn.Module, *, kernel: int = 3) -> nn.Module:
-    """The network with a layer `warp1`, `warp2`, … ahead of every adapted one but the first.
+    """Insert a layer `warp1`, `warp2`, … before every adapted layer but the first.
 
-    There it stands behind the pooling, where images are small and blocks that run as one stay whole.
+    So it follows the pooling, where images are small, and does not split blocks that the engine fuses.
     `kernel` is the size of warp layers that are convolutions.
     """
     at_least(1, kernel=kernel)
     if kernel % 2 == 0:
-        raise UsageError(f"kernel: {kernel} is not allowed; an odd number, or images would change their size")
+        raise UsageError(f"kernel: {kernel} is not allowed; an odd number, so that images keep their size")
     after: dict[str, nn.Module] = {}
     before, features = "", None
     for name, child in model.named_children():
@@ -51,12 +54,12 @@ def warped(model: nn.Module, *, kernel: int = 3) -> nn.Module:
             features = None
         before, features = name, inside[-1] if inside else features
     if not after:
-        raise UsageError("model: it has no two layers for a warp layer to stand between")
+        raise UsageError("model: it must have at least two layers, for a warp layer between them")
     return insert(model, PREFIX, after)
 
 
 class Warped(GradientDescent):
-    """Gradient descent of all but the warp layers."""
+    """Gradient descent of all layers but the warp layers."""
 
     def __init__(self, network: nn.Module, steps: int = 5, *, rate: float = 0.01) -> None:
         layout = Layout.of(network, adapted=lambda name: not inserted(PREFIX, name))
@@ -64,32 +67,32 @@ class Warped(GradientDescent):
 
 
 class WarpGrad(MetaGradient):
-    """∇L(φ), and a gradient of θ₀ by another objective.
+    """∇L(φ), and a gradient of θ₀ by the objective that `start` names.
 
-    `start`: `query`, the gradient of the query loss where tasks end (first-order MAML); `pull`, θ₀ − θₙ
-    (Reptile); `maml`, through the path, with its memory (the paper's Warp-MAML).
+    `query`: the gradient of the query loss where tasks end (first-order MAML); `pull`: θ₀ − θₙ (Reptile);
+    `maml`: through the path, whose memory it needs (the paper's Warp-MAML).
     """
 
     def __init__(self, *, start: Start = "query") -> None:
         if start not in get_args(Start):
-            raise UsageError(f"start: {start!r} is none of {', '.join(get_args(Start))}")
+            raise UsageError(f"start: {start!r} must be one of {', '.join(get_args(Start))}")
         self.start = start
 
     def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:
         learner = require_path(learner)
         x, y, query_x, query_y = episodes.tensors()
-        adapted, shared = _parted(learner)
+        adapted, shared = _split_parameters(learner)
 
-        def gradient(j: int, point: Tensor) -> tuple[Tensor, Tensor]:
-            """Also adds ∇φ of what this step leads to; its graph is gone before the next step is taken."""
+        def warped_gradient(j: int, point: Tensor) -> tuple[Tensor, Tensor]:
+            """Also adds ∇φ of the loss after this step, and frees its graph before the next step."""
             with torch.enable_grad():
                 here = point.detach().requires_grad_()
-                losses, slope = learner.gradient(here, x, y, create_graph=True)
-                ahead = learner.losses(learner.rule.step(j, [here], slope), query_x, query_y)
-                (ahead.sum() * (weight / learner.rule.steps)).backward(inputs=shared)
-            return losses.detach(), slope.detach()
+                losses, gradient = learner.gradient(here, x, y, create_graph=True)
+                query_losses = learner.losses(learner.rule.step(j, [here], gradient), query_x, query_y)
+                (query_losses.sum() * (weight / learner.rule.steps)).backward(inputs=shared)
+            return losses.detach(), gradient.detach()
 
-        path = learner.unroll(Context(learner, x, y), learner.rule.steps, gradient)
+        path = learner.unroll(Context(learner, x, y), learner.rule.steps, warped_gradient)
         if self.start == "maml":
             losses = learner.task_losses(episodes)
             (losses.sum() * weight).backward(inputs=adapted)
@@ -97,14 +100,14 @@ class WarpGrad(MetaGradient):
         with torch.no_grad():
             path.losses.append(learner.losses(path.end, x, y))
         end = learner.end(path)
-        losses, slope = learner.gradient(end, query_x, query_y)
-        pull = path.points[0] - end if self.start == "pull" else slope
-        learner.rule.layout.flatten(learner.model).backward(pull.sum(0) * weight)
+        losses, gradient = learner.gradient(end, query_x, query_y)
+        meta_gradient = path.points[0] - end if self.start == "pull" else gradient
+        learner.rule.layout.flatten(learner.model).backward(meta_gradient.sum(0) * weight)
         return losses.detach()
 
 
-def _parted(learner: MetaLearner) -> tuple[list[Tensor], list[Tensor]]:
-    """Parameters that adapt, and those that all tasks share."""
+def _split_parameters(learner: MetaLearner) -> tuple[list[Tensor], list[Tensor]]:
+    """The parameters that adapt, and those that all tasks share."""
     names = {entry.name for entry in learner.rule.layout.entries}
     parts: tuple[list[Tensor], list[Tensor]] = ([], [])
     for name, parameter in learner.model.named_parameters():
@@ -114,7 +117,7 @@ def _parted(learner: MetaLearner) -> tuple[list[Tensor], list[Tensor]]:
 
 METHOD = Method(
     "warp-grad",
-    "learns layers that precondition gradients, from single steps",
+    "learns layers that precondition gradients",
     "Flennerhag, Rusu, Pascanu, Visin, Yin and Hadsell, ICLR 2020, arXiv:1909.00025",
     2020,
     Warped,

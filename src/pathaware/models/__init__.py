@@ -1,4 +1,4 @@
-"""Networks by the name a configuration gives them."""
+"""Networks, by the names that configurations use. Models import core only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from pathaware.core.errors import UsageError
-from pathaware.core.settings import load_plugin
+from pathaware.core.plugins import load_plugin
 from pathaware.models.conv4 import conv4
 from pathaware.models.resnet12 import resnet12
 
@@ -16,11 +16,11 @@ MODELS: dict[str, Callable[..., nn.Module]] = {"conv4": conv4, "resnet12": resne
 
 
 def build_model(name: str, ways: int, size: int, channels: int, width: int = 0) -> nn.Module:
-    """`conv4`, `resnet12`, or your own function `package.module:function`; `width` 0 is its default."""
+    """Build `conv4`, `resnet12` or a custom `package.module:function`; `width` 0 means its default."""
     options: dict[str, Any] = {"ways": ways, "size": size, "channels": channels}
     if width:
         options["width"] = width
-    build = MODELS[name] if name in MODELS else _own(name)
+    build = MODELS[name] if name in MODELS else _load(name)
     try:
         model = build(**options)
     except TypeError as error:
@@ -30,8 +30,8 @@ def build_model(name: str, ways: int, size: int, channels: int, width: int = 0) 
     return model
 
 
-def _own(name: str) -> Callable[..., nn.Module]:
+def _load(name: str) -> Callable[..., nn.Module]:
     if ":" not in name:
-        raise UsageError(f"model: {name!r} is none of {', '.join(MODELS)}, nor package.module:function")
-    found: Callable[..., nn.Module] = load_plugin("model", name)
-    return found
+        raise UsageError(f"model: {name!r} must be one of {', '.join(MODELS)}, or package.module:function")
+    build: Callable[..., nn.Module] = load_plugin("model", name)
+    return build

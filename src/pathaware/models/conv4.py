@@ -12,10 +12,10 @@ from pathaware.core.errors import UsageError
 def conv4(
     ways: int = 5, *, size: int = 84, channels: int = 3, width: int = 64, blocks: int = 4
 ) -> nn.Sequential:
-    """`blocks` times convolution 3×3, batch norm, ReLU, max-pool 2×2; then one linear layer.
+    """Conv-4: `blocks` times convolution 3×3, batch norm, ReLU, max-pool 2×2; then one linear layer.
 
-    Batch norm always uses the statistics of the batch it sees, as MAML does: adapted and judged on a
-    task's own images. Images are `[N, channels, size, size]`.
+    Batch norm always uses the statistics of the current batch, as in MAML, in adaptation and in evaluation.
+    Images are `[N, channels, size, size]`.
     """
     side = size >> blocks
     if side < 1:

@@ -38,7 +38,7 @@ def _norm(channels: int) -> nn.BatchNorm2d:
 
 
 def resnet12(ways: int = 5, *, size: int = 84, channels: int = 3, width: int = 64) -> nn.Sequential:
-    """Four residual blocks of `width` × 1, 2, 4 and 8 channels, global average, one linear layer."""
+    """Four residual blocks of `width` × 1, 2, 4 and 8 channels, global average pooling, one linear layer."""
     if size < 16:
         raise UsageError(f"size: {size} is too small for four poolings; at least 16")
     widths = [channels, *(width << i for i in range(4))]

@@ -1,6 +1,6 @@
-"""Meta-learning on a stream of data sets: the paper's Algorithm 2, and what it is compared with."""
+"""Online meta-training on a stream of data sets: the paper's Algorithm 2."""
 
-from pathaware.online.buffer import Buffer, Lesson
+from pathaware.online.buffer import Buffer, ReplaySample
 from pathaware.online.learner import OnlineLearner
 
-__all__ = ["Buffer", "Lesson", "OnlineLearner"]
+__all__ = ["Buffer", "OnlineLearner", "ReplaySample"]

@@ -1,4 +1,4 @@
-"""What an online learner remembers: held-out items, each with the way that led to it."""
+"""The replay buffer of an online learner: held-out items, each with the items that were learned before it."""
 
 from __future__ import annotations
 
@@ -13,79 +13,75 @@ from pathaware.core.errors import UsageError
 from pathaware.core.settings import at_least
 
 Item = tuple[Tensor, Tensor]
-"""Inputs `[N, …]` and targets `[N, …]` of a few examples that come together."""
+"""Inputs `[N, …]` and targets `[N, …]` of a few examples that arrive together."""
 
 Forget = Literal["reservoir", "oldest"]
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """A held-out item, and the items of its data set that φ had learned before it, in their order."""
+class ReplaySample:
+    """A held-out item, and the items of its data set that φ had learned before it, in order."""
 
     learned: tuple[Item, ...]
     held_out: Item
 
     @property
     def shape(self) -> tuple[torch.Size, ...]:
-        """Lessons of one shape can run side by side."""
+        """Samples of equal shape can run as one batch."""
         return tuple(tensor.shape for item in (*self.learned, self.held_out) for tensor in item)
 
 
 class Buffer:
-    """At most `capacity` lessons.
+    """Keeps at most `capacity` samples.
 
-    What is forgotten for a new one: the `oldest`; or, with `reservoir`, whatever keeps every lesson so far
-    equally likely to be here (Vitter's algorithm R), so that early data sets are not lost to late ones.
+    `forget`: which sample a new one replaces. `oldest` keeps the most recent ones. `reservoir` keeps every
+    sample so far with equal probability (Vitter's algorithm R), so that early data sets are not lost.
     """
 
     def __init__(self, capacity: int, forget: Forget = "reservoir") -> None:
         at_least(1, buffer=capacity)
         if forget not in get_args(Forget):
-            raise UsageError(f"forget: {forget!r} is none of {', '.join(get_args(Forget))}")
+            raise UsageError(f"forget: {forget!r} must be one of {', '.join(get_args(Forget))}")
         self.capacity, self.forget = capacity, forget
         self.seen = 0
-        self.lessons: list[Lesson] = []
+        self.samples: list[ReplaySample] = []
 
     def __len__(self) -> int:
-        return len(self.lessons)
+        return len(self.samples)
 
-    def __iter__(self) -> Iterator[Lesson]:
-        return iter(self.lessons)
+    def __iter__(self) -> Iterator[ReplaySample]:
+        return iter(self.samples)
 
-    def add(self, lesson: Lesson, generator: torch.Generator) -> None:
+    def add(self, sample: ReplaySample, generator: torch.Generator) -> None:
         self.seen += 1
         if len(self) < self.capacity:
-            self.lessons.append(lesson)
+            self.samples.append(sample)
         elif self.forget == "oldest":
-            self.lessons = [*self.lessons[1:], lesson]
-        elif (place := _below(self.seen, generator)) < self.capacity:
-            self.lessons[place] = lesson
+            self.samples = [*self.samples[1:], sample]
+        elif (index := int(torch.randint(self.seen, (), generator=generator))) < self.capacity:
+            self.samples[index] = sample
 
-    def draw(self, count: int, generator: torch.Generator) -> list[Lesson]:
-        """As many different lessons at random, or all there are."""
+    def draw(self, count: int, generator: torch.Generator) -> list[ReplaySample]:
+        """Draw `count` different samples at random, or all if there are fewer."""
         order = torch.randperm(len(self), generator=generator)[:count]
-        return [self.lessons[i] for i in order.tolist()]
+        return [self.samples[i] for i in order.tolist()]
 
     def state_dict(self) -> dict[str, Any]:
-        lessons = [{"learned": list(each.learned), "held_out": each.held_out} for each in self]
-        return {"seen": self.seen, "lessons": lessons}
+        samples = [{"learned": list(each.learned), "held_out": each.held_out} for each in self]
+        return {"seen": self.seen, "lessons": samples}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if len(state["lessons"]) > self.capacity:
             raise UsageError(
-                f"buffer: {self.capacity} is less than the {len(state['lessons'])} lessons to be loaded"
+                f"buffer: {self.capacity} is less than the {len(state['lessons'])} samples to be loaded"
             )
         self.seen = int(state["seen"])
-        self.lessons = [Lesson(tuple(each["learned"]), each["held_out"]) for each in state["lessons"]]
+        self.samples = [ReplaySample(tuple(each["learned"]), each["held_out"]) for each in state["lessons"]]
 
 
-def by_shape(lessons: Sequence[Lesson]) -> list[list[Lesson]]:
-    """The same lessons, those together that can run side by side."""
-    groups: dict[tuple[torch.Size, ...], list[Lesson]] = {}
-    for lesson in lessons:
-        groups.setdefault(lesson.shape, []).append(lesson)
+def group_by_shape(samples: Sequence[ReplaySample]) -> list[list[ReplaySample]]:
+    """Group the samples that can run as one batch."""
+    groups: dict[tuple[torch.Size, ...], list[ReplaySample]] = {}
+    for sample in samples:
+        groups.setdefault(sample.shape, []).append(sample)
     return list(groups.values())
-
-
-def _below(bound: int, generator: torch.Generator) -> int:
-    return int(torch.randint(bound, (), generator=generator))

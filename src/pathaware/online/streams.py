@@ -1,4 +1,4 @@
-"""Streams of data sets: each comes as items to learn one after another, and examples to be judged on."""
+"""Streams of data sets: each has items to learn one after another, and test examples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pathaware.training.problems import Classification, Problem, Sine
 
 @dataclass(frozen=True)
 class DataSet:
-    """`items` to learn, in their order, and `test`, all of one task."""
+    """`items` to learn, in order, and `test` examples, all of one task."""
 
     items: tuple[Item, ...]
     test: Item
@@ -27,7 +27,7 @@ class DataSet:
 
 @dataclass(frozen=True)
 class Stream:
-    """Data sets of a problem, each of `items` items of `size` examples; a pure function of the seed."""
+    """Data sets of a problem, each with `items` items of `size` examples; a pure function of the seed."""
 
     name: str
     problem: Problem
@@ -37,8 +37,10 @@ class Stream:
     source: TaskSource = field(repr=False)
 
     def data_set(self, seed: int, position: int, purpose: str = "race") -> DataSet:
-        """The one at a position of the stream; it does not depend on those before. What serves another
-        purpose, such as choosing a rate, is another stream."""
+        """The data set at a position of the stream, independent of the others.
+
+        Streams for different purposes, such as `validation`, are different; `race` is the test stream.
+        """
         drawn = self.source.sample(1, generator(seed, "online", purpose, position))
         parts = [tensor[0].split(self.size) for tensor in (drawn.support_x, drawn.support_y)]
         return DataSet(tuple(zip(*parts, strict=True)), (drawn.query_x[0], drawn.query_y[0]))
@@ -46,8 +48,8 @@ class Stream:
     def data_sets(self, seed: int, count: int, purpose: str = "race") -> Iterator[DataSet]:
         return (self.data_set(seed, position, purpose) for position in range(count))
 
-    def start(self, seed: int, number: int = 0) -> nn.Module:
-        """A network that has learned nothing: the first that all begin with, or another one."""
+    def network(self, seed: int, number: int = 0) -> nn.Module:
+        """A newly initialised network: number 0 is the one that all learners start with."""
         with torch.random.fork_rng():
             seed_all(seed, "online", "start", number)
             return self.problem.model()
@@ -57,7 +59,7 @@ class Stream:
         return self.problem.metric.name if self.problem.regression else "error rate"
 
     def error(self, outputs: Tensor, targets: Tensor) -> float:
-        """The squared error, or how many of the answers are wrong; the less, the better."""
+        """The squared error, or the fraction of wrong predictions; lower is better."""
         value = float(self.problem.measure(outputs[None], targets[None]))
         return value if self.problem.regression else 1 - value
 
@@ -66,7 +68,7 @@ class Stream:
 
 
 def sine_stream(items: int = 12, size: int = 5) -> Stream:
-    """Waves as in `tasks.sine`, `size` points an item; judged on a grid over the whole domain."""
+    """Sine waves, `size` points per item; tested on a grid over the whole domain."""
     at_least(1, items=items, size=size)
     problem = Sine(shots=items * size, points=200)
     return Stream(
@@ -75,7 +77,7 @@ def sine_stream(items: int = 12, size: int = 5) -> Stream:
 
 
 def glyph_stream(items: int = 8, ways: int = 5, *, width: int = 16, split: str = "train") -> Stream:
-    """Tasks of `ways` characters, whose labels are dealt out anew each time; an item shows each once."""
+    """Tasks of `ways` characters with random labels; an item has one example of each."""
     at_least(1, items=items)
     problem = Classification(data="glyphs", ways=ways, shots=items, queries=10, width=width, augment=False)
     source = problem.tasks(split, "cpu", torch.get_default_dtype())
@@ -87,5 +89,5 @@ STREAMS: dict[str, Callable[..., Stream]] = {"sine": sine_stream, "glyphs": glyp
 
 def open_stream(name: str, items: int | None = None) -> Stream:
     if name not in STREAMS:
-        raise UsageError(f"stream: {name!r} is none of {', '.join(STREAMS)}")
+        raise UsageError(f"stream: {name!r} must be one of {', '.join(STREAMS)}")
     return STREAMS[name]() if items is None else STREAMS[name](items)

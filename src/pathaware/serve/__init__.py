@@ -1,1 +1,1 @@
-"""`pathaware serve`: a page and a JSON API on which people teach a trained model their own classes."""
+"""A web page and a JSON API that adapt a trained model to the classes of its visitors."""

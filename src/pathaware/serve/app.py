@@ -1,12 +1,13 @@
-"""Every error is one sentence in JSON; what went wrong in our own code stays on our own stderr."""
+"""The web application: the page, its examples, and the JSON API around one trained model.
+
+`docs/serving.md` describes every request.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
-import sys
-import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -15,75 +16,45 @@ from io import BytesIO
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp
 
 from pathaware.data.glyphs import draw_class
 from pathaware.inference.trained_model import TrainedModel
-from pathaware.serve.limits import Limits, Refused, refusal
-from pathaware.serve.security import Guard
+from pathaware.serve.api_error import ApiError, add_error_handlers
+from pathaware.serve.limits import Limits
+from pathaware.serve.security import protect
 from pathaware.serve.sessions import Sessions, checked_label, network_bytes
-from pathaware.serve.uploads import Uploads, read_picture
-from pathaware.serve.worker import Engine, Worker
+from pathaware.serve.uploads import Uploads, read_image
+from pathaware.serve.worker import SharedModel, Worker
 
-WORDS = {404: "there is nothing at this address", 405: "this address does not take this method"}
-
-
-def answer_errors(app: FastAPI) -> None:
-    @app.exception_handler(Refused)
-    async def refused(_: Request, error: Refused) -> JSONResponse:
-        return refusal(error)
-
-    @app.exception_handler(HTTPException)
-    async def unknown(_: Request, error: HTTPException) -> JSONResponse:
-        sentence = WORDS.get(error.status_code, "this request cannot be answered")
-        return JSONResponse({"error": sentence}, error.status_code, error.headers)
-
-    @app.exception_handler(RequestValidationError)
-    async def incomplete(_: Request, error: RequestValidationError) -> JSONResponse:
-        names = " and ".join(sorted({f"?{found['loc'][-1]}=" for found in error.errors()}))
-        return JSONResponse({"error": f"the address lacks {names}"}, 422)
-
-    @app.exception_handler(Exception)
-    async def our_fault(_: Request, error: Exception) -> JSONResponse:
-        print("".join(traceback.format_exception(error)), file=sys.stderr)
-        return JSONResponse({"error": "something went wrong in the server; its terminal says what"}, 500)
-
-
-# Glyphs to try a model with, for somebody who has no pictures at hand.
-
-
-# Of scripts that no glyph model has seen in training; they look like what they are called here.
+# Example characters, from scripts that are not in the training split of glyphs.
 CHARACTERS = {"hourglass": "\u2d35", "fork": "\U00010319", "lattice": "\u2d4c"}
-TAUGHT, ASKED = 2, 2
+SUPPORT, QUERIES = 2, 2
 
 
 @dataclass(frozen=True)
 class Example:
+    """A drawing to try the model with."""
+
     label: str
-    asked: bool
-    """For the question, not for the lesson."""
+    query: bool
+    """Part of the query set, not of the support set."""
     png: bytes
 
 
 @cache
 def examples() -> tuple[Example, ...]:
-    """Of each class some drawings to teach and some to ask about, dark on paper as a person would draw."""
+    """Draw support and query images of each class, dark on white as a person would draw."""
     from PIL import Image
 
-    found = []
+    drawn = []
     for name, character in CHARACTERS.items():
-        for place, pixels in enumerate(draw_class(character, TAUGHT + ASKED)[:, 0]):
+        for number, pixels in enumerate(draw_class(character, SUPPORT + QUERIES)[:, 0]):
             file = BytesIO()
             Image.fromarray(255 - pixels).save(file, "PNG")
-            found.append(Example(name, place >= TAUGHT, file.getvalue()))
-    return tuple(found)
-
-
-# The files of the page: these and no others.
+            drawn.append(Example(name, number >= SUPPORT, file.getvalue()))
+    return tuple(drawn)
 
 
 FILES = {
@@ -98,6 +69,7 @@ FILES = {
 
 
 def add_pages(app: Starlette) -> None:
+    """Serve the files of the page, and no others."""
     folder = files("pathaware.serve") / "page"
     for address, (name, kind) in FILES.items():
         app.add_route(address, _page((folder / name).read_bytes(), kind), methods=["GET"])
@@ -110,29 +82,26 @@ def _page(content: bytes, kind: str) -> Callable[[Request], Awaitable[Response]]
     return page
 
 
-# The JSON API and the page, around one trained model. `docs/serving.md` describes every request.
-
-
 def make_app(
     model: TrainedModel,
     name: str,
     limits: Limits | None = None,
     *,
-    hosts: Iterable[str] = (),
+    hosts: Sequence[str] = (),
     addresses: bool = False,
 ) -> ASGIApp:
-    """The server's application; `hosts` and `addresses` are what else it may be called, see `Guard`."""
+    """Make the server's application; `hosts` and `addresses` are the names it accepts, see `HostCheck`."""
     limits = limits or Limits()
-    sessions, uploads, engine = Sessions(limits), Uploads(limits), Engine(model)
-    # Adapting takes a while; pictures and questions need not wait for it.
-    learning, reading = Worker("adapt", limits.waiting), Worker("read", limits.waiting)
+    sessions, uploads, shared = Sessions(limits), Uploads(limits), SharedModel(model)
+    # Adapting takes a while; uploads and predictions need not wait for it.
+    adapting, reading = Worker("adapt", limits.waiting), Worker("read", limits.waiting)
 
     @asynccontextmanager
-    async def life(_: FastAPI) -> AsyncIterator[None]:
-        sweeper = asyncio.create_task(_forget_idle(sessions, limits))
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        sweeper = asyncio.create_task(_delete_idle(sessions, limits))
         yield
         sweeper.cancel()
-        learning.close()
+        adapting.close()
         reading.close()
 
     app = FastAPI(
@@ -141,14 +110,14 @@ def make_app(
         docs_url=None,  # these pages would load scripts from the network
         redoc_url=None,
         redirect_slashes=False,
-        lifespan=life,
+        lifespan=lifespan,
     )
-    answer_errors(app)
+    add_error_handlers(app)
     add_pages(app)
 
     @app.get("/api/model")
     async def about() -> dict[str, Any]:
-        form = model.pictures
+        form = model.image_input
         return {
             "name": name,
             "method": model.config.method,
@@ -169,7 +138,7 @@ def make_app(
         return {"classes": dict(found.counts), "adapted": found.adapted}
 
     @app.delete("/api/sessions/{session}", status_code=204)
-    @app.post("/api/sessions/{session}/forget", status_code=204)  # all that a page that closes can send
+    @app.post("/api/sessions/{session}/forget", status_code=204)  # a closing page can send nothing but POST
     async def end(session: str) -> None:
         sessions.end(session)
 
@@ -177,10 +146,10 @@ def make_app(
     async def add(session: str, label: str, request: Request) -> dict[str, str]:
         found = sessions.get(session)
         label = checked_label(label, limits.label_characters)
-        found.room_for(label)  # before anything is read
+        found.check_room(label)  # before the body is read
         async with uploads.body(request) as raw:
-            pixels = await reading.run(read_picture, raw, model.pictures, limits.pixels)
-        sessions.room_for(pixels.nbytes)
+            pixels = await reading.run(read_image, raw, model.image_input, limits.pixels)
+        sessions.check_room(pixels.nbytes)
         return {"picture": sessions.get(session).add(label, pixels), "label": label}
 
     @app.delete("/api/sessions/{session}/pictures/{picture}", status_code=204)
@@ -200,53 +169,53 @@ def make_app(
     @app.post("/api/sessions/{session}/adapt")
     async def adapt(session: str) -> dict[str, Any]:
         found = sessions.get(session)
-        lesson = found.lesson()
+        support = found.support_set()
         found.adapting = True
         try:
-            network = await learning.run(engine.adapt, lesson)
-            sessions.room_for(network_bytes(network))
-            found.learned(lesson, network)
+            adapted = await adapting.run(shared.adapt, support)
+            sessions.check_room(network_bytes(adapted))
+            found.set_adapted(support, adapted)
         finally:
             found.adapting = False
-        return {"classes": list(lesson.classes), "steps": [_finite(asdict(step)) for step in network.steps]}
+        return {"classes": list(support.classes), "steps": [_finite(asdict(step)) for step in adapted.steps]}
 
     @app.post("/api/sessions/{session}/classify")
     async def classify(session: str, request: Request) -> dict[str, Any]:
         found = sessions.get(session)
-        found.network()  # before anything is read
+        found.classifier()  # before the body is read
         async with uploads.body(request) as raw:
-            pixels = await reading.run(read_picture, raw, model.pictures, limits.pixels)
-        classes, network = found.network()
-        answer = await reading.run(engine.probabilities, network, pixels)
-        probabilities = dict(zip(classes, answer, strict=True))
+            pixels = await reading.run(read_image, raw, model.image_input, limits.pixels)
+        classes, adapted = found.classifier()
+        values = await reading.run(shared.probabilities, adapted, pixels)
+        probabilities = dict(zip(classes, values, strict=True))
         return {"label": max(classes, key=probabilities.__getitem__), "probabilities": probabilities}
 
     @app.get("/api/examples")
     async def list_examples() -> list[dict[str, Any]]:
-        if not model.pictures.ink:
-            raise Refused(404, "there are examples for models of ink only")
-        found = await reading.run(examples)
+        if not model.image_input.ink:
+            raise ApiError(404, "examples exist only for models of ink drawings")
+        drawn = await reading.run(examples)
         return [
-            {"label": e.label, "asked": e.asked, "picture": f"/api/examples/{i}.png"}
-            for i, e in enumerate(found)
+            {"label": e.label, "asked": e.query, "picture": f"/api/examples/{i}.png"}
+            for i, e in enumerate(drawn)
         ]
 
-    @app.get("/api/examples/{place}.png", response_class=Response)
-    async def example(place: str) -> Response:
-        found = await reading.run(examples) if model.pictures.ink else ()
-        if place not in map(str, range(len(found))):
-            raise Refused(404, "there is no such example")
-        return Response(found[int(place)].png, media_type="image/png")
+    @app.get("/api/examples/{number}.png", response_class=Response)
+    async def example(number: str) -> Response:
+        drawn = await reading.run(examples) if model.image_input.ink else ()
+        if number not in map(str, range(len(drawn))):
+            raise ApiError(404, "there is no such example")
+        return Response(drawn[int(number)].png, media_type="image/png")
 
-    return Guard(app, hosts, addresses=addresses)
+    return protect(app, hosts, addresses=addresses)
 
 
 def _finite(numbers: dict[str, float]) -> dict[str, float | None]:
-    """JSON knows no infinity."""
+    """Replace numbers that JSON cannot represent by None."""
     return {name: value if math.isfinite(value) else None for name, value in numbers.items()}
 
 
-async def _forget_idle(sessions: Sessions, limits: Limits) -> None:
+async def _delete_idle(sessions: Sessions, limits: Limits) -> None:
     while True:
         await asyncio.sleep(min(30.0, 15 * limits.forget_minutes))
-        sessions.forget_idle()
+        sessions.delete_idle()

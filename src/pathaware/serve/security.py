@@ -1,21 +1,23 @@
-"""Who may talk to a server on somebody's own machine: that person's browser, from this page, and programs.
+"""Protection of a server on a private machine from other web pages in the same browser.
 
-Any page in the same browser can send requests to 127.0.0.1. So the Host header must be a name of this server
-(against names that are made to point here, "DNS rebinding"), and what changes something must come from here.
+Any page can send requests to 127.0.0.1. So the Host header must name this server, which defeats DNS
+rebinding, and requests that change something must come from the server's own page or from a program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Sequence
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pathaware.serve.limits import Refused, refusal
+from pathaware.core.errors import UsageError
+from pathaware.serve.api_error import ApiError
 
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'; object-src 'none'",
@@ -27,67 +29,87 @@ HEADERS = {
 }
 
 
-class Guard:
-    """Around an app: refuses strangers, and adds headers that keep browsers strict.
+def protect(app: ASGIApp, hosts: Sequence[str] = (), *, addresses: bool = False) -> ASGIApp:
+    """Wrap an app in all checks. `hosts` and `addresses` as for `HostCheck`."""
+    return SecurityHeaders(HostCheck(OriginCheck(app), hosts, addresses=addresses))
 
-    `hosts` are the names it may be called by; with `addresses`, so are numbers, which no
-    name server can fake.
-    """
 
-    def __init__(self, app: ASGIApp, hosts: Iterable[str] = (), *, addresses: bool = False) -> None:
+class SecurityHeaders:
+    """Adds headers that make browsers strict to every response."""
+
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._hosts = LOOPBACK | {host.lower() for host in hosts}
-        self._addresses = addresses
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
-        async def strictly(message: Message) -> None:
+        async def send_strictly(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        try:
-            self._check(scope["method"], Headers(scope=scope))
-        except Refused as refused:
-            await refusal(refused)(scope, receive, strictly)
-            return
-        await self._app(scope, receive, strictly)
+        await self._app(scope, receive, send_strictly)
 
-    def _check(self, method: str, headers: Headers) -> None:
-        host = headers.get("host", "")
-        if not self._known(host):
-            raise Refused(400, "the Host header names another server; see --allow-host")
-        if method in ("GET", "HEAD"):
-            return
-        site = headers.get("sec-fetch-site")  # browsers send it, and no script can change it
-        origin = headers.get("origin")
-        own = site in ("same-origin", "none") if site else origin is None or _netloc(origin) == host.lower()
-        if not own:
-            raise Refused(403, "requests from other sites are not answered")
 
-    def _known(self, host: str) -> bool:
+class HostCheck:
+    """Starlette's check of the Host header, with refusals in JSON and with IP addresses.
+
+    Allowed are localhost, loopback addresses and `hosts` (names, or `*.domain`). With `addresses`, so are all
+    IP addresses: DNS rebinding needs a name.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Sequence[str] = (), *, addresses: bool = False) -> None:
+        self._app, self._hosts, self._addresses = app, ["localhost", *hosts], addresses
         try:
-            name = urlsplit(f"//{host}").hostname or ""
+            TrustedHostMiddleware(app, self._hosts)
+        except AssertionError:
+            raise UsageError(
+                f"must be names or patterns such as *.example.com, not {', '.join(hosts)}", field="allow_host"
+            ) from None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or self._is_allowed_address(Headers(scope=scope).get("host", "")):
+            await self._app(scope, receive, send)
+            return
+
+        async def trusted(scope: Scope, receive: Receive, _: Send) -> None:
+            await self._app(scope, receive, send)
+
+        async def refuse(message: Message) -> None:  # in place of the middleware's plain text
+            if message["type"] == "http.response.start":
+                error = ApiError(400, "the Host header names another server; see --allow-host")
+                await error.response()(scope, receive, send)
+
+        await TrustedHostMiddleware(trusted, self._hosts, www_redirect=False)(scope, receive, refuse)
+
+    def _is_allowed_address(self, host: str) -> bool:
+        found = re.fullmatch(r"(?:\[([^\[\]]+)\]|([^:]+))(?::\d*)?", host)
+        try:
+            address = ip_address(found[1] or found[2]) if found else None
         except ValueError:
             return False
-        if set(host) & set("@/\\?# "):
-            return False
-        return name in self._hosts or (self._addresses and _is_address(name))
+        return address is not None and (self._addresses or address.is_loopback)
 
 
-def _netloc(origin: str) -> str:
+class OriginCheck:
+    """Refuses requests from other sites that could change something."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] not in ("GET", "HEAD") and not _is_own(scope):
+            error = ApiError(403, "requests from other sites are not answered")
+            await error.response()(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+def _is_own(scope: Scope) -> bool:
+    headers = Headers(scope=scope)
+    site = headers.get("sec-fetch-site")  # sent by browsers; scripts cannot change it
+    origin = headers.get("origin")
+    if site:
+        return site in ("same-origin", "none")
     try:
-        return urlsplit(origin).netloc.lower()
-    except ValueError:
-        return ""
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name)
+        return origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
     except ValueError:
         return False
-    return True

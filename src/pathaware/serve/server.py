@@ -1,4 +1,4 @@
-"""The process: a socket, uvicorn, and signals that end it."""
+"""The server process: its socket, uvicorn, and the signals that end it."""
 
 from __future__ import annotations
 
@@ -20,33 +20,34 @@ if TYPE_CHECKING:
     from pathaware.serve.limits import Limits
 
 GRACE = 5
-"""Seconds that answers on their way have when the server ends."""
+"""Seconds for responses in progress when the server ends."""
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that listens, or an error that names the option at fault."""
+    """Open a listening socket, or raise an error that names the field at fault."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError):
-        raise UsageError(f"{host} is not a name or address that can be found", field="host") from None
+        raise UsageError(f"{host} cannot be resolved", field="host") from None
     try:
         bound = socket.create_server((str(address[0]), port), family=family, backlog=1024)
-        # Connections inherit it. Without, each answer waits 40 ms for the client to confirm its first half.
+        # Inherited by connections. Without it, each response waits 40 ms for an acknowledgement.
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return bound
     except PermissionError:
-        raise UsageError(f"{port} is not allowed for this user; take one above 1023", field="port") from None
+        raise UsageError(f"{port} is not allowed for this user; must be above 1023", field="port") from None
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise UsageError(
-                f"{port} is in use; name another, or 0 for any that is free", field="port"
+                f"{port} is in use; choose another, or 0 for any free port", field="port"
             ) from None
         raise UsageError(f"{host} is not an address of this machine", field="host") from None
 
 
 def address_of(bound: socket.socket) -> str:
+    """Return the URL of a socket."""
     host, port = bound.getsockname()[:2]
-    if ip_address(host).is_unspecified:  # listens everywhere, and is called by some name
+    if ip_address(host).is_unspecified:  # listens on all interfaces
         host = "127.0.0.1" if bound.family == socket.AF_INET else "::1"
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
@@ -56,7 +57,7 @@ def is_loopback(bound: socket.socket) -> bool:
 
 
 def serve(app: ASGIApp, bound: socket.socket, limits: Limits, ready: Callable[[], None]) -> int:
-    """Answer requests until a signal comes; what the process should exit with."""
+    """Answer requests until a signal arrives; return the exit code of the process."""
     import uvicorn
 
     class Announcing(uvicorn.Server):
@@ -64,10 +65,10 @@ def serve(app: ASGIApp, bound: socket.socket, limits: Limits, ready: Callable[[]
             await super().startup(sockets)
             ready()
 
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # bad requests are the clients' affair
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # bad requests are the clients' errors
     config = uvicorn.Config(
         app,
-        # What is tested is what runs, also where faster parsers are installed.
+        # The tested implementations, even where faster ones are installed.
         http="h11",
         loop="asyncio",
         ws="none",
@@ -81,15 +82,15 @@ def serve(app: ASGIApp, bound: socket.socket, limits: Limits, ready: Callable[[]
     )
     signals: list[int] = []
 
-    def note(signum: int, frame: FrameType | None) -> None:
+    def record(signum: int, frame: FrameType | None) -> None:
         signals.append(signum)
 
-    # What was loaded so far stays anyway. Without it to look at, the collector comes by often enough to clear
-    # away networks of sessions that have ended: modules refer to each other in circles.
+    # Everything loaded so far stays anyway. Excluding it makes collections cheap and frequent enough to free
+    # the networks of ended sessions, whose modules form reference cycles.
     gc.collect()
     gc.freeze()
-    # uvicorn ends in peace when a signal comes, and raises it again afterwards.
-    before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
+    # uvicorn shuts down gracefully on a signal and raises it again afterwards.
+    before = {s: signal.signal(s, record) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
         Announcing(config).run(sockets=[bound])
     finally:

@@ -1,4 +1,4 @@
-"""Computing off the event loop, one thing after another."""
+"""Computation off the event loop: worker threads with bounded queues, and the model they share."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ import torch
 from numpy.typing import NDArray
 
 from pathaware.core.errors import UsageError
-from pathaware.inference.trained_model import Adapted, TrainedModel
-from pathaware.serve.limits import Refused
-from pathaware.serve.sessions import Lesson
+from pathaware.inference.trained_model import AdaptedClassifier, SupportSet, TrainedModel
+from pathaware.serve.api_error import ApiError
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Worker:
-    """A thread with a queue that ends somewhere. Learners are shared by all sessions, so one thread it is."""
+    """One thread with a bounded queue; learners are shared by all sessions and need a single thread."""
 
     def __init__(self, name: str, waiting: int) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._waiting, self._most = 0, waiting
+        self._waiting, self._limit = 0, waiting
 
     async def run(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        if self._waiting >= self._most:
-            raise Refused(503, "too much to compute at once; try again in a moment", retry=1)
+        """Run `job` in the thread, or raise if the queue is full."""
+        if self._waiting >= self._limit:
+            raise ApiError(503, "too much to compute at once; try again in a moment", retry=1)
         self._waiting += 1
         try:
             loop = asyncio.get_running_loop()
@@ -44,14 +44,12 @@ class Worker:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-# The model, for two threads: one that adapts, and one that answers questions meanwhile.
+class SharedModel:
+    """The model, shared by two threads: one adapts, the other classifies meanwhile.
 
-
-class Engine:
-    """Learners for each number of classes are made when first needed, and their networks are traced then.
-
-    `torch.fx` does that by replacing the call of every module in the process: an answer that another thread
-    computes at that moment would fail. So nobody answers while a number of classes first comes up.
+    A learner for a new number of classes traces its network with `torch.fx`, which replaces the call of every
+    module in the process: a prediction in another thread would fail. So a lock excludes predictions while a
+    number of classes is used for the first time.
     """
 
     def __init__(self, model: TrainedModel) -> None:
@@ -59,22 +57,21 @@ class Engine:
         self._tracing = Lock()
         self._traced: set[int] = set()
 
-    def adapt(self, lesson: Lesson) -> Adapted:
-        """Called by one thread only."""
-        classes = len(lesson.classes)
-        task = lesson.pixels, lesson.labels, classes
+    def adapt(self, support: SupportSet) -> AdaptedClassifier:
+        """Adapt to a support set; to be called by one thread only."""
+        classes = len(support.classes)
         with nullcontext() if classes in self._traced else self._tracing:
             try:
-                found = self._model.adapt(*task)
-            except UsageError as error:  # such as more classes than the method can take
-                raise Refused(409, str(error)) from None
+                adapted = self._model.adapt(support.pixels, support.labels, classes)
+            except UsageError as error:  # such as more classes than the method supports
+                raise ApiError(409, str(error)) from None
         self._traced.add(classes)
-        return found
+        return adapted
 
-    def probabilities(self, network: Adapted, pixels: NDArray[np.uint8]) -> list[float]:
-        """Of every class, for one picture `[C, size, size]`."""
+    def probabilities(self, adapted: AdaptedClassifier, pixels: NDArray[np.uint8]) -> list[float]:
+        """Return the probability of every class for one image `[C, size, size]`."""
         with self._tracing:
-            found: list[float] = network.probabilities(torch.from_numpy(pixels)[None])[0].tolist()
-        if not all(map(math.isfinite, found)):
-            raise Refused(409, "the model has lost itself on these classes; adapt with other pictures")
-        return found
+            values: list[float] = adapted.probabilities(torch.from_numpy(pixels)[None])[0].tolist()
+        if not all(map(math.isfinite, values)):
+            raise ApiError(409, "the model diverged (non-finite probabilities); adapt with other pictures")
+        return values

@@ -1,7 +1,7 @@
-"""Files of tensors that are never half written, do not rot unnoticed, and cannot run code.
+"""Files of tensors that are written atomically, carry a checksum, and cannot run code.
 
-safetensors holds numbers only; what it lacks is a checksum. Ours is over everything a reader uses: names,
-types, shapes, bytes, and what the file says about itself.
+safetensors stores numbers only, but without a checksum. Ours covers everything a reader uses: names, types,
+shapes, bytes and metadata.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torch import Tensor
 
 
 class CorruptFile(Exception):
-    """A file that is not what was written; the message says how that shows."""
+    """A file that is not what was written. The message gives the reason."""
 
 
 def write_checksummed(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """All of it or nothing, also if the power fails: a reader meets the old file or the new one."""
+    """Write atomically, even if the power fails: a reader finds the old file or the new one."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -31,7 +31,7 @@ def write_checksummed(path: Path, tensors: Mapping[str, Tensor], about: Mapping[
     draft = path.with_name(f"{path.name}.new")
     try:
         save_file(kept, draft, metadata={"about": text, "sha256": _digest(kept, text)})
-    except SafetensorError as error:  # of its own kind also where the disk is full
+    except SafetensorError as error:  # raised also when the disk is full
         raise OSError(str(error).rpartition("error: ")[2]) from None
     _flush(draft)
     os.replace(draft, path)
@@ -39,7 +39,7 @@ def write_checksummed(path: Path, tensors: Mapping[str, Tensor], about: Mapping[
 
 
 def read_checksummed(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What was written, or `CorruptFile`."""
+    """Read tensors and metadata; raise `CorruptFile` if they are not what was written."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -66,8 +66,10 @@ def _digest(tensors: Mapping[str, Tensor], about: str) -> str:
 
 
 def _flush(path: Path) -> None:
-    """To the disk itself: a rename can survive a power cut that the renamed bytes did not."""
-    file = os.open(path, os.O_RDONLY)
+    """Flush to disk, because a rename can survive a power cut that the renamed bytes did not."""
+    if os.name != "posix" and path.is_dir():
+        return  # Windows cannot open folders
+    file = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(file)
     finally:

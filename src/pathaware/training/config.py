@@ -1,4 +1,4 @@
-"""Configuration files as tables, before anybody looks at what they say."""
+"""The configuration of a run: three tables of settings, validated when built and stored as TOML."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, TypeVar, get_type_hints
 
 import torch
 
@@ -20,26 +20,28 @@ from pathaware.core.settings import at_least, coerce, short_repr
 from pathaware.methods import get_method
 from pathaware.training.problems import PROBLEMS, Problem
 
+S = TypeVar("S")
+
 
 def read_toml(text: str) -> dict[str, Any]:
-    """The tables of a file. TOML has no null, so a setting that is off says "none"."""
+    """Parse TOML. It has no null, so the text "none" stands for None."""
     try:
         tables: dict[str, Any] = _plain(tomllib.loads(text))
     except RecursionError:
-        raise UsageError("it is nested too deeply to be read") from None
+        raise UsageError("nested too deeply to be read") from None
     except ValueError as error:
-        raise UsageError(f"it is no TOML ({error})") from None
+        raise UsageError(f"not valid TOML ({error})") from None
     return tables
 
 
-def read_toml_file(option: str, path: Path) -> dict[str, Any]:
-    """The same of a file; `option` names it in what is said of one that cannot be used."""
+def read_toml_file(field: str, path: Path) -> dict[str, Any]:
+    """Read a TOML file; `field` is the argument that an error names."""
     try:
         return read_toml(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise UsageError(f"{option}: {path} cannot be read ({error.strerror})") from None
-    except ValueError as error:  # also a path or a text that is none
-        raise UsageError(f"{option}: {path}: {error}") from None
+        raise UsageError(f"{path} cannot be read ({error.strerror})", field=field) from None
+    except ValueError as error:  # a path that no file can have, not UTF-8, or not TOML
+        raise UsageError(f"{path}: {error}", field=field) from None
 
 
 def _plain(value: Any) -> Any:
@@ -47,40 +49,38 @@ def _plain(value: Any) -> Any:
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list):
         return [_plain(each) for each in value]
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:  # Python reads longer ones, nobody else does
-        raise ValueError("an integer of more than 64 bits")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("an integer has more than 64 bits")
     if isinstance(value, (datetime.date, datetime.time)):
-        raise ValueError(f"{value} is a date or a time, and no setting is")
+        raise ValueError(f"{value} is a date or a time, which no setting takes")
     return None if value == "none" else value
 
 
-# The settings of a run: validated where they are built, kept as a TOML file.
-
-
-_THREADS = torch.get_num_threads()  # PyTorch's own choice, before any run changed it
-_PRECISIONS = {"fp32": "highest", "tf32": "high", "bf16": "medium"}  # in PyTorch's own words
+_THREADS = torch.get_num_threads()  # PyTorch's default, before any run changed it
+_PRECISIONS = {"fp32": "highest", "tf32": "high", "bf16": "medium"}  # PyTorch's names
 
 
 @dataclass(frozen=True)
 class Training:
     """How θ₀ and Φ are learned.
 
-    - `clip` bounds the norm of the meta-gradient, 0 for no bound; `guard` keeps inner loops from running
-      away (see `Path.guarded`).
-    - `validate`: iterations between validations, 0 for none; the best checkpoint is the one kept.
-    - `pretrain`: epochs of ordinary classification of all training classes before meta-training, which
-      then starts from those features (see `pathaware.training.pretraining`).
-    - `save`: iterations between saved states, from which a run that was stopped goes on; 0 for none.
+    - `rate`: learning rate of Adam; `schedule`: constant, or half a cosine down to zero.
+    - `clip`: largest norm of the meta-gradient, 0 for no limit; `guard`: stop inner loops that diverge (see
+      `Path.guarded`).
+    - `validate`: iterations between validations, 0 for none; the best checkpoint is kept.
+    - `pretrain`: epochs of supervised classification of all training classes before meta-training (see
+      `pathaware.training.pretraining`).
+    - `save`: iterations between saved states, from which a stopped run resumes; 0 for none.
     - `histograms`: iterations between snapshots of the gradients of one layer, 0 for none (see
-      `pathaware.training.gradient_probe`); they change no number either.
-    - `chunk`: tasks that run side by side, 0 for all; `checkpoint`: recompute inner steps instead of
-      keeping them. Both save memory and change no number. `fit_memory`: turn to them when memory runs out.
-    - `precision` on CUDA: `fp32`, `tf32` for products on the tensor cores, `bf16` to also keep activations
-      of convolution blocks in bfloat16. Parameters and their gradients are float32 in all three.
-    - `device`: `auto`, `cpu`, `cuda` or `cuda:1`; `threads` 0 leaves the choice to PyTorch; `graph` records
-      the meta-iteration in a CUDA graph.
-    - `compile`: compile the meta-iteration to C++ on a CPU (see `pathaware.engine.compiled`); `auto` where
-      the run is so long that it pays many times over.
+      `pathaware.training.gradient_probe`). They do not affect training.
+    - `chunk`: tasks that run side by side, 0 for all; `checkpoint`: recompute inner steps instead of storing
+      their activations. Both save memory and change no number. `fit_memory`: use them when memory runs out.
+    - `precision` on CUDA: `fp32`, `tf32` for products on tensor cores, `bf16` to also store activations of
+      convolution blocks in bfloat16. Parameters and their gradients are float32 in all three.
+    - `device`: `auto`, `cpu`, `cuda` or `cuda:1`; `threads`: 0 for PyTorch's default; `graph`: run the
+      meta-iteration as a CUDA graph.
+    - `compile`: compile the meta-iteration to C++ on a CPU (see `pathaware.engine.compiled`); `auto` does so
+      in runs that are long enough for it to pay.
     """
 
     iterations: int = 60_000
@@ -117,13 +117,13 @@ class Training:
     def torch_device(self) -> torch.device:
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        # PyTorch knows more devices, among them some that compute nothing.
+        # PyTorch accepts other devices, some of which compute nothing.
         found = re.fullmatch(r"cpu|cuda(?::([0-9]{1,3}))?", self.device)
         if not found:
-            raise UsageError(f"device: {short_repr(self.device)} is none of auto, cpu, cuda, cuda:N")
+            raise UsageError(f"device: {short_repr(self.device)} must be one of auto, cpu, cuda, cuda:N")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if self.device != "cpu" and int(found[1] or 0) >= count:
-            raise UsageError(f"device: {self.device} is not there; use auto or cpu")
+            raise UsageError(f"device: {self.device} is not available; use auto or cpu")
         return torch.device(self.device)
 
     @property
@@ -132,20 +132,20 @@ class Training:
         return dtype
 
     def apply(self) -> None:
-        """Set what PyTorch keeps for the whole process."""
+        """Apply the settings that PyTorch keeps per process."""
         if self.torch_device.index is not None and self.torch_device.type == "cuda":
             torch.cuda.set_device(self.torch_device)  # kernels run on the current GPU
         torch.set_num_threads(self.threads or _THREADS)
-        # On a CPU PyTorch would take bf16 for leave to use instructions that not every such CPU has.
+        # On a CPU PyTorch would use bf16 instructions, so that results would depend on the model of the CPU.
         precision = self.precision if self.torch_device.type == "cuda" else "fp32"
         torch.set_float32_matmul_precision(_PRECISIONS[precision])
         torch.backends.cudnn.allow_tf32 = precision != "fp32"
-        torch.backends.cudnn.benchmark = True  # shapes never change within a run
+        torch.backends.cudnn.benchmark = True  # shapes do not change within a run
 
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that decides what a run computes."""
+    """All settings of a run: problem, method with its settings, and training."""
 
     problem: Problem
     method: str
@@ -155,17 +155,18 @@ class Config:
     def __post_init__(self) -> None:
         chosen = get_method(self.method)
         if self.problem.regression and not chosen.regression:
-            raise UsageError(f"method: {self.method} tells classes apart; {self.problem.name} has none")
+            raise UsageError(
+                f"method: {self.method} is for classification; {self.problem.name} has no classes"
+            )
         object.__setattr__(self, "method_settings", chosen.complete(self.method_settings))
 
     def with_training(self, **training: Any) -> Config:
-        """The same with other training settings."""
+        """A copy with other training settings."""
         return dataclasses.replace(self, training=dataclasses.replace(self.training, **training))
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        problem: Any = self.problem
         return {
-            "problem": {"name": self.problem.name, **dataclasses.asdict(problem)},
+            "problem": {"name": self.problem.name, **dataclasses.asdict(self.problem)},
             "method": {"name": self.method, **self.method_settings},
             "training": dataclasses.asdict(self.training),
         }
@@ -175,29 +176,28 @@ class Config:
         expected = ("problem", "method", "training")
         for table in tables:
             if table not in expected:
-                raise UsageError(f"[{table}]: no such table; a configuration has {', '.join(expected)}")
+                raise UsageError(f"[{table}]: no such table; must be one of {', '.join(expected)}")
         for table, values in tables.items():
             if not isinstance(values, Mapping):
-                raise UsageError(f"{table}: {short_repr(values)} is not allowed; a table [{table}]")
+                raise UsageError(f"{table}: {short_repr(values)} is not allowed; must be a table [{table}]")
         for table in ("problem", "method"):
             if "name" not in tables.get(table, {}):
-                raise UsageError(f"[{table}]: it must say its name")
-        problem, rule = dict(tables["problem"]), dict(tables["method"])
+                raise UsageError(f"[{table}]: name is missing")
+        problem, method = dict(tables["problem"]), dict(tables["method"])
         kind = coerce("problem", problem.pop("name"), str)
         if kind not in PROBLEMS:
-            raise UsageError(f"problem: {kind!r} is none of {', '.join(PROBLEMS)}")
+            raise UsageError(f"problem: {kind!r} must be one of {', '.join(PROBLEMS)}")
         training = {**PROBLEMS[kind].training, **tables.get("training", {})}
         return cls(
             _build("problem", PROBLEMS[kind], problem),
-            coerce("method", rule.pop("name"), str),
-            rule,
+            coerce("method", method.pop("name"), str),
+            method,
             _build("training", Training, training),
         )
 
     def to_toml(self) -> str:
         blocks = []
         for table, values in self.to_dict().items():
-            # TOML has no null, so a setting that is off says "none".
             lines = [f"{key} = {json.dumps('none' if v is None else v)}" for key, v in values.items()]
             blocks.append("\n".join([f"[{table}]", *lines]))
         return "\n\n".join(blocks) + "\n"
@@ -208,7 +208,7 @@ class Config:
 
 
 def differences(there: Config, here: Config) -> str:
-    """`training.rate 0.001, here 0.002; …`: what tells two configurations apart, or nothing."""
+    """Describe how two configurations differ: `training.rate 0.001, here 0.002; …`; empty if equal."""
     old, new = there.to_dict(), here.to_dict()
     found = [
         f"{table}.{key} {old[table].get(key)}, here {new[table].get(key)}"
@@ -220,14 +220,14 @@ def differences(there: Config, here: Config) -> str:
 
 
 def setting_type(kind: Any, name: str) -> Any:
-    """The annotation of a setting, which says what `fit` allows."""
+    """The type annotation of a setting, for `coerce`."""
     return get_type_hints(kind)[name]
 
 
-def _build(table: str, kind: Any, values: Mapping[str, Any]) -> Any:
-    """A settings dataclass from a table of a file, every value checked."""
+def _build(table: str, kind: type[S], values: Mapping[str, Any]) -> S:
+    """Build a dataclass of settings from a table of a file, checking every value."""
     hints = get_type_hints(kind)
-    known = [f.name for f in dataclasses.fields(kind)]
+    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     for name in values:
         if name not in known:
             raise UsageError(f"{name}: [{table}] has no such setting; it has {', '.join(known)}")
@@ -244,10 +244,10 @@ def parse_setting(text: str) -> tuple[str, str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """A value as a person types it: `none`, `true`, `5`, `0.1`, or a word."""
+    """Parse a value from the command line: `none`, `true`, `5`, `0.1` or a word."""
     if text == "none":
         return None
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):  # the latter of brackets within brackets
+    except (ValueError, RecursionError):  # the latter from deeply nested brackets
         return text

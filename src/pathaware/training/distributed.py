@@ -1,8 +1,8 @@
-"""How processes find each other after a restart.
+"""Distributed training: the processes that torchrun starts train one run together.
 
-torchrun keeps one store for all its attempts, and what a dead process wrote there is still to be read: its
-address, or NCCL's identifier. Whoever reads that waits for a process that is no more. So the processes of an
-attempt first agree on a name that only they can know, and put everything else under it.
+Every rank draws all tasks of a meta-batch and computes the meta-gradient of its share; the sum over ranks is
+what one process would have computed. From there on all ranks do the same, so parameters stay equal without
+being sent.
 """
 
 from __future__ import annotations
@@ -25,19 +25,21 @@ from pathaware.core.errors import UsageError
 from pathaware.training.config import Training
 
 PATIENCE = 1800.0
-"""Seconds that the first waits for the others, as long as PyTorch's own stores do."""
+"""Seconds that rank 0 waits for the others: the default timeout of PyTorch's stores."""
 
 
 def agree_on_attempt(store: Store, rank: int, size: int) -> str:
-    """A name for this attempt, the same in all of its processes and never used before.
+    """Agree on an id for this attempt, the same on all ranks and never used before.
 
-    Each says a word of its own and waits for the answer to that very word, which no earlier attempt can have
-    left. The first answers whatever it hears, old words too, until everyone has confirmed its name.
+    torchrun keeps one store for all restarts, in which addresses and NCCL ids of dead processes remain; a
+    process that reads one waits forever. So each attempt keeps its keys under its own id. Each rank publishes
+    a nonce; rank 0 replies with the attempt id, also to nonces of earlier attempts, until all ranks have
+    confirmed it.
     """
     own = uuid.uuid4().hex
     if rank > 0:
-        store.set(f"word/{rank}", own)
-        name = store.get(f"answer/{own}").decode()
+        store.set(f"nonce/{rank}", own)
+        name = store.get(f"reply/{own}").decode()
         store.set(f"confirmed/{name}/{rank}", "")
         return name
     missing = set(range(1, size))
@@ -46,25 +48,19 @@ def agree_on_attempt(store: Store, rank: int, size: int) -> str:
         for other in sorted(missing):
             if store.check([f"confirmed/{own}/{other}"]):
                 missing.remove(other)
-            elif store.check([f"word/{other}"]):
-                store.set(f"answer/{store.get(f'word/{other}').decode()}", own)
+            elif store.check([f"nonce/{other}"]):
+                store.set(f"reply/{store.get(f'nonce/{other}').decode()}", own)
         if time.monotonic() > ends:
-            raise TimeoutError(f"processes {', '.join(map(str, sorted(missing)))} did not come")
+            raise TimeoutError(f"ranks {', '.join(map(str, sorted(missing)))} did not join")
         time.sleep(0.01)
     return own
-
-
-# The processes that train one run together, as torchrun starts them.
-#
-# Every process draws all tasks of a meta-batch and takes the meta-gradient of its share; the sum over all is
-# what one process would have had. From there on all do the same, so parameters stay equal without being sent.
 
 
 T = TypeVar("T")
 
 
 class Shareable(Protocol):
-    """Tasks that can be shared out: a source's plan."""
+    """Tasks that can be divided among ranks: the plan of a `TaskSource`."""
 
     def share(self, worker: int, workers: int) -> Self: ...
 
@@ -73,43 +69,43 @@ P = TypeVar("P", bound=Shareable)
 
 
 class World:
-    """One process by itself: all tasks are its own, and there is nobody to talk to."""
+    """A single process, which computes all tasks."""
 
     rank: int = 0
     size: int = 1
     restarts: bool = False
-    """Whether someone starts the same command again when a process dies."""
+    """True if failed processes are restarted automatically."""
 
     @property
     def is_writer(self) -> bool:
-        """Whether this process keeps the run and speaks of it; the others are quiet."""
+        """True on rank 0, which writes files and logs."""
         return self.rank == 0
 
     def share(self, plan: P) -> P:
-        """The tasks of a plan that are this process's; none, where there are more processes than tasks."""
+        """This rank's tasks of a plan; may be empty if there are more ranks than tasks."""
         return plan.share(self.rank, self.size)
 
     def part(self, tasks: int) -> range:
-        """Which of so many tasks are this process's."""
+        """The indices of this rank's tasks."""
         return share_of(tasks, self.rank, self.size)
 
     def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
-        """Give every process the sum of all processes' gradients, to the same bits."""
+        """Replace the gradients of every rank by their sum over ranks, bit by bit the same."""
 
     def equalise(self, parameters: Sequence[Tensor]) -> None:
-        """Give every process the writer's values."""
+        """Copy the values of rank 0 to all ranks."""
 
     def gather(self, parts: Sequence[Tensor]) -> Tensor:
-        """What all processes have, one after another along the first axis, in the order of their tasks."""
+        """Concatenate the parts of all ranks along the first axis, in the order of the tasks."""
         return torch.cat(list(parts))
 
     def from_writer(self, find: Callable[[], T]) -> T:
-        """What the writer finds. Where it meets a usage error, it says so and all leave."""
+        """The result of `find` on rank 0. If it raises a usage error, the other ranks exit with code 2."""
         return find()
 
 
 class Processes(World):
-    """One of several processes. Methods that communicate must be called by all, in the same order."""
+    """One of several processes. All ranks must call the methods that communicate, in the same order."""
 
     def __init__(self) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
@@ -117,12 +113,12 @@ class Processes(World):
 
     @torch.no_grad()
     def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
-        # One message, not one a tensor: they are so small that what counts is how many there are.
-        # A process without tasks has no gradients; it adds nothing and receives all the same.
+        # One message instead of one per tensor: they are so small that latency dominates.
+        # A rank without tasks has no gradients and contributes zeros.
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         flat = torch.cat([grad.flatten() for grad in grads])
         dist.all_reduce(flat)
-        torch._foreach_copy_(grads, _cut(flat, grads))
+        torch._foreach_copy_(grads, _split(flat, grads))
         for parameter, grad in zip(parameters, grads, strict=True):
             parameter.grad = grad
 
@@ -130,12 +126,12 @@ class Processes(World):
     def equalise(self, parameters: Sequence[Tensor]) -> None:
         flat = torch.cat([p.flatten() for p in parameters])
         dist.broadcast(flat, src=0)
-        torch._foreach_copy_(list(parameters), _cut(flat, parameters))
+        torch._foreach_copy_(list(parameters), _split(flat, parameters))
 
     def gather(self, parts: Sequence[Tensor]) -> Tensor:
         own = torch.cat(list(parts)).cpu() if parts else None
         found: list[Tensor | None] = [None] * self.size
-        dist.all_gather_object(found, own)  # as objects: nobody need know how much the others have
+        dist.all_gather_object(found, own)  # as objects, since the sizes differ
         return torch.cat([part for part in found if part is not None])
 
     def from_writer(self, find: Callable[[], T]) -> T:
@@ -158,7 +154,7 @@ ALONE = World()
 
 @contextmanager
 def process_group(training: Training) -> Iterator[World]:
-    """Join the processes that torchrun started, or stay alone where it started none."""
+    """Join the process group if torchrun has started this process; otherwise yield `ALONE`."""
     if not {"RANK", "WORLD_SIZE", "LOCAL_RANK"} <= os.environ.keys():
         yield ALONE
         return
@@ -170,8 +166,8 @@ def process_group(training: Training) -> Iterator[World]:
     try:
         yield Processes()
     except BaseException:
-        # NCCL takes leave of all ranks together. One that fails cannot wait for those that still compute: it
-        # just ends, and torchrun ends them.
+        # Destroying an NCCL group is collective. A rank that fails cannot wait for those that still compute;
+        # it exits, and torchrun ends them.
         if backend == "gloo":
             dist.destroy_process_group()
         raise
@@ -179,22 +175,22 @@ def process_group(training: Training) -> Iterator[World]:
 
 
 def _own_device(training: Training) -> torch.device | None:
-    """This process's GPU, made the one that `cuda` means from here on; None on a CPU."""
+    """Select this rank's GPU, which `cuda` means from here on; None on a CPU."""
     wanted, place = training.torch_device, int(os.environ["LOCAL_RANK"])
     if wanted.type != "cuda":
         return None
     if wanted.index is not None and os.environ["WORLD_SIZE"] != "1":
-        raise UsageError(f"device: {wanted} is one GPU for several processes; use auto, cuda or cpu")
+        raise UsageError(f"device: {wanted} is a single GPU for several processes; use auto, cuda or cpu")
     count = torch.cuda.device_count()
     if place >= count:
         raise UsageError(
-            f"process {place} of this machine has no GPU; there are {count}", field="nproc_per_node"
+            f"process {place} of this machine has no GPU; it has {count}", field="nproc_per_node"
         )
     device = torch.device("cuda", place if wanted.index is None else wanted.index)
     torch.cuda.set_device(device)
     return device
 
 
-def _cut(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+def _split(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     parts = flat.split([tensor.numel() for tensor in like])
     return [part.view_as(tensor) for part, tensor in zip(parts, like, strict=True)]

@@ -1,4 +1,4 @@
-"""Honest evaluation: every task counted, the worst one named, no graph kept."""
+"""Evaluation on new tasks: the metric of every task after every inner step."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from pathaware.training.metric import Metric
 from pathaware.training.problems import Problem
 
 BLOCK = 100
-_ROOM = (
-    4 * 2**30
-)  # bytes of GPU memory for each `evaluation_batch` of tasks, which take about a quarter of it
+"""Tasks are drawn in blocks of this size, whatever the batch."""
+
+_ROOM = 4 * 2**30  # bytes of free GPU memory per `evaluation_batch` of tasks, four times what they take
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """The metric of every task after every inner step: `values [tasks, n + 1]`.
 
-    Each column is what a user gets who stops after that step. `reverted` is the fraction of tasks that
-    the guard put back to an earlier point of their path.
+    Column j is the metric of learners that stop after step j. `reverted` is the fraction of tasks that the
+    divergence guard returned to an earlier point of their path. `transductive` is False if no query affects
+    the prediction of another. `seed` is that of the tasks.
     """
 
     metric: Metric
@@ -37,15 +38,18 @@ class Evaluation:
     reverted: float
     split: str
     transductive: bool
+    seed: int = 0
 
     def summary(self) -> dict[str, Any]:
-        """Mean, 95 % interval, extreme and per-step means, under stable keys."""
+        """Mean, 95 % interval, worst task and mean per step, under stable keys."""
         final = self.values[:, -1].double()
-        spread = 1.96 * final.std(correction=1) / len(final) ** 0.5 if len(final) > 1 else torch.tensor(0.0)
+        half_width = (
+            1.96 * final.std(correction=1) / len(final) ** 0.5 if len(final) > 1 else torch.tensor(0.0)
+        )
         name = self.metric.name
         return {
             name: final.mean().item(),
-            f"{name}_ci95": spread.item(),
+            f"{name}_ci95": half_width.item(),
             self.metric.worst_key: self.metric.worst(final).item(),
             f"{name}_per_step": self.values.double().mean(0).tolist(),
             "tasks": len(final),
@@ -71,15 +75,15 @@ def evaluate(
 ) -> Evaluation:
     """Adapt to `tasks` new tasks and measure them after every step.
 
-    The tasks depend on the split and the seed only: every method and every run meets the same ones, and
-    the first hundred of six hundred are the hundred of a shorter evaluation. `batch` tasks run side by
-    side, by default as many as the problem thinks fit for memory. `inductive` normalises queries by the
-    support set's statistics (see `pathaware.core.batch_norm`), which matters with batch norm only. Processes of
-    one `world` share the tasks out, and all have the result.
+    The tasks depend on the split and the seed only: every method and every run meets the same ones, and the
+    first hundred of six hundred are those of an evaluation on a hundred. `batch` tasks run side by side, by
+    default as many as fit in memory. `inductive` normalises queries by the support set's statistics (see
+    `pathaware.core.batch_norm`), which matters with batch norm only. The processes of a `world` share the
+    tasks, and all of them return the whole result.
     """
     reference = next(learner.parameters())
     if split not in ("train", "val", "test"):
-        raise UsageError(f"split: {split!r} is none of train, val, test")
+        raise UsageError(f"split: {split!r} must be one of train, val, test")
     at_least(1, tasks=tasks)
     source = problem.tasks(split, reference.device, reference.dtype)
     values, reverted = [], []
@@ -87,16 +91,16 @@ def evaluate(
     for plan in _plans(source, split, seed, world.part(tasks), batch):
         episodes = source.gather(plan)
         examples = (episodes.support_x, episodes.support_y, episodes.query_x)
-        answers = learner.predictions_per_step(*examples, steps=steps, extend=extend, inductive=inductive)
-        measured = [problem.measure(output, episodes.query_y) for output in answers.outputs]
+        predictions = learner.predictions_per_step(*examples, steps=steps, extend=extend, inductive=inductive)
+        measured = [problem.measure(output, episodes.query_y) for output in predictions.outputs]
         values.append(torch.stack(measured, dim=1).cpu())
-        reverted.append(answers.reverted.cpu())
-    share = world.gather(reverted).double().mean().item()
-    return Evaluation(problem.metric, world.gather(values), share, split, not inductive)
+        reverted.append(predictions.reverted.cpu())
+    fraction = world.gather(reverted).double().mean().item()
+    return Evaluation(problem.metric, world.gather(values), fraction, split, not inductive, seed)
 
 
 def _side_by_side(problem: Problem, device: torch.device) -> int:
-    """As many tasks as fit in a part of a GPU's free memory: small batches leave it waiting for launches."""
+    """The number of tasks per batch: on a GPU as many as fit in part of its free memory."""
     if device.type != "cuda":
         return problem.evaluation_batch
     free, _ = torch.cuda.mem_get_info(device)
@@ -104,7 +108,7 @@ def _side_by_side(problem: Problem, device: torch.device) -> int:
 
 
 def _plans(source: TaskSource, split: str, seed: int, own: range, batch: int) -> Iterator[Any]:
-    """Tasks are drawn in blocks of one size, whatever the batch they run in and whoever runs them."""
+    """Yield the plans of this process's tasks, `batch` at a time."""
     for first in range(own.start // BLOCK * BLOCK, own.stop, BLOCK):
         plan = source.draw(BLOCK, generator(seed, "evaluate", split, first))
         end = min(BLOCK, own.stop - first)

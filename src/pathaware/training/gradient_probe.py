@@ -1,4 +1,4 @@
-"""How gradients were spread over training: counts in fixed bins, kept as one file of a run."""
+"""Histograms of the gradients of one layer over training, and the probe that records them."""
 
 from __future__ import annotations
 
@@ -12,43 +12,44 @@ import torch
 from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
-from pathaware.core.learner import Context, FewShotLearner, MetaLearner, require_path
+from pathaware.core.learner import FewShotLearner
 from pathaware.training.checksummed import CorruptFile, read_checksummed, write_checksummed
 
 if TYPE_CHECKING:
-    from pathaware.training.trainer import MetaStep, Outcome
+    from pathaware.training.progress import StepOutcome
+    from pathaware.training.trainer import MetaStep
 
 BINS, FINEST, LARGEST = 512, 1e-6, 1e3
 """Gradients change sign and span orders of magnitude, over training and between methods. So the bins are
 equally wide in asinh(g / FINEST): evenly spaced below FINEST, and from there to ±LARGEST each 9 % wider than
-the last. They are the same for every run, which makes runs comparable; 0 is an edge."""
+the one before. All runs have the same bins, so they can be compared; 0 is an edge."""
 
 _WIDTH = math.asinh(LARGEST / FINEST) / (BINS // 2)
 
 
 def edges() -> Tensor:
-    """The ends of the bins, ascending: `[BINS + 1]`."""
+    """The edges of the bins in ascending order: `[BINS + 1]`."""
     return FINEST * (_WIDTH * (torch.arange(BINS + 1, dtype=torch.float64) - BINS // 2)).sinh()
 
 
 def count(values: Tensor) -> Tensor:
-    """How many of `values` fall into each bin, lower end included: `[BINS]`, where the values are.
+    """Count the `values` in each bin, lower edge included: `[BINS]`, on the device of the values.
 
-    What is beyond the outermost edges counts to the outermost bins; NaN counts nowhere.
+    Values beyond the outermost edges count in the outermost bins; NaN is not counted.
     """
     place = (values.flatten() / FINEST).asinh_().div_(_WIDTH).add_(BINS // 2).floor_().clamp_(0, BINS - 1)
     index = place.nan_to_num_(nan=BINS).long()
     counts = torch.zeros(BINS + 1, dtype=torch.int64, device=values.device)
-    return counts.scatter_add_(0, index, torch.ones_like(index))[:BINS]  # whole numbers add up in any order
+    return counts.scatter_add_(0, index, torch.ones_like(index))[:BINS]  # integers: the order does not matter
 
 
 @dataclass
 class Histograms:
-    """Snapshots of the gradients of one parameter tensor, `of`, in the order of training.
+    """Snapshots of the gradients of the parameter tensor named `of`, in the order of training.
 
-    A snapshot has n + 1 rows: the inner gradients ∇L(θ₀) … ∇L(θₙ₋₁) of all tasks of a meta-batch, as they
-    are before any preconditioner, then the meta-gradient. Its `counts` are `[n + 1, BINS]`; `mean` and
-    `largest` those of the absolute values, `[n + 1]`; `iterations` how many meta-iterations came before it.
+    A snapshot has n + 1 rows: the inner gradients ∇L(θ₀) … ∇L(θₙ₋₁) of all tasks of a meta-batch before any
+    preconditioner, then the meta-gradient. `counts` are `[n + 1, BINS]`; `mean` and `largest` are of the
+    absolute values, `[n + 1]`; `iterations` counts the meta-iterations before each snapshot.
     """
 
     of: str
@@ -61,7 +62,7 @@ class Histograms:
         return len(self.iterations)
 
     def add(self, iteration: int, rows: Sequence[Tensor]) -> None:
-        """Take a snapshot. One of this iteration or later goes: a resumed run passes there again."""
+        """Add a snapshot and drop those of this iteration or later, which a resumed run repeats."""
         kept = sum(before < iteration for before in self.iterations)
         for column in (self.iterations, self.counts, self.mean, self.largest):
             del column[kept:]
@@ -71,7 +72,7 @@ class Histograms:
         self.largest.append(torch.stack([row.abs().max() for row in rows]).cpu())
 
     def save(self, path: Path) -> None:
-        """Write all snapshots, of which there must be one, or nothing."""
+        """Write all snapshots atomically. There must be at least one."""
         tensors = {
             "iterations": torch.tensor(self.iterations),
             "counts": torch.stack(self.counts),
@@ -82,7 +83,7 @@ class Histograms:
         about = {
             "of": self.of,
             "axes of counts": "snapshot; inner gradients of steps 1 to n, then the meta-gradient; bin",
-            "edges": f"equally spaced in asinh(g / {FINEST}); the outermost bins also hold what is beyond",
+            "edges": f"equally spaced in asinh(g / {FINEST}); the outermost bins hold those beyond too",
             "mean, largest": "of the absolute values",
         }
         write_checksummed(path, tensors, about)
@@ -97,17 +98,14 @@ class Histograms:
         return cls(about["of"], tensors["iterations"].tolist(), *columns)
 
 
-# Looks at the gradients of one layer while a run trains, and leaves no trace in it.
-
-
 def probed_tensor(learner: FewShotLearner) -> str:
-    """Whose gradients to look at: the weights of the last convolution, or else of the last hidden layer.
+    """Name the tensor to probe: the weight of the last convolution, or else of the last hidden layer.
 
-    Weights only: a bias ahead of batch norm has no gradient but rounding errors.
+    Biases are left out, since the gradient of a bias ahead of batch norm is rounding error.
     """
-    if not isinstance(learner, MetaLearner):
-        raise UsageError("histograms: the method takes no inner gradient; set training.histograms=0")
-    adapted = {entry.name for entry in learner.rule.layout.entries}
+    adapted = set(learner.adapted_names)
+    if not adapted:
+        raise UsageError("histograms: the method takes no inner gradients; set training.histograms=0")
     modules = [(f"{name}.weight".lstrip("."), module) for name, module in learner.model.named_modules()]
     modules = [(name, module) for name, module in modules if name in adapted]
     convolutions = [n for n, module in modules if isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d))]
@@ -118,11 +116,12 @@ def probed_tensor(learner: FewShotLearner) -> str:
 
 
 class GradientProbe:
-    """A meta-iteration that takes a snapshot of its gradients each `every`-th time, the first included.
+    """A meta-iteration that takes a snapshot of its gradients every `every` iterations, from the first on.
 
-    The inner gradients are computed once more, ahead of the step and without a graph: those of training
-    itself are out of reach in a CUDA graph. The meta-gradient is what the step leaves behind, its clipping
-    undone. On a CPU a snapshot costs a quarter of an iteration with images, one with small networks.
+    The inner gradients are computed once more before the step, without a graph, because those inside a CUDA
+    graph cannot be reached. The meta-gradient is what the step leaves in `.grad`, with the clipping undone.
+    Training is not affected. On a CPU a snapshot costs a quarter of an iteration with images, and a whole one
+    with small networks.
     """
 
     def __init__(
@@ -131,16 +130,16 @@ class GradientProbe:
         histograms: Histograms,
         every: int,
         *,
-        run: Callable[[Any, float], Outcome] | None = None,
+        run: Callable[[Any, float], StepOutcome] | None = None,
         iteration: int = 0,
     ) -> None:
-        """`run` takes the step, such as from a graph, if it does not itself; `iteration` numbers the next."""
+        """`run` executes the step if it is not to run eagerly; `iteration` is the number of the next one."""
         self.step, self.run = step, run or step
         self.histograms, self.every, self.iteration = histograms, every, iteration
         self.parameter = step.learner.model.get_parameter(histograms.of)
 
-    def __call__(self, plan: Any, rate: float) -> Outcome:
-        due = self.every > 0 and self.iteration % self.every == 0  # 0 is for never
+    def __call__(self, plan: Any, rate: float) -> StepOutcome:
+        due = self.every > 0 and self.iteration % self.every == 0  # 0 means never
         rows = self.inner_gradients(plan) if due else []
         outcome = self.run(plan, rate)
         if due:
@@ -149,25 +148,17 @@ class GradientProbe:
         return outcome
 
     def inner_gradients(self, plan: Any) -> list[Tensor]:
-        """Of each step on the support sets, all tasks of the plan: n tensors `[T, …]`."""
-        learner, world, device = require_path(self.step.learner), self.step.world, self.parameter.device
-        parts: list[list[Tensor]] = []
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):  # dropout draws numbers
-            for tasks in self.step.source.gather(world.share(plan)).chunks(self.step.chunk):
-                context, seen = Context(learner, *tasks.tensors()[:3]), list[Tensor]()
+        """The inner gradients of all tasks of the plan, one tensor `[T, …]` per inner step."""
+        step, world, device = self.step, self.step.world, self.parameter.device
+        episodes = step.source.gather(world.share(plan))
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):  # for dropout
+            parts = [
+                step.learner.inner_gradients(tasks, self.histograms.of)
+                for tasks in episodes.chunks(step.chunk)
+            ]
+        return [world.gather([part[j] for part in parts]) for j in range(step.learner.inner_steps)]
 
-                def gradient(
-                    j: int, point: Tensor, context: Context = context, seen: list[Tensor] = seen
-                ) -> tuple[Tensor, Tensor]:
-                    loss, slope = learner.inner_gradient(j, point, context)
-                    seen.append(learner.rule.layout.views(slope)[self.histograms.of])
-                    return loss, slope
-
-                learner.unroll(context, learner.rule.steps, gradient)
-                parts.append(seen)
-        return [world.gather([seen[j] for seen in parts]) for j in range(learner.rule.steps)]
-
-    def meta_gradient(self, outcome: Outcome) -> Tensor:
-        """As it was before `clip_grad_norm_` took it times clip / (norm + 1e-6), if that is below 1."""
+    def meta_gradient(self, outcome: StepOutcome) -> Tensor:
+        """The meta-gradient before `clip_grad_norm_` multiplied it by min(1, clip / (norm + 1e-6))."""
         assert self.parameter.grad is not None
         return self.parameter.grad * ((outcome.norm + 1e-6) / self.step.clip).clamp(min=1)

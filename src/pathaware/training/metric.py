@@ -1,4 +1,4 @@
-"""Metrics: what a problem is evaluated by, which direction is better, and how a value is written."""
+"""Metrics: name, direction and format."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Features first: classify all training classes in the ordinary way, then meta-train from there.
+"""Pretraining: classify all training classes by supervised learning, then meta-train from those features.
 
-Not in the paper. It is how later work starts its networks (Tian et al., ECCV 2020, arXiv:2003.11539; Ye and
+Not in the paper. Later work initialises networks this way (Tian et al., ECCV 2020, arXiv:2003.11539; Ye and
 Chao, ICLR 2022, arXiv:2106.16245): the body learns from every image at once, which costs a fraction of
-meta-training, and only the body is kept. SGD with Nesterov momentum and a cosine rate.
+meta-training, and only the body is kept. SGD with Nesterov momentum and a cosine learning rate.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import time
 from functools import lru_cache
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,23 +17,21 @@ from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
 from pathaware.core.head import last_linear, replace_last_linear
-from pathaware.data.episodes import LabelledImages, Plan
+from pathaware.data.episodes import EpisodePlan, LabelledImages
 from pathaware.engine.cuda_graph import CapturedStep
 from pathaware.training.config import Config
 
 BATCH, RATE, MOMENTUM, DECAY = 256, 0.1, 0.9, 5e-4
 
 
-def start_pretrained(model: nn.Module, config: Config) -> None:
-    """Give the model's body the features that classification of the training classes finds."""
-    if not hasattr(config.problem, "labelled"):
-        raise UsageError(f"pretrain: {config.problem.name} has no classes to pretrain on")
-    # A method may have taken the network's last layer away, or have added layers of its own.
-    model.load_state_dict({**model.state_dict(), **_features(_decisive(config))})
+def load_pretrained(model: nn.Module, config: Config) -> None:
+    """Load the features of a classifier of the training classes into the model's body."""
+    # The method may have removed the network's last layer, or added layers.
+    model.load_state_dict({**model.state_dict(), **_features(_cache_key(config))})
 
 
-def _decisive(config: Config) -> str:
-    """What the features depend on, as TOML. Runs that differ in the rest, such as shots, share them."""
+def _cache_key(config: Config) -> str:
+    """The settings that features depend on, as TOML. Runs that differ in others, such as shots, share one."""
     tables = config.to_dict()
     irrelevant = ("shots", "queries", "zero_head")
     relevant = ("pretrain", "seed", "precision", "dtype", "device", "threads", "graph")
@@ -45,7 +42,7 @@ def _decisive(config: Config) -> str:
 
 @lru_cache(maxsize=2)
 def _features(settings: str) -> dict[str, Tensor]:
-    """Parameters of the body after training a classifier."""
+    """Train a classifier and return the parameters of its body."""
     config = Config.from_toml(settings)
     step, head = _prepared(config)
     run = CapturedStep(step) if config.training.graph and step.images.capturable else step
@@ -60,11 +57,11 @@ def _features(settings: str) -> dict[str, Tensor]:
 
 
 def seconds_of_pretraining(config: Config) -> float:
-    """About how long it would take, from a few steps."""
+    """Estimate the time of pretraining from a few steps."""
     step, _ = _prepared(config)
     run = CapturedStep(step) if config.training.graph and step.images.capturable else step
     plan = next(step.images.batches(step.batch, 0, 0))
-    run(plan, RATE)  # records or tries out algorithms
+    run(plan, RATE)  # captures a graph or benchmarks algorithms
     started = time.perf_counter()
     for _ in range(5):
         run(plan, RATE).item()
@@ -72,10 +69,12 @@ def seconds_of_pretraining(config: Config) -> float:
 
 
 def _prepared(config: Config) -> tuple[ClassifierStep, str]:
-    """A classifier at its start, and the prefix of the parameters that are not kept."""
-    problem: Any = config.problem
-    training, device, dtype = config.training, config.training.torch_device, config.training.torch_dtype
-    images: LabelledImages = problem.labelled("train", device, dtype)
+    """A classifier at its initialisation, and the prefix of the parameters that are not kept."""
+    problem, training = config.problem, config.training
+    device, dtype = training.torch_device, training.torch_dtype
+    images = problem.labelled("train", device, dtype)
+    if images is None:
+        raise UsageError(f"pretrain: {problem.name} has no classes to pretrain on")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(training.seed)
         classifier, head = as_classifier(problem.model(), images.classes)
@@ -93,7 +92,7 @@ class ClassifierStep:
     """One step of ordinary supervised training."""
 
     def __init__(self, model: nn.Module, images: LabelledImages, *, low_precision: bool = False) -> None:
-        # Channels last is the order that convolutions on tensor cores want.
+        # Convolutions on tensor cores are fastest with channels last.
         self.model, self.images = model.to(memory_format=torch.channels_last), images  # type: ignore[call-overload]
         self.batch = min(BATCH, len(images))
         self.batches = len(images) // self.batch
@@ -101,15 +100,15 @@ class ClassifierStep:
         self.device = self.parameters[0].device
         self.low_precision = low_precision and self.device.type == "cuda"
         self.rate = torch.tensor(RATE, device=self.device, dtype=torch.float32)
-        self.optimizer: Any = torch.optim.SGD(
+        self.optimizer: torch.optim.Optimizer = torch.optim.SGD(
             self.parameters, self.rate, MOMENTUM, weight_decay=DECAY, nesterov=True, fused=True
         )
 
-    def __call__(self, plan: Plan, rate: float) -> Tensor:
+    def __call__(self, plan: EpisodePlan, rate: float) -> Tensor:
         self.rate.fill_(rate)
         return self.run(plan)
 
-    def run(self, plan: Plan) -> Tensor:
+    def run(self, plan: EpisodePlan) -> Tensor:
         x, y = self.images.show(plan)
         self.optimizer.zero_grad()
         with torch.autocast("cuda", torch.bfloat16, enabled=self.low_precision, cache_enabled=False):

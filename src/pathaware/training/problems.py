@@ -1,7 +1,8 @@
-"""Few-shot classification of images, as a problem to train on."""
+"""Problems to train on: `sine` (regression) and `classification` (images), and the interface they share."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,22 +26,76 @@ if TYPE_CHECKING:
     from pathaware.data.store import ImageStore
 
 
+class Problem(Protocol):
+    """Tasks, network, loss and metric that belong together.
+
+    A problem is a frozen dataclass of its settings. Training and evaluation use these members only.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+    name: ClassVar[str]
+    metric: ClassVar[Metric]
+    regression: ClassVar[bool]
+    """True if targets are values, False if they are classes."""
+    training: ClassVar[Mapping[str, Any]]
+    """Defaults of the training settings for this problem."""
+
+    evaluation_tasks: ClassVar[int]
+    """Number of new tasks of an evaluation, as in the paper."""
+    evaluation_batch: ClassVar[int]
+    """Number of tasks that are evaluated side by side."""
+
+    @property
+    def label(self) -> str:
+        """A short name for folders and figures, such as `sine-k10`."""
+        ...
+
+    @property
+    def paper_key(self) -> tuple[str, int] | None:
+        """Data set and shots, by which `experiments.paper.printed` lists the paper's results, or None."""
+        ...
+
+    @property
+    def loss(self) -> Loss: ...
+
+    def inputs(self) -> dict[str, Any]:
+        """A description of the network's inputs, sufficient to use the network without the data set."""
+        ...
+
+    def model(self, inputs: Mapping[str, Any] | None = None) -> nn.Module:
+        """Build the network for these inputs, or for those of the data set."""
+        ...
+
+    def tasks(self, split: str, device: torch.device | str, dtype: torch.dtype) -> TaskSource:
+        """The tasks of a split: `train`, `val` or `test`."""
+        ...
+
+    def labelled(self, split: str, device: torch.device | str, dtype: torch.dtype) -> LabelledImages | None:
+        """The images of a split with the labels of their classes, for pretraining; None without classes."""
+        ...
+
+    def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The metric of each task, `[T]`, from outputs and targets `[T, N, …]`."""
+        ...
+
+
 @dataclass(frozen=True)
 class Classification:
-    """`ways` classes with `shots` images each to adapt on and `queries` each to be judged on.
+    """Few-shot classification: `ways` classes with `shots` support and `queries` query images each.
 
-    `data` names an imported set (see `pathaware data list`); `model` is `conv4`, `resnet12` or a function
-    of your own as `package.module:function`, called with `ways`, `size`, `channels` and, if it is not 0,
-    `width`. Training images are cropped and mirrored at random (`augment`), recoloured (`jitter`) and
-    blanked in part (`erase`), see `Augmentation`. With `zero_head` the last layer starts at zero, so that
-    all classes start alike.
+    `data` names an imported data set (see `pathaware data list`). `model_name` is `conv4`, `resnet12` or your
+    own function as `package.module:function`, called with `ways`, `size`, `channels` and, unless it is 0,
+    `width`. Training images are cropped and mirrored at random (`augment`), recoloured (`jitter`) and blanked
+    in part (`erase`), see `Augmentation`. With `zero_head` the last layer is initialised to zero, so that no
+    class is preferred at first.
     """
 
     name: ClassVar[str] = "classification"
     metric: ClassVar[Metric] = ACCURACY
     regression: ClassVar[bool] = False
     evaluation_tasks: ClassVar[int] = 600
-    evaluation_batch: ClassVar[int] = 10  # of 84×84 images: about a gigabyte of activations
+    evaluation_batch: ClassVar[int] = 10  # with 84×84 images: about a gigabyte of activations
     training: ClassVar[Mapping[str, Any]] = {"validate": 1000}
 
     data: str = "glyphs"
@@ -66,6 +121,10 @@ class Classification:
         return f"{self.data}-{self.ways}way-{self.shots}shot"
 
     @property
+    def paper_key(self) -> tuple[str, int] | None:
+        return (self.data, self.shots) if self.ways == 5 else None
+
+    @property
     def loss(self) -> Loss:
         return F.cross_entropy
 
@@ -79,16 +138,16 @@ class Classification:
         return _opened(self.data, manifest.parent.parent, stamp)
 
     def inputs(self) -> dict[str, Any]:
-        """A `PictureForm` of the images in the store."""
-        from pathaware.data.pixels import PictureForm
+        """The `ImageInput` of the images in the store, as a dictionary."""
+        from pathaware.data.pixels import ImageInput
 
-        return PictureForm.of(self._store()).to_dict()
+        return ImageInput.of(self._store()).to_dict()
 
     def model(self, inputs: Mapping[str, Any] | None = None) -> nn.Module:
-        from pathaware.data.pixels import PictureForm
+        from pathaware.data.pixels import ImageInput
         from pathaware.models import build_model
 
-        form = PictureForm.from_dict(inputs or self.inputs())
+        form = ImageInput.from_dict(inputs or self.inputs())
         model = build_model(self.model_name, self.ways, form.size, form.channels, self.width)
         if self.zero_head:
             from pathaware.core.head import last_linear
@@ -107,13 +166,12 @@ class Classification:
         )
 
     def labelled(self, split: str, device: torch.device | str, dtype: torch.dtype) -> LabelledImages:
-        """The same images with the labels of their classes, for ordinary training."""
         from pathaware.data.episodes import LabelledImages
 
         return LabelledImages(self._store(), split, self._augmentation(split), device, dtype)
 
     def _augmentation(self, split: str) -> Augmentation:
-        """Only training images are varied."""
+        """Only training images are augmented."""
         return Augmentation(self.augment, self.jitter, self.erase) if split == "train" else Augmentation()
 
     def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -122,19 +180,19 @@ class Classification:
 
 @lru_cache(maxsize=2)
 def _opened(name: str, directory: Path, stamp: int) -> ImageStore:
-    """Training, validation and test share one open store, and so one copy of it on a GPU. The stamp makes
-    a set that was imported again a different one."""
+    """Open a store once, so that training, validation and test share one copy of it on a GPU.
+
+    The `stamp` distinguishes a data set from a later import under the same name.
+    """
     from pathaware.data.catalogue import open_store
 
     return open_store(name, directory)
 
 
-# Few-shot regression of sine waves, as a problem to train on.
-
-
 @dataclass(frozen=True)
 class Sine:
-    """`shots` points of a wave to adapt on, `queries` for the meta-loss, `points` to be judged on."""
+    """Few-shot regression of sine waves: `shots` support points, `queries` points for the meta-loss, and
+    `points` for evaluation."""
 
     name: ClassVar[str] = "sine"
     metric: ClassVar[Metric] = MSE
@@ -147,7 +205,7 @@ class Sine:
         "rate": 2e-3,
         "clip": 1.0,
         "device": "cpu",
-        "threads": 1,  # the tensors are so small that a second thread only gets in the way
+        "threads": 1,  # tensors are so small that a second thread slows training down
     }
 
     shots: int = 10
@@ -163,6 +221,10 @@ class Sine:
         return f"sine-k{self.shots}"
 
     @property
+    def paper_key(self) -> tuple[str, int] | None:
+        return "sine", self.shots
+
+    @property
     def loss(self) -> Loss:
         return F.mse_loss
 
@@ -173,56 +235,16 @@ class Sine:
         return mlp(1, (40, 40), 1)
 
     def tasks(self, split: str, device: torch.device | str, dtype: torch.dtype) -> TaskSource:
-        """There are no fixed waves to split: those of validation and test are new, and judged all over."""
+        """Waves are drawn anew for every split; those of `val` and `test` are evaluated on a grid."""
         if split == "train":
             return SineWaves(self.shots, self.queries, device=device, dtype=dtype)
         return SineWaves(self.shots, self.points, grid=True, device=device, dtype=dtype)
 
+    def labelled(self, split: str, device: torch.device | str, dtype: torch.dtype) -> None:
+        return None
+
     def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return (outputs - targets).square().flatten(1).mean(1)
-
-
-# What there is to learn, by name: tasks, network, loss and measure belong together.
-
-
-class Problem(Protocol):
-    """A problem is a dataclass of its settings; the trainer knows it by these members only."""
-
-    name: ClassVar[str]
-    metric: ClassVar[Metric]
-    regression: ClassVar[bool]
-    """True if targets are values, False if they are classes."""
-    training: ClassVar[Mapping[str, Any]]
-    """Defaults of the training settings that suit this problem."""
-
-    evaluation_tasks: ClassVar[int]
-    """How many new tasks the paper judges on."""
-    evaluation_batch: ClassVar[int]
-    """How many of them run side by side."""
-
-    @property
-    def label(self) -> str:
-        """A short name for folders and figures, such as `sine-k10`."""
-        ...
-
-    @property
-    def loss(self) -> Loss: ...
-
-    def inputs(self) -> dict[str, Any]:
-        """What the network reads, in numbers and names: enough to use it where its data set is not."""
-        ...
-
-    def model(self, inputs: Mapping[str, Any] | None = None) -> nn.Module:
-        """The network at its start, for inputs that a run has kept or those of the data set."""
-        ...
-
-    def tasks(self, split: str, device: torch.device | str, dtype: torch.dtype) -> TaskSource:
-        """Where tasks of a split come from: `train`, `val` or `test`."""
-        ...
-
-    def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The metric of each task, `[T]`, from outputs and targets `[T, N, …]`."""
-        ...
 
 
 PROBLEMS: dict[str, type[Problem]] = {Sine.name: Sine, Classification.name: Classification}

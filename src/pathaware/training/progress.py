@@ -1,69 +1,174 @@
-"""What a person sees while a run trains: a bar in a terminal, plain lines in a pipe or for several runs."""
+"""Progress of long work: training metrics between two log entries, and their display on standard error."""
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from types import TracebackType
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
+import torch
+from torch import Tensor
 
-from pathaware.training.trainer import Progress
+from pathaware.training.distributed import ALONE, World
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
 
 
-class Display:
-    """Follows one run on standard error, which leaves standard output to results."""
+@dataclass(frozen=True)
+class StepOutcome:
+    """The result of one meta-iteration.
+
+    `losses [T]` are those of this process's tasks, `norm` is the norm of the whole meta-gradient before
+    clipping, and `skipped` is 1 if the meta-gradient was not finite and the step was left out.
+    """
+
+    losses: Tensor
+    norm: Tensor
+    skipped: Tensor
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Training metrics averaged since the previous log entry: a line of `metrics.jsonl`.
+
+    `loss` is the meta-loss, `worst` the loss of the worst task, `norm` the norm of the meta-gradient before
+    clipping, and `skipped` the number of meta-gradients that were not finite. `validation` is the metric on
+    validation tasks, if this entry has one; `memory_mb` is the peak memory of a GPU so far.
+    """
+
+    iteration: int
+    loss: float
+    worst: float
+    norm: float
+    skipped: int
+    rate: float
+    seconds: float
+    validation: float | None = None
+    memory_mb: float | None = None
+
+
+class MetricsWindow:
+    """Collects the outcomes of iterations until the next log entry. Tensors stay on their device."""
+
+    def __init__(self, seconds: float = 0.0, world: World = ALONE) -> None:
+        self.world = world
+        self.started = time.perf_counter() - seconds
+        self.outcomes: list[StepOutcome] = []
+        self.skipped_before = 0  # consecutive skipped steps at the end of the previous window
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training, those before a resume included."""
+        return time.perf_counter() - self.started
+
+    def pending(self) -> dict[str, Tensor]:
+        """Metrics accumulated since the last log entry, for checkpointing."""
+        columns = {f.name: [getattr(o, f.name) for o in self.outcomes] for f in fields(StepOutcome)}
+        stacked = {name: torch.stack(values) for name, values in columns.items() if values}
+        return {**stacked, "earlier": torch.tensor(self.skipped_before)}
+
+    def restore(self, pending: dict[str, Tensor], device: torch.device) -> None:
+        """Continue from what `pending` returned."""
+        self.skipped_before = int(pending["earlier"])
+        columns = [pending[f.name].to(device) for f in fields(StepOutcome) if f.name in pending]
+        self.outcomes = [StepOutcome(*row) for row in zip(*columns, strict=True)]
+
+    def consecutive_skipped(self) -> int:
+        """The number of most recent steps in a row that were skipped."""
+        flags = torch.stack([o.skipped for o in self.outcomes]).flip(0)
+        run = int(flags.cumprod(0).sum())
+        return run + self.skipped_before if run == len(flags) else run
+
+    def add(self, outcome: StepOutcome) -> None:
+        # A replayed CUDA graph writes every outcome to the same tensors.
+        self.outcomes.append(
+            StepOutcome(outcome.losses.clone(), outcome.norm.clone(), outcome.skipped.clone())
+        )
+
+    def close(self, iteration: int, rate: float, validation: float | None) -> Progress:
+        """Return the log entry of this window and begin a new one."""
+        self.skipped_before = self.consecutive_skipped()
+        losses = self.world.gather([torch.stack([o.losses for o in self.outcomes], dim=1)]).T
+        norms = torch.stack([o.norm for o in self.outcomes]).to(losses.device)
+        finite = (torch.stack([o.skipped for o in self.outcomes]) == 0).to(losses.device)
+        on_gpu = self.outcomes[0].norm.is_cuda
+        self.outcomes.clear()
+        usable = bool(finite.any())
+        return Progress(
+            iteration=iteration,
+            loss=float(losses[finite].mean()) if usable else math.nan,
+            worst=float(losses[finite].max()) if usable else math.nan,
+            norm=float(norms[finite].mean()) if usable else math.nan,
+            skipped=int((~finite).sum()),
+            rate=rate,
+            seconds=self.seconds,
+            validation=validation,
+            memory_mb=torch.cuda.max_memory_allocated() / 1e6 if on_gpu else None,
+        )
+
+
+class ProgressDisplay:
+    """Shows how far work has come, on standard error: a bar in a terminal, otherwise a line now and then.
+
+    Lines are at least `interval` seconds apart; the last one is always printed. A `transient` bar disappears
+    at the end.
+    """
 
     def __init__(
-        self, title: str, iterations: int, *, quiet: bool = False, bar: bool = True, interval: float = 10.0
+        self,
+        title: str,
+        total: int | None = None,
+        *,
+        quiet: bool = False,
+        bar: bool = True,
+        transient: bool = False,
+        interval: float = 10.0,
     ) -> None:
-        self.title = title
-        self.iterations = iterations
-        self.quiet = quiet
-        self.interval = interval
-        self.spoke = time.monotonic()
-        self.bar: Bar | None = None
-        if bar and not quiet and sys.stderr.isatty():
-            self.bar = Bar(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("loss {task.fields[loss]:.4f}  {task.fields[speed]:.0f} it/s"),
-                TimeRemainingColumn(),
-                console=Console(stderr=True),
-            )
-            self.task = self.bar.add_task(title, total=iterations, loss=float("nan"), speed=0.0)
+        self.title, self.total, self.quiet, self.interval = title, total, quiet, interval
+        self.printed_at = time.monotonic()
+        self.bar = _bar(transient) if bar and not quiet else None
+        self.task = self.bar.add_task(title, total=total) if self.bar else None
 
-    def __enter__(self) -> Display:
+    def __enter__(self) -> ProgressDisplay:
         if self.bar:
             self.bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.bar:
             self.bar.stop()
 
-    def show(self, progress: Progress) -> None:
-        speed = progress.iteration / progress.seconds
-        if self.bar:
-            self.bar.update(self.task, completed=progress.iteration, loss=progress.loss, speed=speed)
-        elif not self.quiet and self._due(progress):
-            left = (self.iterations - progress.iteration) / speed
-            print(
-                f"{self.title}: {progress.iteration}/{self.iterations}, loss {progress.loss:.4f}, "
-                f"{speed:.0f} it/s, {left:.0f} s left",
-                file=sys.stderr,
-                flush=True,
-            )
+    def update(self, done: int, detail: str, line: str, total: int | None = None) -> None:
+        """Show that `done` of `total` is done: `detail` beside the title of a bar, else `line`."""
+        self.total = self.total if total is None else total
+        if self.bar and self.task is not None:
+            description = f"{self.title} · {detail}"
+            self.bar.update(self.task, completed=done, total=self.total, description=description)
+        elif not self.quiet and (done == self.total or time.monotonic() - self.printed_at >= self.interval):
+            self.printed_at = time.monotonic()
+            print(f"{self.title}: {line}", file=sys.stderr, flush=True)
 
-    def _due(self, progress: Progress) -> bool:
-        """A pipe hears of a run now and then, and of its end."""
-        now = time.monotonic()
-        if now - self.spoke < self.interval and progress.iteration < self.iterations:
-            return False
-        self.spoke = now
-        return True
+    def show(self, progress: Progress) -> None:
+        """Show a log entry of training."""
+        speed = progress.iteration / progress.seconds
+        state = f"loss {progress.loss:.4f}"
+        left = ((self.total or 0) - progress.iteration) / speed
+        line = f"{progress.iteration}/{self.total}, {state}, {speed:.0f} it/s, {left:.0f} s left"
+        self.update(progress.iteration, f"{state}  {speed:.0f} it/s", line)
+
+
+def _bar(transient: bool) -> Bar | None:
+    """A bar if standard error is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        return None
+    title = TextColumn("{task.description}", markup=False)  # names may contain what rich takes for markup
+    columns = (title, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Bar(*columns, console=console, transient=transient)

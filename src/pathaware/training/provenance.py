@@ -1,23 +1,36 @@
-"""Where a number was made."""
+"""Records of results: what was measured, with which code, configuration, seed and device.
+
+Everything in `results/` is written by `write_record`. The record of an evaluated run is `evaluation_record`.
+"""
 
 from __future__ import annotations
 
+import base64
+import functools
+import hashlib
 import json
 import os
 import platform
 import subprocess
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from pathaware.core import VERSION
 from pathaware.core.errors import UsageError
 from pathaware.training.evaluation import Evaluation
-from pathaware.training.run_folder import Run
+from pathaware.training.run_folder import CHECKPOINT, Run
+
+PACKAGE = Path(__file__).parents[1]
 
 
 def environment() -> dict[str, str]:
-    """Versions and hardware, without anything that names the machine or its user."""
+    """Versions and hardware, without anything that identifies the machine or its user."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
     return {
         "pathaware": VERSION,
@@ -28,37 +41,104 @@ def environment() -> dict[str, str]:
     }
 
 
-# A result with everything that made it: the files in `results/`.
+@functools.cache
+def revision() -> dict[str, Any]:
+    """The `commit` of this package and whether it is `dirty` (has uncommitted changes); None if unknown.
 
-
-def write_record(path: Path, run: Run, evaluation: Evaluation, seed: int) -> None:
-    """Result, configuration, commit, environment and training time, as one JSON file."""
-    rows = list(run.metrics())
-    record = {
-        "result": evaluation.summary(),
-        "evaluation_seed": seed,
-        "config": run.config.to_dict(),
-        "training_seconds": rows[-1]["seconds"] if rows else None,
-        "validation": [[r["iteration"], r["validation"]] for r in rows if r["validation"] is not None],
-        "skipped": sum(row["skipped"] for row in rows),
-        "commit": commit(),
-        "environment": environment(),
-    }
+    It comes from git, or from the variable GIT_COMMIT that CI systems set, and is asked for once per process,
+    since the code that was imported does not change afterwards.
+    """
+    if "GIT_COMMIT" in os.environ:
+        return {"commit": os.environ["GIT_COMMIT"], "dirty": None}
     try:
-        path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written ({error.strerror})", field="record") from None
+        _git(
+            "ls-files", "--error-unmatch", "__init__.py"
+        )  # an installed package can lie in another repository
+        return {"commit": _git("rev-parse", "HEAD"), "dirty": bool(_git("status", "--porcelain", "--", "."))}
+    except (OSError, subprocess.CalledProcessError):
+        return {"commit": None, "dirty": None}
 
 
 def commit() -> str | None:
-    """Of the code that runs, where that can be told: by the variable that CI systems set, or by git."""
-    if "GIT_COMMIT" in os.environ:
-        return os.environ["GIT_COMMIT"]
-    where = Path(__file__).parent
+    """The commit of this package, if known."""
+    found: str | None = revision()["commit"]
+    return found
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", *arguments]
+    return subprocess.run(command, cwd=PACKAGE, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def training_origin(run: Run, iteration: int, processes: int = 1) -> dict[str, Any]:
+    """The provenance of a training process that starts, or resumes, at an iteration."""
+    return {
+        "iteration": iteration,
+        **revision(),
+        "environment": environment(),
+        "device": str(run.config.training.torch_device),
+        "processes": processes,
+    }
+
+
+def evaluation_record(run: Run, evaluation: Evaluation) -> dict[str, Any]:
+    """The result of an evaluated run with everything that made it.
+
+    `trained_with` is the content of the run's `provenance.json`: the commit of the training, where
+    `write_record` adds that of the evaluation.
+    """
+    rows = list(run.metrics())
+    return {
+        "result": evaluation.summary(),
+        "level": "transductive" if evaluation.transductive else "inductive",
+        "evaluation_seed": evaluation.seed,
+        "task_values": _encode(evaluation.values[:, -1]),
+        "config": run.config.to_dict(),
+        "training_iterations": rows[-1]["iteration"] if rows else None,
+        "training_seconds": rows[-1]["seconds"] if rows else None,
+        "validation": [[r["iteration"], r["validation"]] for r in rows if r["validation"] is not None],
+        "skipped": sum(row["skipped"] for row in rows),
+        "checkpoint_sha256": hashlib.sha256((run.folder / CHECKPOINT).read_bytes()).hexdigest(),
+        "trained_with": run.provenance(),
+    }
+
+
+def write_record(path: Path, content: Mapping[str, Any], field: str = "record") -> None:
+    """Write `content` as JSON, with commit, `dirty` flag and environment unless it has its own.
+
+    If the file cannot be written, the error names the argument `field`.
+    """
+    record = {**content}
+    for name, value in {**revision(), "environment": environment()}.items():
+        record.setdefault(name, value)
     try:
-        done = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=where, capture_output=True, text=True, check=True
-        )
-    except (OSError, subprocess.CalledProcessError):
+        path.write_text(to_json(record) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written ({error.strerror})", field=field) from None
+
+
+def to_json(value: Any, indent: int = 0) -> str:
+    """Indented JSON with lists of numbers and texts on one line."""
+    pad = "\n" + " " * (indent + 1)
+    if isinstance(value, Mapping) and value:
+        parts = [f"{json.dumps(str(key))}: {to_json(each, indent + 1)}" for key, each in value.items()]
+        return "{" + pad + f",{pad}".join(parts) + pad[:-1] + "}"
+    if isinstance(value, (list, tuple)) and any(isinstance(each, (Mapping, list, tuple)) for each in value):
+        parts = [to_json(each, indent + 1) for each in value]
+        return "[" + pad + f",{pad}".join(parts) + pad[:-1] + "]"
+    return json.dumps(value)
+
+
+def _encode(values: Tensor) -> str:
+    return base64.b64encode(zlib.compress(values.numpy().astype("<f4").tobytes(), 9)).decode()
+
+
+def task_values(record: Mapping[str, Any]) -> Tensor | None:
+    """The final metric of every task `[tasks]` in an evaluation record; None in records that have none.
+
+    They are stored as base64 of zlib of little-endian float32.
+    """
+    text = record.get("task_values")
+    if text is None:
         return None
-    return done.stdout.strip()
+    return torch.from_numpy(np.frombuffer(zlib.decompress(base64.b64decode(text)), "<f4").astype(np.float32))

@@ -1,17 +1,17 @@
-"""One process at a time works in a folder."""
+"""Run folders: configuration, metrics, checkpoint and states, and the lock that excludes other processes."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from pathaware.core.errors import UsageError
@@ -19,50 +19,54 @@ from pathaware.core.learner import FewShotLearner
 from pathaware.training.checksummed import CorruptFile, read_checksummed, write_checksummed
 from pathaware.training.config import Config, differences, read_toml_file
 from pathaware.training.gradient_probe import Histograms
+from pathaware.training.progress import Progress
 from pathaware.training.state import State
-from pathaware.training.trainer import Progress, build
-
-LOCK = "run.lock"
-
-
-class FolderLock:
-    """Held until it is released or its process ends, however it ends; a second one meets the `refusal`."""
-
-    def __init__(self, folder: Path, refusal: str) -> None:
-        self.path = folder / LOCK
-        try:
-            self.file = self.path.open("w")
-        except OSError as error:
-            raise UsageError(f"{folder} cannot be written ({error.strerror})") from None
-        try:
-            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever held the lock before may have removed this very file in between.
-            held = os.fstat(self.file.fileno()).st_ino == self.path.stat().st_ino
-        except OSError:
-            held = False
-        if not held:
-            self.file.close()
-            raise UsageError(refusal)
-
-    def release(self) -> None:
-        with suppress(OSError):  # the folder may be gone or read-only by now; the lock is the open file's
-            self.path.unlink()
-        self.file.close()
-
-
-# A run is a folder: what was asked for, what happened, and what came out.
-
+from pathaware.training.trainer import build
 
 CONFIG, METRICS, CHECKPOINT, FIGURES = "config.toml", "metrics.jsonl", "checkpoint.safetensors", "figures"
 HISTOGRAMS, STATES = "histograms.safetensors", "state-[0-9]*.safetensors"
+PROVENANCE, LOCK = "provenance.json", "run.lock"
 KEPT = 2
-"""States that are kept: if the last one is damaged, there is one before it."""
+"""Number of states kept: if the last one is corrupt, the one before it is used."""
+
+Note = Callable[[str], None]
+"""Called with a line about a file that was repaired or skipped."""
+
+
+def _ignore(line: str) -> None:
+    pass
+
+
+class FolderLock:
+    """An exclusive lock on a folder, held until it is released or its process ends, however it ends.
+
+    If another process holds it, `UsageError(refusal, field)` is raised.
+    """
+
+    def __init__(self, folder: Path, refusal: str, field: str | None = None) -> None:
+        self.path = folder / LOCK
+        if not folder.is_dir():
+            raise UsageError(f"{folder} is not a folder", field)
+        self.lock = FileLock(self.path, blocking=False, thread_local=False)
+        try:
+            self.lock.acquire()
+        except Timeout:
+            raise UsageError(refusal, field) from None
+        except OSError as error:
+            raise UsageError(f"{folder} cannot be written ({error.strerror})", field) from None
+
+    def release(self) -> None:
+        # The lock belongs to the open file, so its name can go first. The folder may be gone or read-only by
+        # now, and Windows removes the file only after its release.
+        with suppress(OSError):
+            self.path.unlink()
+        self.lock.release()
 
 
 class Run:
-    """`config.toml`, `metrics.jsonl`, TensorBoard events, `checkpoint.safetensors`, `figures/`, and
-    `histograms.safetensors` if it was asked for; while it is not finished its last two states, from which
-    it goes on when it was stopped."""
+    """A folder with `config.toml`, `metrics.jsonl`, `provenance.json`, `checkpoint.safetensors`, TensorBoard
+    events, `figures/`, and `histograms.safetensors` if requested. An unfinished run also has its last two
+    states, from which it resumes."""
 
     def __init__(self, folder: Path, config: Config) -> None:
         self.folder = folder
@@ -70,7 +74,7 @@ class Run:
 
     @classmethod
     def create(cls, folder: Path, config: Config) -> Run:
-        """Start a run in a new or empty folder; nothing that is there is ever overwritten."""
+        """Create a run in a new or empty folder. Nothing is ever overwritten."""
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"{folder} is a file; name a folder", field="out")
         try:
@@ -86,54 +90,60 @@ class Run:
     @classmethod
     def open(cls, folder: Path) -> Run:
         try:
-            there = (folder / CONFIG).is_file()
-        except (OSError, ValueError):  # it cannot be the name of anything
-            there = False
-        if not there:
-            raise UsageError(f"{folder} is no run folder (it has no {CONFIG})", field="run")
-        tables = read_toml_file("RUN", folder / CONFIG)
+            exists = (folder / CONFIG).is_file()
+        except (OSError, ValueError):  # a name that no file can have
+            exists = False
+        if not exists:
+            raise UsageError(f"{folder} is not a run folder (it has no {CONFIG})", field="run")
+        tables = read_toml_file("run", folder / CONFIG)
         try:
             return cls(folder, Config.from_dict(tables))
         except ValueError as error:
             raise UsageError(f"{folder / CONFIG}: {error}", field="run") from None
 
     def append(self, progress: Progress) -> None:
-        """A line of its own, with a checksum, since a line can be cut off or rot as any file can."""
-        text = json.dumps(asdict(progress))
+        """Add a line to the metrics."""
         with (self.folder / METRICS).open("a", encoding="utf-8") as file:
-            file.write(f'{text[:-1]}, "crc32": {zlib.crc32(text.encode())}}}\n')
+            file.write(json.dumps(asdict(progress)) + "\n")
 
-    def metrics(self) -> Iterator[dict[str, Any]]:
-        """Every report so far; a damaged line is an error."""
-        for number, row in enumerate(self._rows(), 1):
-            if row is None:
-                raise UsageError(f"{self.folder / METRICS} is damaged (line {number})", field="run")
-            yield row
+    def metrics(self, note: Note = _ignore) -> Iterator[dict[str, Any]]:
+        """Every log entry so far.
 
-    def _rows(self) -> Iterator[dict[str, Any] | None]:
-        """The reports line by line, None for a damaged one."""
+        A last line that was cut off is dropped, and `note` is told; a damaged line before it is an error.
+        """
         path = self.folder / METRICS
-        if not path.exists():
-            return
-        for line in path.read_bytes().split(b"\n")[:-1]:
-            text, mark, checksum = line.rpartition(b', "crc32": ')
-            good = mark and checksum == b"%d}" % zlib.crc32(text + b"}")
-            yield json.loads(text + b"}") if good else None
+        lines = path.read_bytes().split(b"\n") if path.exists() else []
+        for number, line in enumerate(lines, 1):
+            row, last = _parse_entry(line), number == len(lines)
+            if row is not None:
+                yield row
+            elif not last:
+                raise UsageError(f"{path} is damaged (line {number})", field="run")
+            elif line:
+                note(f"{path}: line {number} was cut off and is dropped")
 
-    def forget_after(self, iteration: int) -> None:
-        """Drop reports of what comes after an iteration to which the run goes back, and a cut-off line."""
+    def drop_metrics_after(self, iteration: int, note: Note = _ignore) -> None:
+        """Drop log entries after the iteration from which the run resumes, and a line that was cut off."""
         path = self.folder / METRICS
+        if path.exists():
+            kept = [row for row in self.metrics(note) if row["iteration"] <= iteration]
+            _replace(path, "".join(json.dumps(row) + "\n" for row in kept))
+
+    def provenance(self) -> list[dict[str, Any]]:
+        """Commit, versions and device of each process that trained this run, in order; empty for old runs."""
+        path = self.folder / PROVENANCE
         if not path.exists():
-            return
-        lines = path.read_bytes().split(b"\n")
-        kept = []
-        for line, row in zip(lines, self._rows(), strict=False):
-            if row is None or row["iteration"] > iteration:
-                break
-            kept.append(line + b"\n")
-        draft = path.with_name(f"{METRICS}.new")
-        draft.write_bytes(b"".join(kept))
-        os.replace(draft, path)
+            return []
+        try:
+            found = json.loads(path.read_bytes())
+        except (OSError, ValueError, RecursionError):
+            found = None
+        if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
+            raise UsageError(f"{path} is damaged; remove it to continue without it", field="run")
+        return found
+
+    def add_provenance(self, entry: dict[str, Any]) -> None:
+        _replace(self.folder / PROVENANCE, json.dumps([*self.provenance(), entry], indent=1) + "\n")
 
     def save_state(self, state: State) -> None:
         state.write(self.folder / f"state-{state.iteration}.safetensors")
@@ -141,22 +151,22 @@ class Run:
             old.unlink()
 
     def _states(self) -> list[Path]:
-        """The newest first."""
+        """The files of states, newest first."""
         return sorted(
             self.folder.glob(STATES), key=lambda path: int(path.stem.partition("-")[2]), reverse=True
         )
 
-    def state(self, say: Callable[[str], None] = lambda line: None) -> State | None:
-        """Where the run was when it was last saved; None if it was not, or is finished.
+    def state(self, note: Note = _ignore) -> State | None:
+        """The last saved state; None if there is none or the run is finished.
 
-        A damaged state is passed over for the one before it, and `say` hears of it.
+        A corrupt state is skipped for the one before it, and `note` is told.
         """
         found = self._states()
         for path in found:
             try:
                 state = State.read(path)
             except CorruptFile as error:
-                say(f"{path} is damaged ({error}); it is passed over")
+                note(f"{path} is damaged ({error}) and is skipped")
                 continue
             self._refuse_another(Config.from_dict(state.config), path)
             return state
@@ -166,12 +176,12 @@ class Run:
             )
         return None
 
-    def forget_states(self) -> None:
+    def remove_states(self) -> None:
         for path in self._states():
             path.unlink()
 
     def _refuse_another(self, config: Config, path: Path) -> None:
-        """What was saved must have been made with the settings that the folder names."""
+        """Raise if a file was made with settings other than those of the folder."""
         found = differences(config, self.config)
         if found:
             raise UsageError(
@@ -179,31 +189,31 @@ class Run:
             )
 
     def histograms(self) -> Histograms | None:
-        """How gradients were spread over training, if the run kept that."""
+        """Histograms of gradients over training, if the run has recorded them."""
         path = self.folder / HISTOGRAMS
         return Histograms.load(path) if path.exists() else None
 
     @property
     def finished(self) -> bool:
-        """Whether training came to its end."""
+        """True if training is complete."""
         last = max((row["iteration"] for row in self.metrics()), default=0)
         return last == self.config.training.iterations and (self.folder / CHECKPOINT).exists()
 
     def save(self, learner: FewShotLearner, iteration: int) -> None:
-        """Keep θ₀ and Φ as what the run has learned."""
+        """Write θ₀ and Φ as the checkpoint of the run."""
         inputs = self.config.problem.inputs()
         about = {"iteration": iteration, "config": self.config.to_dict(), "inputs": inputs}
         write_checksummed(self.folder / CHECKPOINT, learner.state_dict(), about)
 
     def load(self, device: str = "auto") -> FewShotLearner:
-        """The trained learner, ready to adapt; on this machine's device, whatever it was trained on."""
+        """Load the trained learner onto a device of this machine, whatever it was trained on."""
         tensors, inputs = self.learned()
         learner = build(self.config, replace(self.config.training, device=device).torch_device, inputs)
         learner.load_state_dict(tensors)
         return learner
 
     def learned(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """θ₀ and Φ by name, and what the network reads (see `Problem.inputs`)."""
+        """θ₀ and Φ by name, and the description of the network's inputs (see `Problem.inputs`)."""
         path = self.folder / CHECKPOINT
         if not path.exists():
             raise UsageError(
@@ -215,3 +225,26 @@ class Run:
             raise UsageError(f"{path} cannot be read ({error})", field="run") from None
         self._refuse_another(Config.from_dict(about["config"]), path)
         return tensors, about.get("inputs") or self.config.problem.inputs()
+
+
+def _parse_entry(line: bytes) -> dict[str, Any] | None:
+    """A line of the metrics, or None if it is damaged. The checksums in lines of older runs are ignored."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(row, dict) or type(row.get("iteration")) is not int:
+        return None
+    for field in fields(Progress):
+        optional = field.default is None
+        if type(row.setdefault(field.name, None)) not in (int, float, *([NoneType] if optional else [])):
+            return None
+    row.pop("crc32", None)
+    return row
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a text file atomically."""
+    draft = path.with_name(f"{path.name}.new")
+    draft.write_text(text, encoding="utf-8")
+    os.replace(draft, path)

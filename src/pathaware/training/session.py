@@ -1,4 +1,4 @@
-"""One run from configuration to folder."""
+"""Training runs in folders: one or several, new or resumed, in one process or in many."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -18,46 +18,46 @@ from pathaware.methods import get_method
 from pathaware.training.config import Config, Training, differences
 from pathaware.training.distributed import ALONE, World
 from pathaware.training.gradient_probe import probed_tensor
-from pathaware.training.progress import Display
+from pathaware.training.progress import Progress, ProgressDisplay
+from pathaware.training.provenance import training_origin
 from pathaware.training.run_folder import CONFIG, HISTOGRAMS, FolderLock, Run
 from pathaware.training.stopping import AgreedStop, StopRequest
-from pathaware.training.trainer import Progress, Trainer, build
+from pathaware.training.trainer import Trainer, build
 
 
 def default_folder(config: Config) -> Path:
-    """`runs/sine-k10-pamela-seed0`"""
-    method = config.method.replace(":", "-")  # of one's own, as module:METHOD
+    """The folder of a run whose user named none, such as `runs/sine-k10-pamela-seed0`."""
+    method = config.method.replace(":", "-")  # a plug-in is named module:METHOD
     return Path("runs") / f"{config.problem.label}-{method}-seed{config.training.seed}"
 
 
-def reports_every(training: Training) -> int:
-    """Iterations between reports: a hundred reports of a short run, and more of a long one."""
+def log_interval(training: Training) -> int:
+    """Iterations between log entries: a hundred entries of a short run, and more of a long one."""
     return max(1, min(100, training.iterations // 100))
 
 
-class Session:
-    """A run being trained: everything a run keeps is kept as it goes.
+class TrainingSession:
+    """Trains a run and keeps its folder up to date. A lock keeps other processes out.
 
-    The checkpoint is the best one by validation, or the last where nothing is validated. No second process
-    can train the same run meanwhile.
+    The checkpoint is the best one by validation, or the last one if there is no validation.
     """
 
     def __init__(self, run: Run, *, quiet: bool = False, bar: bool = True, world: World = ALONE) -> None:
-        # TensorBoard takes seconds to import; nobody should wait for it to learn of a bad option.
+        # TensorBoard takes seconds to import, so this comes after the options have been checked.
         from torch.utils.tensorboard import SummaryWriter
 
         self.run, self.training = run, run.config.training
-        self.every = reports_every(self.training)
-        self.lock = FolderLock(run.folder, f"RUN: {run.folder} is being trained by another process")
+        self.lock = FolderLock(run.folder, f"{run.folder} is being trained by another process", field="run")
         try:
-            state = run.state(_say)
-            run.forget_after(state.iteration if state else 0)
-            self.best = state.best if state else None
+            state = run.state(_print_note)
             self.saved = state.iteration if state else 0
+            run.drop_metrics_after(self.saved, _print_note)
+            run.add_provenance(training_origin(run, self.saved, world.size))
+            self.best = state.best if state else None
             histograms = run.histograms() if state else None
-            self.trainer = Trainer(run.config, state, self.every, histograms, world)
+            self.trainer = Trainer(run.config, state, log_interval(self.training), histograms, world)
             title = f"{run.config.method} on {run.config.problem.label}" if bar else run.folder.name
-            self.display = Display(title, self.training.iterations, quiet=quiet, bar=bar)
+            self.display = ProgressDisplay(title, self.training.iterations, quiet=quiet, bar=bar)
             self.board = SummaryWriter(run.folder, purge_step=self.trainer.iteration + 1 if state else None)
         except BaseException:
             self.lock.release()
@@ -67,31 +67,31 @@ class Session:
     def done(self) -> bool:
         return self.trainer.done
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> Self:
         self.display.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.display.__exit__(None, None, None)
-        if kind is not RunError:  # where nothing can be written, closing would wait for it for ever
+        if kind is not RunError:  # if the folder cannot be written, closing would wait forever
             self.board.close()
         self.lock.release()
 
     def advance(self) -> None:
-        """One meta-iteration, and what is to be kept of it."""
+        """Run one meta-iteration and write what is due."""
         progress = self.trainer.advance()
         if progress:
             with self._writing():
-                self._keep(progress)
+                self._log(progress)
         if self.done:
-            self.run.forget_states()
+            self.run.remove_states()
         elif progress and 0 < self.training.save <= self.trainer.iteration - self.saved:
-            self.save()  # beside a report, so that nothing waits for the next one
+            self.save()  # right after a log entry, when no metrics are pending
 
     def save(self) -> None:
-        """Write where the run stands, so that it can go on from here."""
+        """Write the state, from which the run can resume."""
         with self._writing():
-            self._keep_histograms()
+            self._save_histograms()
             self.run.save_state(self.trainer.state(self.best))
         self.saved = self.trainer.iteration
 
@@ -106,33 +106,33 @@ class Session:
             reason = error.strerror or error
             raise RunError(f"{self.run.folder} cannot be written ({reason}); {kept}") from None
 
-    def _keep(self, progress: Progress) -> None:
+    def _log(self, progress: Progress) -> None:
         value = progress.validation
         if value is not None and self.run.config.problem.metric.improves(value, self.best):
             self.best = value
             self.run.save(self.trainer.learner, progress.iteration)
         if self.done:
-            self._keep_histograms()
+            self._save_histograms()
             if self.best is None:
                 self.run.save(self.trainer.learner, progress.iteration)
-        # Only now, since the report of the last iteration is what makes a run a finished one.
+        # Last, because the log entry of the last iteration marks the run as finished.
         self.run.append(progress)
         for name, number in asdict(progress).items():
             if name not in ("iteration", "seconds") and number is not None:
                 self.board.add_scalar(f"train/{name}", number, progress.iteration)
         self.display.show(progress)
 
-    def _keep_histograms(self) -> None:
+    def _save_histograms(self) -> None:
         if self.trainer.histograms:
             self.trainer.histograms.save(self.run.folder / HISTOGRAMS)
 
 
-def _say(line: str) -> None:
+def _print_note(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
 def check(config: Config) -> None:
-    """Build network and tasks once, so that a bad setting is an error before a folder is made."""
+    """Build network and tasks once, so that invalid settings are an error before a folder is created."""
     training = config.training
     try:
         learner = build(config)
@@ -144,65 +144,65 @@ def check(config: Config) -> None:
             count = training.tasks if split == "train" else 1
             source.draw(count, generator(training.seed, "check"))
     except (MemoryError, OverflowError, RuntimeError) as error:
-        # What PyTorch cannot allocate or count, it says in many ways.
+        # PyTorch has many errors for what it cannot allocate or index.
         reason = str(error).strip().split("\n")[0]
         raise UsageError(f"these settings cannot be computed here ({reason})") from None
 
 
 def train_run(config: Config, folder: Path, *, quiet: bool = False) -> Run:
-    """Train `config` in a new folder."""
+    """Train a configuration in a new folder."""
     check(config)
     return train_sessions([Run.create(folder, config)], quiet=quiet)[0]
 
 
-def asked_to_resume(folder: Path, asked: Mapping[str, Mapping[str, Any]]) -> Run:
-    """The run that is to go on. Settings that were `asked` for must be those it has."""
+def open_to_resume(folder: Path, given: Mapping[str, Mapping[str, Any]]) -> Run:
+    """Open a run to resume. Settings that are `given` must be those of the run."""
     run = Run.open(folder)
     tables = run.config.to_dict()
-    for table, values in asked.items():
+    for table, values in given.items():
         tables[table].update(values)
     found = differences(run.config, Config.from_dict(tables))
     if found:
-        raise UsageError(f"{folder} was begun with other settings: {found}", field="resume")
+        raise UsageError(f"{folder} was started with other settings: {found}", field="resume")
     return run
 
 
 def resume_run(folder: Path, *, quiet: bool = False) -> Run:
-    """Go on with a run that was stopped; one that is finished is left as it is."""
+    """Resume a run that was stopped; a finished run is left as it is."""
     run = Run.open(folder)
     return run if run.finished else train_sessions([run], quiet=quiet)[0]
 
 
 def train_or_open(config: Config, folder: Path, *, quiet: bool = False) -> Run:
-    """The run of this configuration in `folder`: opened if it is complete, continued if it was stopped."""
+    """Open the run of this configuration in `folder`; train or resume it first unless it is finished."""
     run = open_or_create(config, folder)
     return run if run.finished else train_sessions([run], quiet=quiet)[0]
 
 
 def open_or_create(config: Config, folder: Path) -> Run:
-    """The run of this configuration in `folder`, new or as it was left."""
+    """Open the run of this configuration in `folder`, or create it."""
     if not (folder / CONFIG).exists():
         check(config)
         return Run.create(folder, config)
     run = Run.open(folder)
     if run.config != config:
-        Run.create(folder, config)  # which says that the folder holds another run
+        Run.create(folder, config)  # raises: the folder holds another run
     return run
 
 
 def train_sessions(runs: Iterable[Run], *, quiet: bool = False, world: World = ALONE) -> list[Run]:
-    """Train these runs to their end, side by side on one GPU if they are several.
+    """Train these runs to the end, side by side if there are several.
 
     On SIGTERM or Ctrl-C they finish the step, save, and `Stopped` is raised.
 
-    A meta-iteration of small images leaves most of a large GPU idle; iterations of several runs, each in
-    a stream of its own, fill it. Each run computes what it computes alone.
+    A meta-iteration with small images leaves most of a large GPU idle. Several runs, each in a CUDA stream of
+    its own, fill it; each computes the same numbers as alone.
     """
     runs = list(runs)
     with StopRequest() as request, ExitStack() as stack:
         stop = AgreedStop(request, world)
         options: dict[str, Any] = {"quiet": quiet, "bar": len(runs) == 1, "world": world}
-        sessions = [stack.enter_context(Session(run, **options)) for run in runs]
+        sessions = [stack.enter_context(TrainingSession(run, **options)) for run in runs]
         streams = [_stream(session.training, alone=len(runs) == 1) for session in sessions]
         while not all(session.done for session in sessions):
             for session, stream in zip(sessions, streams, strict=True):
@@ -219,22 +219,22 @@ def train_sessions(runs: Iterable[Run], *, quiet: bool = False, world: World = A
 
 
 def _stream(training: Training, *, alone: bool) -> torch.cuda.Stream | None:
-    """A stream of the run's own; None stands for the one that PyTorch works in anyway."""
+    """A CUDA stream for one of several runs; None for PyTorch's current stream."""
     if alone or training.torch_device.type != "cuda":
         return None
-    torch.cuda.synchronize()  # what was sent to the device so far, every stream may use
+    torch.cuda.synchronize()  # earlier work must be complete before another stream uses it
     return torch.cuda.Stream(training.torch_device)
 
 
 def train_distributed(
-    config: Config, folder: Path, world: World, *, quiet: bool = False, going_on: bool = False
+    config: Config, folder: Path, world: World, *, quiet: bool = False, resume: bool = False
 ) -> Run:
-    """Train `config` in `folder`, which the writer alone reads and writes.
+    """Train `config` on all ranks of a world. Only rank 0 reads and writes `folder`.
 
-    The folder must be new, unless `going_on`. Where processes that die are started again, it may also hold
-    this very run, which then goes on from its last saved state, or is left as it is if it was complete.
+    The folder must be new, unless `resume` is set or failed processes are restarted automatically; then it
+    may hold this run, which resumes from its last state, or is left as it is if it is finished.
     """
-    run, finished = world.from_writer(lambda: _open_run(config, folder, going_on or world.restarts))
+    run, finished = world.from_writer(lambda: _open_run(config, folder, resume or world.restarts))
     if finished:
         return run
     if world.is_writer:
@@ -245,10 +245,10 @@ def train_distributed(
 
 
 def train_without_writing(config: Config, world: World) -> None:
-    """Do the share of a process that keeps nothing; it stops where the writer stops, and in silence."""
+    """Train on a rank other than 0: no files, no output; stops when rank 0 stops."""
     with StopRequest() as request:
         stop = AgreedStop(request, world)
-        trainer = Trainer(config, every=reports_every(config.training), world=world)
+        trainer = Trainer(config, every=log_interval(config.training), world=world)
         while not trainer.done:
             trainer.advance()
             signum = stop.after_step()
@@ -257,16 +257,16 @@ def train_without_writing(config: Config, world: World) -> None:
 
 
 def load_trained(run: Run, world: World) -> FewShotLearner:
-    """What the run came to, in every process."""
+    """Load the trained learner of a run on every rank."""
     learner = run.load(run.config.training.device) if world.is_writer else build(run.config)
     world.equalise(list(learner.parameters()))
     return learner
 
 
-def _open_run(config: Config, folder: Path, going_on: bool) -> tuple[Run, bool]:
-    """The run to train, and whether there is nothing left to do."""
+def _open_run(config: Config, folder: Path, resume: bool) -> tuple[Run, bool]:
+    """The run to train, and True if it is finished already."""
     check(config)
-    if going_on and (folder / CONFIG).exists():
+    if resume and (folder / CONFIG).exists():
         run = Run.open(folder)
         if run.config == config:
             return run, run.finished

@@ -1,4 +1,4 @@
-"""Where a run stands: enough to go on as if it had not been stopped."""
+"""The state of a run, from which it resumes as if it had not been stopped."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from pathaware.core import VERSION
 from pathaware.core.learner import FewShotLearner
@@ -17,11 +18,10 @@ from pathaware.training.checksummed import CorruptFile, read_checksummed, write_
 
 @dataclass(frozen=True)
 class State:
-    """θ₀ and Φ, the optimiser's memory, PyTorch's random state, what waits for the next report, and how far
-    the run is.
+    """θ₀ and Φ, the optimiser's state, PyTorch's random state, pending metrics and the iteration.
 
-    Tasks are drawn from the seed and the number of the iteration, so samplers have nothing to be kept.
-    `best` is the best validation so far, `config` what the run was asked for.
+    Tasks are drawn from the seed and the number of the iteration, so samplers have no state.
+    `best` is the best validation so far, `config` the configuration of the run.
     """
 
     iteration: int
@@ -34,15 +34,15 @@ class State:
     def of(
         cls,
         learner: FewShotLearner,
-        optimizer: Any,
+        optimizer: Optimizer,
         iteration: int,
         seconds: float,
         best: float | None,
         config: dict[str, Any],
-        waiting: dict[str, Tensor],
+        pending: dict[str, Tensor],
     ) -> State:
         tensors = {f"learner.{name}": value for name, value in learner.state_dict().items()}
-        tensors |= {f"waiting.{name}": value for name, value in waiting.items()}
+        tensors |= {f"waiting.{name}": value for name, value in pending.items()}
         for i, parameter in enumerate(learner.parameters()):
             for name, value in optimizer.state[parameter].items():
                 tensors[f"optimizer.{i}.{name}"] = value
@@ -54,10 +54,10 @@ class State:
         return cls(iteration, seconds, best, config, kept)
 
     @torch.no_grad()
-    def restore(self, learner: FewShotLearner, optimizer: Any) -> None:
+    def restore(self, learner: FewShotLearner, optimizer: Optimizer) -> None:
         learner.load_state_dict(self._part("learner."))
         for i, parameter in enumerate(learner.parameters()):
-            # The optimiser counts its steps where it wants to: beside the parameter.
+            # A capturable optimiser counts its steps on the device of the parameter.
             found = self._part(f"optimizer.{i}.")
             optimizer.state[parameter] = {name: value.to(parameter.device) for name, value in found.items()}
         torch.set_rng_state(self.tensors["random.cpu"])
@@ -65,7 +65,8 @@ class State:
             torch.cuda.set_rng_state(self.tensors["random.cuda"], next(learner.parameters()).device)
 
     @property
-    def waiting(self) -> dict[str, Tensor]:
+    def pending(self) -> dict[str, Tensor]:
+        """Metrics accumulated since the last log entry (see `MetricsWindow`)."""
         return self._part("waiting.")
 
     def _part(self, prefix: str) -> dict[str, Tensor]:
@@ -87,7 +88,7 @@ class State:
 
     @classmethod
     def read(cls, path: Path) -> State:
-        """Raises `CorruptFile` if the file is not what was written."""
+        """Read a state; raise `CorruptFile` if the file is not what was written."""
         tensors, about = read_checksummed(path)
         try:
             return cls(about["iteration"], about["seconds"], about["best"], about["config"], tensors)

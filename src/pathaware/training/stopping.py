@@ -1,4 +1,4 @@
-"""Being asked to stop: finish the step, save, say how to go on."""
+"""Stopping on request: finish the step, save, and tell how to resume."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import torch
 from pathaware.training.distributed import World
 
 SECONDS_BETWEEN = 2.0
-"""How often processes ask each other; torchrun gives them 30 s before it kills."""
+"""Seconds between two exchanges of stop requests. torchrun waits 30 s before it kills processes."""
 
 
 class StopRequest:
-    """While it is entered, SIGTERM and Ctrl-C are noted, not obeyed; a second Ctrl-C is obeyed at once."""
+    """A context in which SIGTERM and Ctrl-C are noted instead of obeyed. A second Ctrl-C stops at once."""
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -26,7 +26,7 @@ class StopRequest:
         self.before: dict[int, Any] = {}
 
     def __enter__(self) -> StopRequest:
-        if threading.current_thread() is threading.main_thread():  # Python allows it nowhere else
+        if threading.current_thread() is threading.main_thread():  # handlers can be set there only
             self.before = {each: signal.signal(each, self._note) for each in self.SIGNALS}
         return self
 
@@ -41,29 +41,29 @@ class StopRequest:
 
 
 class AgreedStop:
-    """A request that any process of a world hears stops all of them after the same iteration.
+    """Stops all processes of a world after the same iteration when any of them receives a request.
 
-    They ask each other every few seconds, not after every step, which would cost more than the steps of small
-    networks. How many iterations that is, the first process says, since clocks differ.
+    They exchange requests every few seconds, since an exchange costs more than a step of a small network.
+    Rank 0 decides how many iterations that is, because clocks differ.
     """
 
     def __init__(self, request: StopRequest, world: World) -> None:
         self.request, self.world = request, world
-        self.asked = time.perf_counter()
+        self.exchanged = time.perf_counter()
         self.between = self.left = 1
 
     def after_step(self) -> int | None:
-        """The signal that ends training here, if there is one. To be called by all, after each iteration."""
+        """The signal that ends training here, if any. All ranks must call this after each iteration."""
         if self.world.size == 1:
             return self.request.signum
         self.left -= 1
-        return self._ask() if self.left == 0 else None
+        return self._exchange() if self.left == 0 else None
 
-    def _ask(self) -> int | None:
+    def _exchange(self) -> int | None:
         now = time.perf_counter()
-        affordable = SECONDS_BETWEEN * self.between / (now - self.asked)
-        wanted = max(1, min(int(affordable), 2 * self.between))  # the first steps are slow, later ones may be
-        answers = self.world.gather([torch.tensor([[self.request.signum or 0, wanted]])])
-        self.asked = now
-        self.between = self.left = int(answers[0, 1])
-        return int(answers[:, 0].max()) or None
+        affordable = SECONDS_BETWEEN * self.between / (now - self.exchanged)
+        wanted = max(1, min(int(affordable), 2 * self.between))  # the first steps are slower
+        requests = self.world.gather([torch.tensor([[self.request.signum or 0, wanted]])])
+        self.exchanged = now
+        self.between = self.left = int(requests[0, 1])
+        return int(requests[:, 0].max()) or None

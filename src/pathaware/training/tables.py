@@ -1,4 +1,4 @@
-"""What a table is, before anybody writes it down."""
+"""Tables of text cells, and how they are written in Markdown."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from itertools import groupby
 
 NOTHING = "–"
+"""The cell of a value that does not exist."""
 _NUMBER = r"[<≈]? ?[-−+]?\d[\d,]*(\.\d+)?(e[-+]?\d+)?"
 _QUANTITY = re.compile(rf"{_NUMBER}( ± {_NUMBER})?( ?[%×])?")
 
 
 class Remark(str):
-    """Words where a number would stand, such as why there is none; shown with less ink."""
+    """Words in place of a number, such as the reason why there is none."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """Rows of the same `group` stand together, with a rule before the next; `emphasis` marks our best."""
+    """One row. A rule separates rows of different `group`; `emphasis` marks the best result."""
 
     cells: tuple[str, ...]
     group: str = ""
@@ -27,6 +28,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
+    """A title, a header, rows of as many cells as the header has, and notes below them."""
+
     title: str
     header: tuple[str, ...]
     rows: Sequence[Row]
@@ -39,39 +42,33 @@ class Table:
 
     @classmethod
     def of(cls, title: str, header: Iterable[str], cells: Iterable[Iterable[str]]) -> Table:
-        """A table without groups, emphasis and notes."""
+        """A table without groups, emphasis or notes."""
         return cls(title, tuple(header), [Row(tuple(line)) for line in cells])
 
     @property
     def groups(self) -> list[list[Row]]:
+        """Consecutive rows of the same group."""
         return [list(rows) for _, rows in groupby(self.rows, key=lambda row: row.group)]
 
     @property
     def numeric(self) -> list[bool]:
-        """Which columns hold numbers, and so are set flush right. The first one names its row."""
+        """For each column, whether it holds numbers and is aligned right. The first one names its row."""
         return [i > 0 and self._holds_numbers(i) for i in range(len(self.header))]
 
     def _holds_numbers(self, column: int) -> bool:
         cells = [row.cells[column] for row in self.rows if not isinstance(row.cells[column], Remark)]
-        return bool(cells) and all(subdued(cell) or _QUANTITY.fullmatch(cell) for cell in cells)
-
-
-def subdued(cell: str) -> bool:
-    return isinstance(cell, Remark) or cell in (NOTHING, "")
-
-
-# A table in Markdown.
+        return bool(cells) and all(cell in (NOTHING, "") or _QUANTITY.fullmatch(cell) for cell in cells)
 
 
 def pipe_table(table: Table) -> str:
-    """The rows alone, for documents that have their own headings. Markdown knows no rule between groups."""
+    """The header and the rows in Markdown, which has no rules between groups."""
     rules = ("---:" if number else "---" for number in table.numeric)
     lines = [_escaped(table.header), rules, *(_cells(row) for row in table.rows)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def markdown(table: Table) -> str:
-    """With title and notes."""
+    """The whole table in Markdown, with its title and notes."""
     title = [f"**{table.title}**"] if table.title else []
     return "\n\n".join([*title, pipe_table(table), *table.notes])
 
@@ -82,5 +79,5 @@ def _cells(row: Row) -> Iterable[str]:
 
 
 def _escaped(cells: Iterable[str]) -> Iterable[str]:
-    """A bar or a line break would end the cell."""
+    """Cells without bars and line breaks, which would end them."""
     return (" ".join(cell.replace("|", r"\|").split()) for cell in cells)

@@ -1,4 +1,4 @@
-"""Derivatives written out by hand against autograd's, layer by layer and loss by loss."""
+"""Hand-written derivatives against autograd's, layer by layer and loss by loss."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ IMAGES = {
     "no negative gain": lambda: [*block(2, 3, least_gain=0.0), nn.Flatten(), nn.Linear(3 * 16, 3)],
     "two blocks": lambda: [*block(2, 3), *block(3, 5), nn.Flatten(), nn.Linear(5 * 4, 3)],
     "a block without bias": lambda: [*block(2, 3), *block(3, 5, bias=False), nn.Flatten(), nn.Linear(20, 3)],
-    "pool 3, places left over": lambda: [*block(2, 3, pool=3), *block(3, 3), nn.Flatten(), nn.Linear(3, 3)],
+    "pool 3, pixels left over": lambda: [*block(2, 3, pool=3), *block(3, 3), nn.Flatten(), nn.Linear(3, 3)],
     "other kernels": lambda: [*block(2, 3), *block(3, 3, 5, 2), *block(3, 5, 2, 1, 1), nn.Flatten()],
     "no padding": lambda: [*block(2, 3, 3, 0, 1), *block(3, 3, 3, 0, 2), nn.Flatten(), nn.Linear(12, 3)],
     "an activation between": lambda: [*block(2, 3), nn.Tanh(), *block(3, 5), nn.Flatten(), nn.Linear(20, 3)],
@@ -80,21 +80,21 @@ def by_autograd(learner: MetaLearner, point: Tensor, x: Tensor, y: Tensor) -> tu
 
 
 @pytest.mark.parametrize("name", [*ROWS, *IMAGES])
-def test_loss_slope_and_hessian_product_are_those_of_autograd(name):
+def test_loss_gradient_and_hessian_vector_product_are_those_of_autograd(name):
     learner, x, y = problem(name)
-    start = learner.rule.layout.flatten(learner.model).detach()
-    point = (start + 0.05 * torch.randn(len(x), len(start)) * (start != 0)).requires_grad_()
+    initial = learner.rule.layout.flatten(learner.model).detach()
+    point = (initial + 0.05 * torch.randn(len(x), len(initial)) * (initial != 0)).requires_grad_()
     direction = torch.randn_like(point)
     program = learner.execution.program
-    loss, slope, kept = program.slope(point.detach(), x, y)
-    product = program.hvp(point.detach(), direction, kept)
+    loss, gradient, saved = program.loss_and_gradient(point.detach(), x, y)
+    product = program.hvp(point.detach(), direction, saved)
 
-    loss_, slope_ = by_autograd(learner, point, x, y)
-    (product_,) = torch.autograd.grad((slope_ * direction).sum(), point)
+    loss_, gradient_ = by_autograd(learner, point, x, y)
+    (product_,) = torch.autograd.grad((gradient_ * direction).sum(), point)
     assert distance(loss, loss_) < 1e-12
-    assert distance(slope, slope_) < 1e-10
+    assert distance(gradient, gradient_) < 1e-10
     assert distance(product, product_) < 1e-10
-    assert torch.equal(program.values(point.detach(), x, y), loss)
+    assert torch.equal(program.losses(point.detach(), x, y), loss)
 
 
 def test_cross_entropy_over_rows_is_that_of_autograd():
@@ -103,40 +103,40 @@ def test_cross_entropy_over_rows_is_that_of_autograd():
     point = torch.randn(3, len(learner.rule.layout), requires_grad=True)
     direction = torch.randn_like(point)
     program = learner.execution.program
-    loss, slope, kept = program.slope(point.detach(), x, y)
-    product = program.hvp(point.detach(), direction, kept)
-    loss_, slope_ = by_autograd(learner, point, x, y)
+    loss, gradient, saved = program.loss_and_gradient(point.detach(), x, y)
+    product = program.hvp(point.detach(), direction, saved)
+    loss_, gradient_ = by_autograd(learner, point, x, y)
     assert distance(loss, loss_) < 1e-12
-    assert distance(slope, slope_) < 1e-12
-    assert distance(product, torch.autograd.grad((slope_ * direction).sum(), point)[0]) < 1e-12
+    assert distance(gradient, gradient_) < 1e-12
+    assert distance(product, torch.autograd.grad((gradient_ * direction).sum(), point)[0]) < 1e-12
 
 
 def test_an_inner_gradient_is_one_node_and_its_loss_can_be_differentiated_too():
     learner, x, y = problem("ReLU")
     point = torch.randn(3, len(learner.rule.layout), requires_grad=True)
 
-    def derivative(gradient: tuple[Tensor, Tensor]) -> Tensor:
-        loss, slope = gradient
-        return torch.autograd.grad(loss.sum() + (slope**2).sum(), point)[0]
+    def derivative(both: tuple[Tensor, Tensor]) -> Tensor:
+        loss, gradient = both
+        return torch.autograd.grad(loss.sum() + (gradient**2).sum(), point)[0]
 
     ours = learner.gradient(point, x, y, create_graph=True)
     assert ours[1].grad_fn.next_functions[0][0].variable is point
     assert distance(derivative(ours), derivative(by_autograd(learner, point, x, y))) < 1e-12
 
 
-def test_without_a_graph_nothing_is_kept_alive():
+def test_without_a_graph_nothing_requires_a_gradient():
     learner, x, y = problem("ReLU")
     point = torch.randn(3, len(learner.rule.layout), requires_grad=True)
-    loss, slope = learner.gradient(point, x, y)
+    loss, gradient = learner.gradient(point, x, y)
     assert not loss.requires_grad
-    assert not slope.requires_grad
+    assert not gradient.requires_grad
 
 
 def test_a_third_derivative_is_refused_and_not_wrong():
     learner, x, y = problem("tanh")
     point = torch.randn(3, len(learner.rule.layout), requires_grad=True)
-    _, slope = learner.gradient(point, x, y, create_graph=True)
-    (second,) = torch.autograd.grad(slope.square().sum(), point, create_graph=True)
+    _, gradient = learner.gradient(point, x, y, create_graph=True)
+    (second,) = torch.autograd.grad(gradient.square().sum(), point, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         second.sum().backward()
 
@@ -145,12 +145,12 @@ def test_derivatives_in_the_examples_themselves_are_left_to_autograd():
     learner, x, y = problem("ReLU")
     x.requires_grad_()
     point = torch.randn(3, len(learner.rule.layout))
-    _, slope = learner.gradient(point.requires_grad_(), x, y, create_graph=True)
-    (grad,) = torch.autograd.grad(slope.square().sum(), x)
+    _, gradient = learner.gradient(point.requires_grad_(), x, y, create_graph=True)
+    (grad,) = torch.autograd.grad(gradient.square().sum(), x)
     assert grad.abs().sum() > 0
 
 
-def test_labels_to_be_ignored_are_left_to_autograd():
+def test_ignored_labels_are_left_to_autograd():
     episodes = image_episodes()
     labels = episodes.support_y.clone()
     labels[:, 0] = -100
@@ -158,15 +158,15 @@ def test_labels_to_be_ignored_are_left_to_autograd():
     rule = GradientDescent(model, 1)
     auto, loop = (MetaLearner(model, rule, F.cross_entropy, execution=e) for e in ("auto", "vmap"))
     point = rule.layout.flatten(model).detach().expand(2, -1)
-    slopes = [learner.gradient(point, episodes.support_x, labels)[1] for learner in (auto, loop)]
-    assert distance(*slopes) < 1e-10
+    gradients = [learner.gradient(point, episodes.support_x, labels)[1] for learner in (auto, loop)]
+    assert distance(*gradients) < 1e-10
 
 
 def test_both_signs_of_gain_and_equal_values_in_a_pool_give_the_loop_s_meta_gradient():
     model = nn.Sequential(*IMAGES["two blocks"]())
     rule = GradientDescent(model, 3, rate=0.1)
     episodes = image_episodes()
-    episodes.support_x[:, :, :, :5] = 0.5  # like a glyph's background
+    episodes.support_x[:, :, :, :5] = 0.5  # like the background of a glyph
     auto, loop = (MetaLearner(model, rule, F.cross_entropy, execution=e) for e in ("auto", "loop"))
     assert distance(meta_gradient(auto, episodes), meta_gradient(loop, episodes)) < 1e-10
 
@@ -208,23 +208,23 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_has_no_explicit_form_stays_with_autograd(name):
+def test_networks_without_a_hand_written_form_are_left_to_autograd(name):
     model = OTHERS[name]()
     assert MetaLearner(model, GradientDescent(model, 1), F.mse_loss).execution.program is None
 
 
-def test_shared_parameters_stay_with_autograd():
+def test_shared_parameters_are_left_to_autograd():
     model = nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1))
     rule = GradientDescent(Layout.of(model, adapted=lambda name: name.startswith("2.")), 2)
     assert MetaLearner(model, rule, F.mse_loss).execution.program is None
 
 
-def test_a_loss_of_one_s_own_stays_with_autograd():
+def test_a_custom_loss_is_left_to_autograd():
     model = nn.Linear(1, 1)
     assert MetaLearner(model, GradientDescent(model, 1), F.smooth_l1_loss).execution.program is None
 
 
-def test_a_single_layer_as_a_network_has_an_explicit_form():
+def test_a_single_layer_as_a_network_gives_the_loop_s_meta_gradient():
     model, episodes = nn.Linear(1, 1), regression_episodes()
     rule = GradientDescent(model, 2, rate=0.1)
     auto, loop = (MetaLearner(model, rule, F.mse_loss, execution=e) for e in ("auto", "loop"))

@@ -1,9 +1,9 @@
-"""Compiles every kernel for an H200, which needs no GPU: the interpreter takes much that Triton does not.
+"""Compile every kernel for an H200, without a GPU: the interpreter accepts much that Triton does not.
 
-    python tests/batched/compile_kernels.py [float32|bfloat16]
+    python tests/engine/kernels/compile_kernels.py [float32|bfloat16]
 
-Launches are caught, their arguments turned into a signature, and that compiled; nothing runs. Prints a line
-for each kernel, with the bytes of memory that a program of it shares.
+Launches are intercepted, their arguments turned into a signature, and that is compiled; nothing runs. Prints
+the name of each kernel and the bytes of shared memory that a program of it needs.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def compile_instead(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: An
 def kind_of(value: Any, named: bool) -> str:
     if isinstance(value, Tensor):
         return TYPES[value.dtype]
-    if named or value == 1:  # Triton makes a constant of every 1
+    if named or value == 1:  # Triton turns every 1 into a constant
         return "constexpr"
     return "fp32" if isinstance(value, float) else "i32"
 
 
 def second_derivative(of: Tensor, wanted: list[Tensor]) -> None:
-    slopes = torch.autograd.grad(of.float().square().sum(), wanted, create_graph=True)
-    torch.autograd.grad(sum(s.float().square().sum() for s in slopes), wanted, allow_unused=True)
+    gradients = torch.autograd.grad(of.float().square().sum(), wanted, create_graph=True)
+    torch.autograd.grad(sum(g.float().square().sum() for g in gradients), wanted, allow_unused=True)
 
 
 def main(dtype: torch.dtype) -> None:
@@ -66,9 +66,9 @@ def main(dtype: torch.dtype) -> None:
         x, weight = leaf(tasks, 25, 9, 9, 64, dtype=dtype), leaf(tasks, 64, 64, 3, 3)
         second_derivative(block(x, weight, gamma, beta, 1e-5), [x, weight, gamma, beta])
         rule = Pamela(conv4(5, size=32), 2, skip=1)
-        point, slope = leaf(tasks, len(rule.layout)), leaf(tasks, len(rule.layout))
+        point, gradient = leaf(tasks, len(rule.layout)), leaf(tasks, len(rule.layout))
         for back, p in ((None, None), (point, rule.p[0])):
-            Update.apply(point, slope, rule.q[0], rule.q_groups, back, p, rule.p_groups).sum().backward()
+            Update.apply(point, gradient, rule.q[0], rule.q_groups, back, p, rule.p_groups).sum().backward()
     for (name, _), shared in compiled.items():
         print(name, shared)
 

@@ -1,4 +1,4 @@
-"""The kernels against the layers they replace: on a GPU as they are, elsewhere in Triton's interpreter."""
+"""The kernels against the layers that they replace: on a GPU, or else in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tests.conftest import distance, image_episodes, meta_gradient
 
 pytest.importorskip("triton")
 from pathaware.engine.kernels import normalisation, stem
-from pathaware.engine.kernels import weight_gradient as gradients
+from pathaware.engine.kernels import weight_gradient as weight_gradients
 from pathaware.engine.kernels.functions import Stem, block
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
 DTYPE = torch.float32 if CUDA else torch.float64
 CLOSE = 3e-5 if CUDA else 1e-12
-STEPS = 3 if CUDA else 1  # the interpreter takes ten seconds a step
+STEPS = 3 if CUDA else 1  # the interpreter takes ten seconds per step
 
 
 def plain(x: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
-    """The block as PyTorch has it, one task after another, channels last."""
+    """The block with PyTorch's layers, one task after another, channels last."""
     out = []
     for t in range(len(x)):
         y = F.conv2d(x[t].permute(0, 3, 1, 2), weight[t], padding=1)
@@ -41,20 +41,20 @@ def leaf(*shape: int) -> Tensor:
 
 
 def exact(*inputs: Tensor) -> list[Tensor]:
-    """The same in float64, where PyTorch's own layers round nothing to TF32."""
+    """The inputs in float64, where PyTorch's layers do not round to TF32."""
     return [i.detach().double().requires_grad_(i.requires_grad) for i in inputs]
 
 
 def derivatives(operation: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
-    """Its value, a gradient that depends on the value, and that gradient's own gradient."""
+    """Value, gradient, and the gradient of a projection of the gradient."""
     torch.manual_seed(1)
     z = operation(*inputs, 1e-5)
     wanted = [i for i in inputs if i.requires_grad]
     weights = torch.rand(z.shape, dtype=torch.float64).to(z)
-    slopes = torch.autograd.grad((z * z * weights).sum(), wanted, create_graph=True)
-    along = [torch.randn(s.shape, dtype=torch.float64).to(s) for s in slopes]
-    curved = torch.autograd.grad(sum((s * v).sum() for s, v in zip(slopes, along, strict=True)), wanted)
-    return [z, *slopes, *curved]
+    gradients = torch.autograd.grad((z * z * weights).sum(), wanted, create_graph=True)
+    along = [torch.randn(g.shape, dtype=torch.float64).to(g) for g in gradients]
+    second = torch.autograd.grad(sum((g * v).sum() for g, v in zip(gradients, along, strict=True)), wanted)
+    return [z, *gradients, *second]
 
 
 def with_hard_channels(gamma: Tensor) -> Tensor:
@@ -89,11 +89,11 @@ def test_the_first_block_and_its_two_derivatives_are_those_of_the_layers(channel
 
 @pytest.fixture
 def _few_programs(monkeypatch):
-    """As where there is more work than programs: each then takes many rounds."""
+    """More work than programs, so that each takes many rounds."""
     monkeypatch.setattr(normalisation, "_PARTS", 0)
     monkeypatch.setattr(normalisation, "_windows", lambda channels: 8)
     monkeypatch.setattr(stem, "_PARTS", 0)
-    monkeypatch.setattr(gradients, "_PROGRAMS", 9)
+    monkeypatch.setattr(weight_gradients, "_PROGRAMS", 9)
 
 
 @pytest.mark.usefixtures("_few_programs")
@@ -128,11 +128,13 @@ def test_filters_may_be_views_of_a_flat_point():
 
 @pytest.mark.parametrize(("pieces", "error"), [(1, 3e-3), (2, 2e-5), (3, 1e-6)])
 def test_more_pieces_make_a_weight_gradient_more_exact(monkeypatch, pieces: int, error: float):
-    monkeypatch.setattr(gradients, "_pieces", lambda x: pieces)
-    if not CUDA:  # the interpreter has no products of bfloat16; pieces of float16 are cut alike
-        monkeypatch.setattr(gradients, "_PIECE", torch.float16)
+    monkeypatch.setattr(weight_gradients, "_pieces", lambda x: pieces)
+    if not CUDA:  # the interpreter has no products of bfloat16; float16 is split in the same way
+        monkeypatch.setattr(weight_gradients, "_PIECE", torch.float16)
     if pieces == 1:
-        monkeypatch.setattr(gradients, "_cut", lambda data, _: data.to(gradients._PIECE))
+        monkeypatch.setattr(
+            weight_gradients, "_split_into_pieces", lambda data, _: data.to(weight_gradients._PIECE)
+        )
     x, g = (leaf(2, 3, 5, 6, 16).detach() for _ in range(2))
     exact = torch.stack(
         [
@@ -142,24 +144,24 @@ def test_more_pieces_make_a_weight_gradient_more_exact(monkeypatch, pieces: int,
             for a, b in zip(x.double(), g.double(), strict=True)
         ]
     )
-    found = gradients.weight_gradient(x.float(), g.float())
+    found = weight_gradients.weight_gradient(x.float(), g.float())
     assert distance(found.double(), exact) < error
     if pieces < 3:
-        assert distance(found.double(), exact) > error / 1000  # the next piece has something left to add
+        assert distance(found.double(), exact) > error / 1000  # so that one more piece matters
 
 
 def test_a_third_derivative_is_refused():
     x, weight, gamma, beta = leaf(1, 2, 4, 4, 16), leaf(1, 16, 16, 3, 3), leaf(1, 16), leaf(1, 16)
-    (slope,) = torch.autograd.grad(block(x, weight, gamma, beta, 1e-5).sum(), weight, create_graph=True)
-    (curved,) = torch.autograd.grad(slope.square().sum(), weight, create_graph=True)
+    (gradient,) = torch.autograd.grad(block(x, weight, gamma, beta, 1e-5).sum(), weight, create_graph=True)
+    (second,) = torch.autograd.grad(gradient.square().sum(), weight, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
-        curved.sum().backward()
+        second.sum().backward()
 
 
 @pytest.fixture
 def learner(monkeypatch) -> Callable[[str], MetaLearner]:
     """A Conv-2 whose blocks go through the kernels unless it runs as a loop."""
-    monkeypatch.setattr(kernels, "usable", lambda point: kernels._allowed)
+    monkeypatch.setattr(kernels, "usable", lambda point: kernels._enabled)
 
     def build(execution: str, rule=lambda m: Pamela(m, STEPS, rate=0.05, skip=1)) -> MetaLearner:
         torch.manual_seed(0)
@@ -168,9 +170,7 @@ def learner(monkeypatch) -> Callable[[str], MetaLearner]:
             for parameter in model.parameters():
                 parameter.add_(0.1 * torch.randn_like(parameter))
         learner = MetaLearner(model, rule(model), F.cross_entropy, execution=execution)
-        learner.execution.program = learner.execution.single_task = (
-            None  # which would take their place on a CPU
-        )
+        learner.execution.program = learner.execution.single_task = None  # these would replace the kernels
         return learner.to(DEVICE, DTYPE)
 
     return build
@@ -178,7 +178,7 @@ def learner(monkeypatch) -> Callable[[str], MetaLearner]:
 
 @pytest.fixture
 def launches(monkeypatch) -> list[str]:
-    """Which operations went through the kernels."""
+    """The operations that ran as kernels."""
     from pathaware.engine.kernels import functions
 
     seen: list[str] = []
@@ -215,27 +215,27 @@ def test_checkpointed_steps_give_the_same_meta_gradient(learner):
     assert torch.equal(*gradients)
 
 
-def test_an_inductive_prediction_goes_around_the_kernels(learner, launches):
+def test_an_inductive_prediction_does_not_use_the_kernels(learner, launches):
     episodes = image_episodes(size=4).to(DEVICE, DTYPE)
-    answers = []
+    predictions = []
     for execution in ("batched", "loop"):
         one = learner(execution)
         point = one.rule.layout.flatten(one.model).detach().expand(2, -1)
-        answers.append(one.predict(point, episodes.query_x, episodes.support_x))
-    assert distance(*answers) < CLOSE
+        predictions.append(one.predict(point, episodes.query_x, episodes.support_x))
+    assert distance(*predictions) < CLOSE
     assert not launches
 
 
-def test_images_that_want_a_gradient_go_around_the_kernels(learner, launches):
+def test_images_that_require_a_gradient_do_not_use_the_kernels(learner, launches):
     one = learner("batched")
     images = image_episodes(size=4).query_x.to(DEVICE, DTYPE).requires_grad_()
     point = one.rule.layout.flatten(one.model).detach().expand(2, -1)
-    (slope,) = torch.autograd.grad(one.predict(point, images).square().sum(), images)
-    assert slope.abs().sum() > 0
+    (gradient,) = torch.autograd.grad(one.predict(point, images).square().sum(), images)
+    assert gradient.abs().sum() > 0
     assert not launches
 
 
-def test_a_machine_where_triton_cannot_compile_is_told_and_goes_without(monkeypatch):
+def test_if_triton_cannot_compile_there_is_a_warning_and_no_kernel(monkeypatch):
     from pathaware.engine.kernels import launch
 
     device = torch.device(DEVICE)
@@ -244,16 +244,17 @@ def test_a_machine_where_triton_cannot_compile_is_told_and_goes_without(monkeypa
     def fail(partial: Tensor) -> Tensor:
         raise RuntimeError("Failed to find C compiler.\nPlease specify one")
 
-    monkeypatch.setattr(launch, "joined", fail)
+    monkeypatch.setattr(launch, "sum_parts", fail)
     with pytest.warns(UserWarning, match=r"layers run one by one: Failed to find C compiler\.$"):
         assert not kernels._compiles(device)
 
 
 def blocks_of(model: nn.Module) -> int:
     from pathaware import Layout
-    from pathaware.engine.batched.lowering import lower
+    from pathaware.engine.batched import LAYERS, lower
+    from pathaware.engine.traced import trace
 
-    return len(lower(model, Layout.of(model)).blocks)
+    return len(lower(trace(model, LAYERS), Layout.of(model)).blocks)
 
 
 def sequence(**changes: nn.Module) -> nn.Module:
@@ -295,7 +296,7 @@ def test_every_block_of_the_papers_network_is_found():
 
 
 class Watched(nn.Module):
-    """Reads the convolution a second time, so that it cannot disappear into a block."""
+    """Reads the convolution twice, so that it cannot be part of a block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -314,19 +315,19 @@ def test_a_block_whose_inside_is_read_elsewhere_is_left_to_the_layers():
 @pytest.mark.parametrize("granularity", ["filter", "layer", "parameter"])
 @pytest.mark.parametrize("skip", [None, 1])
 def test_the_fused_update_and_its_derivative_are_those_of_the_rule(monkeypatch, granularity, skip):
-    model = conv4(3, size=4, channels=2, width=32, blocks=2)  # a filter has more entries than one round sums
+    model = conv4(3, size=4, channels=2, width=32, blocks=2)  # a filter has more entries than one round
     rule = Pamela(model, 2, skip=skip, q_granularity=granularity, p_granularity=granularity).to(DEVICE, DTYPE)
     with torch.no_grad():
         for parameter in rule.parameters():
             parameter.add_(torch.rand_like(parameter))
-    start = leaf(len(rule.layout))
-    points, slope = [start.expand(2, -1), leaf(2, len(rule.layout))], leaf(2, len(rule.layout))
+    initial = leaf(len(rule.layout))
+    points, gradient = [initial.expand(2, -1), leaf(2, len(rule.layout))], leaf(2, len(rule.layout))
     weights = leaf(2, len(rule.layout)).detach()
-    wanted = [start, points[1], slope, *(p for p in rule.parameters() if p.numel())]
+    wanted = [initial, points[1], gradient, *(p for p in rule.parameters() if p.numel())]
     found = []
     for fused in (False, True):
         monkeypatch.setattr(kernels, "usable", lambda point, fused=fused: fused)
-        following = rule.step(1, points, slope)
+        following = rule.step(1, points, gradient)
         loss = (following * weights * following).sum()
         found.append([following, *torch.autograd.grad(loss, wanted, allow_unused=True)])
     for ours, theirs in zip(found[1], found[0], strict=True):

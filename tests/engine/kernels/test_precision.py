@@ -1,4 +1,4 @@
-"""How far off a meta-gradient is in each precision: what was recorded, and, on a GPU, what is."""
+"""The error of a meta-gradient in each precision: as recorded, and, on a GPU, as measured."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RECORDED = ROOT / "results/precision"
 
 
 def check(medians: dict[str, dict[str, float]]) -> None:
-    """fp32 is as exact as PyTorch's layers are; tf32 and bf16 are off by what their few bits make of it."""
+    """fp32 is as exact as PyTorch's layers; tf32 and bf16 have errors that match their few bits."""
     assert medians["fp32"]["kernels"] <= 2 * medians["fp32"]["plain"]
     assert medians["tf32"]["kernels"] <= 2 * medians["tf32"]["plain"] < 0.5
     assert medians["bf16"]["kernels"] < 0.5

@@ -1,4 +1,4 @@
-"""`pathaware bench` as a person meets it."""
+"""`pathaware bench` on the command line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def pathaware(*arguments: str) -> int:
     return end.value.code
 
 
-def test_it_prints_tables_and_writes_the_file_that_the_document_shows(tmp_path, monkeypatch, capsys):
+def test_tables_are_printed_and_the_json_file_renders_as_a_page(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "200")
     target = tmp_path / "bench-here.json"
     options = (
@@ -46,21 +46,22 @@ def test_it_prints_tables_and_writes_the_file_that_the_document_shows(tmp_path, 
     record = json.loads(target.read_text())
     assert set(record["contestants"]) == {"pathaware", "loop"}
     assert record["precision"] == "fp32"
+    assert {"commit", "environment", "repeats"} <= set(record)
     assert all(entry["same"] for row in record["rows"] for entry in row["entries"].values())
     page = render(tmp_path, tmp_path)
     assert "| sine | second | pamela |" in page
     assert page.count("| sine |") == 6
 
 
-def test_scaling_writes_its_file_and_its_picture(tmp_path, monkeypatch, capsys):
+def test_scaling_writes_a_json_file_and_a_figure(tmp_path, monkeypatch, capsys):
     small = scaling.Study(scaling.ON_CPU.base, {"tasks": (1, 2), "steps": (1, 2)})
     monkeypatch.setattr(scaling, "ON_CPU", small)
-    target, picture = tmp_path / "bench-growth.json", tmp_path / "bench-growth.png"
+    target, figure = tmp_path / "bench-growth.json", tmp_path / "bench-growth.png"
     options = ("--scaling", "--rows", "steps", "--repeats", "1", "--device", "cpu", "--threads", "1")
-    assert pathaware(*options, "--json", str(target), "--plot", str(picture)) == 0
+    assert pathaware(*options, "--json", str(target), "--plot", str(figure)) == 0
     assert "linearly with steps: exponent" in capsys.readouterr().out
     assert set(json.loads(target.read_text())["series"]) == {"steps"}
-    assert picture.read_bytes()[:4] == b"\x89PNG"
+    assert figure.read_bytes()[:4] == b"\x89PNG"
     page = render(tmp_path, tmp_path)
     assert "(images/bench-growth.png)" in page
     assert "| steps | 2 |" in page
@@ -69,17 +70,17 @@ def test_scaling_writes_its_file_and_its_picture(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--rows", "cosine"), "--rows: 'cosine' is none of sine, glyphs"),
-        (("--rows", "sine", "--full"), "--full: it means all rows"),
-        (("--only", "lower"), "--only: 'lower' is none of pathaware, compiled, loop, higher"),
+        (("--rows", "cosine"), "--rows: 'cosine' must be one of sine, glyphs"),
+        (("--rows", "sine", "--full"), "--full: all rows are timed"),
+        (("--only", "lower"), "--only: 'lower' must be one of pathaware, compiled, loop, higher"),
         (("--repeats", "0"), "repeats: 0 is not allowed; at least 1"),
         (("--threads", "-1"), "threads: -1 is not allowed; at least 0"),
-        (("--device", "tpu"), "device: 'tpu' is none of auto, cpu, cuda"),
+        (("--device", "tpu"), "device: 'tpu' must be one of auto, cpu, cuda"),
         (("--precision", "fp8"), "precision: 'fp8' is not allowed; one of fp32"),
         (("--plot", "x.png"), "--plot: only --scaling"),
-        (("--scaling", "--only", "higher"), "--only: does not go with --scaling"),
-        (("--scaling", "--full"), "--full: does not go with --scaling"),
-        (("--scaling", "--rows", "sine"), "--rows: 'sine' is none of tasks, steps, size, width"),
+        (("--scaling", "--only", "higher"), "--only: cannot be combined with --scaling"),
+        (("--scaling", "--full"), "--full: cannot be combined with --scaling"),
+        (("--scaling", "--rows", "sine"), "--rows: 'sine' must be one of tasks, steps, size, width"),
         (("--json", "no/such/folder.json"), "--json: no/such/folder.json cannot be written"),
         (("--scaling", "--plot", "."), "--plot: . cannot be written"),
     ],

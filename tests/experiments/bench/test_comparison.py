@@ -1,4 +1,4 @@
-"""Contestants: checked before they are timed, said to be missing where they are."""
+"""Implementations are checked before they are timed, and reported if they are missing or fail."""
 
 from __future__ import annotations
 
@@ -14,17 +14,31 @@ import torch
 from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
-from pathaware.experiments.bench import run
-from pathaware.experiments.bench.contestants import ENGINE, LOOP, Missing
-from pathaware.experiments.bench.peers import PEERS, Higher, Peer
-from pathaware.experiments.bench.run import SAME, bench, contestants
-from pathaware.experiments.bench.table import cell, header, lines, memory_lines
+from pathaware.experiments.bench import comparison
+from pathaware.experiments.bench.comparison import (
+    SAME,
+    bench,
+    cell,
+    header,
+    implementations,
+    lines,
+    memory_lines,
+)
+from pathaware.experiments.bench.implementations import ENGINE, LOOP, Unavailable
+from pathaware.experiments.bench.libraries import LIBRARIES, Higher, Library
 from pathaware.experiments.bench.timing import in_turns
-from pathaware.experiments.bench.workloads import WORKLOADS, Inputs, Job, SyntheticImages, Workload, choose
-from pathaware.training.problems import Sine
+from pathaware.experiments.bench.workloads import (
+    WORKLOADS,
+    Inputs,
+    Job,
+    SyntheticImages,
+    TimedSine,
+    Workload,
+    choose,
+)
 
 CPU = torch.device("cpu")
-WAVES = Workload("waves", "waves", Sine(shots=3, queries=4), tasks=2, steps=2)
+WAVES = Workload("waves", "waves", TimedSine(shots=3, queries=4), tasks=2, steps=2)
 SQUARES = Workload(
     "squares", "squares", SyntheticImages(ways=2, shots=1, queries=2, size=16, width=2), tasks=2, steps=2
 )
@@ -32,12 +46,12 @@ SQUARES = Workload(
 
 @pytest.fixture(autouse=True)
 def _single_precision():
-    """As the command runs: what is checked in float64 asks for it."""
+    """The command runs in float32 and asks for float64 where it checks."""
     torch.set_default_dtype(torch.float32)
 
 
-class Wrong(Peer):
-    """Forgets to divide by the number of tasks, and adapts to nothing."""
+class Wrong(Library):
+    """Does not divide by the number of tasks, and does not adapt."""
 
     name = title = "wrong"
     module = "torch"
@@ -71,24 +85,24 @@ def row(record: dict, what: str, method: str = "maml", order: str | None = None)
 
 
 @pytest.mark.parametrize("workload", [WAVES, SQUARES], ids=lambda w: w.name)
-@pytest.mark.parametrize("peer", PEERS, ids=lambda p: p.name)
+@pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_a_peers_meta_gradients_and_adapted_networks_are_ours(peer, workload):
+def test_a_librarys_meta_gradients_and_adapted_networks_are_ours(library, workload):
     try:
-        peer.library()
-    except Missing as reason:
-        pytest.skip(f"{peer.name}: {reason}")
+        library.library()
+    except Unavailable as reason:
+        pytest.skip(f"{library.name}: {reason}")
     for order in ("second", "first"):
         job = Job(workload, "training", "maml", order)
         episodes = Inputs(job).episodes.to(dtype=torch.float64)
         ours = ENGINE.meta_gradient(job, episodes)
-        assert (peer.meta_gradient(job, episodes) - ours).norm() < SAME * ours.norm()
+        assert (library.meta_gradient(job, episodes) - ours).norm() < SAME * ours.norm()
     job = Job(workload, "adaptation", "maml", "none")
-    ours = ENGINE.predictions_per_step(job, episodes)
-    assert (peer.predictions_per_step(job, episodes) - ours).norm() < SAME * ours.norm()
+    ours = ENGINE.predictions(job, episodes)
+    assert (library.predictions(job, episodes) - ours).norm() < SAME * ours.norm()
 
 
-def test_a_file_says_what_was_timed_and_how_far_apart_the_results_are():
+def test_a_record_holds_times_and_differences():
     record = json.loads(json.dumps(measured(ENGINE, LOOP)))
     for what in ("training", "adaptation"):
         for method in ("maml", "pamela"):
@@ -97,10 +111,10 @@ def test_a_file_says_what_was_timed_and_how_far_apart_the_results_are():
                 assert 0 < low <= entry["ms"] <= high
                 assert entry["difference"] < 1e-10
     assert {r["order"] for r in record["rows"]} == {"second", "first", "none"}
-    assert {"commit", "environment", "precision", "repeats"} <= set(record)
+    assert {"precision", "repeats"} <= set(record)
 
 
-def test_first_and_second_order_are_different_things():
+def test_first_and_second_order_differ():
     episodes = Inputs(Job(WAVES, "training", "maml", "second")).episodes.to(dtype=torch.float64)
     first, second = (
         ENGINE.meta_gradient(Job(WAVES, "training", "pamela", o), episodes) for o in ("first", "second")
@@ -108,7 +122,7 @@ def test_first_and_second_order_are_different_things():
     assert (first - second).norm() > 1e-3 * second.norm()
 
 
-def test_a_peer_that_computes_something_else_is_marked():
+def test_an_implementation_with_another_result_is_marked():
     record = measured(ENGINE, Wrong())
     for what in ("training", "adaptation"):
         entry = row(record, what)["wrong"]
@@ -119,7 +133,7 @@ def test_a_peer_that_computes_something_else_is_marked():
     assert row(record, "training")["wrong"]["difference"] == pytest.approx(1.0)  # two tasks: twice as long
 
 
-def test_a_peer_that_fails_shows_one_line_and_the_others_are_timed():
+def test_a_failing_implementation_shows_one_line_and_the_others_are_timed():
     record = measured(ENGINE, Failing())
     entries = row(record, "training")
     assert entries["failing"] == {"error": "ValueError: the first line and another"}
@@ -127,7 +141,7 @@ def test_a_peer_that_fails_shows_one_line_and_the_others_are_timed():
     assert lines(record, "training")[0][4] == "failed: ValueError: the first line and another"
 
 
-def test_a_peer_that_is_not_installed_is_reported(monkeypatch):
+def test_a_library_that_is_not_installed_is_reported(monkeypatch):
     real = builtins.__import__
 
     def without(name, *arguments, **options):
@@ -142,18 +156,18 @@ def test_a_peer_that_is_not_installed_is_reported(monkeypatch):
     assert cell(row(record, "adaptation")["higher"]) == "not installed"
 
 
-def test_a_peer_that_is_there_but_broken_is_not_called_missing(tmp_path, monkeypatch):
+def test_a_broken_library_is_not_reported_as_not_installed(tmp_path, monkeypatch):
     (tmp_path / "learn2learn").mkdir()
     (tmp_path / "learn2learn" / "__init__.py").write_text("import a_package_nobody_has")
     monkeypatch.syspath_prepend(tmp_path)
     for name in [n for n in sys.modules if n.partition(".")[0] == "learn2learn"]:
         monkeypatch.delitem(sys.modules, name)
-    (peer,) = contestants(["learn2learn"])
-    with pytest.raises(Missing, match=r"cannot be imported: .*a_package_nobody_has"):
-        peer.version()
+    (library,) = implementations(["learn2learn"])
+    with pytest.raises(Unavailable, match=r"cannot be imported: .*a_package_nobody_has"):
+        library.version()
 
 
-def test_who_fails_while_being_timed_leaves_the_race(monkeypatch):
+def test_an_implementation_that_fails_while_timed_is_not_run_again(monkeypatch):
     turns = []
 
     class Tiring(Wrong):
@@ -162,14 +176,14 @@ def test_who_fails_while_being_timed_leaves_the_race(monkeypatch):
             if len(turns) > 4:  # one check and three to warm up: this is the first of two turns
                 raise RuntimeError("tired")
 
-    monkeypatch.setattr(run, "RACES", (("training", "second"),))
-    monkeypatch.setattr(run, "BURST", 0.0)
+    monkeypatch.setattr(comparison, "MEASUREMENTS", (("training", "second"),))
+    monkeypatch.setattr(comparison, "BURST", 0.0)
     entries = row(measured(ENGINE, Tiring()), "training")
     assert entries["wrong"] == {"error": "RuntimeError: tired"}
     assert len(turns) == 5
 
 
-def test_work_shorter_than_a_burst_runs_many_times_a_turn_and_the_mean_is_taken():
+def test_work_shorter_than_a_burst_is_repeated_and_averaged():
     calls: list[int] = []
 
     def short(i: int) -> None:
@@ -181,8 +195,8 @@ def test_work_shorter_than_a_burst_runs_many_times_a_turn_and_the_mean_is_taken(
     assert 5 <= times["short"].median < 15
 
 
-def test_peers_are_given_the_very_tasks_that_we_draw_ourselves(monkeypatch):
-    monkeypatch.setattr(run, "BURST", 0.0)
+def test_libraries_are_given_the_same_tasks_as_our_engine(monkeypatch):
+    monkeypatch.setattr(comparison, "BURST", 0.0)
     seen = []
 
     class Watching(Wrong):
@@ -197,7 +211,7 @@ def test_peers_are_given_the_very_tasks_that_we_draw_ourselves(monkeypatch):
     assert not torch.equal(plans[0], plans[1])
 
 
-def test_ratios_are_of_the_times_beside_them():
+def test_ratios_match_the_times_in_their_row():
     times = {"maml": (2.0, 9.0), "pamela": (3.0, 12.0)}
     record = {
         "device": "cuda",
@@ -227,12 +241,12 @@ def test_ratios_are_of_the_times_beside_them():
     assert memory_lines({**record, "device": "cpu"}) == []
 
 
-def test_rows_are_chosen_by_name_by_group_or_by_the_device():
+def test_rows_are_chosen_by_name_group_or_device():
     names = lambda *a, **o: [w.name for w in choose(*a, **o)]  # noqa: E731
     assert names([], CPU) == ["sine", "glyphs"]
     assert names([], torch.device("cuda")) == [w.name for w in WORKLOADS if w.name.startswith("images")]
     assert names(["images-84", "sine"], CPU) == ["sine", "images-84-1shot", "images-84-5shot"]
     assert names(["images-32-5shot"], CPU) == ["images-32-5shot"]
     assert names([], CPU, full=True) == [w.name for w in WORKLOADS]
-    with pytest.raises(UsageError, match="--full"):
+    with pytest.raises(UsageError, match="full: all rows"):
         choose(["sine"], CPU, full=True)

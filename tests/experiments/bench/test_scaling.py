@@ -1,4 +1,4 @@
-"""How cost grows, and whether the measure of it would notice."""
+"""Growth of cost with the size of tasks."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def test_linear_cost_has_exponent_one():
     assert found.at_most_linear
 
 
-def test_a_fixed_cost_beside_a_linear_one_is_no_offence():
+def test_a_fixed_cost_plus_a_linear_one_is_at_most_linear():
     found = Growth.of({n: 10.0 + n for n in (1, 2, 4, 8)})
     assert found.exponent < 1
     assert found.worst < 1
 
 
-def test_a_quadratic_cost_is_caught_even_where_it_comes_late():
+def test_a_quadratic_cost_is_detected_even_if_it_sets_in_late():
     assert Growth.of({n: float(n * n) for n in (1, 2, 4)}).exponent == pytest.approx(2)
     late = Growth.of({n: 100.0 + n * n for n in (1, 2, 4, 8, 16, 32)})
-    assert late.exponent < 1  # over the whole range it hides
+    assert late.exponent < 1  # the fit over the whole range does not show it
     assert late.worst > 1.5
     assert not late.at_most_linear
 
@@ -52,7 +52,7 @@ def test_each_quantity_changes_alone():
     assert changed(BASE, "width", 7).tasks == BASE.tasks
 
 
-def test_a_study_is_measured_judged_and_drawn():
+def test_a_study_is_measured_assessed_and_drawn():
     study = Study(BASE, {"tasks": (1, 2), "width": (2, 3)})
     record = measure(device=torch.device("cpu"), precision="fp32", repeats=1, threads=1, study=study)
     assert [line[:2] for line in lines(record)] == [
@@ -62,11 +62,11 @@ def test_a_study_is_measured_judged_and_drawn():
         ["width", "3"],
     ]
     assert all(p["ms"] > 0 for one in record["series"].values() for p in one["points"])
-    assert len(verdicts(record)) == 1  # of time, with tasks; memory is known on GPUs only
+    assert len(verdicts(record)) == 1  # time over tasks; memory is measured on GPUs only
     assert len(draw(record).axes) == 2
 
 
-def test_a_value_that_does_not_fit_is_said_and_left_out():
+def test_a_value_that_does_not_fit_in_memory_is_reported():
     points = [
         {"value": 1, "ms": 1.0, "memory_mb": 10.0},
         {"value": 2, "ms": 4.0, "memory_mb": 20.0},

@@ -21,7 +21,7 @@ from pathaware.experiments.paper.time_estimate import (
 )
 from pathaware.experiments.run_store import Experiment, PlannedRun, Results, RunStore, identity, signature
 from pathaware.training.run_folder import Run
-from pathaware.training.session import Session
+from pathaware.training.session import TrainingSession
 
 SMALL = {"problem": {"points": 10}, "method": {"steps": 2}, "training": {"tasks": 2}}
 
@@ -45,7 +45,7 @@ def missing(store: RunStore, *experiments: Experiment, seeds: int = 1, **length)
 
 
 def partly_trained(store: RunStore, planned: PlannedRun, iterations: int) -> None:
-    with Session(Run.create(store.run_folder(planned), planned.config), quiet=True) as session:
+    with TrainingSession(Run.create(store.run_folder(planned), planned.config), quiet=True) as session:
         for _ in range(iterations):
             session.advance()
 

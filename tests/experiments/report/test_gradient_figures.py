@@ -1,4 +1,4 @@
-"""Fig. 6: where the blue is, and when the figure is drawn."""
+"""Fig. 6: the positions of its cells, and when it is drawn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathaware.training.run_folder import HISTOGRAMS, Run
 
 @pytest.fixture
 def a_run(tmp_path):
-    """A run that kept gradients of known size: 0.5 and −0.5 in the inner steps, 0.02 in the outer."""
+    """Runs with histograms of known gradients: ±0.5 in the inner steps, meta-gradients of 0.02."""
 
     def make(method: str, steps: int) -> Run:
         settings = {"problem": {"name": "sine", "points": 20}, "method": {"name": method, "steps": steps}}
@@ -32,7 +32,7 @@ def a_run(tmp_path):
     plt.close("all")
 
 
-def test_a_panel_is_blue_where_the_gradients_are(a_run):
+def test_cells_are_filled_where_the_gradients_are(a_run):
     figure = gradient_histograms([a_run("maml", 2)])
     inner, _, meta = figure.axes
     cells = inner.collections[0].get_array()
@@ -55,16 +55,16 @@ def test_runs_share_scales_and_short_ones_leave_columns_empty(a_run):
     assert [ax.get_title(loc="left") for ax in axes[:4]] == ["step 1", "step 2", "step 3", "meta-gradient"]
 
 
-def test_zeros_do_not_decide_the_scale():
+def test_zeros_do_not_affect_the_scale():
     counts = torch.zeros(1, 512)
     counts[0, 256], counts[0, 410] = 1e6, 1
-    assert Scale.of(counts).reach > 0.1
+    assert Scale.of(counts).limit > 0.1
 
 
-def test_the_figure_is_among_those_of_runs_that_kept_histograms(a_run, monkeypatch):
+def test_the_figure_is_drawn_for_runs_with_histograms(a_run, monkeypatch):
     import pathaware.experiments.report.figures as module
 
-    for name in ("fitted_curves", "along_the_path", "training_curves"):
+    for name in ("fitted_curves", "metric_per_step", "training_curves"):
         monkeypatch.setattr(module, name, lambda *given: None)
     torch.set_default_dtype(torch.float32)
     run = a_run("maml", 2)

@@ -1,4 +1,4 @@
-"""What comes back to the start of the gradient at a path's end."""
+"""Gradient norms along a path."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 from pathaware import MetaLearner, Pamela
 from pathaware.core.seeding import generator
 from pathaware.experiments.report.gradient_figures import flow_figure
-from pathaware.experiments.report.gradient_flow import controlled, gradient_flow, of_trained
+from pathaware.experiments.report.gradient_flow import gradient_flow, of_trained, with_constant_skips
 from pathaware.models.mlp import mlp
 from pathaware.training.config import Config
 from pathaware.training.problems import Sine
@@ -41,26 +41,26 @@ def test_the_norms_are_those_of_each_task_differentiated_by_itself(guard):
             loss = plain.losses(plain.end(path), one.query_x, one.query_y)
             back = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
             (g,) = torch.autograd.grad(loss, plain.end(path)) if not guard else (None,)
-            assert flow.start[task, n - 1].item() == pytest.approx(
+            assert flow.initial_norm[task, n - 1].item() == pytest.approx(
                 torch.cat([b.flatten() for b in back]).norm().item()
             )
             assert flow.loss[task, n - 1].item() == pytest.approx(loss.item())
             if g is not None:
-                assert flow.end[task, n - 1].item() == pytest.approx(g.norm().item())
+                assert flow.final_norm[task, n - 1].item() == pytest.approx(g.norm().item())
 
 
 @pytest.mark.parametrize("p", [0.0, 0.4])
-def test_the_share_is_the_product_of_all_steps_where_curvature_is_constant(p):
+def test_the_ratio_is_the_product_of_all_steps_for_constant_curvature(p):
     """One weight and a squared error: H = 2 mean(x²); a skip mixes in the derivative from two steps back."""
     model, rate, steps = nn.Linear(1, 1, bias=False), 0.01, 7
     learner = MetaLearner(model, Pamela(model, 2), F.mse_loss)
-    (flow,) = controlled(learner, PROBLEM, rate=rate, steps=steps, skip=2, values=(p,), tasks=4)
+    (flow,) = with_constant_skips(learner, PROBLEM, rate=rate, steps=steps, skip=2, values=(p,), tasks=4)
     curvature = 2 * episodes(4).support_x.square().mean((1, 2))
     ways = [torch.ones(4)]
     for j in range(steps):
         through = (1 - rate * curvature) * ways[j]
         ways.append((1 - p) * through + p * ways[j - 2] if j >= 2 and j % 2 == 0 else through)
-    assert torch.allclose(flow.share, torch.stack(ways[1:], dim=1).abs())
+    assert torch.allclose(flow.ratio, torch.stack(ways[1:], dim=1).abs())
 
 
 @pytest.fixture
@@ -71,24 +71,24 @@ def trained(tmp_path):
     return run, scatter(MetaLearner(model, Pamela(model, 3, skip=1), F.mse_loss))
 
 
-def test_a_trained_pamela_is_shown_with_and_without_its_skips_and_left_as_it_was(trained):
+def test_pamela_is_measured_with_and_without_skips_and_not_modified(trained):
     run, learner = trained
     before = learner.rule.p.clone()
     own, cut = of_trained([trained], tasks=3)
     assert torch.equal(learner.rule.p, before)
-    assert not torch.allclose(own.share[:, -1], cut.share[:, -1])
-    assert torch.equal(own.share[:, 0], cut.share[:, 0])  # the first step has nothing to skip
+    assert not torch.allclose(own.ratio[:, -1], cut.ratio[:, -1])
+    assert torch.equal(own.ratio[:, 0], cut.ratio[:, 0])  # the first step has nothing to skip
     with torch.no_grad():
         learner.rule.p.zero_()
-    assert torch.equal(gradient_flow(learner, run.config.problem, "", tasks=3).start, cut.start)
+    assert torch.equal(gradient_flow(learner, run.config.problem, "", tasks=3).initial_norm, cut.initial_norm)
 
 
-def test_the_summary_is_for_json_and_the_figure_has_a_line_for_each_rule(trained):
+def test_the_summary_is_json_and_the_figure_has_a_line_per_rule(trained):
     flows = of_trained([trained], tasks=3)
     summary = json.loads(json.dumps(flows[0].summary()))
     assert summary["tasks"] == 3
-    assert summary["share"]["mean"] == pytest.approx(flows[0].share.mean(0).tolist())
+    assert summary["share"]["mean"] == pytest.approx(flows[0].ratio.mean(0).tolist())
     assert set(summary["start"]) == {"mean", "std", "q25", "median", "q75"}
-    figure = flow_figure(flows, "three waves")
+    figure = flow_figure(flows, "three tasks")
     assert [len([c for c in ax.get_lines() if len(c.get_xdata()) == 3]) for ax in figure.axes] == [2, 2, 2]
     plt.close(figure)

@@ -1,4 +1,4 @@
-"""`pathaware report`: one HTML file of one run or of many."""
+"""`pathaware report`: one HTML file for one run or several."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 
+from pathaware import Pamela
 from pathaware.cli import main
-from pathaware.experiments.report.path_figures import training_curves
+from pathaware.experiments.report.figures import coefficients, training_curves
 from pathaware.experiments.report.run_report import compare, differences
-from pathaware.experiments.report.style import labels, looks
+from pathaware.experiments.report.style import labels, run_styles
+from pathaware.models.mlp import mlp
 from pathaware.training.config import Config
 from pathaware.training.run_folder import METRICS, Run
 from pathaware.training.session import train_run
@@ -22,7 +24,7 @@ VOID = {"meta", "img"}
 
 
 class Parser(HTMLParser):
-    """Refuses what is not closed in order; collects links, sources, anchors and headings."""
+    """Fails if elements are not nested properly; collects all tags and attributes."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -82,7 +84,7 @@ def everything(runs, tmp_path_factory) -> str:
     return report(tmp_path_factory.mktemp("report") / "all.html", *runs.values())
 
 
-def test_a_report_needs_nothing_but_itself_and_nests_its_elements(everything):
+def test_a_report_is_self_contained_and_well_formed(everything):
     parsed = Parser(everything)
     assert all(source.startswith("data:image/svg+xml;base64,") for source in parsed.values("src"))
     outside = [link for link in parsed.values("href") if not link.startswith("#")]
@@ -90,7 +92,7 @@ def test_a_report_needs_nothing_but_itself_and_nests_its_elements(everything):
     assert not re.search(r"@import|url\(|<script|<link", everything)
 
 
-def test_runs_of_different_problems_have_a_part_each_and_a_table_of_contents(everything):
+def test_runs_on_different_problems_have_sections_and_a_table_of_contents(everything):
     parsed = Parser(everything)
     links = [link[1:] for link in parsed.values("href") if link.startswith("#")]
     assert len(links) == 2
@@ -107,10 +109,10 @@ def test_one_run_needs_no_table_of_contents_and_no_table_of_differences(runs):
     assert 'class="best"' not in page
     assert "0.41 ± 0.04" in page
     assert "5 new tasks of the test split" in page
-    assert "q_granularity = &quot;filter&quot;" in page
+    assert "q_granularity = &#34;filter&#34;" in page
 
 
-def test_differences_are_those_settings_that_differ(runs):
+def test_differences_lists_the_settings_that_differ(runs):
     table = differences([runs["pamela"], runs["again"]])
     assert [row.cells for row in table.rows] == [("training.seed", "0", "1")]
     between = {row.cells[0]: row.cells[1:] for row in differences([runs["pamela"], runs["maml"]]).rows}
@@ -118,14 +120,14 @@ def test_differences_are_those_settings_that_differ(runs):
     assert "training.tasks" not in between
 
 
-def test_runs_that_share_a_method_are_told_apart_by_folder_and_colour(runs):
+def test_runs_of_one_method_have_distinct_labels_and_colours(runs):
     assert labels([runs["pamela"], runs["maml"]]) == ["pamela", "maml"]
-    both = looks([runs["pamela"], runs["again"]])
+    both = run_styles([runs["pamela"], runs["again"]])
     assert [label for label, _ in both] == ["pamela", "again"]
     assert both[0][1] != both[1][1]
 
 
-def test_the_best_run_is_marked_and_a_run_without_guard_says_so(runs, tmp_path):
+def test_the_best_run_and_a_run_without_guard_are_marked(runs, tmp_path):
     unguarded = tiny(tmp_path / "free", "pamela", guard=False)
     result = compare([runs["maml"], unguarded], tasks=5)
     after = [float(row.cells[2].split()[0]) for row in result.results.rows]
@@ -134,13 +136,34 @@ def test_the_best_run_is_marked_and_a_run_without_guard_says_so(runs, tmp_path):
     assert [row.cells[1] for row in result.steps.rows] == [row.cells[1] for row in result.results.rows]
 
 
-def test_training_curves_show_validation_where_it_was_taken(runs):
+def test_training_curves_show_validation_if_there_was_any(runs):
     for chosen, panels in (([runs["pamela"]], 2), ([runs["pamela"], runs["maml"]], 3)):
         figure = training_curves(chosen)
         assert len(figure.axes) == panels
         plt.close(figure)
     taken = figure.axes[2].lines
     assert [list(line.get_xdata()) for line in taken] == [[], [2, 4]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "panels"),
+    [
+        (
+            {"skip": 2},
+            {
+                "mean |Q|": ["0", "1", "2", "3", "4"],
+                "mean Q": ["0", "1", "2", "3", "4"],
+                "mean P": ["2", "4"],
+            },
+        ),
+        ({"skip": None, "q": "shared"}, {"mean |Q|": ["all"], "mean Q": ["all"]}),
+    ],
+)
+def test_learned_coefficients_are_shown_at_the_steps_that_use_them(settings, panels):
+    figure = coefficients(Pamela(mlp(1, (6, 6), 1), 5, **settings))
+    shown = {ax.get_title(loc="left"): [t.get_text() for t in ax.get_xticklabels()] for ax in figure.axes}
+    assert {title: steps for title, steps in shown.items() if title} == panels
+    plt.close(figure)
 
 
 def refused(capsys, *arguments: str) -> str:
@@ -153,9 +176,9 @@ def refused(capsys, *arguments: str) -> str:
     return message
 
 
-def test_what_cannot_be_used_is_refused_in_one_line_before_anything_is_judged(runs, tmp_path, capsys):
+def test_invalid_arguments_are_one_line_errors_before_any_evaluation(runs, tmp_path, capsys):
     good = str(runs["pamela"].folder)
-    assert "is no run folder" in refused(capsys, str(tmp_path / "nowhere"))
+    assert "is not a run folder" in refused(capsys, str(tmp_path / "nowhere"))
     assert "--out: " in refused(capsys, good, "--out", str(tmp_path))
     assert "--out: " in refused(capsys, good, "--out", str(tmp_path / "none" / "r.html"))
     assert "tasks: 0" in refused(capsys, good, "--tasks", "0")

@@ -1,6 +1,6 @@
-"""The fast path: every layer of a network as one operation for all tasks."""
+"""Batched execution: every layer of a network as one operation for all tasks."""
 
-from pathaware.engine.batched.layers import NotLowerable
+from pathaware.engine.batched.layers import LAYERS
 from pathaware.engine.batched.lowering import lower
 
-__all__ = ["NotLowerable", "lower"]
+__all__ = ["LAYERS", "lower"]

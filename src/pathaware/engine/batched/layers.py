@@ -1,4 +1,8 @@
-"""Activations of T tasks at once, in one of three layouts."""
+"""Batched forms of the layers of `torch.nn`, and the activations that flow between them.
+
+Each form takes the module, its parameters with a leading task axis, and the activations. Add a custom layer
+with `@batched(MyLayer)`.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +15,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathaware.engine import kernels
-
-
-class NotLowerable(Exception):
-    """The network holds something that has no batched form; the message says what."""
+from pathaware.engine.traced import NotLowerable
 
 
 @dataclass(frozen=True)
 class Activations:
-    """What flows between batched layers.
+    """Activations of T tasks, in one of three layouts.
 
     - `rows`: `data [T, N, …]`. Linear layers work on these with batched matrix products.
-    - `grouped` images: `data [N, T·C, H, W]`. Tasks are groups of channels, so a grouped
-      convolution gives every task its own filters and batch norm its own statistics.
-    - `last`: images with channels last, `data [T, N, H, W, C]`, for the kernels, and perhaps in bfloat16;
-      every other layer gets them in `dtype`.
+    - `grouped`: images, `data [N, T·C, H, W]`. Tasks are groups of channels, so a grouped convolution gives
+      every task its own filters, and batch norm its own statistics.
+    - `last`: images with channels last, `data [T, N, H, W, C]`, for the kernels, possibly in bfloat16;
+      all other layers get them in `dtype`.
     """
 
     data: Tensor
@@ -69,12 +70,6 @@ class Activations:
         return replace(self, data=self.rows().data.flatten(2), layout="rows")
 
 
-# Batched forms of the layers of `torch.nn`.
-#
-# Each takes the module, its parameters with a leading task axis, and the activations. A layer of your own
-# joins with `@batched(MyLayer)`.
-
-
 Parameters = dict[str, Tensor]
 Layer = Callable[[Any, Parameters, Activations], Activations]
 
@@ -92,7 +87,7 @@ def batched(*kinds: type[nn.Module]) -> Callable[[Layer], Layer]:
 
 
 def check(module: nn.Module) -> None:
-    """Refuse what the batched forms below do not compute."""
+    """Raise `NotLowerable` for options that the batched forms below do not compute."""
     if type(module) not in LAYERS:
         raise NotLowerable(f"no batched form of {type(module).__name__}")
     if isinstance(module, nn.Conv2d) and module.padding_mode != "zeros":
@@ -168,7 +163,7 @@ def flatten(module: nn.Flatten, p: Parameters, x: Activations) -> Activations:
 
 @batched(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
 def per_image(module: nn.Module, p: Parameters, x: Activations) -> Activations:
-    """Works on every channel by itself, so groups of channels may stay together."""
+    """Works on every channel separately, so groups of channels may stay together."""
     images = x.images()
     return images.map(module(images.data))
 

@@ -1,4 +1,4 @@
-"""Turns a network into its batched form, by tracing it once with `torch.fx`."""
+"""Turn a traced network into its batched form."""
 
 from __future__ import annotations
 
@@ -8,59 +8,49 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 
 from pathaware.core.parameters import Layout
 from pathaware.engine import kernels
-from pathaware.engine.batched.layers import LAYERS, Activations, NotLowerable, Parameters, check
-from pathaware.engine.conv_blocks import find_fused_blocks
+from pathaware.engine.batched.layers import LAYERS, Activations, Parameters, check
+from pathaware.engine.traced import ConvBlockNodes, NotLowerable, TracedNetwork
 
 _ELEMENTWISE = {F.relu, torch.relu, torch.tanh, torch.sigmoid, F.gelu, F.silu, F.elu, F.leaky_relu}
 _ELEMENTWISE_METHODS = {"relu", "tanh", "sigmoid"}
 _ADDITIONS = {operator.add, operator.iadd, torch.add}
 
-# What `x.shape` and `x.shape[0]` stand for while a graph is interpreted. Only the flattening idiom
+# Placeholders for `x.shape` and `x.shape[0]` while a graph is interpreted. Only the flattening idiom
 # `x.view(x.size(0), -1)` may use them: any other use of a shape would see the batched one.
 _SHAPE, _COUNT = object(), object()
 
 
-class _Tracer(fx.Tracer):
-    """Stops at every module that has a batched form, and at all of `torch.nn`."""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return type(m) in LAYERS or super().is_leaf_module(m, module_qualified_name)
-
-
-def lower(model: nn.Module, layout: Layout) -> Callable[[Tensor, Tensor], Tensor]:
-    """A function (point `[T, D]`, inputs `[T, N, …]`) → outputs `[T, N, …]`.
+def lower(network: TracedNetwork, layout: Layout) -> Lowered:
+    """Turn the network into a function (point `[T, D]`, inputs `[T, N, …]`) → outputs `[T, N, …]`.
 
     Raises `NotLowerable` if any part of the network has no batched form.
     """
-    try:
-        graph = _Tracer().trace(model)
-    except Exception as error:  # fx raises errors of many kinds when it meets control flow
-        raise NotLowerable(f"torch.fx cannot trace it: {str(error).splitlines()[0]}") from error
-    if sum(node.op == "placeholder" for node in graph.nodes) != 1:
+    if sum(node.op == "placeholder" for node in network.nodes) != 1:
         raise NotLowerable("it takes more than one input")
-    modules = dict(model.named_modules())
-    for node in graph.nodes:
-        if node.op == "call_module":
-            check(modules[str(node.target)])
+    for node in network.nodes:
+        module = network.module(node)
+        if module is not None:
+            check(module)
         elif node.op in ("call_function", "call_method"):
             _function(node)
         elif node.op == "get_attr":
             raise NotLowerable(f"{node.target} is used outside of a layer")
-    return _Lowered(graph, modules, layout)
+    return Lowered(network, layout)
 
 
-class _Lowered:
-    """Interprets the traced graph with batched layers, or, where kernels can, whole blocks of layers."""
+class Lowered:
+    """Interprets a traced graph with batched layers; Triton kernels run `blocks` where they are usable."""
 
-    def __init__(self, graph: fx.Graph, modules: dict[str, nn.Module], layout: Layout) -> None:
-        self.nodes = list(graph.nodes)
-        self.modules = modules
+    def __init__(self, network: TracedNetwork, layout: Layout) -> None:
+        self.network = network
         self.layout = layout
-        self.blocks, self.inside = find_fused_blocks(self.nodes, modules)
+        self.blocks = {node: block for node, block in network.blocks.items() if _has_kernels(block)}
+        self.fused = {n for b in self.blocks.values() for n in (b.convolution, b.norm, b.relu)}
+        modules = network.modules
         adapted = {entry.name for entry in layout.entries}
         self.shared = {
             f"{prefix}.{name}": parameter
@@ -79,38 +69,66 @@ class _Lowered:
         for name, value in self.shared.items():
             parameters[name] = value.expand(tasks, *value.shape)
 
-        def own(prefix: str) -> Parameters:
-            return {name: parameters[full] for name, full in self.names[prefix].items()}
+        def own(node: fx.Node) -> Parameters:
+            return {name: parameters[full] for name, full in self.names[str(node.target)].items()}
 
-        fused = bool(self.blocks) and kernels.usable(point) and not inputs.requires_grad
+        use_kernels = bool(self.blocks) and kernels.usable(point) and not inputs.requires_grad
         values: dict[fx.Node, Any] = {}
-        for node in self.nodes:
+        for node in self.network.nodes:
             if node.op == "placeholder":
                 values[node] = Activations(inputs, tasks, dtype=point.dtype)
                 continue
-            if fused and node in self.inside:
+            if use_kernels and node in self.fused:
                 continue
-            if fused and node in self.blocks:
+            if use_kernels and node in self.blocks:
                 block = self.blocks[node]
-                values[node] = block(own(block.convolution), own(block.norm), values[block.reads])
+                values[node] = _run_kernels(
+                    block, own(block.convolution), own(block.norm), values[block.source]
+                )
                 continue
             arguments = fx.node.map_arg(node.args, values.__getitem__)
             if node.op == "output":
                 result: Activations = arguments[0]
                 return result.rows().data
-            if node.op == "call_module":
-                module = self.modules[str(node.target)]
-                values[node] = LAYERS[type(module)](module, own(str(node.target)), arguments[0])
+            module = self.network.module(node)
+            if module is not None:
+                values[node] = LAYERS[type(module)](module, own(node), arguments[0])
             else:
                 values[node] = _function(node)(*arguments, **node.kwargs)
         raise AssertionError("a traced graph ends in its output")
+
+
+def _has_kernels(block: ConvBlockNodes) -> bool:
+    """True if the Triton kernels compute this block.
+
+    A program takes all channels at once, so their number must be a power of two; images have few.
+    """
+    channels = (16, 32, 64, 128)
+    inputs = block.inputs <= 4 if block.first else block.inputs in channels
+    square = block.kernel == 3 and block.padding in (1, "same") and block.window == 2
+    return square and inputs and block.outputs in channels
+
+
+def _run_kernels(
+    block: ConvBlockNodes, convolution: Parameters, norm: Parameters, x: Activations
+) -> Activations:
+    """The block's output. The convolution's bias is left out, because batch norm subtracts it again."""
+    from pathaware.engine.kernels import functions  # needs Triton
+
+    weight, gamma, beta = convolution["weight"], norm["weight"], norm["bias"]
+    if block.first:
+        images = x.data.to(kernels.storage(weight))
+        z = functions.Stem.apply(images, weight, gamma, beta, block.eps)
+    else:
+        z = functions.block(x.last().data, weight, gamma, beta, block.eps)
+    return Activations(z, x.tasks, "last", dtype=x.dtype)
 
 
 def _function(node: fx.Node) -> Callable[..., Any]:
     """The batched form of a function or method call between layers."""
     target: Any = node.target
     if target in _ELEMENTWISE:
-        # in-place would overwrite what the second derivative needs
+        # never in place, which would overwrite what the second derivative needs
         return lambda x, *args, inplace=False, **kwargs: x.map(target(x.data, *args, **kwargs))
     if target in _ELEMENTWISE_METHODS:
         return lambda x: x.map(getattr(x.data, target)())

@@ -1,8 +1,8 @@
-"""The inner gradient and its derivative written out by hand, where every layer of a network allows it.
+"""Hand-written gradients and Hessian-vector products, for networks that are plain chains of known layers.
 
-Autograd differentiates a gradient by recording every small operation of a backward pass as a graph of its
-own. A second-order meta-gradient needs far less of an inner step: its loss and slope, and later one product
-of its Hessian with a vector. Both are short programs of whole-batch operations, kept in this package.
+Autograd differentiates a gradient by recording every small operation of a backward pass in a graph. A
+second-order meta-gradient needs far less of an inner step: the loss and its gradient, and later one product
+of the Hessian with a vector. Both are short programs of whole-batch operations.
 """
 
 from pathaware.engine.handwritten.program import Program, handwritten_program

@@ -1,7 +1,16 @@
-"""Convolution as a matrix product: one row for every place of the filter.
+"""Convolution, batch norm, ReLU and max-pool as one layer with hand-written derivatives.
 
-On a CPU a convolution with filters of each task's own is faster so than as a grouped convolution, and its
-derivatives are matrix products of the same rows. Images are channels last: `[T, N, H, W, C]`.
+The convolution is a matrix product with one row per position of the filter. On a CPU that is faster than a
+grouped convolution when each task has its own filters, and derivatives are matrix products of the same rows.
+Images are channels last: `[T, N, H, W, C]`.
+
+With z the convolution, n = (z − μ) r its normalised form, a = γ n + β, and M values per channel:
+
+    ∂L/∂z = γ r (∂L/∂a − A/M − n B/M),   A = Σ ∂L/∂a,   B = Σ n ∂L/∂a
+
+Pooling passes on one position in k × k, so ∂L/∂a is zero at all others, and everything after batch norm is
+computed at the pooled size. Only z, n and their derivatives are as large as the image. μ removes the
+convolution's bias, so the bias has no effect and its gradient is zero.
 """
 
 from __future__ import annotations
@@ -12,14 +21,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pathaware.core.path import tracing
-from pathaware.engine.handwritten.layers import Kept, Layer, Parameters
+from pathaware.core.path import being_traced
+from pathaware.engine.handwritten.layers import Layer, Parameters, Saved, where_positive
 
 
 def windows(images: Tensor, kernel: int, padding: int) -> Tensor:
-    """`[T, N·H′·W′, kernel·kernel·C]`: what a filter sees at each of its H′ × W′ places.
+    """The inputs of a filter at each of its H′ × W′ positions: `[T, N·H′·W′, kernel·kernel·C]`.
 
-    Joined from shifted images: each is copied in long runs, which one strided view of all is not.
+    Concatenates shifted images, because these are copied in long runs; one strided view of all is not.
     """
     if padding:
         images = F.pad(images, (0, 0, padding, padding, padding, padding))
@@ -34,7 +43,7 @@ def filters(weight: Tensor) -> Tensor:
 
 
 def mirrored(weight: Tensor) -> Tensor:
-    """`[T, k·k·C′, C]`: `windows(g) @ mirrored(W)` is convolution's derivative in its input along g."""
+    """`[T, k·k·C′, C]`: `windows(g) @ mirrored(W)` is the gradient of the convolution's input for g."""
     return weight.flip(3, 4).permute(0, 3, 4, 1, 2).reshape(len(weight), -1, weight.shape[2])
 
 
@@ -44,20 +53,9 @@ def unfilter(matrix: Tensor, shape: torch.Size) -> Tensor:
     return matrix.view(tasks, kernel, kernel, inputs, outputs).permute(0, 4, 3, 1, 2)
 
 
-# Convolution, batch norm, ReLU and max-pool as one layer, images channels last.
-#
-# With z the convolution, n = (z − μ) r its normalised form, a = γ n + β, and M values to a channel:
-#
-#     ∂L/∂z = γ r (∂L/∂a − A/M − n B/M),   A = Σ ∂L/∂a,   B = Σ n ∂L/∂a
-#
-# Pooling passes one place in k × k on, so ∂L/∂a is zero at all others, and whatever follows batch norm happens
-# at the pooled size. Only z, n and their derivatives are as large as the image. The convolution's bias is
-# taken out again by μ: it moves nothing, and its slope is zero.
-
-
 @dataclass(frozen=True)
 class _Tangent:
-    """What `hvp` needs of the tangent pass; `_passed` means at the places that the pool passes on."""
+    """What `hvp` needs of the tangent pass; `_passed` means at the positions that the pool passes on."""
 
     rows: Tensor
     dx_rows: Tensor | None
@@ -69,7 +67,7 @@ class _Tangent:
 
 
 class ConvBlock(Layer):
-    """Images `[T, N, H, W, C]` to `[T, N, H′, W′, C′]`; parameters `weight`, `bias`, `gain` and `shift`."""
+    """Maps images `[T, N, H, W, C]` to `[T, N, H′, W′, C′]`; parameters `weight`, `bias`, `gain`, `shift`."""
 
     def __init__(self, kernel: int, padding: int, pool: int, eps: float) -> None:
         self.kernel = kernel
@@ -77,7 +75,7 @@ class ConvBlock(Layer):
         self.pool = pool
         self.eps = eps
 
-    def forward(self, p: Parameters, x: Tensor) -> tuple[Tensor, Kept]:
+    def forward(self, p: Parameters, x: Tensor) -> tuple[Tensor, Saved]:
         tasks, count = x.shape[:2]
         height, width = self._sides(x)
         rows = self._windows(x)
@@ -85,40 +83,44 @@ class ConvBlock(Layer):
         n.sub_(n.mean(1, keepdim=True))
         r = (n.square().mean(1, keepdim=True) + self.eps).rsqrt()  # `var_mean` is many times slower here
         n.mul_(r)
-        places = self._passed_on(n.view(tasks, count, height, width, -1), p["gain"])
-        n_passed = _at(n, places)
+        positions = self._passed_on(n.view(tasks, count, height, width, -1), p["gain"])
+        n_passed = _at(n, positions)
         gain, shift = _channels(p["gain"]), _channels(p["shift"])
         y = torch.addcmul(shift, gain, n_passed).clamp_min_(0)
         images = y.view(tasks, count, height // self.pool, width // self.pool, -1)
-        return images, [x, r, n, places, n_passed, y, rows]
+        return images, [x, r, n, positions, n_passed, y, rows]
 
     def backward(
-        self, p: Parameters, kept: Kept, g: Tensor, slope: Parameters, wanted: bool
+        self, p: Parameters, saved: Saved, g: Tensor, gradient: Parameters, needs_input_grad: bool
     ) -> Tensor | None:
-        x, r, n, places, n_passed, y = kept[:6]
-        rows = kept.pop()  # many times larger than an image: `tangent` had better gather them again
-        ga = _where_positive(g.reshape(y.shape), y)
+        x, r, n, positions, n_passed, y = saved[:6]
+        rows = saved.pop()  # many times larger than an image, so `tangent` gathers them again
+        ga = where_positive(g.reshape(y.shape), y)
         total, product = _sum(ga), _sum(ga * n_passed)
         k = _channels(p["gain"]) * r
         constant, slant = -k * total / n.shape[1], -k * product / n.shape[1]
         gz = torch.addcmul(constant, slant, n)
-        _put(gz, places, torch.addcmul(constant, slant, n_passed).addcmul_(k, ga))
-        self._slopes(p, torch.bmm(rows.mT, gz), product, total, slope)
-        kept += [ga, gz, total, product]
-        return torch.bmm(self._windows_back(gz, x), mirrored(p["weight"])).view(x.shape) if wanted else None
+        _put(gz, positions, torch.addcmul(constant, slant, n_passed).addcmul_(k, ga))
+        self._write_gradients(p, torch.bmm(rows.mT, gz), product, total, gradient)
+        saved += [ga, gz, total, product]
+        if not needs_input_grad:
+            return None
+        return torch.bmm(self._windows_back(gz, x), mirrored(p["weight"])).view(x.shape)
 
-    def tangent(self, p: Parameters, v: Parameters, kept: Kept, dx: Tensor | None) -> tuple[Tensor, _Tangent]:
-        x, r, n, places, n_passed, y = kept[:6]
+    def tangent(
+        self, p: Parameters, v: Parameters, saved: Saved, dx: Tensor | None
+    ) -> tuple[Tensor, _Tangent]:
+        x, r, n, positions, n_passed, y = saved[:6]
         rows, dx_rows = self._windows(x), None
         dz = torch.bmm(rows, filters(v["weight"]))
         if dx is not None:
             dx_rows = self._windows(dx)
             dz.baddbmm_(dx_rows, filters(p["weight"]))
         dz_mean, dz_n_mean = dz.mean(1, keepdim=True), (dz * n).mean(1, keepdim=True)
-        dz_passed = _at(dz, places)
+        dz_passed = _at(dz, positions)
         dn_passed = r * torch.addcmul(dz_passed - dz_mean, n_passed, dz_n_mean, value=-1)
         dy = torch.addcmul(_channels(v["shift"]), _channels(v["gain"]), n_passed)
-        dy = _where_positive(dy.addcmul_(_channels(p["gain"]), dn_passed), y)
+        dy = where_positive(dy.addcmul_(_channels(p["gain"]), dn_passed), y)
         height, width = self._sides(x)
         images = dy.view(*x.shape[:2], height // self.pool, width // self.pool, -1)
         return images, _Tangent(rows, dx_rows, dz, dz_passed, dn_passed, dz_mean, dz_n_mean)
@@ -127,31 +129,31 @@ class ConvBlock(Layer):
         self,
         p: Parameters,
         v: Parameters,
-        kept: Kept,
-        seen: _Tangent,
+        saved: Saved,
+        tangent: _Tangent,
         dg: Tensor,
-        curvature: Parameters,
-        wanted: bool,
+        hv: Parameters,
+        needs_input_grad: bool,
     ) -> Tensor | None:
-        x, r, n, places, n_passed, y, ga, gz, total, product = kept
+        x, r, n, positions, n_passed, y, ga, gz, total, product = saved
         M = n.shape[1]
-        dga = _where_positive(dg.reshape(y.shape), y)
-        dtotal, dproduct = _sum(dga), _sum(torch.addcmul(dga * n_passed, ga, seen.dn_passed))
+        dga = where_positive(dg.reshape(y.shape), y)
+        dtotal, dproduct = _sum(dga), _sum(torch.addcmul(dga * n_passed, ga, tangent.dn_passed))
         k = _channels(p["gain"]) * r
-        dk = r * (_channels(v["gain"]) - k * seen.dz_n_mean)
+        dk = r * (_channels(v["gain"]) - k * tangent.dz_n_mean)
         # ∂L/∂z = k ∂L/∂a − k A/M − (k B/M) n, differentiated term by term; dn in terms of dz and n
         slant = -k * product / M
         by_dz = slant * r
-        by_n = -(dk * product + k * dproduct) / M - by_dz * seen.dz_n_mean
-        constant = -(dk * total + k * dtotal) / M - by_dz * seen.dz_mean
-        dgz = torch.addcmul(constant, by_n, n).addcmul_(by_dz, seen.dz)
-        passed = torch.addcmul(constant, by_n, n_passed).addcmul_(by_dz, seen.dz_passed)
-        _put(dgz, places, passed.addcmul_(dk, ga).addcmul_(k, dga))
-        weight = torch.bmm(seen.rows.mT, dgz)
-        if seen.dx_rows is not None:
-            weight.baddbmm_(seen.dx_rows.mT, gz)
-        self._slopes(p, weight, dproduct, dtotal, curvature)
-        if not wanted:
+        by_n = -(dk * product + k * dproduct) / M - by_dz * tangent.dz_n_mean
+        constant = -(dk * total + k * dtotal) / M - by_dz * tangent.dz_mean
+        dgz = torch.addcmul(constant, by_n, n).addcmul_(by_dz, tangent.dz)
+        passed = torch.addcmul(constant, by_n, n_passed).addcmul_(by_dz, tangent.dz_passed)
+        _put(dgz, positions, passed.addcmul_(dk, ga).addcmul_(k, dga))
+        weight = torch.bmm(tangent.rows.mT, dgz)
+        if tangent.dx_rows is not None:
+            weight.baddbmm_(tangent.dx_rows.mT, gz)
+        self._write_gradients(p, weight, dproduct, dtotal, hv)
+        if not needs_input_grad:
             return None
         dgx = torch.bmm(self._windows_back(dgz, x), mirrored(p["weight"]))
         return dgx.baddbmm_(self._windows_back(gz, x), mirrored(v["weight"])).view(x.shape)
@@ -164,29 +166,31 @@ class ConvBlock(Layer):
         return windows(x, self.kernel, self.padding)
 
     def _windows_back(self, gz: Tensor, x: Tensor) -> Tensor:
-        """The windows of a filter that looks from outputs back to inputs."""
+        """The windows of the filter that maps gradients of outputs to gradients of inputs."""
         images = gz.view(*x.shape[:2], *self._sides(x), -1)
         return windows(images, self.kernel, self.kernel - 1 - self.padding)
 
     def _passed_on(self, n: Tensor, gain: Tensor) -> Tensor:
-        """Which places the pool passes on, as rows of `[T, N·H·W, C]`: `[T, N·H′·W′, C]`.
+        """The positions that the pool passes on, as rows of `[T, N·H·W, C]`: `[T, N·H′·W′, C]`.
 
         The largest γ n + β lies where n is largest, or, for a negative gain, smallest.
         """
         tasks, count, height, width, channels = n.shape
-        if tracing() or bool((gain <= 0).any()):
+        if being_traced() or bool((gain <= 0).any()):
             n = n * gain.sign().view(tasks, 1, 1, 1, channels)
         images = n.flatten(0, 1).permute(0, 3, 1, 2)
-        _, places = F.max_pool2d(images, self.pool, return_indices=True)
+        _, positions = F.max_pool2d(images, self.pool, return_indices=True)
         offsets = torch.arange(count, device=n.device).view(1, count, 1, 1) * (height * width)
-        return (places.permute(0, 2, 3, 1).reshape(tasks, count, -1, channels) + offsets).flatten(1, 2)
+        return (positions.permute(0, 2, 3, 1).reshape(tasks, count, -1, channels) + offsets).flatten(1, 2)
 
     @staticmethod
-    def _slopes(p: Parameters, weight: Tensor, gain: Tensor, shift: Tensor, slope: Parameters) -> None:
-        slope["weight"] = unfilter(weight, p["weight"].shape)
-        slope["gain"], slope["shift"] = gain.squeeze(1), shift.squeeze(1)
+    def _write_gradients(
+        p: Parameters, weight: Tensor, gain: Tensor, shift: Tensor, gradient: Parameters
+    ) -> None:
+        gradient["weight"] = unfilter(weight, p["weight"].shape)
+        gradient["gain"], gradient["shift"] = gain.squeeze(1), shift.squeeze(1)
         if "bias" in p:
-            slope["bias"] = torch.zeros_like(slope["shift"])
+            gradient["bias"] = torch.zeros_like(gradient["shift"])
 
 
 def _channels(values: Tensor) -> Tensor:
@@ -197,13 +201,9 @@ def _sum(values: Tensor) -> Tensor:
     return values.sum(1, keepdim=True)
 
 
-def _at(values: Tensor, places: Tensor) -> Tensor:
-    return values.gather(1, places)
+def _at(values: Tensor, positions: Tensor) -> Tensor:
+    return values.gather(1, positions)
 
 
-def _put(values: Tensor, places: Tensor, passed: Tensor) -> None:
-    values.scatter_(1, places, passed)
-
-
-def _where_positive(values: Tensor, y: Tensor) -> Tensor:
-    return torch.ops.aten.threshold_backward(values, y, 0)  # type: ignore[no-any-return]
+def _put(values: Tensor, positions: Tensor, passed: Tensor) -> None:
+    values.scatter_(1, positions, passed)

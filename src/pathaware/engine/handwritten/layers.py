@@ -1,4 +1,4 @@
-"""What a layer must know for its part of a slope and of a Hessian-vector product."""
+"""Layers and losses with hand-written gradients and Hessian-vector products."""
 
 from __future__ import annotations
 
@@ -9,28 +9,32 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pathaware.core.losses import Loss, cross_entropy, mean_squared_error
+from pathaware.core.path import being_traced
+
 Parameters = dict[str, Tensor]
-"""A layer's parameters, or what belongs to each of them, by name; all with a leading task axis."""
+"""A layer's parameters by name, or their gradients; all with a leading task axis."""
 
-Kept = list[Tensor]
-"""What a layer remembers from one pass to the next."""
+Saved = list[Tensor]
+"""Tensors that a layer saves from one pass for the next."""
 
 
-class FirstOrder(ABC):
-    """The first two of a layer's passes, which a loss and its slope take."""
+class FirstOrderLayer(ABC):
+    """The two passes of a layer that a loss and its gradient need."""
 
     @abstractmethod
-    def forward(self, p: Parameters, x: Tensor) -> tuple[Tensor, Kept]: ...
+    def forward(self, p: Parameters, x: Tensor) -> tuple[Tensor, Saved]:
+        """The output for the input x."""
 
     @abstractmethod
     def backward(
-        self, p: Parameters, kept: Kept, g: Tensor, slope: Parameters, wanted: bool
+        self, p: Parameters, saved: Saved, g: Tensor, gradient: Parameters, needs_input_grad: bool
     ) -> Tensor | None:
-        """May add to `kept` what later passes need."""
+        """∂L/∂x for g = ∂L/∂y. Writes the gradient of the parameters; may add to `saved` for later passes."""
 
 
-class Layer(FirstOrder):
-    """Four passes, written `forward`, `backward`, and the derivative of each along one direction.
+class Layer(FirstOrderLayer):
+    """A layer with four passes: `forward`, `backward`, and the derivative of each along one direction.
 
     With a loss L and a direction v in parameter space, d below is the derivative along v:
 
@@ -41,143 +45,142 @@ class Layer(FirstOrder):
     | `tangent` | dx | dy |
     | `hvp` | d(∂L/∂y) | d(∂L/∂x); writes d(∂L/∂(parameters)), this layer's part of the Hessian times v |
 
-    Nothing of this is recorded by autograd. The first layer's input is constant: `dx` is None there and
-    with `wanted` False no derivative with respect to it is computed.
+    Autograd records none of this. The first layer's input is constant: there `dx` is None, and
+    `needs_input_grad` is False.
     """
 
     @abstractmethod
-    def tangent(self, p: Parameters, v: Parameters, kept: Kept, dx: Tensor | None) -> tuple[Tensor, Any]:
-        """dy, and whatever `hvp` wants to find again."""
+    def tangent(self, p: Parameters, v: Parameters, saved: Saved, dx: Tensor | None) -> tuple[Tensor, Any]:
+        """dy, and what `hvp` needs of this pass."""
 
     @abstractmethod
     def hvp(
         self,
         p: Parameters,
         v: Parameters,
-        kept: Kept,
-        seen: Any,
+        saved: Saved,
+        tangent: Any,
         dg: Tensor,
-        curvature: Parameters,
-        wanted: bool,
-    ) -> Tensor | None: ...
-
-
-# Layers that work on rows `[T, N, F]`: linear, and activations.
+        hv: Parameters,
+        needs_input_grad: bool,
+    ) -> Tensor | None:
+        """d(∂L/∂x) for dg = d(∂L/∂y). Writes this layer's part of the Hessian-vector product to `hv`."""
 
 
 class Linear(Layer):
-    """y = x Wᵀ + b"""
+    """y = x Wᵀ + b on rows `[T, N, F]`."""
 
-    def forward(self, p: Parameters, x: Tensor) -> tuple[Tensor, Kept]:
+    def forward(self, p: Parameters, x: Tensor) -> tuple[Tensor, Saved]:
         return _affine(p, x), [x]
 
     def backward(
-        self, p: Parameters, kept: Kept, g: Tensor, slope: Parameters, wanted: bool
+        self, p: Parameters, saved: Saved, g: Tensor, gradient: Parameters, needs_input_grad: bool
     ) -> Tensor | None:
-        kept.append(g)
-        slope["weight"] = torch.bmm(g.mT, kept[0])
+        saved.append(g)
+        gradient["weight"] = torch.bmm(g.mT, saved[0])
         if "bias" in p:
-            slope["bias"] = g.sum(1)
-        return torch.bmm(g, p["weight"]) if wanted else None
+            gradient["bias"] = g.sum(1)
+        return torch.bmm(g, p["weight"]) if needs_input_grad else None
 
     def tangent(
-        self, p: Parameters, v: Parameters, kept: Kept, dx: Tensor | None
+        self, p: Parameters, v: Parameters, saved: Saved, dx: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        dy = _affine(v, kept[0])
+        dy = _affine(v, saved[0])
         return (dy if dx is None else dy.baddbmm_(dx, p["weight"].mT)), dx
 
     def hvp(
         self,
         p: Parameters,
         v: Parameters,
-        kept: Kept,
-        seen: Tensor | None,
+        saved: Saved,
+        tangent: Tensor | None,
         dg: Tensor,
-        curvature: Parameters,
-        wanted: bool,
+        hv: Parameters,
+        needs_input_grad: bool,
     ) -> Tensor | None:
-        x, g = kept
-        curvature["weight"] = torch.bmm(dg.mT, x)
-        if seen is not None:
-            curvature["weight"].baddbmm_(g.mT, seen)
+        x, g = saved
+        hv["weight"] = torch.bmm(dg.mT, x)
+        if tangent is not None:
+            hv["weight"].baddbmm_(g.mT, tangent)
         if "bias" in p:
-            curvature["bias"] = dg.sum(1)
-        return torch.bmm(dg, p["weight"]).baddbmm_(g, v["weight"]) if wanted else None
+            hv["bias"] = dg.sum(1)
+        return torch.bmm(dg, p["weight"]).baddbmm_(g, v["weight"]) if needs_input_grad else None
 
 
 def _affine(p: Parameters, x: Tensor) -> Tensor:
     weight = p["weight"].mT
     if "bias" not in p:
         return torch.bmm(x, weight)
-    # a product over one feature is no matrix product's work
+    # with a single feature, an elementwise product is faster than a matrix product
     join = torch.addcmul if x.shape[-1] == 1 else torch.baddbmm
     return join(p["bias"].unsqueeze(1), x, weight)
 
 
 class ReLU(Layer):
-    """y = max(x, 0); its second derivative is nothing, so every pass is the same mask."""
+    """y = max(x, 0). The second derivative is zero, so every pass applies the same mask."""
 
-    def forward(self, p: Parameters, x: Tensor) -> tuple[Tensor, Kept]:
+    def forward(self, p: Parameters, x: Tensor) -> tuple[Tensor, Saved]:
         y = x.clamp_min(0)
         return y, [y]
 
     def backward(
-        self, p: Parameters, kept: Kept, g: Tensor, slope: Parameters, wanted: bool
+        self, p: Parameters, saved: Saved, g: Tensor, gradient: Parameters, needs_input_grad: bool
     ) -> Tensor | None:
-        return _where_positive(g, kept[0])
+        return where_positive(g, saved[0])
 
-    def tangent(self, p: Parameters, v: Parameters, kept: Kept, dx: Tensor | None) -> tuple[Tensor, None]:
-        return (torch.zeros_like(kept[0]) if dx is None else _where_positive(dx, kept[0])), None
+    def tangent(self, p: Parameters, v: Parameters, saved: Saved, dx: Tensor | None) -> tuple[Tensor, None]:
+        return (torch.zeros_like(saved[0]) if dx is None else where_positive(dx, saved[0])), None
 
     def hvp(
         self,
         p: Parameters,
         v: Parameters,
-        kept: Kept,
-        seen: None,
+        saved: Saved,
+        tangent: None,
         dg: Tensor,
-        curvature: Parameters,
-        wanted: bool,
+        hv: Parameters,
+        needs_input_grad: bool,
     ) -> Tensor | None:
-        return _where_positive(dg, kept[0])
+        return where_positive(dg, saved[0])
 
 
-def _where_positive(values: Tensor, y: Tensor) -> Tensor:
+def where_positive(values: Tensor, y: Tensor) -> Tensor:
+    """The values where y > 0, zero elsewhere."""
     return torch.ops.aten.threshold_backward.default(values, y, 0)  # type: ignore[no-any-return]
 
 
 class Smooth(Layer):
-    """y = f(x), element by element: any activation, whose own derivatives autograd works out."""
+    """y = f(x), element by element, for any smooth activation f; autograd computes f′ and f″."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         self.function = function
 
-    def forward(self, p: Parameters, x: Tensor) -> tuple[Tensor, Kept]:
+    def forward(self, p: Parameters, x: Tensor) -> tuple[Tensor, Saved]:
         return self.function(x), [x]
 
     def backward(
-        self, p: Parameters, kept: Kept, g: Tensor, slope: Parameters, wanted: bool
+        self, p: Parameters, saved: Saved, g: Tensor, gradient: Parameters, needs_input_grad: bool
     ) -> Tensor | None:
-        first, second = self._derivatives(kept[0])
-        kept[:] = [first, second * g]
+        first, second = self._derivatives(saved[0])
+        saved[:] = [first, second * g]
         return first * g
 
-    def tangent(self, p: Parameters, v: Parameters, kept: Kept, dx: Tensor | None) -> tuple[Tensor, Tensor]:
-        dx = torch.zeros_like(kept[0]) if dx is None else dx
-        return kept[0] * dx, dx
+    def tangent(self, p: Parameters, v: Parameters, saved: Saved, dx: Tensor | None) -> tuple[Tensor, Tensor]:
+        dx = torch.zeros_like(saved[0]) if dx is None else dx
+        return saved[0] * dx, dx
 
     def hvp(
         self,
         p: Parameters,
         v: Parameters,
-        kept: Kept,
-        seen: Tensor,
+        saved: Saved,
+        tangent: Tensor,
         dg: Tensor,
-        curvature: Parameters,
-        wanted: bool,
+        hv: Parameters,
+        needs_input_grad: bool,
     ) -> Tensor | None:
-        first, second_g = kept
-        return torch.addcmul(first * dg, second_g, seen)
+        first, second_g = saved
+        return torch.addcmul(first * dg, second_g, tangent)
 
     def _derivatives(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """f′ and f″ at x."""
@@ -191,30 +194,30 @@ class Smooth(Layer):
 
 
 class Flatten(Layer):
-    """Images `[T, N, H, W, C]` to rows `[T, N, C·H·W]`, in the order that `nn.Flatten` gives them."""
+    """Turns images `[T, N, H, W, C]` into rows `[T, N, C·H·W]`, in the order that `nn.Flatten` gives them."""
 
-    def forward(self, p: Parameters, x: Tensor) -> tuple[Tensor, Kept]:
+    def forward(self, p: Parameters, x: Tensor) -> tuple[Tensor, Saved]:
         return self._rows(x), [x]
 
     def backward(
-        self, p: Parameters, kept: Kept, g: Tensor, slope: Parameters, wanted: bool
+        self, p: Parameters, saved: Saved, g: Tensor, gradient: Parameters, needs_input_grad: bool
     ) -> Tensor | None:
-        return self._images(g, kept[0])
+        return self._images(g, saved[0])
 
-    def tangent(self, p: Parameters, v: Parameters, kept: Kept, dx: Tensor | None) -> tuple[Tensor, None]:
-        return self._rows(torch.zeros_like(kept[0]) if dx is None else dx), None
+    def tangent(self, p: Parameters, v: Parameters, saved: Saved, dx: Tensor | None) -> tuple[Tensor, None]:
+        return self._rows(torch.zeros_like(saved[0]) if dx is None else dx), None
 
     def hvp(
         self,
         p: Parameters,
         v: Parameters,
-        kept: Kept,
-        seen: None,
+        saved: Saved,
+        tangent: None,
         dg: Tensor,
-        curvature: Parameters,
-        wanted: bool,
+        hv: Parameters,
+        needs_input_grad: bool,
     ) -> Tensor | None:
-        return self._images(dg, kept[0])
+        return self._images(dg, saved[0])
 
     @staticmethod
     def _rows(x: Tensor) -> Tensor:
@@ -224,3 +227,61 @@ class Flatten(Layer):
     def _images(g: Tensor, x: Tensor) -> Tensor:
         tasks, count, height, width, channels = x.shape
         return g.view(tasks, count, channels, height, width).movedim(2, -1)
+
+
+class HandwrittenLoss(ABC):
+    """A loss of outputs `[T, N, F]` and targets, per task: `[T]`."""
+
+    @abstractmethod
+    def supports(self, targets: Tensor) -> bool:
+        """True if the loss is defined for these targets; others are left to autograd."""
+
+    @abstractmethod
+    def loss_and_gradient(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Saved]:
+        """Losses `[T]`, their gradient with respect to the outputs, and what `hvp` needs."""
+
+    @abstractmethod
+    def hvp(self, saved: Saved, d: Tensor) -> Tensor:
+        """The derivative of that gradient along a direction d of the outputs."""
+
+
+class MeanSquaredError(HandwrittenLoss):
+    def supports(self, targets: Tensor) -> bool:
+        return targets.ndim == 3
+
+    def loss_and_gradient(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Saved]:
+        error = outputs - targets
+        gradient = error * _scale(error)
+        return torch.linalg.vecdot(error.flatten(1), gradient.flatten(1)) / 2, gradient, []
+
+    def hvp(self, saved: Saved, d: Tensor) -> Tensor:
+        return d * _scale(d)
+
+
+def _scale(outputs: Tensor) -> float:
+    return 2 / (outputs.shape[1] * outputs.shape[2])
+
+
+class CrossEntropy(HandwrittenLoss):
+    def supports(self, targets: Tensor) -> bool:
+        labels = targets.ndim == 2 and targets.dtype == torch.long
+        return labels and (being_traced() or bool(targets.min() >= 0))  # negative labels are to be ignored
+
+    def loss_and_gradient(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Saved]:
+        share = 1 / targets.shape[1]
+        probabilities = outputs.softmax(-1)
+        gradient = probabilities * share
+        gradient.scatter_add_(-1, targets.unsqueeze(-1), gradient.new_full((*targets.shape, 1), -share))
+        return cross_entropy(outputs, targets), gradient, [probabilities]
+
+    def hvp(self, saved: Saved, d: Tensor) -> Tensor:
+        (probabilities,) = saved
+        moved = probabilities * d
+        return torch.addcmul(moved, probabilities, moved.sum(-1, keepdim=True), value=-1) / d.shape[1]
+
+
+HANDWRITTEN_LOSSES: dict[Loss, HandwrittenLoss] = {
+    mean_squared_error: MeanSquaredError(),
+    cross_entropy: CrossEntropy(),
+}
+"""Hand-written losses, by the per-task loss that they replace."""

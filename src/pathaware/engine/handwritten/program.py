@@ -1,8 +1,7 @@
-"""Losses written out: the loss of each task, its slope in the outputs, and how that slope turns."""
+"""Run a network as a chain of hand-written layers: losses, gradients and Hessian-vector products."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -11,82 +10,29 @@ import torch
 from torch import Tensor, fx, nn
 from torch.autograd.function import once_differentiable
 
-from pathaware.core.losses import Loss, cross_entropy, mean_squared_error
+from pathaware.core.losses import Loss
 from pathaware.core.parameters import Layout
-from pathaware.core.path import tracing
+from pathaware.core.path import being_traced
 from pathaware.engine.handwritten.conv_block import ConvBlock
-from pathaware.engine.handwritten.layers import Flatten, Kept, Layer, Linear, Parameters, ReLU, Smooth
-
-
-class HandwrittenLoss(ABC):
-    """The end of a program: outputs `[T, N, F]` and targets to losses `[T]`."""
-
-    @abstractmethod
-    def fits(self, targets: Tensor) -> bool:
-        """Whether these are targets it can judge; what it cannot is left to autograd."""
-
-    @abstractmethod
-    def slope(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Kept]:
-        """Losses `[T]`, their derivative in the outputs, and what `hvp` needs."""
-
-    @abstractmethod
-    def hvp(self, kept: Kept, d: Tensor) -> Tensor:
-        """The derivative of that slope along a direction d of the outputs."""
-
-
-class MeanSquaredError(HandwrittenLoss):
-    def fits(self, targets: Tensor) -> bool:
-        return targets.ndim == 3
-
-    def slope(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Kept]:
-        error = outputs - targets
-        slope = error * _share(error)
-        return torch.linalg.vecdot(error.flatten(1), slope.flatten(1)) / 2, slope, []
-
-    def hvp(self, kept: Kept, d: Tensor) -> Tensor:
-        return d * _share(d)
-
-
-def _share(outputs: Tensor) -> float:
-    return 2 / (outputs.shape[1] * outputs.shape[2])
-
-
-class CrossEntropy(HandwrittenLoss):
-    def fits(self, targets: Tensor) -> bool:
-        labels = targets.ndim == 2 and targets.dtype == torch.long
-        return labels and (tracing() or bool(targets.min() >= 0))  # below zero: to be ignored
-
-    def slope(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Kept]:
-        share = 1 / targets.shape[1]
-        likelihood = outputs.softmax(-1)
-        slope = likelihood * share
-        slope.scatter_add_(-1, targets.unsqueeze(-1), slope.new_full((*targets.shape, 1), -share))
-        return cross_entropy(outputs, targets), slope, [likelihood]
-
-    def hvp(self, kept: Kept, d: Tensor) -> Tensor:
-        (likelihood,) = kept
-        moved = likelihood * d
-        return torch.addcmul(moved, likelihood, moved.sum(-1, keepdim=True), value=-1) / d.shape[1]
-
-
-HANDWRITTEN_LOSSES: dict[Loss, HandwrittenLoss] = {
-    mean_squared_error: MeanSquaredError(),
-    cross_entropy: CrossEntropy(),
-}
-"""By the loss of each task that autograd would differentiate."""
-
-
-# Finds the explicit layers of a network, if it is a plain chain of known ones.
-
+from pathaware.engine.handwritten.layers import (
+    HANDWRITTEN_LOSSES,
+    Flatten,
+    HandwrittenLoss,
+    Layer,
+    Linear,
+    Parameters,
+    ReLU,
+    Saved,
+    Smooth,
+)
+from pathaware.engine.traced import ConvBlockNodes, TracedNetwork
 
 _SMOOTH = (nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.Softplus, nn.ELU, nn.LeakyReLU)
-
-Named = tuple[str, Any]
 
 
 @dataclass(frozen=True)
 class Link:
-    """A layer, and which of the network's parameters it calls what."""
+    """A layer, and the network's name for each of its parameters."""
 
     layer: Layer
     names: dict[str, str]
@@ -94,49 +40,47 @@ class Link:
 
 @dataclass(frozen=True)
 class Chain:
-    """The links in order, and whether they start from images `[T, N, C, H, W]` or from rows `[T, N, F]`."""
+    """Links in order; `images` is True if their input is `[T, N, C, H, W]`, False if it is `[T, N, F]`."""
 
     links: list[Link]
     images: bool
 
 
-def find_chain(model: nn.Module, layout: Layout) -> Chain | None:
-    """The chain of a network, or None if it is none of layers that this package knows.
+def find_chain(network: TracedNetwork, layout: Layout) -> Chain | None:
+    """The network as a chain of hand-written layers, or None if some part of it has no hand-written form.
 
-    Parameters outside of the layout are shared and meta-learned through every inner gradient; only autograd
-    follows that, and a layer that is called twice. Such networks have no explicit form.
+    Parameters outside of the layout are shared and meta-learned through every inner gradient, which only
+    autograd can do. A layer that is called twice is left to autograd as well.
     """
-    modules = _sequence(model)
-    images = any(type(module) is nn.Flatten for _, module in modules)
-    links = _links(modules, images)
+    nodes = _sequence(network)
+    images = any(type(network.module(node)) is nn.Flatten for node in nodes)
+    links = _links(network, nodes, images)
     names = sorted(name for link in links for name in link.names.values())
     return Chain(links, images) if names == sorted(entry.name for entry in layout.entries) else None
 
 
-def _sequence(model: nn.Module) -> list[Named]:
-    """The modules a network calls, if it does nothing else than to call one after the other."""
-    try:
-        nodes = list(fx.symbolic_trace(model).graph.nodes)
-    except Exception:  # fx raises errors of many kinds when it meets control flow
-        return []
-    modules = dict(model.named_modules())
+def _sequence(network: TracedNetwork) -> list[fx.Node]:
+    """The nodes of the modules that the network calls; empty if it does more than call one after another."""
+    nodes = network.nodes
     chained = all(node.args == (before,) and not node.kwargs for before, node in pairwise(nodes))
-    if not chained or any(node.op != "call_module" for node in nodes[1:-1]):
-        return []
-    return [(str(node.target), modules[str(node.target)]) for node in nodes[1:-1]]
+    return nodes[1:-1] if chained and all(node.op == "call_module" for node in nodes[1:-1]) else []
 
 
-def _links(modules: list[Named], images: bool) -> list[Link]:
-    """Explicit layers for the modules; none if one of them has no explicit form."""
+def _links(network: TracedNetwork, nodes: list[fx.Node], images: bool) -> list[Link]:
+    """Hand-written layers for the modules; empty if one of them has no hand-written form."""
     links: list[Link] = []
-    while modules:
-        (name, module), *rest = modules
-        block = _block(modules[:4]) if images else None
-        if block is not None:
-            links.append(block)
-            rest = modules[4:]
+    blocks = {block.convolution: block for block in network.blocks.values() if _supported(block)}
+    inside: set[fx.Node] = set()
+    for node in nodes:
+        module = network.modules[str(node.target)]
+        if node in inside:
+            continue
+        if images and node in blocks:
+            block = blocks[node]
+            links.append(_block(network, block))
+            inside |= {block.norm, block.relu, block.pool}
         elif type(module) is nn.Linear and not images:
-            links.append(Link(Linear(), _names(name, module)))
+            links.append(Link(Linear(), _names(network, node)))
         elif type(module) is nn.Flatten and images and (module.start_dim, module.end_dim) == (1, -1):
             links.append(Link(Flatten(), {}))
             images = False
@@ -146,187 +90,172 @@ def _links(modules: list[Named], images: bool) -> list[Link]:
             links.append(Link(Smooth(module), {}))
         else:
             return []
-        modules = rest
     return [] if images else links
 
 
-def _block(modules: list[Named]) -> Link | None:
-    """A block of these four modules, if they are one: convolution, batch norm, ReLU, max-pool."""
-    if [type(module) for _, module in modules] != [nn.Conv2d, nn.BatchNorm2d, nn.ReLU, nn.MaxPool2d]:
-        return None
-    (conv_name, conv), (norm_name, norm), _, (_, pool) = modules
-    kernel, padding, window = (_one(s) for s in (conv.kernel_size, conv.padding, pool.kernel_size))
-    if kernel is None or padding is None or window is None:
-        return None
-    plain = (
-        conv.stride == conv.dilation == (1, 1)
-        and conv.groups == 1
-        and conv.padding_mode == "zeros"
-        and padding < kernel
-        and norm.affine
-        and not norm.track_running_stats
-        and window == _one(pool.stride)
-        and (pool.padding, pool.dilation, pool.ceil_mode, pool.return_indices) == (0, 1, False, False)
-    )
-    if not plain:
-        return None
-    names = {"gain": f"{norm_name}.weight", "shift": f"{norm_name}.bias", **_names(conv_name, conv)}
-    return Link(ConvBlock(kernel, padding, window, norm.eps), names)
+def _supported(block: ConvBlockNodes) -> bool:
+    """True if the hand-written layer computes this block: padding must be a number below the kernel size."""
+    return isinstance(block.padding, int) and block.padding < block.kernel
 
 
-def _one(size: Any) -> int | None:
-    """The number that a size is in both directions, if there is one."""
-    sides = set(size) if isinstance(size, tuple) else {size}
-    (side, *others) = sides
-    return side if not others and isinstance(side, int) else None
+def _block(network: TracedNetwork, block: ConvBlockNodes) -> Link:
+    assert isinstance(block.padding, int)
+    norm = _names(network, block.norm)
+    names = {"gain": norm["weight"], "shift": norm["bias"], **_names(network, block.convolution)}
+    return Link(ConvBlock(block.kernel, block.padding, block.window, block.eps), names)
 
 
-def _names(prefix: str, module: nn.Module) -> dict[str, str]:
-    return {own: f"{prefix}.{own}" if prefix else own for own, _ in module.named_parameters(recurse=False)}
-
-
-# A network as a chain of explicit layers: loss, slope, and the slope's derivative.
+def _names(network: TracedNetwork, node: fx.Node) -> dict[str, str]:
+    """The network's names for the parameters of a module, by their own names."""
+    module = network.modules[str(node.target)]
+    return {own: f"{node.target}.{own}" for own, _ in module.named_parameters(recurse=False)}
 
 
 class Program:
-    """Computes what an inner step needs of a network, for all tasks at once and without a graph."""
+    """Losses, gradients and Hessian-vector products of a chain, for all tasks at once and without a graph.
 
-    def __init__(self, chain: Chain, head: HandwrittenLoss, layout: Layout) -> None:
+    `losses`, `loss_and_gradient` and `hvp` return plain tensors; `differentiable_losses` and
+    `differentiable_gradient` are single nodes of autograd's graph, differentiable once in the point.
+    """
+
+    def __init__(self, chain: Chain, loss: HandwrittenLoss, layout: Layout) -> None:
         self.chain = chain
         self.links = chain.links
         self.layers: list[Any] = [link.layer for link in chain.links]
         self.images = chain.images
-        self.head = head
+        self.loss = loss
         self.layout = layout
         entries = {
             entry.name: (i, entry.shape, len(entry.shape) == 1) for i, entry in enumerate(layout.entries)
         }
-        self.plans = [[(own, *entries[name]) for own, name in link.names.items()] for link in self.links]
+        self.entries = [[(own, *entries[name]) for own, name in link.names.items()] for link in self.links]
 
-    def fits(self, point: Tensor, x: Tensor, y: Tensor, *, differentiable: bool) -> bool:
-        """Whether the program serves these arguments, and derivatives of its results if they are wanted.
+    def supports(self, point: Tensor, x: Tensor, y: Tensor, *, differentiable: bool) -> bool:
+        """True if the program can run with these arguments, and its results can be differentiated if asked.
 
-        A GPU has programs of its own; derivatives with respect to the examples themselves are autograd's."""
+        It runs on CPUs, and leaves derivatives with respect to the examples themselves to autograd.
+        """
         constant = not (x.requires_grad or y.requires_grad)
-        return not point.is_cuda and constant and x.ndim == (5 if self.images else 3) and self.head.fits(y)
+        return (
+            not point.is_cuda and constant and x.ndim == (5 if self.images else 3) and self.loss.supports(y)
+        )
 
-    def gradient(self, point: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses `[T]` and slopes `[T, D]`, both differentiable once with respect to the point."""
+    def differentiable_gradient(self, point: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses `[T]` and gradients `[T, D]`, both differentiable once in the point."""
         both: tuple[Tensor, Tensor] = _Gradient.apply(point, self, x, y)
         return both
 
-    def losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """Losses `[T]`, differentiable once. Their slopes are taken on the way: for where they are needed."""
+    def differentiable_losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Losses `[T]`, differentiable once in the point; their gradients are computed at the same time."""
         losses: Tensor = _Losses.apply(point, self, x, y)
         return losses
 
-    def values(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """Losses `[T]`, with nothing to differentiate."""
-        return self.head.slope(self._forward(self._by_layer(point), x)[0], y)[0]
+    def losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Losses `[T]`, without a graph."""
+        return self.loss.loss_and_gradient(self._forward(self._by_layer(point), x)[0], y)[0]
 
-    def slope(self, point: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, list[Kept]]:
-        """Losses, slopes, and what each layer kept (the last entry is the head's)."""
+    def loss_and_gradient(self, point: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, list[Saved]]:
+        """Losses `[T]` and gradients `[T, D]` without a graph, and what each layer saved, then the loss."""
         p = self._by_layer(point)
-        outputs, kept = self._forward(p, x)
-        loss, of_outputs, remembered = self.head.slope(outputs, y)
-        g: Any = of_outputs
-        slopes: list[Parameters] = [{} for _ in self.links]
+        outputs, saved = self._forward(p, x)
+        losses, g, saved_by_loss = self.loss.loss_and_gradient(outputs, y)
+        gradients: list[Parameters] = [{} for _ in self.links]
         for i in reversed(range(len(self.links))):
-            g = self.layers[i].backward(p[i], kept[i], g, slopes[i], i > 0)
-        return loss, self._flat(slopes), [*kept, remembered]
+            g = self.layers[i].backward(p[i], saved[i], g, gradients[i], i > 0)
+        return losses, self._flat(gradients), [*saved, saved_by_loss]
 
-    def hvp(self, point: Tensor, direction: Tensor, kept: list[Kept]) -> Tensor:
+    def hvp(self, point: Tensor, direction: Tensor, saved: list[Saved]) -> Tensor:
         """The Hessian of each task's loss at its point, times its direction: `[T, D]`."""
         products: list[Parameters] = [{} for _ in self.links]
-        with torch.inference_mode(not tracing()):  # spares every operation a look for a graph to join
+        with torch.inference_mode(not being_traced()):  # less overhead per operation
             p, v = self._by_layer(point), self._by_layer(direction)
-            seen: list[Any] = []
+            tangents: list[Any] = []
             d: Any = None
             for i, layer in enumerate(self.layers):
-                d, found = layer.tangent(p[i], v[i], kept[i], d)
-                seen.append(found)
-            d = self.head.hvp(kept[-1], d)
+                d, tangent = layer.tangent(p[i], v[i], saved[i], d)
+                tangents.append(tangent)
+            d = self.loss.hvp(saved[-1], d)
             for i in reversed(range(len(self.links))):
-                d = self.layers[i].hvp(p[i], v[i], kept[i], seen[i], d, products[i], i > 0)
+                d = self.layers[i].hvp(p[i], v[i], saved[i], tangents[i], d, products[i], i > 0)
         return self._flat(products)
 
-    def _forward(self, p: list[Parameters], x: Tensor) -> tuple[Tensor, list[Kept]]:
-        kept: list[Kept] = []
+    def _forward(self, p: list[Parameters], x: Tensor) -> tuple[Tensor, list[Saved]]:
+        saved: list[Saved] = []
         if self.images:
             x = self._images(x)
         for layer, own in zip(self.layers, p, strict=True):
-            x, remembered = layer.forward(own, x)
-            kept.append(remembered)
-        return x, kept
+            x, saved_by_layer = layer.forward(own, x)
+            saved.append(saved_by_layer)
+        return x, saved
 
     def _images(self, x: Tensor) -> Tensor:
-        """Images `[T, N, C, H, W]` as the first layer takes them."""
+        """Images `[T, N, C, H, W]` in the layout of the first layer."""
         return x.movedim(2, -1).contiguous()
 
     def _by_layer(self, point: Tensor) -> list[Parameters]:
         parts = point.split_with_sizes(self.layout.sizes, dim=-1)
         return [
-            {own: parts[i] if flat else parts[i].view(len(point), *shape) for own, i, shape, flat in plan}
-            for plan in self.plans
+            {own: parts[i] if flat else parts[i].view(len(point), *shape) for own, i, shape, flat in entries}
+            for entries in self.entries
         ]
 
     def _flat(self, by_layer: list[Parameters]) -> Tensor:
         values = {
             link.names[own]: value
-            for link, found in zip(self.links, by_layer, strict=True)
-            for own, value in found.items()
+            for link, parameters in zip(self.links, by_layer, strict=True)
+            for own, value in parameters.items()
         }
         rows = (values[entry.name] for entry in self.layout.entries)
         return torch.cat([row if row.ndim == 2 else row.flatten(1) for row in rows], dim=1)
 
 
 class _Gradient(torch.autograd.Function):
-    """The bridge to autograd: one node for a whole inner gradient."""
+    """Losses and gradients as one node of autograd's graph."""
 
     @staticmethod
     def forward(ctx: Any, point: Tensor, program: Program, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        loss, slope, kept = program.slope(point, x, y)
+        losses, gradient, saved = program.loss_and_gradient(point, x, y)
         ctx.program = program
-        ctx.sizes = [len(remembered) for remembered in kept]
-        # All of it goes through autograd's own store, so that checkpointing can drop it. The slope is not
-        # kept: the next step takes its place in the processor's cache.
-        ctx.save_for_backward(point, x, y, *(tensor for remembered in kept for tensor in remembered))
+        ctx.sizes = [len(tensors) for tensors in saved]
+        # Autograd saves all of these, so that checkpointing can drop them. The gradient is not saved, to
+        # leave its place in the processor's cache to the next step.
+        ctx.save_for_backward(point, x, y, *(tensor for tensors in saved for tensor in tensors))
         ctx.set_materialize_grads(False)
-        return loss, slope
+        return losses, gradient
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_loss: Tensor | None, of_slope: Tensor | None) -> Any:
+    def backward(ctx: Any, to_losses: Tensor | None, to_gradient: Tensor | None) -> Any:
         point, x, y, *flat = ctx.saved_tensors
         result = None
-        if of_slope is not None:
+        if to_gradient is not None:
             tensors = iter(flat)
-            kept = [[next(tensors) for _ in range(size)] for size in ctx.sizes]
-            result = ctx.program.hvp(point, of_slope, kept)
-        if of_loss is not None:
-            step = of_loss.unsqueeze(1) * ctx.program.slope(point, x, y)[1]
-            result = step if result is None else result.add_(step)
+            saved = [[next(tensors) for _ in range(size)] for size in ctx.sizes]
+            result = ctx.program.hvp(point, to_gradient, saved)
+        if to_losses is not None:
+            of_losses = to_losses.unsqueeze(1) * ctx.program.loss_and_gradient(point, x, y)[1]
+            result = of_losses if result is None else result.add_(of_losses)
         return result, None, None, None
 
 
 class _Losses(torch.autograd.Function):
-    """The same for losses alone, of which only the slope need be kept."""
+    """Losses alone as one node of autograd's graph; only their gradient is saved."""
 
     @staticmethod
     def forward(ctx: Any, point: Tensor, program: Program, x: Tensor, y: Tensor) -> Tensor:
-        losses, slope, _ = program.slope(point, x, y)
-        ctx.save_for_backward(slope)
+        losses, gradient, _ = program.loss_and_gradient(point, x, y)
+        ctx.save_for_backward(gradient)
         return losses
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_losses: Tensor) -> Any:
-        (slope,) = ctx.saved_tensors
-        return of_losses.unsqueeze(1) * slope, None, None, None
+    def backward(ctx: Any, to_losses: Tensor) -> Any:
+        (gradient,) = ctx.saved_tensors
+        return to_losses.unsqueeze(1) * gradient, None, None, None
 
 
-def handwritten_program(model: nn.Module, layout: Layout, losses: Loss) -> Program | None:
-    """The program of a network and a loss `[T]`, or None where some part of them has no explicit form."""
-    chain = find_chain(model, layout)
-    head = HANDWRITTEN_LOSSES.get(losses)
-    return None if chain is None or head is None else Program(chain, head, layout)
+def handwritten_program(network: TracedNetwork, layout: Layout, losses: Loss) -> Program | None:
+    """The program of a network and a loss `[T]`, or None if some part of them has no hand-written form."""
+    chain = find_chain(network, layout)
+    loss = HANDWRITTEN_LOSSES.get(losses)
+    return None if chain is None or loss is None else Program(chain, loss, layout)

@@ -1,8 +1,9 @@
-"""Triton kernels for convolution blocks on CUDA. Everything works without them; they only make it faster.
+"""Triton kernels for conv blocks and the preconditioned step on CUDA. Everything also works without them.
 
-They take what `torch.set_float32_matmul_precision` allows: `highest` computes as exactly as float32 does,
-`high` multiplies in TF32, `medium` also keeps activations in bfloat16. Parameters, sums and
-gradients of parameters are float32 in all three.
+One file per operation, with launchers above their kernels; `functions` makes them differentiable. Precision
+follows `torch.set_float32_matmul_precision`: `highest` is as exact as float32, `high` multiplies in TF32,
+`medium` also stores activations in bfloat16. Parameters, sums and gradients of parameters are float32 in all
+three.
 """
 
 from __future__ import annotations
@@ -16,43 +17,43 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-_allowed = True
+_enabled = True
 
 
 def usable(point: Tensor) -> bool:
-    """Whether the kernels can run a network with these parameters. They run on the current GPU only."""
-    if not (_allowed and point.is_cuda and point.dtype == torch.float32):
+    """True if the kernels can run a network with these parameters. They run on the current GPU only."""
+    if not (_enabled and point.is_cuda and point.dtype == torch.float32):
         return False
     return point.device.index == torch.cuda.current_device() and _installed(point.device)
 
 
 def storage(point: Tensor) -> torch.dtype:
-    """What activations are kept in."""
-    brief = point.dtype == torch.float32 and torch.get_float32_matmul_precision() == "medium"
-    return torch.bfloat16 if brief else point.dtype
+    """The dtype in which activations are stored."""
+    reduced = point.dtype == torch.float32 and torch.get_float32_matmul_precision() == "medium"
+    return torch.bfloat16 if reduced else point.dtype
 
 
 @contextmanager
 def switched_off() -> Iterator[None]:
-    """Layers run one by one in this block, for those who watch or change them on the way."""
-    global _allowed
-    before, _allowed = _allowed, False
+    """A context in which layers run one by one, so that they can be observed or changed."""
+    global _enabled
+    before, _enabled = _enabled, False
     try:
         yield
     finally:
-        _allowed = before
+        _enabled = before
 
 
 @functools.cache
 def _installed(device: torch.device) -> bool:
-    """Triton is there and works, and the GPU has the tensor cores it compiles for (since Ampere)."""
+    """True if Triton is installed and works, and the GPU has the tensor cores it needs (since Ampere)."""
     if importlib.util.find_spec("triton") is None or torch.cuda.get_device_capability(device) < (8, 0):
         return False
     return _compiles(device)
 
 
 def _compiles(device: torch.device) -> bool:
-    """Triton needs a C compiler and a cache to write to; a machine without them can train all the same."""
+    """Try a small kernel: Triton needs a C compiler and a writable cache, and training works without both."""
     from pathaware.engine.kernels import launch
 
     try:

@@ -2,8 +2,8 @@
 
     y[t, m, o] = Σ_{tap, i}  x[t, m + tap, i]  w[t, tap, o, i]
 
-m runs over the pixels of all images of a task. The input gradient is the same with taps reversed and channels
-exchanged, so with `weight_gradient` this is all that any order of derivative needs.
+m runs over the pixels of all images of a task. The gradient of the input is the same sum with taps reversed
+and channels exchanged, so this and `weight_gradient` are sufficient for derivatives of any order.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pathaware.engine.kernels.launch import (
     blocks,
     dot_precision,
     empty,
-    join_moments_kernel,
+    join_moments,
     store_moments,
 )
 
 
 def pack(weight: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Filters `[T, O, I, 3, 3]` in the two orders that `convolve` reads: `[T, 9, O, I]`, and, for the
-    input gradient, `[T, 9, I, O]` with taps reversed."""
+    """Copy filters `[T, O, I, 3, 3]` into the two orders that `convolve` reads: `[T, 9, O, I]`, and, for the
+    gradient of the input, `[T, 9, I, O]` with taps reversed."""
     tasks, outputs, inputs = weight.shape[:3]
     forward = empty(like, tasks, 9, outputs, inputs)
     reverse = empty(like, tasks, 9, inputs, outputs)
@@ -39,10 +39,10 @@ def pack(weight: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
 def convolve(
     x: Tensor, filters: Tensor, x2: Tensor | None = None, filters2: Tensor | None = None, stats: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """`x [T, N, H, W, I]` with packed filters `[T, 9, O, I]` → `[T, N, H, W, O]`, plus `x2` with `filters2`.
+    """Convolve `x [T, N, H, W, I]` with packed `filters [T, 9, O, I]`; add `x2` convolved with `filters2`.
 
-    With `stats` also the mean and variance of every output channel, `[T, 2, O]`, taken while the result is
-    still in registers.
+    Returns `[T, N, H, W, O]` and, with `stats`, the mean and variance of every output channel, `[T, 2, O]`,
+    which are computed while the result is still in registers.
     """
     tasks, images, height, width, inputs = x.shape
     outputs = filters.shape[2]
@@ -75,25 +75,14 @@ def convolve(
     return y, join_moments(partial, pixels, rows) if stats else None
 
 
-def _shape(pixels: int, brief: bool) -> tuple[int, int, int]:
-    """Pixels, warps and pipeline stages of a program, the fastest of those tried on an H200: large tiles read
-    the filters less often, small ones keep all multiprocessors busy where there are few pixels."""
+def _shape(pixels: int, reduced: bool) -> tuple[int, int, int]:
+    """Pixels, warps and pipeline stages of a program: the fastest of those tried on an H200.
+
+    Large tiles read the filters less often; small ones keep all multiprocessors busy with few pixels.
+    """
     if pixels >= 64_000:
-        return (128, 8, 3) if brief else (128, 8, 2)
+        return (128, 8, 3) if reduced else (128, 8, 2)
     return (64, 4, 3) if pixels >= 16_000 else (64, 8, 3)
-
-
-def join_moments(partial: Tensor, pixels: int, rows: int) -> Tensor:
-    """Mean and variance `[T, 2, C]` from those of tiles `[T, 2, C, tiles]`, which hold `rows` pixels each."""
-    tasks, _, channels, tiles = partial.shape
-    moments = empty(partial, tasks, 2, channels)
-    join_moments_kernel[(channels, tasks)](
-        partial, moments, tiles, pixels, rows, CHANNELS=channels, BLOCK=1024
-    )
-    return moments
-
-
-# Convolution as a matrix product, tap by tap, and the order of filters it reads.
 
 
 @triton.jit

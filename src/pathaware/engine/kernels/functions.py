@@ -1,8 +1,8 @@
-"""The kernels as operations that PyTorch can differentiate twice.
+"""The kernels as operations that autograd can differentiate twice.
 
-Each operation is followed by its vector-Jacobian product as an operation of its own, whose derivative is
-written out: that is all a meta-gradient asks for. A third derivative raises. Tensors that a derivative needs
-are kept by autograd, so that checkpointing can drop them.
+Each operation is followed by its vector-Jacobian product as a separate operation, whose derivative is written
+out. A meta-gradient needs no more; a third derivative raises. Autograd saves the tensors that derivatives
+need, so that checkpointing can drop them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from pathaware.engine.kernels.weight_gradient import weight_gradient
 class Convolution(Function):
     """x `[T, N, H, W, I]`, filters `[T, O, I, 3, 3]` → y `[T, N, H, W, O]`, and its moments `[T, 2, O]`.
 
-    The moments are by-products; the derivative through them is `Normalisation`'s, which knows they are y's.
+    The moments are by-products; `Normalisation`, which knows that they are those of y, differentiates through
+    them.
     """
 
     @staticmethod
@@ -41,16 +42,16 @@ class Convolution(Function):
 
 
 class ConvolutionGradient(Function):
-    """gy, x, filters → gx and gw; gx is left out where nobody asks for it."""
+    """gy, x, filters → gx, if it is needed, and gw."""
 
     @staticmethod
     def forward(
-        ctx: Any, gy: Tensor, x: Tensor, weight: Tensor, forward: Tensor, reverse: Tensor, wanted: bool
+        ctx: Any, gy: Tensor, x: Tensor, weight: Tensor, forward: Tensor, reverse: Tensor, needs_gx: bool
     ) -> tuple[Tensor | None, Tensor]:
         gy = gy.contiguous()
         ctx.save_for_backward(gy, x, forward)
         ctx.set_materialize_grads(False)
-        return convolve(gy, reverse)[0] if wanted else None, weight_gradient(x, gy)
+        return convolve(gy, reverse)[0] if needs_gx else None, weight_gradient(x, gy)
 
     @staticmethod
     @once_differentiable
@@ -60,7 +61,7 @@ class ConvolutionGradient(Function):
         if v is not None:
             along, back = pack(_rows(v), x)
             gx = convolve(gy, back)[0] if ctx.needs_input_grad[1] else None
-            # both parts of ḡy in one sum, so that it is written once
+            # both parts of ḡy in one sum, which is written once
             ggy = convolve(x, along)[0] if u is None else convolve(u.contiguous(), forward, x, along)[0]
         elif u is not None:
             ggy = convolve(u.contiguous(), forward)[0]
@@ -158,14 +159,14 @@ class StemGradient(Function):
 
 
 def _rows(data: Tensor) -> Tensor:
-    """Kernels take a view of a point `[T, D]` as it is, but each task's own part must be contiguous."""
+    """Make each task's part contiguous, as kernels require; they accept a view of a point `[T, D]`."""
     return data if data[0].is_contiguous() else data.contiguous()
 
 
 def block(x: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
     """Convolution 3×3, batch norm, ReLU and max-pool of `x [T, N, H, W, I]` → `[T, N, H/2, W/2, O]`.
 
-    A bias of the convolution is not taken: batch norm subtracts it again.
+    There is no bias of the convolution, because batch norm would subtract it again.
     """
     y, moments = Convolution.apply(x, weight)
     z: Tensor = Normalisation.apply(y, moments, gamma, beta, eps)

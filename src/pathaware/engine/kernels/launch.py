@@ -1,4 +1,7 @@
-"""Partial sums added up in a fixed order, so that the same inputs give the same bits."""
+"""Shared by all kernels: sizes, output tensors, precision, and sums and moments joined from partial results.
+
+Partial results are joined in a fixed order, so that the same inputs give the same bits.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,52 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+
+def blocks(size: int, block: int) -> int:
+    """The number of blocks that cover `size`."""
+    return -(-size // block)
+
+
+def empty(like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+    """An uninitialised tensor on the device of `like`, by default of its dtype."""
+    return torch.empty(shape, dtype=dtype or like.dtype, device=like.device)
+
+
+def accumulator(data: Tensor) -> tuple[torch.dtype, tl.dtype]:
+    """The dtype of sums: float32, or float64 in tests, which run everything in float64."""
+    return (torch.float64, tl.float64) if data.dtype == torch.float64 else (torch.float32, tl.float32)
+
+
+def dot_precision(data: Tensor) -> str:
+    """The precision of float32 products: TF32 if PyTorch may use it, else three TF32 products, which are as
+    accurate as float32 at a third of the speed."""
+    if data.dtype != torch.float32:
+        return "ieee"
+    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3"
+
+
+def sum_parts(partial: Tensor) -> Tensor:
+    """Sum `[T, parts, …]` over the parts: `[T, …]`."""
+    tasks, parts, *rest = partial.shape
+    if parts == 1:
+        return partial.squeeze(1)
+    total = empty(partial, tasks, *rest)
+    size, block = total[0].numel(), 32
+    join_kernel[(blocks(size, block), tasks)](
+        partial, total, parts, size, PARTS=triton.next_power_of_2(parts), BLOCK=block
+    )
+    return total
+
+
+def join_moments(partial: Tensor, pixels: int, rows: int) -> Tensor:
+    """Mean and variance `[T, 2, C]` from those of tiles of `rows` pixels, `[T, 2, C, tiles]`."""
+    tasks, _, channels, tiles = partial.shape
+    moments = empty(partial, tasks, 2, channels)
+    join_moments_kernel[(channels, tasks)](
+        partial, moments, tiles, pixels, rows, CHANNELS=channels, BLOCK=1024
+    )
+    return moments
 
 
 @triton.jit
@@ -19,20 +68,8 @@ def join_kernel(partial, total, parts, size, PARTS: tl.constexpr, BLOCK: tl.cons
 
 
 @triton.jit
-def join_splits_kernel(partial, gw, splits, SIZE: tl.constexpr, BLOCK: tl.constexpr):
-    """Adds the splits up in a fixed order, so that the same inputs give the same bits."""
-    tap = tl.program_id(1)
-    task = tl.program_id(2)
-    e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    total = tl.zeros((BLOCK,), partial.dtype.element_ty)
-    for split in tl.range(splits, loop_unroll_factor=4):
-        total += tl.load(partial + ((task * splits + split) * 9 + tap) * SIZE + e, mask=e < SIZE, other=0.0)
-    tl.store(gw + (task * SIZE + e) * 9 + tap, total, mask=e < SIZE)
-
-
-@triton.jit
 def join_moments_kernel(partial, moments, tiles, pixels, rows, CHANNELS: tl.constexpr, BLOCK: tl.constexpr):
-    """Mean and variance of a channel from those of its tiles, which all hold `rows` pixels but the last."""
+    """Mean and variance of a channel from those of its tiles; all but the last hold `rows` pixels."""
     channel = tl.program_id(0)
     task = tl.program_id(1)
     i = tl.arange(0, BLOCK)
@@ -57,7 +94,7 @@ def join_moments_kernel(partial, moments, tiles, pixels, rows, CHANNELS: tl.cons
 
 @triton.jit
 def store_moments(partial, y, inside, pixels, task, OUTPUTS: tl.constexpr, ROWS: tl.constexpr):
-    """Mean and squared deviation of this program's pixels: plain sums of squares would cancel."""
+    """Stores the mean and squared deviation of this program's pixels; plain sums of squares would cancel."""
     tile = tl.program_id(0)
     mean = tl.sum(y, 0) / tl.minimum(pixels - tile * ROWS, ROWS)
     away = tl.where(inside[:, None], y - mean[None, :], 0.0)
@@ -65,41 +102,3 @@ def store_moments(partial, y, inside, pixels, task, OUTPUTS: tl.constexpr, ROWS:
     at = partial + (task * 2 * OUTPUTS + tl.arange(0, OUTPUTS)) * tiles + tile
     tl.store(at, mean)
     tl.store(at + OUTPUTS * tiles, tl.sum(away * away, 0))
-
-
-# What every kernel launch needs: sizes, output tensors, and the precision PyTorch was told to use.
-
-
-def blocks(size: int, block: int) -> int:
-    """How many blocks cover `size`."""
-    return -(-size // block)
-
-
-def empty(like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-    return torch.empty(shape, dtype=dtype or like.dtype, device=like.device)
-
-
-def accumulator(data: Tensor) -> tuple[torch.dtype, tl.dtype]:
-    """What sums are kept in: float32, except that the tests run all of it in float64."""
-    return (torch.float64, tl.float64) if data.dtype == torch.float64 else (torch.float32, tl.float32)
-
-
-def dot_precision(data: Tensor) -> str:
-    """How the tensor cores multiply float32: rounded to TF32 if PyTorch may do so, else split in three
-    TF32 products, which gives float32's accuracy at a third of the speed."""
-    if data.dtype != torch.float32:
-        return "ieee"
-    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3"
-
-
-def sum_parts(partial: Tensor) -> Tensor:
-    """Sums `[T, parts, K, C]` over its parts, always in the same order: `[T, K, C]`."""
-    tasks, parts, *rest = partial.shape
-    if parts == 1:
-        return partial.squeeze(1)
-    total = empty(partial, tasks, *rest)
-    size, block = total[0].numel(), 32
-    join_kernel[(blocks(size, block), tasks)](
-        partial, total, parts, size, PARTS=triton.next_power_of_2(parts), BLOCK=block
-    )
-    return total

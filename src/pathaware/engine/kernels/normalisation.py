@@ -1,19 +1,19 @@
-"""Batch norm, ReLU and 2×2 max-pool of T tasks as one operation, with its first and second derivative.
+"""Batch norm, ReLU and 2×2 max-pool of T tasks as one operation, with its first and second derivatives.
 
 Per task and channel, with M pixels, ŷ = (y − μ) r and r = (σ² + ε)^(−½):
 
     z  = max over a window of relu(γ ŷ + β)                                            `normalise`
     gy = γ r (a − A/M − ŷ B/M),  A = Σ a,  B = Σ a ŷ,  gγ = B,  gβ = A                 `backward`
 
-a is gz, put where its window has the maximum and zero elsewhere. `backward` is linear in gz. Given
+a is gz at the maximum of each window and zero elsewhere. `backward` is linear in gz. Given
 cotangents u, c, b of gy, gγ, gβ, with U = Σ u, V = Σ u ŷ, X = Σ u a, W = X − (U A + V B)/M, e = c − γ r V/M:
 
     ḡz = γ r (u − U/M − ŷ V/M) + c ŷ + b, at the maximum                               `double_backward`
     ȳ  = r (e (a − A/M − ŷ B/M) − γ r B/M (u − U/M − ŷ V/M)) − γ r² W ŷ/M
     γ̄  = r W
 
-Each is two passes, sums first. A program takes whole windows of all channels, the four pixels of a window in
-four registers, and works out anew where the maximum was: that costs less than remembering it.
+Each takes two passes, sums first. A program takes whole windows of all channels, the four pixels of a window
+in four registers, and finds the maximum again, which costs less than storing its position.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from pathaware.engine.kernels.windows import (
 )
 
 _PARTS = 528
-"""Into how many parts a sum is split: four programs for each multiprocessor of an H200."""
+"""Number of parts of a sum: four programs per multiprocessor of an H200."""
 
 
 def normalise(y: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """`y [T, N, H, W, C]` → `z` and ŷ at each window's maximum, both `[T, N, H/2, W/2, C]`."""
+    """z and ŷ at each window's maximum, both `[T, N, H/2, W/2, C]`, for `y [T, N, H, W, C]`."""
     tasks, images, height, width, channels = y.shape
     z = empty(y, tasks, images, height // 2, width // 2, channels)
     peaks = empty(y, *z.shape)
@@ -57,7 +57,7 @@ def normalise(y: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: floa
 def backward(
     gz: Tensor, y: Tensor, peaks: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """gy, shaped as y, and the sums `[T, 2, C]` A = gβ and B = gγ."""
+    """gy, shaped like y, and the sums A = gβ and B = gγ, `[T, 2, C]`."""
     tasks, images, height, width, channels = y.shape
     sums = first_sums(gz, peaks, gamma, beta)
     block = _windows(channels)
@@ -71,7 +71,7 @@ def backward(
 
 
 def first_sums(gz: Tensor, peaks: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
-    """A and B, `[T, 2, C]`: they need only what was pooled."""
+    """A and B, `[T, 2, C]`, which need the pooled values only."""
     tasks, images, height, width, channels = gz.shape
     windows = images * height * width
     block = 4 * _windows(channels)
@@ -110,11 +110,8 @@ def double_backward(
 
 
 def _windows(channels: int) -> int:
-    """Windows a program takes, so that four pixels of each fit in registers."""
+    """Number of windows per program, so that four pixels of each fit in registers."""
     return max(8, 2048 // channels)
-
-
-# The passes of batch norm, ReLU and max-pool over stored pixels.
 
 
 @triton.jit
@@ -162,11 +159,11 @@ def sum_first_kernel(
     for first in range(part * BLOCK, windows, parts * BLOCK):
         w = first + tl.arange(0, BLOCK)
         ok = w < windows
-        slope = rows_of(gz, w, ok, C, ACC)
+        grad = rows_of(gz, w, ok, C, ACC)
         peak = rows_of(peaks, w, ok, C, ACC)
-        slope = tl.where(peak * gain + shift > 0, slope, 0.0)
-        a += slope
-        b += slope * peak
+        grad = tl.where(peak * gain + shift > 0, grad, 0.0)
+        a += grad
+        b += grad * peak
     at = partial + ((task * parts + part) * 2) * C + c
     tl.store(at, tl.sum(a, 0))
     tl.store(at + C, tl.sum(b, 0))
@@ -194,14 +191,14 @@ def backward_kernel(
     n2 = (n2 - mean) * scale
     n3 = (n3 - mean) * scale
     is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, corner)
-    slope = rows_of(gz, pooled, corner, C, ACC)
+    grad = rows_of(gz, pooled, corner, C, ACC)
     a = load_sum(sums, 0, 2, task, C) / pixels
     b = load_sum(sums, 1, 2, task, C) / pixels
     factor = gain * scale
-    put(gy, first, inside, factor * (tl.where(is0, slope, 0.0) - a - n0 * b), C)
-    put(gy, first + 1, right, factor * (tl.where(is1, slope, 0.0) - a - n1 * b), C)
-    put(gy, first + width, below, factor * (tl.where(is2, slope, 0.0) - a - n2 * b), C)
-    put(gy, first + width + 1, corner, factor * (tl.where(is3, slope, 0.0) - a - n3 * b), C)
+    put(gy, first, inside, factor * (tl.where(is0, grad, 0.0) - a - n0 * b), C)
+    put(gy, first + 1, right, factor * (tl.where(is1, grad, 0.0) - a - n1 * b), C)
+    put(gy, first + width, below, factor * (tl.where(is2, grad, 0.0) - a - n2 * b), C)
+    put(gy, first + width + 1, corner, factor * (tl.where(is3, grad, 0.0) - a - n3 * b), C)
 
 
 @triton.jit
@@ -280,13 +277,13 @@ def double_backward_kernel(
     n3 = (n3 - mean) * scale
     u0, u1, u2, u3 = window_of(u, first, inside, right, below, width, C, ACC)
     is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, corner)
-    slope = on_a * rows_of(gz, pooled, corner, C, ACC)
+    grad = on_a * rows_of(gz, pooled, corner, C, ACC)
     t0 = factor * u0 + by_n * n0 + by_1
     t1 = factor * u1 + by_n * n1 + by_1
     t2 = factor * u2 + by_n * n2 + by_1
     t3 = factor * u3 + by_n * n3 + by_1
     put(ggz, pooled, corner, pick(is0, is1, is2, is3, t0, t1, t2, t3), C)
-    put(gy, first, inside, on_u * u0 + tl.where(is0, slope, 0.0) + on_n * n0 + on_1, C)
-    put(gy, first + 1, right, on_u * u1 + tl.where(is1, slope, 0.0) + on_n * n1 + on_1, C)
-    put(gy, first + width, below, on_u * u2 + tl.where(is2, slope, 0.0) + on_n * n2 + on_1, C)
-    put(gy, first + width + 1, corner, on_u * u3 + tl.where(is3, slope, 0.0) + on_n * n3 + on_1, C)
+    put(gy, first, inside, on_u * u0 + tl.where(is0, grad, 0.0) + on_n * n0 + on_1, C)
+    put(gy, first + 1, right, on_u * u1 + tl.where(is1, grad, 0.0) + on_n * n1 + on_1, C)
+    put(gy, first + width, below, on_u * u2 + tl.where(is2, grad, 0.0) + on_n * n2 + on_1, C)
+    put(gy, first + width + 1, corner, on_u * u3 + tl.where(is3, grad, 0.0) + on_n * n3 + on_1, C)

@@ -1,12 +1,12 @@
-"""The first block of a network: convolution, batch norm, ReLU and pool of images, nothing in between stored.
+"""The first conv block of a network as one operation on images, with no intermediate result stored.
 
-Images have few channels, so the convolution's output is many times larger than its input and cheaper to
-compute than to read. Every pass therefore computes the pixels that it needs again, and derivatives of the
-filters are summed up on the spot. Images are data and get no gradient. The mathematics is that of
-`normalisation`, with u = conv(x, v) for a cotangent v of the filters' gradient.
+Images have few channels, so the convolution's output is many times larger than its input, and cheaper to
+compute than to read. Every pass therefore recomputes the pixels that it needs, and sums the gradients of the
+filters immediately. Images are data and get no gradient. The mathematics is that of `normalisation`, with u =
+conv(x, v) for a cotangent v of the filters' gradient.
 
-Images come padded by one pixel, and to even sides: `[T, N, I, H + 2, W + 2]`. Then the 9·I values that a
-pixel needs lie at fixed distances, and one matrix product with the filters `[O, 9·I]` gives its channels.
+Images are padded by one pixel, and to even sides: `[T, N, I, H + 2, W + 2]`. Then the 9·I values that a pixel
+needs lie at fixed distances, and one matrix product with the filters `[O, 9·I]` gives its channels.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pathaware.engine.kernels.convolution import join_moments
 from pathaware.engine.kernels.launch import (
     accumulator,
     blocks,
     dot_precision,
     empty,
+    join_moments,
     store_moments,
     sum_parts,
 )
@@ -41,15 +41,15 @@ from pathaware.engine.kernels.windows import (
 )
 
 _PARTS = 1056
-"""Into how many parts sums are split: eight programs for each multiprocessor of an H200."""
+"""Number of parts of a sum: eight programs per multiprocessor of an H200."""
 
 _BLOCK = 16
-"""Windows that a program works on at once."""
+"""Number of windows that a program computes at once."""
 
 
 @dataclass(frozen=True)
 class Images:
-    """Images of T tasks, padded for the kernels, and their true size."""
+    """Images of T tasks, padded for the kernels, and their size without padding."""
 
     padded: Tensor
     height: int
@@ -57,7 +57,7 @@ class Images:
 
     @classmethod
     def of(cls, x: Tensor) -> Images:
-        """From `x [T, N, I, H, W]`."""
+        """Pad `x [T, N, I, H, W]`."""
         height, width = x.shape[-2:]
         return cls(F.pad(x, (1, 1 + width % 2, 1, 1 + height % 2)), height, width)
 
@@ -67,14 +67,14 @@ class Images:
 
     @property
     def cells(self) -> int:
-        """Windows of a task, those that are cut off counted."""
+        """Number of windows per task, including those that are cut off."""
         return self.count * blocks(self.height, 2) * blocks(self.width, 2)
 
     def sizes(self) -> tuple[int, int, int]:
         return self.count, self.height, self.width
 
     def settings(self) -> dict[str, object]:
-        """What all kernels here have in common."""
+        """Arguments that all kernels in this file share."""
         inputs = self.padded.shape[2]
         return {
             "INPUTS": inputs,
@@ -148,18 +148,15 @@ def double_backward(
     ggz, ggamma = empty(gz, *gz.shape), empty(weight, tasks, outputs, dtype=dtype)
     filters = empty(weight, tasks, parts, *weight.shape[1:], dtype=dtype)
     stem_double_backward_kernel[(parts, tasks)](
-        gz, images.padded, weight, v, c, b, moments, sums, sum_parts(partial), gamma, beta, ggz, filters, ggamma,
-        *strides, c.stride(0), b.stride(0), images.cells, *images.sizes(), eps, **common,
+        gz, images.padded, weight, v, c, b, moments, sums, sum_parts(partial), gamma, beta, ggz, filters,
+        ggamma, *strides, c.stride(0), b.stride(0), images.cells, *images.sizes(), eps, **common,
     )  # fmt: skip
     return ggz, sum_parts(filters), ggamma
 
 
-# The passes of the first block, which compute the pixels they need from images.
-
-
 @triton.jit
 def _filters(weight, task, stride, C: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr):
-    """A task's filters as `[C, DEPTH]`, zero beyond the 9·I true columns."""
+    """A task's filters as `[C, DEPTH]`, zero beyond the first 9·I columns."""
     k = tl.arange(0, DEPTH)
     at = weight + task * stride + tl.arange(0, C)[:, None] * (9 * INPUTS) + k[None, :]
     return tl.load(at, mask=(k < 9 * INPUTS)[None, :], other=0.0)
@@ -167,7 +164,7 @@ def _filters(weight, task, stride, C: tl.constexpr, INPUTS: tl.constexpr, DEPTH:
 
 @triton.jit
 def _patches(x, corner, ok, height, width, INPUTS: tl.constexpr, DEPTH: tl.constexpr):
-    """The 3×3 surroundings of pixels, `[BLOCK, DEPTH]`; each begins at its `corner` of the padded images."""
+    """The 3×3 neighbourhoods of pixels, `[BLOCK, DEPTH]`; `corner` is where each begins in the images."""
     k = tl.arange(0, DEPTH)
     across = width + width % 2 + 2
     down = height + height % 2 + 2
@@ -177,7 +174,7 @@ def _patches(x, corner, ok, height, width, INPUTS: tl.constexpr, DEPTH: tl.const
 
 @triton.jit
 def _corner(first, height, width, INPUTS: tl.constexpr):
-    """Where the surroundings of pixel number `first` of a task begin in its padded images."""
+    """Offset of the neighbourhood of pixel number `first` of a task in its padded images."""
     across = width + width % 2 + 2
     down = height + height % 2 + 2
     image = first // (height * width)
@@ -189,7 +186,7 @@ def _corner(first, height, width, INPUTS: tl.constexpr):
 def _window(
     x, first, inside, right, below, height, width, INPUTS: tl.constexpr, DEPTH: tl.constexpr
 ):  # fmt: skip
-    """The surroundings of the four pixels of each window."""
+    """The neighbourhoods of the four pixels of each window."""
     corner = _corner(first, height, width, INPUTS)
     across = width + width % 2 + 2
     p0 = _patches(x, corner, inside, height, width, INPUTS, DEPTH)
@@ -201,7 +198,7 @@ def _window(
 
 @triton.jit
 def _store_filters(partial, gw, task, C: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr):
-    """This program's part of the filters' gradient."""
+    """Stores this program's part of the filters' gradient."""
     k = tl.arange(0, DEPTH)
     at = (task * tl.num_programs(0) + tl.program_id(0)) * C + tl.arange(0, C)
     tl.store(partial + at[:, None] * (9 * INPUTS) + k[None, :], gw, mask=(k < 9 * INPUTS)[None, :])
@@ -209,7 +206,7 @@ def _store_filters(partial, gw, task, C: tl.constexpr, INPUTS: tl.constexpr, DEP
 
 @triton.jit
 def _images(x, task, count, height, width, INPUTS: tl.constexpr):
-    """Where a task's padded images begin."""
+    """Pointer to a task's padded images."""
     return x + task * count * (INPUTS * (height + height % 2 + 2) * (width + width % 2 + 2))
 
 
@@ -219,10 +216,10 @@ def _times(patches, filters, PRECISION: tl.constexpr, ACC: tl.constexpr):
 
 
 @triton.jit
-def _onto(filters, slope, patches, PRECISION: tl.constexpr, ACC: tl.constexpr):
-    """Adds Σ over pixels of slope ⊗ patch to the filters' gradient."""
+def _onto(filters, grad, patches, PRECISION: tl.constexpr, ACC: tl.constexpr):
+    """Adds Σ over pixels of grad ⊗ patch to the filters' gradient."""
     return tl.dot(
-        tl.trans(slope.to(patches.dtype)), patches, filters, input_precision=PRECISION, out_dtype=ACC
+        tl.trans(grad.to(patches.dtype)), patches, filters, input_precision=PRECISION, out_dtype=ACC
     )
 
 
@@ -304,12 +301,12 @@ def stem_backward_kernel(
         n2 = (_times(p2, filters, PRECISION, ACC) - mean) * scale
         n3 = (_times(p3, filters, PRECISION, ACC) - mean) * scale
         is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, whole)
-        slope = rows_of(gz, pooled, whole, C, ACC)
+        grad = rows_of(gz, pooled, whole, C, ACC)
         # patches of pixels that do not exist are zero, and add nothing
-        gw = _onto(gw, factor * (tl.where(is0, slope, 0.0) - a - n0 * b), p0, PRECISION, ACC)
-        gw = _onto(gw, factor * (tl.where(is1, slope, 0.0) - a - n1 * b), p1, PRECISION, ACC)
-        gw = _onto(gw, factor * (tl.where(is2, slope, 0.0) - a - n2 * b), p2, PRECISION, ACC)
-        gw = _onto(gw, factor * (tl.where(is3, slope, 0.0) - a - n3 * b), p3, PRECISION, ACC)
+        gw = _onto(gw, factor * (tl.where(is0, grad, 0.0) - a - n0 * b), p0, PRECISION, ACC)
+        gw = _onto(gw, factor * (tl.where(is1, grad, 0.0) - a - n1 * b), p1, PRECISION, ACC)
+        gw = _onto(gw, factor * (tl.where(is2, grad, 0.0) - a - n2 * b), p2, PRECISION, ACC)
+        gw = _onto(gw, factor * (tl.where(is3, grad, 0.0) - a - n3 * b), p3, PRECISION, ACC)
     _store_filters(gfilters, gw, task, C, INPUTS, DEPTH)
 
 
@@ -384,18 +381,18 @@ def stem_double_backward_kernel(
         n2 = (_times(p2, filters, PRECISION, ACC) - mean) * scale
         n3 = (_times(p3, filters, PRECISION, ACC) - mean) * scale
         is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, whole)
-        slope = on_a * rows_of(gz, pooled, whole, C, ACC)
+        grad = on_a * rows_of(gz, pooled, whole, C, ACC)
         u = _times(p0, direction, PRECISION, ACC)
         there = tl.where(is0, factor * u + by_n * n0 + by_1, 0.0)
-        gw = _onto(gw, on_u * u + tl.where(is0, slope, 0.0) + on_n * n0 + on_1, p0, PRECISION, ACC)
+        gw = _onto(gw, on_u * u + tl.where(is0, grad, 0.0) + on_n * n0 + on_1, p0, PRECISION, ACC)
         u = _times(p1, direction, PRECISION, ACC)
         there += tl.where(is1, factor * u + by_n * n1 + by_1, 0.0)
-        gw = _onto(gw, on_u * u + tl.where(is1, slope, 0.0) + on_n * n1 + on_1, p1, PRECISION, ACC)
+        gw = _onto(gw, on_u * u + tl.where(is1, grad, 0.0) + on_n * n1 + on_1, p1, PRECISION, ACC)
         u = _times(p2, direction, PRECISION, ACC)
         there += tl.where(is2, factor * u + by_n * n2 + by_1, 0.0)
-        gw = _onto(gw, on_u * u + tl.where(is2, slope, 0.0) + on_n * n2 + on_1, p2, PRECISION, ACC)
+        gw = _onto(gw, on_u * u + tl.where(is2, grad, 0.0) + on_n * n2 + on_1, p2, PRECISION, ACC)
         u = _times(p3, direction, PRECISION, ACC)
         there += tl.where(is3, factor * u + by_n * n3 + by_1, 0.0)
-        gw = _onto(gw, on_u * u + tl.where(is3, slope, 0.0) + on_n * n3 + on_1, p3, PRECISION, ACC)
+        gw = _onto(gw, on_u * u + tl.where(is3, grad, 0.0) + on_n * n3 + on_1, p3, PRECISION, ACC)
         put(ggz, pooled, whole, there, C)
     _store_filters(gfilters, gw, task, C, INPUTS, DEPTH)

@@ -1,4 +1,4 @@
-"""PAMELA's step on CUDA: one kernel where PyTorch's own operations take six, and their derivative thirty."""
+"""The preconditioned step as one kernel, instead of six PyTorch operations and thirty for its derivative."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _BLOCK = 512
 
 
 class Update(Function):
-    """θ − Q ∘ g, or, with a point θ′ to skip back to, (1 − P)(θ − Q ∘ g) + P ∘ θ′.
+    """θ − Q ∘ g, or, with P and an earlier point θ′, (1 − P)(θ − Q ∘ g) + P ∘ θ′.
 
-    Points are `[T, D]`; q and p hold one entry for each of their groups.
+    Points are `[T, D]`; `q` and `p` hold one entry per group of parameters.
     """
 
     @staticmethod
@@ -66,30 +66,27 @@ class Update(Function):
 
 
 def _operands(
-    point: Tensor, gradient: Tensor, q: Tensor, back: Tensor | None, p: Tensor | None, q_groups: GroupBroadcast,
-    p_groups: GroupBroadcast,
+    point: Tensor, gradient: Tensor, q: Tensor, back: Tensor | None, p: Tensor | None,
+    q_groups: GroupBroadcast, p_groups: GroupBroadcast,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """In the kernels' order; what is not there is never read."""
-    there = (point if back is None else back), q, (q if p is None else p)
-    return point, gradient, *there, q_groups.index, p_groups.index
+    """Arguments in the kernels' order; stand-ins for missing ones are never read."""
+    back, p = (point if back is None else back), (q if p is None else p)
+    return point, gradient, back, q, p, q_groups.index, p_groups.index
 
 
 def _sizes(point: Tensor, back: Tensor | None) -> tuple[int, int, int]:
-    """Strides of the points over tasks, 0 where all tasks share one; and D."""
+    """Strides of the points over tasks, 0 if all tasks share one, and D."""
     return point.stride(0), 0 if back is None else back.stride(0), point.shape[1]
 
 
 def _group_sums(values: Tensor, groups: GroupBroadcast) -> Tensor:
     if groups.identity:
         return values
-    if groups.groups < 64:  # a few long sums: PyTorch takes many threads for each
+    if groups.groups < 64:  # a few long sums: PyTorch uses many threads for each
         return groups.sums(values)
     sums = values.new_empty(groups.groups)
     sum_groups_kernel[(groups.groups,)](values, groups.order, groups.starts, sums, BLOCK=256)
     return sums
-
-
-# A preconditioned step with a skip, element by element over all tasks, and its derivative.
 
 
 @triton.jit
@@ -115,7 +112,7 @@ def update_derivative_kernel(
     v, point, gradient, back, q, p, q_index, p_index, to_point, to_gradient, to_back, to_q, to_p,
     point_stride, back_stride, size, TASKS: tl.constexpr, SKIP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Cotangents of θⱼ, of the gradient and of θⱼ₋w; of Q and P for every element, summed over tasks."""
+    """Cotangents of θⱼ, of the gradient and of θⱼ₋w; and of Q and P per element, summed over tasks."""
     e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     ok = e < size
     rate = tl.load(q + tl.load(q_index + e, mask=ok, other=0), mask=ok)
@@ -143,7 +140,7 @@ def update_derivative_kernel(
 
 @triton.jit
 def sum_groups_kernel(values, order, starts, sums, BLOCK: tl.constexpr):
-    """Sum of the values of each group, which lie at `order[starts[g] : starts[g + 1]]`."""
+    """Sums the values of each group g, which lie at `order[starts[g] : starts[g + 1]]`."""
     group = tl.program_id(0)
     start = tl.load(starts + group)
     end = tl.load(starts + group + 1)

@@ -1,9 +1,10 @@
-"""The gradient of 3×3 filters of T tasks at once, channels last.
+"""The gradient of the 3×3 filters of T tasks at once, channels last.
 
     gw[t, o, i, tap] = Σ_m  g[t, m, o]  x[t, m + tap, i]
 
-Both factors have the summed axis m outside, an order in which the tensor cores read 16-bit numbers only.
-Float32 is therefore first cut in pieces of bfloat16: two hold 16 bits, where TF32 has 11; three hold all 24.
+The summed axis m is the outer one of both factors, an order that the tensor cores read for 16-bit numbers
+only. Float32 is therefore first split into pieces of bfloat16: two hold 16 bits, where TF32 has 11; three
+hold all 24.
 """
 
 from __future__ import annotations
@@ -13,17 +14,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pathaware.engine.kernels.launch import accumulator, blocks, dot_precision, empty, join_splits_kernel
+from pathaware.engine.kernels.launch import accumulator, blocks, dot_precision, empty
 
 _PROGRAMS = 264
-"""Into how many programs the sum over pixels is split: two for each multiprocessor of an H200."""
-
+"""Number of programs for the sum over pixels: two per multiprocessor of an H200."""
 
 _PIECE = torch.bfloat16
 
 
 def weight_gradient(x: Tensor, g: Tensor) -> Tensor:
-    """`x [T, N, H, W, I]`, `g [T, N, H, W, O]` → `[T, O, I, 3, 3]` in the accumulator's precision."""
+    """The gradient `[T, O, I, 3, 3]` for `x [T, N, H, W, I]` and `g [T, N, H, W, O]`."""
     tasks, images, height, width, inputs = x.shape
     outputs = g.shape[-1]
     pixels = images * height * width
@@ -36,8 +36,8 @@ def weight_gradient(x: Tensor, g: Tensor) -> Tensor:
     dtype, acc = accumulator(x)
     partial = empty(x, tasks, splits, 9, outputs, inputs, dtype=dtype)
     weight_gradient_kernel[(9 // taps, splits, tasks)](
-        _cut(x, pieces),
-        _cut(g, pieces),
+        _split_into_pieces(x, pieces),
+        _split_into_pieces(g, pieces),
         partial,
         pixels,
         height,
@@ -60,7 +60,7 @@ def weight_gradient(x: Tensor, g: Tensor) -> Tensor:
 
 
 def _shape(filters: int, pixels: int, pieces: int) -> tuple[int, int, int, int]:
-    """Taps, pixels, warps and pipeline stages of a program, the fastest of those tried on an H200."""
+    """Taps, pixels, warps and pipeline stages of a program: the fastest of those tried on an H200."""
     if pieces == 1 and filters <= 64 * 64:
         return 3, 64, 4, 3
     if pieces == 2 and filters <= 64 * 64 and pixels >= 64_000:
@@ -69,26 +69,24 @@ def _shape(filters: int, pixels: int, pieces: int) -> tuple[int, int, int, int]:
 
 
 def _pieces(x: Tensor) -> int:
+    """Number of pieces, so that products are at least as exact as `dot_precision` asks for."""
     if x.dtype != torch.float32:
         return 1
     return 2 if dot_precision(x) == "tf32" else 3
 
 
-def _cut(data: Tensor, pieces: int) -> Tensor:
-    """`[pieces, …]` in bfloat16, whose sum is `data` as far as they hold it."""
+def _split_into_pieces(data: Tensor, pieces: int) -> Tensor:
+    """Split `data` into `[pieces, …]` in bfloat16, whose sum is `data` as far as their bits allow."""
     if pieces == 1:
         return data
     out = empty(data, pieces, *data.shape, dtype=_PIECE)
     size, block = data.numel(), 1024
-    cut_in_pieces_kernel[(blocks(size, block),)](data, out, size, PIECES=pieces, BLOCK=block)
+    split_into_pieces_kernel[(blocks(size, block),)](data, out, size, PIECES=pieces, BLOCK=block)
     return out
 
 
-# The sum over pixels of gᵀ x for one row of taps, from pieces of bfloat16.
-
-
 @triton.jit
-def cut_in_pieces_kernel(data, out, size, PIECES: tl.constexpr, BLOCK: tl.constexpr):
+def split_into_pieces_kernel(data, out, size, PIECES: tl.constexpr, BLOCK: tl.constexpr):
     e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     rest = tl.load(data + e, mask=e < size, other=0.0)
     for piece in tl.static_range(PIECES):
@@ -110,7 +108,7 @@ def weight_gradient_kernel(
     right = tap % 3 - 1
     x += task * pixels * INPUTS
     g += task * pixels * OUTPUTS
-    next_x = tl.num_programs(2).to(tl.int64) * pixels * INPUTS  # how far the next piece is
+    next_x = tl.num_programs(2).to(tl.int64) * pixels * INPUTS  # distance to the next piece
     next_g = tl.num_programs(2).to(tl.int64) * pixels * OUTPUTS
     o = tl.arange(0, OUTPUTS)
     i = tl.arange(0, INPUTS)
@@ -129,7 +127,7 @@ def weight_gradient_kernel(
         valid = inside & (row >= 0) & (row < height)
         b0, b1, b2 = _load_pieces(at_x, valid & (column >= 0) & (column < width), next_x, PIECES)
         t0 = _add_product(t0, a0, a1, a2, b0, b1, b2, PIECES, ACC)
-        if TAPS == 3:  # a row of taps reads the same pixels, one further to the right each time
+        if TAPS == 3:  # the taps of a row read the same pixels, each one further to the right
             b0, b1, b2 = _load_pieces(at_x + INPUTS, valid, next_x, PIECES)
             t1 = _add_product(t1, a0, a1, a2, b0, b1, b2, PIECES, ACC)
             b0, b1, b2 = _load_pieces(at_x + 2 * INPUTS, valid & (column + 2 < width), next_x, PIECES)
@@ -144,7 +142,7 @@ def weight_gradient_kernel(
 
 @triton.jit
 def _load_pieces(at, ok, further, PIECES: tl.constexpr):
-    """All pieces of a block; the first stands in for those that are not there."""
+    """All pieces of a block; missing ones are replaced by the first and never used."""
     p0 = tl.load(at, mask=ok[:, None], other=0.0)
     p1 = p0
     p2 = p0
@@ -157,7 +155,7 @@ def _load_pieces(at, ok, further, PIECES: tl.constexpr):
 
 @triton.jit
 def _add_product(total, a0, a1, a2, b0, b1, b2, PIECES: tl.constexpr, ACC: tl.constexpr):
-    """total + aᵀ b: all pairs of pieces but those too small to matter, the smallest first."""
+    """total + aᵀ b: all pairs of pieces except those too small to matter, smallest first."""
     if PIECES > 2:
         total = tl.dot(tl.trans(a1), b1, total, out_dtype=ACC)
         total = tl.dot(tl.trans(a2), b0, total, out_dtype=ACC)
@@ -166,3 +164,15 @@ def _add_product(total, a0, a1, a2, b0, b1, b2, PIECES: tl.constexpr, ACC: tl.co
         total = tl.dot(tl.trans(a1), b0, total, out_dtype=ACC)
         total = tl.dot(tl.trans(a0), b1, total, out_dtype=ACC)
     return tl.dot(tl.trans(a0), b0, total, input_precision="ieee", out_dtype=ACC)
+
+
+@triton.jit
+def join_splits_kernel(partial, gw, splits, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    """Adds the splits in a fixed order."""
+    tap = tl.program_id(1)
+    task = tl.program_id(2)
+    e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), partial.dtype.element_ty)
+    for split in tl.range(splits, loop_unroll_factor=4):
+        total += tl.load(partial + ((task * splits + split) * 9 + tap) * SIZE + e, mask=e < SIZE, other=0.0)
+    tl.store(gw + (task * SIZE + e) * 9 + tap, total, mask=e < SIZE)

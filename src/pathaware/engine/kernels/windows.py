@@ -1,4 +1,4 @@
-"""What the passes over 2×2 windows of all channels share; the symbols are those of `normalisation`."""
+"""Shared by kernels that pass over 2×2 windows of all channels; the symbols are those of `normalisation`."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ def rows_of(data, at, ok, C: tl.constexpr, ACC: tl.constexpr):
 
 @triton.jit
 def put(data, at, ok, value, C: tl.constexpr):
+    """Stores a block in rows `at` of `[…, C]`, where `ok`."""
     at = data + at[:, None] * C + tl.arange(0, C)[None, :]
     tl.store(at, value.to(data.dtype.element_ty), mask=ok[:, None])
 
 
 @triton.jit
 def cells_of(w, cells, height, width):
-    """The window w of a task's images: its first pixel, which of the other pixels exist, and its place in the
-    pooled image. Where a side is odd the last windows are cut off, and count in no maximum."""
+    """Window w of a task's images: its first pixel, which others exist, and its index in the pooled image.
+    If a side is odd, the last windows are cut off and have no maximum."""
     across = (width + 1) // 2
     down = (height + 1) // 2
     column = w % across
@@ -50,7 +51,7 @@ def cells_of(w, cells, height, width):
 
 @triton.jit
 def peak_of(n0, n1, n2, n3, gain, shift, whole):
-    """Where the maximum of a window is, if positive, as four masks; of equals the first, as in PyTorch."""
+    """Four masks of where a window's maximum is, if positive; the first of equal values, as in PyTorch."""
     a0 = n0 * gain + shift
     a1 = n1 * gain + shift
     a2 = n2 * gain + shift
@@ -118,7 +119,7 @@ def pick(is0, is1, is2, is3, v0, v1, v2, v3):
 
 @triton.jit
 def store_sums(partial, su, sv, sx, task, C: tl.constexpr):
-    """This program's part of U, V and X."""
+    """Stores this program's part of U, V and X."""
     at = partial + (task * tl.num_programs(0) + tl.program_id(0)) * 3 * C + tl.arange(0, C)
     tl.store(at, tl.sum(su, 0))
     tl.store(at + C, tl.sum(sv, 0))

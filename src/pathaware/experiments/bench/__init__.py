@@ -1,1 +1,1 @@
-"""How fast the engine is, beside other libraries and as its tasks grow: `pathaware bench`."""
+"""`pathaware bench`: the speed of the engine, compared with other libraries and as tasks grow."""

@@ -1,4 +1,4 @@
-"""How the cost of a meta-iteration grows with the number of tasks, of inner steps, image size and width."""
+"""How the cost of a meta-iteration grows with tasks, inner steps, image size and width."""
 
 from __future__ import annotations
 
@@ -16,23 +16,22 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from pathaware.core.errors import UsageError
-from pathaware.experiments.bench.contestants import ENGINE, Work
-from pathaware.experiments.bench.table import number
-from pathaware.experiments.bench.timing import in_turns, one_line, warmed_up
+from pathaware.experiments.bench.comparison import number
+from pathaware.experiments.bench.implementations import ENGINE
+from pathaware.experiments.bench.timing import Work, in_turns, one_line, warmed_up
 from pathaware.experiments.bench.workloads import Inputs, Job, SyntheticImages, Workload
 from pathaware.experiments.report.style import FAINT, INK, colour, styled
-from pathaware.training.provenance import commit, environment
 from pathaware.training.tables import NOTHING, Remark
 
 LINEAR = ("tasks", "steps")
-"""Twice of these is twice the work; no more than that must it cost."""
+"""Quantities in which the cost must grow at most linearly."""
 TOLERANCE = 1.1
-"""What a median may be off."""
+"""The allowed excess over linear growth, for the noise of medians."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """Where a machine starts from, and how far each quantity goes from there, the others standing still."""
+    """A base workload, and the values of each quantity while the others keep their base value."""
 
     base: Workload
     values: Mapping[str, tuple[int, ...]]
@@ -55,8 +54,10 @@ ON_CPU = Study(
 
 @dataclass(frozen=True)
 class Growth:
-    """The slope of cost over size in a log-log picture, and the most that k times the size costs beyond
-    k times the cost: max of cost(k·n) / (k·cost(n)). Below 1 everywhere, growth is slower than linear."""
+    """Growth of cost with size: the exponent fitted on log-log axes, and the largest cost(k·n) / (k·cost(n)).
+
+    If the latter is below 1, growth is slower than linear everywhere.
+    """
 
     exponent: float
     worst: float
@@ -67,7 +68,7 @@ class Growth:
 
     @classmethod
     def of(cls, points: Mapping[int, float]) -> Growth | None:
-        """None for fewer than two points, which have no slope."""
+        """The growth through these points; None for fewer than two."""
         if len(points) < 2:
             return None
         sizes = sorted(points)
@@ -86,27 +87,20 @@ def measure(
     study: Study | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Time and memory of our training step at every value of the quantities named, all by default."""
+    """Time and memory of our meta-iteration at every value of the named quantities, by default of all."""
     study = study or (ON_CUDA if device.type == "cuda" else ON_CPU)
     for name in names:
         if name not in study.values:
-            raise UsageError(f"{name!r} is none of {', '.join(study.values)} (with --scaling)", field="rows")
+            raise UsageError(f"{name!r} must be one of {', '.join(study.values)} for scaling", field="rows")
     series = {}
     for name, values in study.values.items():
         if names and name not in names:
             continue
         report(f"{name}: {', '.join(map(str, values))}")
+        workloads = {value: changed(study.base, name, value) for value in values}
         jobs = {
-            value: Job(
-                changed(study.base, name, value),
-                "training",
-                "pamela",
-                "second",
-                str(device),
-                precision,
-                threads,
-            )
-            for value in values
+            value: Job(workload, "training", "pamela", "second", str(device), precision, threads)
+            for value, workload in workloads.items()
         }
         points = _points(jobs, device, repeats)
         series[name] = {"points": points, **growth(points)}
@@ -117,12 +111,11 @@ def measure(
         "repeats": repeats,
         "base": study.base.sizes,
         "series": series,
-        "commit": commit(),
-        "environment": environment(),
     }
 
 
 def changed(base: Workload, name: str, value: int) -> Workload:
+    """The workload with another value of one quantity."""
     if name in ("tasks", "steps"):
         return replace(base, **{name: value})  # type: ignore[arg-type]
     assert isinstance(base.problem, SyntheticImages)
@@ -130,7 +123,7 @@ def changed(base: Workload, name: str, value: int) -> Workload:
 
 
 def growth(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of time, and of memory where it is known."""
+    """The growth of time, and of memory if it was measured."""
     found = {}
     for quantity, key in (("time", "ms"), ("memory", "memory_mb")):
         known = {p["value"]: p[key] for p in points if p.get(key) is not None}
@@ -144,48 +137,52 @@ def growth(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def header(record: dict[str, Any]) -> list[str]:
-    return ["from the base", "value", "ms", *(["MB"] if record["device"] == "cuda" else [])]
+    return ["quantity", "value", "ms", *(["MB"] if record["device"] == "cuda" else [])]
 
 
 def lines(record: dict[str, Any]) -> list[list[str]]:
+    """One row per quantity and value."""
     cells = []
     for name, one in record["series"].items():
         for point in one["points"]:
             time = number(point["ms"]) if "ms" in point else Remark(f"failed: {point['error']}")
             memory = point.get("memory_mb")
-            weight = [NOTHING if memory is None else number(memory)] if record["device"] == "cuda" else []
-            cells.append([name, str(point["value"]), time, *weight])
+            megabytes = [NOTHING if memory is None else number(memory)] if record["device"] == "cuda" else []
+            cells.append([name, str(point["value"]), time, *megabytes])
     return cells
 
 
 def verdicts(record: dict[str, Any]) -> list[str]:
-    """For tasks and steps: does cost grow at most linearly?"""
+    """Sentences on whether time and memory grow at most linearly with tasks and steps."""
     sentences = []
     for name in LINEAR:
         for quantity, fitted in record["series"].get(name, {}).get("growth", {}).items():
-            answer = "at most linearly" if fitted["at_most_linear"] else "faster than linearly"
+            kind = "at most linearly" if fitted["at_most_linear"] else "faster than linearly"
             sentences.append(
-                f"{quantity} grows {answer} with {name}: exponent {fitted['exponent']:.2f}, "
+                f"{quantity} grows {kind} with {name}: exponent {fitted['exponent']:.2f}, "
                 f"largest {quantity}(k·n) / (k·{quantity}(n)) {fitted['worst']:.2f}"
             )
     return sentences
 
 
 def _points(jobs: Mapping[int, Job], device: torch.device, repeats: int) -> list[dict[str, Any]]:
-    """Every value's time and memory. They take turns, so that what else the machine does is no growth; on a
-    GPU each comes alone, since a recorded graph keeps its memory and the largest needs all there is."""
+    """Time and memory at every value.
+
+    On a CPU the values take turns, so that other load does not look like growth. On a GPU they are timed one
+    by one: a captured graph keeps its memory, and the largest value needs all of it.
+    """
     if device.type != "cuda":
-        return _together(jobs, device, repeats)
-    return [point for value, job in jobs.items() for point in _together({value: job}, device, repeats)]
+        return _time_in_turns(jobs, device, repeats)
+    return [point for value, job in jobs.items() for point in _time_in_turns({value: job}, device, repeats)]
 
 
-def _together(jobs: Mapping[int, Job], device: torch.device, repeats: int) -> list[dict[str, Any]]:
+def _time_in_turns(jobs: Mapping[int, Job], device: torch.device, repeats: int) -> list[dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
     work = {}
     for value, job in jobs.items():
         job.config().training.apply()
         try:
-            work[value], memory = warmed_up(partial(_prepared, job), device)
+            work[value], memory = warmed_up(partial(_training, job), device)
             found[value] = {"memory_mb": memory}
         except RuntimeError as error:  # the largest may not fit
             found[value] = {"error": one_line(error)}
@@ -197,11 +194,8 @@ def _together(jobs: Mapping[int, Job], device: torch.device, repeats: int) -> li
     return [{"value": value, **point} for value, point in found.items()]
 
 
-def _prepared(job: Job) -> Work:
+def _training(job: Job) -> Work:
     return ENGINE.training(job, Inputs(job))
-
-
-# The picture of how cost grows: one panel a quantity, time above and memory below.
 
 
 QUANTITIES = {"ms": "milliseconds", "memory_mb": "megabytes"}
@@ -209,33 +203,29 @@ LABELS = {"tasks": "tasks", "steps": "inner steps", "size": "image size, pixels"
 
 
 def draw(record: dict[str, Any]) -> Figure:
-    """Both axes are logarithmic: a line as steep as the grey one is linear growth."""
+    """A panel per quantity, time above memory, on logarithmic axes. The dashed line is linear growth."""
     series = record["series"]
     known = [
         key
         for key in QUANTITIES
         if any(p.get(key) is not None for one in series.values() for p in one["points"])
     ]
+    rows, columns = max(1, len(known)), len(series)
     with styled():
-        figure, axes = plt.subplots(
-            max(1, len(known)),
-            len(series),
-            figsize=(3.2 * len(series), 2.9 * max(1, len(known))),
-            squeeze=False,
-        )
+        figure, axes = plt.subplots(rows, columns, figsize=(3.2 * columns, 2.9 * rows), squeeze=False)
         for row, key in zip(axes, known, strict=False):
             for axis, (name, one) in zip(row, series.items(), strict=True):
                 points = {p["value"]: p[key] for p in one["points"] if p.get(key) is not None}
-                panel(axis, points)
+                _panel(axis, points)
                 axis.set_xlabel(LABELS.get(name, name))
             row[0].set_ylabel(QUANTITIES[key])
-        title = f"One meta-iteration of PAMELA, from {record['base']}"
+        title = f"One meta-iteration of PAMELA; base: {record['base']}"
         figure.suptitle("\n".join(wrap(title, 26 * len(series))), fontsize=9)
         axes[0][0].legend()
     return figure
 
 
-def panel(axis: Axes, points: dict[int, float]) -> None:
+def _panel(axis: Axes, points: dict[int, float]) -> None:
     if not points:
         return
     sizes = np.array(sorted(points), dtype=float)

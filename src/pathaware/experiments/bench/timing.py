@@ -1,4 +1,4 @@
-"""Times and memory: medians with the device waited for, all contestants in turns."""
+"""Time and GPU memory: medians over turns in which all implementations run one after another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from pathaware.experiments.bench.contestants import Work
+Work = Callable[[int], object]
+"""The work of turn i."""
 
 Key = TypeVar("Key", bound=Hashable)
 WARM_UP = 3
@@ -19,7 +20,7 @@ WARM_UP = 3
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds: the median and the quartiles around it."""
+    """Median and quartiles in milliseconds."""
 
     median: float
     low: float
@@ -35,6 +36,7 @@ class Timing:
 
 
 def wait(device: torch.device) -> None:
+    """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -46,12 +48,11 @@ def in_turns(
     before: Callable[[int], object] = lambda i: None,
     burst: float = 0.0,
 ) -> tuple[dict[Key, Timing], dict[Key, str]]:
-    """Time all work `repeats` times, one after the other in each turn, so that all meet the same noise.
+    """Time all work in each of `repeats` turns, so that noise affects all alike; return timings and errors.
 
-    Work that takes less than `burst` seconds runs that long in each turn, twenty times at most, and the mean
-    is taken: an iteration of a run finds caches as the one before has left them, not another contestant.
-    `before` is called before each turn and not timed. Who fails leaves the race; its error is in the second
-    answer.
+    Work that takes less than `burst` seconds is repeated for that long in each turn, at most 20 times, and
+    averaged: as in a real run, an iteration then finds the caches as the previous one left them. `before` is
+    called before each turn and is not timed. Work that raises is not run again.
     """
     times: dict[Key, list[float]] = {key: [] for key in work}
     errors: dict[Key, str] = {}
@@ -67,7 +68,7 @@ def in_turns(
                 for _ in range(counts[key]):
                     run(i)
                 wait(device)
-            except Exception as error:  # whatever it is, the others can still be timed
+            except Exception as error:  # the others can still be timed
                 errors[key] = one_line(error)
             else:
                 times[key].append((time.perf_counter() - start) / counts[key])
@@ -75,7 +76,7 @@ def in_turns(
 
 
 def _count(run: Work, burst: float, device: torch.device) -> int:
-    """How many runs fill a burst."""
+    """The number of repetitions that fill a burst."""
     if not burst:
         return 1
     wait(device)
@@ -83,21 +84,21 @@ def _count(run: Work, burst: float, device: torch.device) -> int:
     try:
         run(0)
         wait(device)
-    except Exception:  # it will fail again, and then be told of
+    except Exception:  # it will be raised again in the first turn and reported there
         return 1
     return max(1, min(20, int(burst / (time.perf_counter() - start))))
 
 
 def warmed_up(build: Callable[[], Work], device: torch.device) -> tuple[Work, float | None]:
-    """Work that has run a few times, and the megabytes it takes on a GPU (None elsewhere).
+    """Build work and run it a few times; return it and its GPU memory in megabytes, None on a CPU.
 
-    First calls record graphs and try out algorithms, whose memory does not count. A recorded graph keeps
-    its memory for good, and replaying it allocates nothing: so what counts is the larger of what is
-    allocated at most while it runs and what it keeps.
+    The first calls capture CUDA graphs and try algorithms; that memory does not count. A captured graph keeps
+    its memory and replaying it allocates nothing, so the result is the larger of the peak during a run and
+    what stays reserved.
     """
     cuda = device.type == "cuda"
     if cuda:
-        _tidy(device)
+        _free_cache(device)
         allocated, reserved = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
     work = build()
     for i in range(WARM_UP):
@@ -105,7 +106,7 @@ def warmed_up(build: Callable[[], Work], device: torch.device) -> tuple[Work, fl
     wait(device)
     if not cuda:
         return work, None
-    _tidy(device)
+    _free_cache(device)
     kept = torch.cuda.memory_reserved(device) - reserved
     torch.cuda.reset_peak_memory_stats(device)
     work(WARM_UP)
@@ -113,13 +114,13 @@ def warmed_up(build: Callable[[], Work], device: torch.device) -> tuple[Work, fl
     return work, max(torch.cuda.max_memory_allocated(device) - allocated, kept) / 1e6
 
 
-def _tidy(device: torch.device) -> None:
+def _free_cache(device: torch.device) -> None:
     wait(device)
     gc.collect()
     torch.cuda.empty_cache()
 
 
 def one_line(error: Exception) -> str:
-    """The kind of an error and the beginning of what it says."""
+    """The type of an error and the beginning of its message."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:160]}".rstrip(": ")

@@ -1,11 +1,11 @@
-"""Images of noise, in memory: a network takes as long over them as over photographs."""
+"""What is timed: problems of given sizes, and the jobs every implementation is given."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -22,22 +22,43 @@ from pathaware.training.problems import Classification, Problem, Sine
 CLASSES, IMAGES = 16, 100
 
 
+class TimedProblem(Problem, Protocol):
+    @property
+    def sizes(self) -> str:
+        """Network and data in one line, for tables and files."""
+        ...
+
+
 @dataclass(frozen=True)
 class SyntheticImages(Classification):
-    """Few-shot classification in every respect but one: there is nothing to be learned from the pixels."""
+    """Few-shot classification of random pixels, which take a network as long as photographs."""
 
     name: ClassVar[str] = "synthetic"
 
     size: int = 84
     channels: int = 3
 
+    @property
+    def sizes(self) -> str:
+        network = f"Conv-4 of {self.width or 64} filters, {self.size}×{self.size}×{self.channels}"
+        return f"{network}, {self.ways}-way {self.shots}-shot, {self.queries} queries per class"
+
     def _store(self) -> ImageStore:
         return noise(self.size, self.channels)
 
 
+@dataclass(frozen=True)
+class TimedSine(Sine):
+    """Sine regression, with its sizes for tables."""
+
+    @property
+    def sizes(self) -> str:
+        return f"MLP 1-40-40-1, {self.shots} points, {self.queries} queries"
+
+
 @lru_cache(maxsize=4)
 def noise(size: int, channels: int) -> ImageStore:
-    """Random pixels; colour images may be mirrored, as photographs may, and grey ones not, as characters."""
+    """Random pixels. Colour images may be mirrored, like photographs; grey ones may not, like characters."""
     shape = (channels, size, size)
     spans = (ClassSpan(f"class {i}", "train", i * IMAGES, IMAGES) for i in range(CLASSES))
     manifest = Manifest(
@@ -55,33 +76,24 @@ def noise(size: int, channels: int) -> ImageStore:
     return ImageStore(manifest, pixels)
 
 
-# What is timed: the problems by name, and which of them a machine is given unless told otherwise.
-
-
 @dataclass(frozen=True)
 class Workload:
-    """A problem with the number of tasks of a meta-iteration, of inner steps, and the inner rate.
+    """A problem with the number of tasks per meta-iteration, of inner steps, and the inner learning rate.
 
-    `group` is a name that several may share: `--rows` takes either.
+    Several workloads may share a `group`; `--rows` takes names and groups.
     """
 
     name: str
     group: str
-    problem: Problem
+    problem: TimedProblem
     tasks: int = 4
     steps: int = 5
     rate: float = 0.01
 
     @property
     def sizes(self) -> str:
-        """The problem in a line, for tables and files."""
-        p = self.problem
-        rest = f"{self.tasks} tasks, {self.steps} steps"
-        if isinstance(p, SyntheticImages):
-            network = f"Conv-4 of {p.width or 64} filters, {p.size}×{p.size}×{p.channels}"
-            return f"{network}, {p.ways}-way {p.shots}-shot, {p.queries} queries a class, {rest}"
-        assert isinstance(p, Sine)
-        return f"MLP 1-40-40-1, {p.shots} points, {p.queries} queries, {rest}"
+        """The workload in one line, for tables and files."""
+        return f"{self.problem.sizes}, {self.tasks} tasks, {self.steps} steps"
 
 
 def _images(size: int, shots: int) -> Workload:
@@ -89,7 +101,7 @@ def _images(size: int, shots: int) -> Workload:
 
 
 WORKLOADS = (
-    Workload("sine", "sine", Sine(shots=10), tasks=25),
+    Workload("sine", "sine", TimedSine(shots=10), tasks=25),
     Workload("glyphs", "glyphs", SyntheticImages(shots=1, queries=5, width=32, size=28, channels=1)),
     *(_images(size, shots) for size in (32, 84) for shots in (1, 5)),
 )
@@ -98,18 +110,15 @@ ON_CUDA = ("images-32", "images-84")
 
 
 def choose(rows: Sequence[str], device: torch.device, *, full: bool = False) -> list[Workload]:
-    """The workloads asked for by their own name or their group's, in the order of the list above."""
+    """The workloads with these names or groups, in the order of `WORKLOADS` [those for the device]."""
     if full and rows:
-        raise UsageError("it means all rows; leave out --rows", field="full")
+        raise UsageError("all rows are timed; do not choose rows as well", field="full")
     known = list(dict.fromkeys(name for w in WORKLOADS for name in (w.group, w.name)))
     for row in rows:
         if row not in known:
-            raise UsageError(f"{row!r} is none of {', '.join(known)}", field="rows")
+            raise UsageError(f"{row!r} must be one of {', '.join(known)}", field="rows")
     wanted = rows or (ON_CUDA if device.type == "cuda" else ON_CPU)
     return [w for w in WORKLOADS if full or w.name in wanted or w.group in wanted]
-
-
-# One thing to time, the same for every contestant.
 
 
 What = Literal["training", "adaptation"]
@@ -118,8 +127,10 @@ MethodName = Literal["maml", "pamela"]
 
 @dataclass(frozen=True)
 class Job:
-    """`training` is a whole meta-iteration; `adaptation` takes one new task to an adapted network, without
-    a graph (order `none`)."""
+    """Work to be timed, the same for every implementation.
+
+    `training` is one meta-iteration; `adaptation` adapts to one new task without a graph (order `none`).
+    """
 
     workload: Workload
     what: What
@@ -130,7 +141,7 @@ class Job:
     threads: int | None = None
 
     def config(self, **training: Any) -> Config:
-        """As a run of this would be configured, but for the settings given."""
+        """The configuration of a run of this job, with the given settings of `[training]` replaced."""
         problem, steps = self.workload.problem, self.workload.steps
         rule: dict[str, Any] = {"steps": steps, "rate": self.workload.rate}
         if self.method == "pamela":
@@ -138,32 +149,31 @@ class Job:
         settings = {**problem.training, "tasks": self.workload.tasks, "device": self.device}
         if self.threads is not None:
             settings["threads"] = self.threads
-        return Config(
-            problem, self.method, rule, Training(**{**settings, "precision": self.precision, **training})
-        )
+        settings |= {"precision": self.precision, **training}
+        return Config(problem, self.method, rule, Training(**settings))
 
     def meta_gradient(self) -> Unrolled:
         return Unrolled(cast(Literal["second", "first"], self.order))
 
 
 class Inputs:
-    """The tasks of each turn: drawn by those who train for themselves, gathered beforehand for the others."""
+    """The tasks of each turn: plans for our engine, which gathers episodes itself; episodes for others."""
 
     def __init__(self, job: Job) -> None:
         self.tasks = job.workload.tasks
-        training = job.config().training
-        self.source: TaskSource = job.workload.problem.tasks(
-            "train", training.torch_device, training.torch_dtype
-        )
+        training, problem = job.config().training, job.workload.problem
+        self.source: TaskSource = problem.tasks("train", training.torch_device, training.torch_dtype)
         self.turn(0)
 
     def draw(self, i: int) -> Any:
+        """The plan of turn i, as `TaskSource.draw` returns it."""
         return self.source.draw(self.tasks, generator(0, "bench", i))
 
     def turn(self, i: int) -> None:
+        """Gather the episodes of turn i."""
         self.episodes: Episodes = self.source.gather(self.draw(i))
 
     @property
     def support(self) -> tuple[Tensor, Tensor]:
-        """One task of this turn, to adapt to."""
+        """The support set of one task of this turn."""
         return self.episodes.support_x[0], self.episodes.support_y[0]

@@ -1,1 +1,1 @@
-"""Comparisons of online learners on a stream of data sets."""
+"""Comparisons of online learners on streams of data sets."""

@@ -1,4 +1,4 @@
-"""Which settings a contestant may choose from on its validation stream, by stream and contestant."""
+"""Compares online learners on the same streams, with settings chosen on a validation stream."""
 
 from __future__ import annotations
 
@@ -10,16 +10,24 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
+from scipy.stats import t
+
 from pathaware.core.errors import RunError, UsageError
-from pathaware.experiments.online.baselines import CONTESTANTS, Conditions, Settings, with_settings
+from pathaware.experiments.online.baselines import (
+    BASELINES,
+    LearnerSettings,
+    StreamSetup,
+    check_name,
+    with_settings,
+)
 
 
 def grid(**choices: Sequence[Any]) -> list[dict[str, Any]]:
-    """Every combination."""
+    """All combinations of the choices."""
     return [dict(zip(choices, values, strict=True)) for values in product(*choices.values())]
 
 
-# On each side of what turned out best, where steps of θ do not cost too much to try.
+# Values on both sides of the best, where updates of θ are cheap enough to try.
 SINE = {
     "online": [
         *grid(rate=(0.005, 0.01, 0.02), meta_rate=(1e-2,), pull=(0.1, 1.0)),
@@ -27,7 +35,7 @@ SINE = {
     ],
     "literal": [
         *grid(rate=(0.01, 0.02), descent=("adam",), meta_rate=(1e-3, 3e-3, 1e-2)),
-        # α₁λ = 1e-3, so these are steps of 1e-3 and 1e-2 down the slope.
+        # α₁λ = 1e-3, so these are gradient steps of 1e-3 and 1e-2.
         *grid(rate=(0.01,), descent=("sgd",), meta_rate=(1.0, 10.0)),
     ],
     "leader": [
@@ -48,15 +56,16 @@ GLYPHS = {
 CANDIDATES: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]] = {"sine": SINE, "glyphs": GLYPHS}
 
 
-def entries(
+def candidate_settings(
     stream: str, only: Iterable[str] = (), given: Mapping[str, Mapping[str, Any]] | None = None
 ) -> dict[str, list[dict[str, Any]]]:
-    """The candidates of all contestants, or of `only` some; what is `given` is set in each of them."""
+    """The settings that learners choose from, of all or `only` some; `given` settings replace choices."""
     given = given or {}
     only = list(only)
-    for name in (*only, *given):
-        if name not in CONTESTANTS:
-            raise UsageError(f"contestant: {name!r} is none of {', '.join(CONTESTANTS)}")
+    for name in only:
+        check_name(name, field="only")
+    for name in given:
+        check_name(name, field="set")
     found: dict[str, list[dict[str, Any]]] = {}
     for name, candidates in CANDIDATES[stream].items():
         if only and name not in only:
@@ -66,24 +75,18 @@ def entries(
         found[name] = []
         for candidate in candidates:
             merged = {**candidate, **given.get(name, {})}
-            with_settings(name, merged)  # refused before anything runs
+            with_settings(name, merged)  # raises before anything runs
             if merged not in found[name]:
                 found[name].append(merged)
     return found
 
-
-# Contestants on the same stream: how well each has learned every data set, over several seeds.
-
-
-# Two-sided 97.5 % points of Student's t by degrees of freedom: a few seeds are no large sample.
-STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Errors at each position of one stream, and what they cost."""
+    """The error on each data set of one stream, and the cost of learning them."""
 
     errors: list[float]
     gradients: int
@@ -94,65 +97,67 @@ class Outcome:
         return not all(map(math.isfinite, self.errors))
 
 
-def run(settings: Settings, conditions: Conditions, tasks: int, seed: int, purpose: str = "race") -> Outcome:
-    """One contestant over one stream; it is judged on each data set when it has learned its items."""
-    contestant = settings.enter(conditions, seed)
-    stream, errors, begun = conditions.stream, [], time.perf_counter()
+def run(
+    settings: LearnerSettings, setup: StreamSetup, tasks: int, seed: int, purpose: str = "race"
+) -> Outcome:
+    """Run one learner over one stream, and test it on each data set after it has learned its items."""
+    learner = settings.build(setup, seed)
+    stream, errors, begun = setup.stream, [], time.perf_counter()
     for data_set in stream.data_sets(seed, tasks, purpose):
-        contestant.learn(data_set.items)
+        learner.learn(data_set.items)
         x, y = data_set.test
-        errors.append(stream.error(contestant.predict(x), y))
+        errors.append(stream.error(learner.predict(x), y))
         if not math.isfinite(errors[-1]):
             break
-    return Outcome(errors, contestant.gradients, time.perf_counter() - begun)
+    return Outcome(errors, learner.gradients, time.perf_counter() - begun)
 
 
-def choose(
-    name: str, candidates: Sequence[Mapping[str, Any]], conditions: Conditions, tasks: int
+def validate(
+    name: str, candidates: Sequence[Mapping[str, Any]], setup: StreamSetup, tasks: int
 ) -> list[dict[str, Any]]:
     """Candidates with their error in the last half of a validation stream (`None`: diverged), best first."""
-    judged = []
+    tried = []
     for candidate in candidates:
-        found = run(with_settings(name, candidate), conditions, tasks, 0, "validation")
-        error = None if found.diverged else statistics.fmean(found.errors[tasks // 2 :])
-        judged.append({"settings": dict(candidate), "error": error})
-    return sorted(judged, key=lambda each: math.inf if each["error"] is None else each["error"])
+        outcome = run(with_settings(name, candidate), setup, tasks, 0, "validation")
+        error = None if outcome.diverged else statistics.fmean(outcome.errors[tasks // 2 :])
+        tried.append({"settings": dict(candidate), "error": error})
+    return sorted(tried, key=lambda each: math.inf if each["error"] is None else each["error"])
 
 
-def race(
-    entries: Mapping[str, Sequence[Mapping[str, Any]]],
-    conditions: Conditions,
+def compare(
+    candidates: Mapping[str, Sequence[Mapping[str, Any]]],
+    setup: StreamSetup,
     tasks: int,
     seeds: int,
     progress: Progress = lambda line: None,
 ) -> dict[str, Any]:
-    """Contestants by name with the settings each may choose from, as a record for a JSON file."""
+    """Run learners by name, each with the best of its candidates; return a record for a JSON file."""
     record: dict[str, Any] = {
-        "stream": conditions.stream.describe(),
-        "metric": conditions.stream.metric,
+        "stream": setup.stream.describe(),
+        "metric": setup.stream.metric,
         "tasks": tasks,
         "seeds": list(range(seeds)),
-        "steps": conditions.steps,
-        "every": conditions.every,
+        "steps": setup.steps,
+        "every": setup.every,
         "validation_tasks": (tasks + 1) // 2,
         "contestants": {},
     }
-    for name, candidates in entries.items():
-        label, _ = CONTESTANTS[name]
+    for name, choices in candidates.items():
+        label, _ = BASELINES[name]
         tried: list[dict[str, Any]] = []
-        chosen = candidates[0]
-        if len(candidates) > 1:
-            progress(f"{label}: {len(candidates)} settings to choose from")
-            tried = choose(name, candidates, conditions, record["validation_tasks"])
+        chosen = choices[0]
+        if len(choices) > 1:
+            progress(f"{label}: {len(choices)} settings to choose from")
+            tried = validate(name, choices, setup, record["validation_tasks"])
             chosen = tried[0]["settings"]
         settings = with_settings(name, chosen)
         outcomes = []
         for seed in record["seeds"]:
-            outcomes.append(run(settings, conditions, tasks, seed))
+            outcomes.append(run(settings, setup, tasks, seed))
             if outcomes[-1].diverged:
                 raise RunError(
                     f"{name}: diverged on data set {len(outcomes[-1].errors)} of seed {seed}; "
-                    f"a smaller rate may help, as --set {name}.rate={settings.rate / 3:.1g}"
+                    f"try a smaller step size, such as {name}.rate={settings.rate / 3:.1g}"
                 )
             progress(f"{label}: seed {seed}, {late_error(outcomes[-1].errors):.3f} at the end")
         record["contestants"][name] = {
@@ -167,19 +172,19 @@ def race(
 
 
 def late_error(errors: Sequence[float]) -> float:
-    """Mean over the last quarter of a stream."""
+    """The mean over the last quarter of a stream."""
     return statistics.fmean(errors[-max(1, len(errors) // 4) :])
 
 
 def early_error(errors: Sequence[float]) -> float:
-    """Mean over the first tenth."""
+    """The mean over the first tenth of a stream."""
     return statistics.fmean(errors[: max(1, len(errors) // 10)])
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Mean of a few seeds, and half the width of its 95 % interval by Student's t; of one seed, no width."""
+    """The mean over seeds and the half-width of its 95 % interval by Student's t; NaN for one seed."""
     mean = statistics.fmean(values)
     if len(values) < 2:
         return mean, math.nan
-    quantile = STUDENT[len(values) - 2] if len(values) - 2 < len(STUDENT) else 1.96 + 2.6 / (len(values) - 1)
+    quantile = round(float(t.ppf(0.975, len(values) - 1)), 3)  # as printed tables and our records have it
     return mean, quantile * statistics.stdev(values) / math.sqrt(len(values))

@@ -1,4 +1,4 @@
-"""A race as a table: how well data sets are learned at the start and the end of the stream, at what cost."""
+"""The table, the figure and the files of a comparison of online learners."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentF
 from numpy.typing import NDArray
 
 from pathaware.experiments.online.comparison import early_error, interval, late_error
-from pathaware.experiments.report.style import COLOURS, QUIET, styled
+from pathaware.experiments.report.style import COLOURS, QUIET, save, styled
 from pathaware.training.provenance import commit, environment
 from pathaware.training.tables import Row, Table
 
-SHOWN = {"rate": "α₁", "meta_rate": "α₂", "pull": "λ"}
+SYMBOLS = {"rate": "α₁", "meta_rate": "α₂", "pull": "λ"}
 
 
-def race_table(record: Mapping[str, Any]) -> Table:
+def comparison_table(record: Mapping[str, Any]) -> Table:
+    """Errors at the start and the end of the stream, and what they cost, with a row per learner."""
     header = (
-        "contestant",
+        "method",
         f"{record['metric']}, first tenth",
         f"{record['metric']}, last quarter",
-        "gradients a data set",
+        "gradients per data set",
         "chosen",
     )
     rows = []
     for name, found in record["contestants"].items():
         cells = (
             found["label"],
-            shown([early_error(each) for each in found["errors"]]),
-            shown([late_error(each) for each in found["errors"]]),
+            with_interval([early_error(each) for each in found["errors"]]),
+            with_interval([late_error(each) for each in found["errors"]]),
             f"{found['gradients_per_data_set']:.0f}",
             chosen(found),
         )
@@ -44,21 +45,18 @@ def race_table(record: Mapping[str, Any]) -> Table:
     return Table("", header, rows)
 
 
-def shown(values: Sequence[float]) -> str:
+def with_interval(values: Sequence[float]) -> str:
     mean, half = interval(values)
     return f"{mean:.3f}" if math.isnan(half) else f"{mean:.3f} ± {half:.3f}"
 
 
 def chosen(found: Mapping[str, Any]) -> str:
-    """The rates, as the paper writes them; and how θ descends, where that was a choice."""
+    """The step sizes in the paper's symbols, and the optimiser of θ if there was a choice."""
     settings = found["settings"]
-    told = [f"{sign} {settings[key]:g}" for key, sign in SHOWN.items() if key in settings]
+    texts = [f"{symbol} {settings[key]:g}" for key, symbol in SYMBOLS.items() if key in settings]
     if len({each["settings"].get("descent") for each in found["tried"]}) > 1:
-        told.append(settings["descent"])
-    return ", ".join(told)
-
-
-# The picture of a race: error over the stream, one line a contestant.
+        texts.append(settings["descent"])
+    return ", ".join(texts)
 
 
 Values = NDArray[np.float64]
@@ -70,11 +68,11 @@ SHADES = {
     "scratch": QUIET,
 }
 WINDOW = 10
-"""So much of a stream, one part in ten, is averaged over: single data sets are harder or easier by far."""
+"""Errors are averaged over this fraction of a stream, one tenth: single data sets differ a lot."""
 
 
 def draw(record: Mapping[str, Any]) -> Figure:
-    """Means over seeds of running means, with their 95 % intervals."""
+    """Plot running means of errors over the stream, averaged over seeds, with 95 % intervals."""
     window = max(1, record["tasks"] // WINDOW)
     positions = np.arange(window, record["tasks"] + 1)
     curves = {name: _curve(found["errors"], window) for name, found in record["contestants"].items()}
@@ -85,11 +83,11 @@ def draw(record: Mapping[str, Any]) -> Figure:
             label = record["contestants"][name]["label"]
             axes.plot(positions, mean, color=SHADES[name], label=label, linewidth=1.8)
             if len(record["seeds"]) > 1:
-                low = np.maximum(mean - half, 1e-12)  # what a logarithm can show
+                low = np.maximum(mean - half, 1e-12)  # positive, for the logarithmic axis
                 axes.fill_between(positions, low, mean + half, color=SHADES[name], alpha=0.15, linewidth=0)
         axes.set(
             xlabel="data sets seen" + (f" (errors are means of the last {window})" if window > 1 else ""),
-            ylabel="mean squared error" if squared else "wrong answers",
+            ylabel="mean squared error" if squared else "error rate",
             title=f"Error on each {'wave' if squared else 'glyph task'} of a stream, after learning it",
             xlim=(positions[0], positions[-1]),
         )
@@ -108,14 +106,14 @@ def draw(record: Mapping[str, Any]) -> Figure:
 
 
 def _curve(errors: Sequence[Sequence[float]], window: int) -> tuple[Values, Values]:
-    """Mean over seeds, and half the width of its interval, from where a window is full."""
+    """Mean over seeds and half-width of its interval, from the first full window on."""
     runs = [running_mean(each, window) for each in errors]
     mean, half = np.array([interval(values) for values in zip(*runs, strict=True)]).T
     return mean, half
 
 
 def running_mean(values: Sequence[float], window: int) -> list[float]:
-    """Of the last `window` values, from where there are as many."""
+    """Means of the last `window` values, from the first full window on."""
     return [float(mean) for mean in np.convolve(values, np.full(window, 1 / window), mode="valid")]
 
 
@@ -123,19 +121,17 @@ def _seeds(seeds: Sequence[int]) -> str:
     return "one seed" if len(seeds) == 1 else f"mean of {len(seeds)} seeds,\n95 % interval"
 
 
-# What a race leaves in a folder: its record and its picture.
-
-
 def origin() -> dict[str, Any]:
-    """Of what runs; asked before it runs, while the code on the disk is the same."""
+    """Commit and environment; call it before a long run, while the files are those that run."""
     return {"commit": commit(), "environment": environment()}
 
 
 def write(record: Mapping[str, Any], folder: Path, stem: str) -> list[Path]:
-    from pathaware.experiments.report.style import save
-
+    """Write the record as JSON and its figure as PNG and SVG; returns the paths."""
     text = json.dumps(record, indent=1)
-    text = re.sub(r"\[[^][{}]*\]", lambda found: " ".join(found.group().split()), text)  # numbers on one line
+    text = re.sub(
+        r"\[[^][{}]*\]", lambda found: " ".join(found.group().split()), text
+    )  # lists of numbers on one line
     path = folder / f"{stem}.json"
     path.write_text(text + "\n", encoding="utf-8")
     return [path, *(save(draw(record), folder / f"{stem}.{ending}") for ending in ("png", "svg"))]

@@ -1,10 +1,8 @@
-"""Table 5: parameters, and milliseconds of a task in training and in test, measured in one run."""
+"""Table 5: number of parameters, and milliseconds per task in training and at test time."""
 
 from __future__ import annotations
 
-import json
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,14 +10,12 @@ from torch import Tensor
 
 from pathaware.core.learner import require_path
 from pathaware.core.seeding import generator
-from pathaware.experiments.bench.contestants import Work
-from pathaware.experiments.bench.timing import Timing, in_turns, warmed_up
+from pathaware.experiments.bench.timing import Timing, Work, in_turns, warmed_up
 from pathaware.experiments.bench.workloads import SyntheticImages
 from pathaware.experiments.paper.printed import COMPLEXITY
 from pathaware.experiments.paper.tables import LABELS
 from pathaware.training.config import Config, Training
 from pathaware.training.problems import Problem
-from pathaware.training.provenance import commit, environment
 from pathaware.training.tables import Row, Table
 from pathaware.training.trainer import Trainer
 
@@ -27,15 +23,15 @@ TITLE = "Table 5: complexity"
 
 
 def measure(repeats: int = 20, device: str = "auto", size: int = 84) -> dict[str, Any]:
-    """All three methods in turns. Pixels do not matter for time, so they are noise and need no data set."""
+    """Time all three methods in turns, on images of noise: the pixels do not change the time."""
     problem: Problem = SyntheticImages(shots=5, size=size)
     trainers = {m: Trainer(Config(problem, m, {}, Training(device=device))) for m in COMPLEXITY}
     training = trainers["maml"].config.training
-    where, work = training.torch_device, {}
+    target, work = training.torch_device, {}
     for method, trainer in trainers.items():
-        work[method, "train"], _ = warmed_up(partial(_training, trainer), where)
-        work[method, "test"], _ = warmed_up(partial(_test, trainer), where)
-    times, errors = in_turns(work, repeats, where)
+        work[method, "train"], _ = warmed_up(partial(_training, trainer), target)
+        work[method, "test"], _ = warmed_up(partial(_test, trainer), target)
+    times, errors = in_turns(work, repeats, target)
     assert not errors, errors
     found = {
         method: {
@@ -48,10 +44,8 @@ def measure(repeats: int = 20, device: str = "auto", size: int = 84) -> dict[str
     }
     return {
         "complexity": found,
-        "what": f"Conv-4 of 64 filters, {size}×{size}, 5-way 5-shot, 15 queries a class",
+        "what": f"Conv-4 of 64 filters, {size}×{size}, 5-way 5-shot, 15 queries per class",
         "repeats": repeats,
-        "commit": commit(),
-        "environment": environment(),
     }
 
 
@@ -60,15 +54,15 @@ def _training(trainer: Trainer) -> Work:
 
 
 def _test(trainer: Trainer) -> Work:
-    """One task: adapt to its support set, answer its queries."""
+    """Adapt to the support set of one task and predict its queries."""
     learner, episodes = require_path(trainer.learner), trainer.source.sample(1, generator(0, "complexity"))
 
-    def judge(i: int) -> Tensor:
+    def work(i: int) -> Tensor:
         with torch.no_grad():
             path = learner.path(episodes.support_x, episodes.support_y)
             return learner.predict(learner.end(path), episodes.query_x)
 
-    return judge
+    return work
 
 
 def _per_task(timing: Timing, tasks: int) -> dict[str, float]:
@@ -76,6 +70,7 @@ def _per_task(timing: Timing, tasks: int) -> dict[str, float]:
 
 
 def table5(record: dict[str, Any]) -> Table:
+    """The table from a record of `measure`, with the paper's numbers."""
     found = record["complexity"]
     rows = []
     for method, printed in COMPLEXITY.items():
@@ -94,15 +89,10 @@ def table5(record: dict[str, Any]) -> Table:
         rows.append(Row(tuple(cells)))
     header = ["method", "parameters", "the paper", "steps"]
     for kind in ("train", "test"):
-        header += [f"{kind}, ms a task", "the paper", f"{kind} / MAML", "the paper"]
+        header += [f"{kind}, ms per task", "the paper", f"{kind} / MAML", "the paper"]
     notes = [
-        f"{record['what']}, on {record['environment']['device']}; medians of {record['repeats']} in turns.",
-        "Training is a whole meta-iteration of four tasks, drawing and augmenting images and Adam included, "
-        "divided by four; test is one task by itself: adapting, then answering its queries.",
+        f"{record['what']}, on {record['environment']['device']}; medians of {record['repeats']}, in turns.",
+        "Training: one meta-iteration of four tasks divided by four, including sampling, augmentation and "
+        "Adam. Test: adapting to a single task and predicting its queries.",
     ]
     return Table(TITLE, tuple(header), rows, notes)
-
-
-def write(record: dict[str, Any], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

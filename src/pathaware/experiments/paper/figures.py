@@ -1,8 +1,7 @@
-"""Figures 4, 5 and 6 and the gradients of section 3.2: what each needs trained, and how it is drawn."""
+"""Figures 4, 5 and 6 of the paper and the gradients of section 3.2: the runs they need, and drawing them."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,102 +13,109 @@ from matplotlib.figure import Figure
 from pathaware.core.errors import UsageError
 from pathaware.core.learner import require_path
 from pathaware.experiments.paper.tables import base, is_imported, sine_experiment
+from pathaware.experiments.report.figures import fitted_curves, metric_per_step
 from pathaware.experiments.report.gradient_figures import flow_figure, gradient_histograms
-from pathaware.experiments.report.gradient_flow import Flow, controlled, of_trained
-from pathaware.experiments.report.path_figures import along_the_path, fitted_curves
+from pathaware.experiments.report.gradient_flow import of_trained, with_constant_skips
+from pathaware.experiments.report.table_files import write_measurements
 from pathaware.experiments.run_store import Experiment
 from pathaware.training.gradient_probe import Histograms
-from pathaware.training.provenance import commit, environment
 from pathaware.training.run_folder import Run
 from pathaware.training.trainer import build
 
-Drawn = list[tuple[str, Figure]]
+NamedFigures = list[tuple[str, Figure]]
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A figure of the paper; `draw` takes the trained runs, in the order of `trials`, and a data folder."""
+class PaperFigure:
+    """A figure of the paper. `draw` takes trained runs in the order of `experiments`, and a folder for records."""
 
     name: str
     title: str
-    trials: Sequence[Experiment]
-    draw: Callable[[Sequence[Run], Path], Drawn]
+    experiments: Sequence[Experiment]
+    draw: Callable[[Sequence[Run], Path], NamedFigures]
 
 
-def fig4() -> Picture:
-    trials = [sine_experiment(10, method) for method in ("pamela", "maml", "meta-sgd")]
-    return Picture("fig4", "Fig. 4: waves fitted to ten points", trials, _curves)
+def fig4() -> PaperFigure:
+    experiments = [sine_experiment(10, method) for method in ("pamela", "maml", "meta-sgd")]
+    return PaperFigure("fig4", "Fig. 4: sine waves fitted to ten points", experiments, _draw_curves)
 
 
-def fig5() -> Picture:
-    trials = [sine_experiment(10, method) for method in ("pamela", "maml")]
-    return Picture("fig5", "Fig. 5: error after every inner step, 100 tasks", trials, _along)
+def fig5() -> PaperFigure:
+    experiments = [sine_experiment(10, method) for method in ("pamela", "maml")]
+    return PaperFigure("fig5", "Fig. 5: error after every inner step, 100 tasks", experiments, _draw_steps)
 
 
-def fig6(data: str) -> Picture:
+def fig6(data: str) -> PaperFigure:
     if not is_imported(data):
-        raise UsageError(f"fig6: {data} is not imported; --data names another set, such as glyphs")
-    trials = [Experiment(f"{data}-{method}-5shot", _watched(data, method)) for method in ("maml", "pamela")]
-    return Picture("fig6", f"Fig. 6: gradients of conv4 over training, {data}", trials, _histograms)
+        raise UsageError(f"fig6: {data} is not imported; glyphs needs no import", field="data")
+    experiments = [
+        Experiment(f"{data}-{method}-5shot", _with_histograms(data, method)) for method in ("maml", "pamela")
+    ]
+    return PaperFigure(
+        "fig6", f"Fig. 6: gradients of conv4 over training, {data}", experiments, _draw_histograms
+    )
 
 
-def gradients() -> Picture:
-    trials = [sine_experiment(10, method) for method in ("pamela", "maml")]
-    return Picture("gradients", "Section 3.2: what comes back of the gradient", trials, _flow)
+def gradients() -> PaperFigure:
+    experiments = [sine_experiment(10, method) for method in ("pamela", "maml")]
+    return PaperFigure("gradients", "Section 3.2: gradient norms along the path", experiments, _draw_flow)
 
 
-def _watched(data: str, method: str) -> dict[str, dict[str, Any]]:
+def _with_histograms(data: str, method: str) -> dict[str, dict[str, Any]]:
     tables = base(data, {"name": method})
     return {**tables, "training": {**tables["training"], "histograms": 10 if data == "glyphs" else 200}}
 
 
-def _curves(runs: Sequence[Run], folder: Path) -> Drawn:
+def _draw_curves(runs: Sequence[Run], folder: Path) -> NamedFigures:
     return [("fig4", fitted_curves([(run, run.load("cpu")) for run in runs]))]
 
 
-def _along(runs: Sequence[Run], folder: Path) -> Drawn:
-    return [("fig5", along_the_path([(run, run.load("cpu")) for run in runs], tasks=100))]
+def _draw_steps(runs: Sequence[Run], folder: Path) -> NamedFigures:
+    return [("fig5", metric_per_step([(run, run.load("cpu")) for run in runs], tasks=100))]
 
 
-def _histograms(runs: Sequence[Run], folder: Path) -> Drawn:
-    problem, gradients = runs[0].config.problem, {}
+def _draw_histograms(runs: Sequence[Run], folder: Path) -> NamedFigures:
+    problem, statistics = runs[0].config.problem, {}
     for run in runs:
-        found = run.histograms()
-        if found is None:
-            raise UsageError(f"fig6: {run.folder} was trained without histograms; choose another --out")
-        gradients[run.config.method] = spread(found)
-    _write(folder / f"fig6-{problem.label}.json", {"gradients": gradients, "problem": problem.label})
+        histograms = run.histograms()
+        if histograms is None:
+            raise UsageError(
+                f"{run.folder} was trained without histograms; choose another folder", field="out"
+            )
+        statistics[run.config.method] = gradient_statistics(histograms)
+    record = {"gradients": statistics, "problem": problem.label}
+    write_measurements(folder / f"fig6-{problem.label}.json", record)
     return [("fig6", gradient_histograms(runs))]
 
 
-def _flow(runs: Sequence[Run], folder: Path, tasks: int = 100) -> Drawn:
-    """The skip alone at chosen values, on a fresh and on a trained start; then the trained runs."""
-    first = runs[0]
-    learner, problem, rate = (
-        require_path(first.load("cpu")),
-        first.config.problem,
-        first.config.method_settings["rate"],
-    )
-    fresh = require_path(build(first.config, next(learner.parameters()).device))
-    views: dict[str, list[Flow]] = {
-        "untrained": controlled(fresh, problem, rate=rate, tasks=tasks),
-        f"start of {first.config.method}": controlled(learner, problem, rate=rate, tasks=tasks),
+def _draw_flow(runs: Sequence[Run], folder: Path, tasks: int = 100) -> NamedFigures:
+    """Constant skips on an untrained and on a trained initialisation; then the trained runs."""
+    config = runs[0].config
+    problem, rate = config.problem, config.method_settings["rate"]
+    learner = require_path(runs[0].load("cpu"))
+    untrained = require_path(build(config, next(learner.parameters()).device))
+    views = {
+        "untrained": with_constant_skips(untrained, problem, rate=rate, tasks=tasks),
+        f"start of {config.method}": with_constant_skips(learner, problem, rate=rate, tasks=tasks),
         "trained": of_trained([(run, run.load("cpu")) for run in runs], tasks=tasks),
     }
-    flow = {name: [flow.summary() for flow in flows] for name, flows in views.items()}
-    about = {"problem": problem.label, "rate": rate}
-    _write(folder / f"gradients-{problem.label}.json", {"flow": flow, **about})
+    record = {
+        "flow": {name: [flow.summary() for flow in flows] for name, flows in views.items()},
+        "problem": problem.label,
+        "rate": rate,
+    }
+    write_measurements(folder / f"gradients-{problem.label}.json", record)
     return [
         (
             f"gradients-{name.replace(' ', '-')}",
-            flow_figure(flows, f"{problem.label}, {name}: median and middle half of {tasks} tasks"),
+            flow_figure(flows, f"{problem.label}, {name}: median and quartiles of {tasks} tasks"),
         )
         for name, flows in views.items()
     ]
 
 
-def spread(histograms: Histograms) -> dict[str, Any]:
-    """Mean and largest |gradient| of each inner step and then of the meta-gradient, early and late."""
+def gradient_statistics(histograms: Histograms) -> dict[str, Any]:
+    """Mean and largest |gradient| per inner step and of the meta-gradient, early and late in training."""
     tenth = max(1, len(histograms) // 10)
     parts = {"first tenth": slice(0, tenth), "last tenth": slice(-tenth, None)}
     columns = {"mean": torch.stack(histograms.mean), "largest": torch.stack(histograms.largest)}
@@ -118,9 +124,3 @@ def spread(histograms: Histograms) -> dict[str, Any]:
         for name, part in parts.items()
     }
     return {"of": histograms.of, "snapshots": len(histograms), **medians}
-
-
-def _write(path: Path, record: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    made = {**record, "commit": commit(), "environment": environment()}
-    path.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")

@@ -17,7 +17,7 @@ from pathaware.experiments.paper.method_table import method_table, render
 from pathaware.experiments.paper.tables import TableSpec
 from pathaware.experiments.paper.time_estimate import RunPlanner, TrainingLength, format_duration
 from pathaware.experiments.report.style import save
-from pathaware.experiments.report.table_files import write_table
+from pathaware.experiments.report.table_files import write_measurements, write_table
 from pathaware.experiments.run_store import Experiment, PlannedRun, RunStore, experiment_key
 from pathaware.training.provenance import environment
 from pathaware.training.tables import Table
@@ -30,7 +30,7 @@ TABLES: dict[str, Callable[[str], TableSpec]] = {
     "methods": method_table,
 }
 COMPLEXITY = "table5"
-FIGURES: dict[str, Callable[[str], figures.Picture]] = {
+FIGURES: dict[str, Callable[[str], figures.PaperFigure]] = {
     "fig4": lambda data: figures.fig4(),
     "fig5": lambda data: figures.fig5(),
     "fig6": figures.fig6,
@@ -125,7 +125,7 @@ class Reproduction:
         device = environment()["device"].lower().replace(" ", "-")
         path = self.store.results_folder / f"complexity-{device}.json"
         if not path.exists() and self.train:
-            complexity.write(complexity.measure(), path)
+            write_measurements(path, complexity.measure())
         elif not path.exists():
             others = sorted(self.store.results_folder.glob("complexity-*.json"))
             if not others:
@@ -133,8 +133,8 @@ class Reproduction:
             path = others[0]
         return complexity.table5(json.loads(path.read_text(encoding="utf-8")))
 
-    def _figure(self, figure: figures.Picture) -> None:
-        experiments = [experiment.with_settings(self.settings) for experiment in figure.trials]
+    def _figure(self, figure: figures.PaperFigure) -> None:
+        experiments = [experiment.with_settings(self.settings) for experiment in figure.experiments]
         if self.train:
             # A record is not enough: a figure needs the network.
             planner = RunPlanner(self.store)

@@ -1,1 +1,1 @@
-"""Tables, figures and the HTML report."""
+"""Figures and tables of trained runs, and the HTML report of them."""

@@ -1,33 +1,176 @@
-"""All figures that a set of runs allows, by name."""
+"""Figures of trained runs: predictions, metric per step, learned coefficients, gradients, training curves."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from torch import Tensor
 
+from pathaware.core.learner import FewShotLearner, MetaLearner
+from pathaware.core.parameters import Layout
+from pathaware.core.rule import Rule
+from pathaware.core.seeding import generator
 from pathaware.experiments.report.gradient_figures import gradient_histograms
-from pathaware.experiments.report.path_figures import along_the_path, fitted_curves, training_curves, trend
-from pathaware.experiments.report.style import labels
-from pathaware.methods.pamela import Pamela
+from pathaware.experiments.report.style import INK, TRUTH, labels, run_styles, styled
+from pathaware.training.evaluation import evaluate
 from pathaware.training.run_folder import Run
 
+Trained = tuple[Run, FewShotLearner]
+QUANTILES = (0.05, 0.25, 0.75, 0.95)
 
-def figures(opened: Sequence[Run], tasks: int = 100) -> Iterator[tuple[str, str, Figure]]:
-    """File name, caption and figure, one after another, for runs on the same problem; `tasks` are judged."""
-    problem = opened[0].config.problem
-    # Waves are drawn where they are fitted, on the CPU; images are better judged on a GPU.
-    runs = [(run, run.load("cpu" if problem.regression else "auto")) for run in opened]
+
+def figures(runs: Sequence[Run], tasks: int = 100) -> Iterator[tuple[str, str, Figure]]:
+    """Yield file name, caption and figure for runs on the same problem, evaluated on `tasks` test tasks."""
+    problem = runs[0].config.problem
+    # Sine waves are sampled and drawn on the CPU; images are evaluated faster on a GPU.
+    trained = [(run, run.load("cpu" if problem.regression else "auto")) for run in runs]
     if problem.regression:
-        yield "curves", "Curves fitted to a few points of a new wave.", fitted_curves(runs)
-    yield f"{problem.metric.name}-per-step", "How adaptation goes, step by step.", along_the_path(runs, tasks)
-    rules = [(n, getattr(x, "rule", None)) for n, (_, x) in zip(labels(opened), runs, strict=True)]
-    trends = [(n, rule) for n, rule in rules if isinstance(rule, Pamela)]
-    for label, rule in trends:
-        caption = f"What {label} learned about how to move: steps across, layers down."
-        yield "trend" if len(trends) == 1 else f"trend-{Path(label).name}", caption, trend(rule)
-    if any(run.histograms() for run in opened):
-        caption = "How the gradients of one layer were spread while training; the bluer, the more of them."
-        yield "gradients", caption, gradient_histograms(opened)
-    yield "training", "How training went.", training_curves(opened)
+        yield (
+            "curves",
+            "Predictions after adaptation to a few points of a new sine wave.",
+            fitted_curves(trained),
+        )
+    caption = "Results on new tasks after each inner step."
+    yield f"{problem.metric.name}-per-step", caption, metric_per_step(trained, tasks)
+    rules = [
+        (n, x.rule) for n, (_, x) in zip(labels(runs), trained, strict=True) if isinstance(x, MetaLearner)
+    ]
+    learned = [(name, rule) for name, rule in rules if rule.broadcasts()]
+    for name, rule in learned:
+        caption = (
+            f"Learned coefficients of {name}, averaged over each layer. Columns: inner steps. Rows: layers."
+        )
+        yield "trend" if len(learned) == 1 else f"trend-{Path(name).name}", caption, coefficients(rule)
+    if any(run.histograms() for run in runs):
+        caption = "Histograms of one layer's gradients during training. Darker blue: higher count."
+        yield "gradients", caption, gradient_histograms(runs)
+    yield "training", "Training curves.", training_curves(runs)
+
+
+@torch.no_grad()
+def fitted_curves(runs: Sequence[Trained], seed: int = 10) -> Figure:
+    """Fig. 4: predictions from the same support set. Left: every run. Right: the first run, step by step."""
+    shown, learner = runs[0]
+    styles = run_styles([run for run, _ in runs])
+    source = shown.config.problem.tasks("test", "cpu", torch.float32)
+    episodes = source.sample(1, generator(seed, "figure"))
+    x, y = episodes.query_x[0, :, 0], episodes.query_y[0, :, 0]
+    support = episodes.support_x[0, :, 0], episodes.support_y[0, :, 0]
+
+    def predictions(learner: FewShotLearner) -> list[Tensor]:
+        steps = learner.predictions_per_step(episodes.support_x, episodes.support_y, episodes.query_x)
+        return [output[0, :, 0] for output in steps.outputs]
+
+    with styled():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), sharey=True)
+        for axes in (left, right):
+            axes.plot(x, y, color=TRUTH, linestyle="--", label="true wave")
+            axes.set_xlabel("x")
+        for (_, each), (label, shade) in zip(runs, styles, strict=True):
+            left.plot(x, predictions(each)[-1], color=shade, label=label)
+        left.set(ylabel="y", title="after adaptation")
+        curves = predictions(learner)
+        shades = plt.get_cmap("viridis_r")(torch.linspace(0.05, 0.95, len(curves)).numpy())
+        for j, (curve, shade) in enumerate(zip(curves, shades, strict=True)):
+            right.plot(x, curve, color=shade, label=f"{j} steps" if j != 1 else "1 step")
+        right.set_title(f"{styles[0][0]}, step by step")
+        for axes in (left, right):
+            axes.plot(*support, "o", color=INK, markersize=4, label="support points", zorder=5)
+            axes.legend(fontsize=8, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.16))
+    return figure
+
+
+def metric_per_step(runs: Sequence[Trained], tasks: int = 100) -> Figure:
+    """Fig. 5: the metric after every inner step: mean and central 50 % and 90 % of test tasks."""
+    metric = runs[0][0].config.problem.metric
+    with styled():
+        figure, axes = plt.subplots(figsize=(6, 4))
+        longest = 0
+        for (run, learner), (label, shade) in zip(runs, run_styles([run for run, _ in runs]), strict=True):
+            values = metric.scale * evaluate(learner, run.config.problem, tasks=tasks).values.double()
+            low, quarter, three, high = values.quantile(values.new_tensor(QUANTILES), dim=0)
+            steps = range(values.shape[1])
+            longest = max(longest, len(steps))
+            axes.fill_between(steps, low, high, color=shade, alpha=0.12, linewidth=0)
+            axes.fill_between(steps, quarter, three, color=shade, alpha=0.25, linewidth=0)
+            axes.plot(steps, values.mean(0), color=shade, marker="o", markersize=4, label=label)
+        scale = "log" if metric.lower_is_better else "linear"
+        axes.set(xlabel="inner steps", ylabel=metric.title, yscale=scale)
+        axes.set_xticks(range(longest))
+        axes.set_title(f"{tasks} new tasks: mean, central 50 % and 90 %")
+        axes.legend()
+    return figure
+
+
+def layer_means(layout: Layout, values: Tensor) -> Tensor:
+    """The mean over the parameters of each layer: `[rows, D]` → `[rows, layers]`."""
+    index, layers = layout.index("layer")
+    total = torch.zeros(len(values), layers, dtype=values.dtype).index_add_(1, index, values)
+    return total / index.bincount(minlength=layers)
+
+
+@torch.no_grad()
+def coefficients(rule: Rule) -> Figure:
+    """Heat maps of a rule's learned coefficients, and of the absolute value of learned step sizes."""
+    panels = []
+    for name, broadcast in rule.broadcasts().items():
+        values: Tensor = broadcast(getattr(rule, name)).cpu()
+        steps = [str(j) for j in rule.coefficient_steps(name)] or ["all"]
+        if not len(values):
+            continue
+        if name in rule.step_sizes:
+            panels.append((f"mean |{name.upper()}|", values.abs(), steps, "viridis"))
+        panels.append((f"mean {name.upper()}", values, steps, "RdBu_r"))
+    layers = rule.layout.layers
+    with styled():
+        size = (4.2 * len(panels), 0.6 * len(layers) + 1.6)
+        figure, grid = plt.subplots(1, len(panels), figsize=size, squeeze=False)
+        for axes, (title, values, steps, cmap) in zip(grid[0], panels, strict=True):
+            _heat_map(axes, title, layer_means(rule.layout, values).T, layers, steps, cmap)
+    return figure
+
+
+def _heat_map(axes: Axes, title: str, values: Tensor, layers: list[str], steps: list[str], cmap: str) -> None:
+    bound = float(values.abs().max()) or 1.0
+    lowest = 0 if cmap == "viridis" else -bound
+    image = axes.imshow(values.numpy(), cmap=cmap, vmin=lowest, vmax=bound, aspect="auto")
+    axes.set(title=title, xlabel="step j", xticks=range(len(steps)), yticks=range(len(layers)))
+    axes.set_xticklabels(steps)
+    axes.set_yticklabels([f"layer {name}" if name.isdigit() else name for name in layers])
+    axes.grid(False)
+    for row, line in enumerate(values):
+        for column, value in enumerate(line):
+            red, green, blue, _ = image.to_rgba(value.numpy())
+            shade = "k" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.5 else "w"
+            axes.text(column, row, f"{value:.3f}", ha="center", va="center", size=8, color=shade)
+    axes.figure.colorbar(image, ax=axes, shrink=0.85)
+
+
+def training_curves(runs: Sequence[Run]) -> Figure:
+    """Meta-loss, norm of the meta-gradient and, if any run was validated, the validation metric."""
+    metric = runs[0].config.problem.metric
+    panels = [
+        ("loss", "meta-loss", "log"),
+        ("norm", "norm of the meta-gradient", "log"),
+        ("validation", f"validation {metric.name}", "log" if metric.lower_is_better else "linear"),
+    ]
+    metrics = [list(run.metrics()) for run in runs]
+    if not any(row["validation"] is not None for rows in metrics for row in rows):
+        panels.pop()
+    with styled():
+        figure, grid = plt.subplots(1, len(panels), figsize=(1 + 4 * len(panels), 3.6))
+        for axes, (key, title, scale) in zip(grid, panels, strict=True):
+            for rows, (label, shade) in zip(metrics, run_styles(runs), strict=True):
+                known = [row for row in rows if row[key] is not None]
+                iterations, values = [row["iteration"] for row in known], [row[key] for row in known]
+                marker = "." if key == "validation" else None
+                axes.plot(iterations, values, color=shade, label=label, linewidth=1, marker=marker)
+            axes.set(xlabel="meta-iterations", title=title, yscale=scale)
+            axes.locator_params(axis="x", nbins=5)
+        grid[0].legend()
+    return figure

@@ -1,4 +1,4 @@
-"""The paper's Fig. 6: how inner gradients and meta-gradients were spread while training went on."""
+"""Figures of gradients: histograms over training (Fig. 6) and the flow along a path (section 3.2)."""
 
 from __future__ import annotations
 
@@ -21,58 +21,61 @@ from pathaware.training.gradient_probe import edges
 from pathaware.training.run_folder import Run
 
 ROWS, COLUMNS = 96, 120
-"""Cells of a panel, at most: more than the eye tells apart, few enough for each to hold some values."""
+"""The largest number of cells in a panel: enough to look smooth, few enough for each to hold values."""
+LOG_RATIO = 20
+"""An axis is logarithmic if the ratio of its largest to its smallest value is above this."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """A vertical axis: linear up to ±`middle`, logarithmic from there to ±`reach`."""
+    """A vertical axis that is linear within ±`linear` and logarithmic from there to ±`limit`."""
 
-    middle: float
-    reach: float
+    linear: float
+    limit: float
 
     @classmethod
     def of(cls, counts: Tensor) -> Scale:
-        """For the gradients counted, `[…, BINS]`: four fifths in the linear part, and nearly all in sight.
+        """The scale for histograms `[…, BINS]`: 80 % of values in the linear part, 99.95 % within the limits.
 
-        Zeros are left out; units that are off have many of those.
+        Zeros do not count; inactive ReLU units have many of them.
         """
         both = counts.flatten(0, -2).sum(0).double()
         size = (both + both.flip(0))[len(both) // 2 + 1 :].cumsum(0)
         ends = edges()[len(both) // 2 + 2 :]
-        middle, reach = (float(ends[int((size < share * size[-1]).sum())]) for share in (0.8, 0.9995))
-        return cls(middle, reach)
+        linear, limit = (float(ends[int((size < part * size[-1]).sum())]) for part in (0.8, 0.9995))
+        return cls(linear, limit)
 
     def cells(self) -> Tensor:
-        """The edges of the panel's cells, equally far apart on this axis: `[ROWS + 1]`."""
-        bound = math.asinh(self.reach / self.middle)
-        return self.middle * torch.linspace(-bound, bound, ROWS + 1, dtype=torch.float64).sinh()
+        """The edges of the panel's cells, equally spaced on this axis: `[ROWS + 1]`."""
+        bound = math.asinh(self.limit / self.linear)
+        return self.linear * torch.linspace(-bound, bound, ROWS + 1, dtype=torch.float64).sinh()
 
     def apply(self, axes: Axes, *, labelled: bool) -> None:
-        largest = max(m * 10.0**k for k in range(-9, 4) for m in (1, 2, 5) if m * 10.0**k < self.reach)
-        marks = [mark for mark in (largest / 10, largest) if mark > self.middle]
+        """Set the scale, limits and ticks of the vertical axis."""
+        largest = max(m * 10.0**k for k in range(-9, 4) for m in (1, 2, 5) if m * 10.0**k < self.limit)
+        marks = [mark for mark in (largest / 10, largest) if mark > self.linear]
         ticks = [*(-mark for mark in reversed(marks)), 0.0, *marks]
-        axes.set_yscale("asinh", linear_width=self.middle)
-        axes.set_ylim(-self.reach, self.reach)
+        axes.set_yscale("asinh", linear_width=self.linear)
+        axes.set_ylim(-self.limit, self.limit)
         axes.yaxis.set_minor_locator(NullLocator())
         axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks] if labelled else [""] * len(ticks))
 
 
 def gradient_histograms(runs: Sequence[Run]) -> Figure:
-    """Fig. 6. A row for each run that kept histograms, a column for each inner step, then the meta-gradient.
+    """Fig. 6: a row per run that recorded histograms, a column per inner step, then the meta-gradient.
 
-    All inner steps of all runs share one scale, and all meta-gradients another. The stronger the blue, the
-    more gradients there are, in logarithmic measure.
+    The inner steps of all runs share one vertical scale, and their meta-gradients another. Darker blue means
+    a higher count, on a logarithmic colour scale.
     """
-    kept = [(run.config.method, found) for run in runs if (found := run.histograms()) is not None]
-    counts = [torch.stack(found.counts) for _, found in kept]
+    recorded = [(run.config.method, found) for run in runs if (found := run.histograms()) is not None]
+    counts = [torch.stack(found.counts) for _, found in recorded]
     steps = max(each.shape[1] for each in counts) - 1
     inner = Scale.of(torch.cat([each[:, :-1].flatten(0, 1) for each in counts]))
     meta = Scale.of(torch.cat([each[:, -1] for each in counts]))
     with styled():
-        size = (1.9 * (steps + 1) + 1, 1.9 * len(kept) + 0.6)
-        figure, grid = plt.subplots(len(kept), steps + 1, figsize=size, squeeze=False)
-        for line, (name, found), each in zip(grid, kept, counts, strict=True):
+        size = (1.9 * (steps + 1) + 1, 1.9 * len(recorded) + 0.6)
+        figure, grid = plt.subplots(len(recorded), steps + 1, figsize=size, squeeze=False)
+        for line, (name, found), each in zip(grid, recorded, counts, strict=True):
             for j, axes in enumerate(line[:steps]):
                 if j < each.shape[1] - 1:
                     _panel(axes, found.iterations, each[:, j], inner)
@@ -89,15 +92,13 @@ def gradient_histograms(runs: Sequence[Run]) -> Figure:
 
 
 def _panel(axes: Axes, iterations: list[int], counts: Tensor, scale: Scale) -> None:
-    """One gradient's histograms side by side, from `counts [snapshots, BINS]`."""
+    """The histograms `counts [snapshots, BINS]` of one gradient, as columns of cells."""
     every = math.ceil(len(iterations) / COLUMNS)
     merged = torch.stack([part.double().sum(0) for part in counts.split(every)])
     gap = iterations[1] - iterations[0] if len(iterations) > 1 else 1
     times = [*iterations[::every], iterations[-1] + gap]
-    density = _shares(merged, scale.cells())
-    norm = LogNorm(
-        vmin=0.02 / ROWS, vmax=10 / ROWS
-    )  # where all cells are equal, each has a share of 1 / ROWS
+    density = _fractions(merged, scale.cells())
+    norm = LogNorm(vmin=0.02 / ROWS, vmax=10 / ROWS)  # a uniform distribution has 1 / ROWS in every cell
     shown = np.ma.masked_equal(density.T.numpy(), 0)
     axes.pcolormesh(times, scale.cells().numpy(), shown, cmap="Blues", norm=norm, rasterized=True)
     axes.grid(False)
@@ -105,10 +106,10 @@ def _panel(axes: Axes, iterations: list[int], counts: Tensor, scale: Scale) -> N
     axes.xaxis.set_major_locator(MaxNLocator(2))
 
 
-def _shares(counts: Tensor, cells: Tensor) -> Tensor:
-    """What share of `counts [columns, BINS]` lies between neighbouring `cells`: `[columns, ROWS]`.
+def _fractions(counts: Tensor, cells: Tensor) -> Tensor:
+    """The fraction of `counts [columns, BINS]` between neighbouring `cells`: `[columns, ROWS]`.
 
-    Within a bin values are taken to be spread evenly.
+    Values are assumed to be distributed uniformly within a bin.
     """
     ends, below = edges().numpy(), torch.nn.functional.pad(counts.cumsum(1), (1, 0)).numpy()
     total = counts.sum(1, keepdim=True).clamp(min=1)
@@ -116,39 +117,34 @@ def _shares(counts: Tensor, cells: Tensor) -> Tensor:
     return torch.from_numpy(found).diff(dim=1) / total
 
 
-# The paper's section 3.2 as a figure: how much of the meta-gradient arrives at the start.
-
-
-WIDE = 20
-"""From this ratio of largest to smallest on, an axis is logarithmic."""
-
-
 def flow_figure(flows: Sequence[Flow], title: str) -> Figure:
-    """Medians over tasks: norm at the start and share of the end's after n steps, with the middle half of all
-    tasks; and the share against the loss reached, which tells a way around from a slower descent."""
+    """Medians and quartiles over tasks of the norm at θ₀ and of its ratio to the final norm, by inner steps.
+
+    The third panel shows the ratio against the query loss, which tells whether a rule preserves the gradient
+    or merely descends more slowly.
+    """
     shades = plt.get_cmap("viridis")(torch.linspace(0.0, 0.85, len(flows)).numpy())
     with styled():
-        figure, (norm, share, progress) = plt.subplots(1, 3, figsize=(13, 3.9))
+        figure, (norm, ratio, progress) = plt.subplots(1, 3, figsize=(13, 3.9))
         for flow, shade in zip(flows, shades, strict=True):
-            _along_steps(norm, flow.start, shade, flow.label)
-            _along_steps(share, flow.share, shade, flow.label)
-            progress.plot(_median(flow.loss), _median(flow.share), "o-", color=shade, markersize=3)
+            _along_steps(norm, flow.initial_norm, shade, flow.label)
+            _along_steps(ratio, flow.ratio, shade, flow.label)
+            progress.plot(_median(flow.loss), _median(flow.ratio), "o-", color=shade, markersize=3)
         norm.set(title="‖∇θ₀ L(θₙ)‖", xlabel="inner steps n")
-        share.set(title="‖∇θ₀ L(θₙ)‖ / ‖∇θₙ L(θₙ)‖", xlabel="inner steps n")
-        progress.set(title="the same, by the loss reached", xlabel="query loss at θₙ")
-        for axes in (norm, share):
+        ratio.set(title="‖∇θ₀ L(θₙ)‖ / ‖∇θₙ L(θₙ)‖", xlabel="inner steps n")
+        progress.set(title="the same ratio, by query loss", xlabel="query loss at θₙ")
+        for axes in (norm, ratio):
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        for axes in (share, progress):
+        for axes in (ratio, progress):
             axes.axhline(1, color=TRUTH, linestyle="--", linewidth=1, zorder=0)
-        for axes in (norm, share, progress):
+        for axes in (norm, ratio, progress):
             low, high = axes.dataLim.intervaly
-            axes.set(yscale="log") if high > WIDE * low else axes.set_ylim(bottom=0)
+            axes.set(yscale="log") if high > LOG_RATIO * low else axes.set_ylim(bottom=0)
         low, high = progress.dataLim.intervalx
-        progress.set_xscale("log" if high > WIDE * low else "linear")
+        progress.set_xscale("log" if high > LOG_RATIO * low else "linear")
         progress.invert_xaxis()
-        figure.legend(
-            *norm.get_legend_handles_labels(), loc="outside lower center", ncols=len(flows), fontsize=9
-        )
+        handles = norm.get_legend_handles_labels()
+        figure.legend(*handles, loc="outside lower center", ncols=len(flows), fontsize=9)
         figure.suptitle(title, size=10)
     return figure
 

@@ -1,8 +1,8 @@
-"""How much of the gradient at a path's end comes back to its start: the paper's section 3.2, measured.
+"""How much of the gradient at the end of a path reaches the initialisation (section 3.2 of the paper).
 
-The meta-gradient takes G = ∇L(θₙ), of the query loss, back to θ₀ through every inner step. A step of MAML
-multiplies it by 1 − αH, a skip connection offers a way around. Whether G vanishes on its way back is a
-question of the share ‖∇_{θ₀} L(θₙ)‖ / ‖G‖.
+Meta-training propagates G = ∇L(θₙ), the gradient of the query loss, back to θ₀ through every inner step. A
+step of MAML multiplies it by 1 − αH; a skip connection adds a path around the step. The ratio
+‖∇_{θ₀} L(θₙ)‖ / ‖G‖ tells whether the gradient vanishes.
 """
 
 from __future__ import annotations
@@ -15,34 +15,38 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathaware.core.learner import MetaLearner, require_path
+from pathaware.core.learner import FewShotLearner, MetaLearner, require_path
 from pathaware.core.seeding import generator
-from pathaware.experiments.report.path_figures import Trained
 from pathaware.methods.pamela import Pamela
 from pathaware.training.problems import Problem
+from pathaware.training.run_folder import Run
 
 QUARTILES = (0.25, 0.5, 0.75)
 
 
 @dataclass(frozen=True)
 class Flow:
-    """For tasks that stop after 1 … n steps, each `[tasks, n]`: the norm of the meta-gradient of θ₀ (as the
-    start; Φ is apart), the norm of G, and the query loss at the end."""
+    """Values `[tasks, n]` for paths of 1 … n steps.
+
+    `initial_norm` is the norm of the meta-gradient of θ₀ (without Φ), `final_norm` the norm of G, and `loss`
+    the query loss at the end of the path.
+    """
 
     label: str
-    start: Tensor
-    end: Tensor
+    initial_norm: Tensor
+    final_norm: Tensor
     loss: Tensor
 
     @property
-    def share(self) -> Tensor:
-        """What comes back to the start of what there is at the end; 1 as if there were no path between."""
-        return self.start / self.end
+    def ratio(self) -> Tensor:
+        """The fraction of the final gradient's norm that reaches the initialisation."""
+        return self.initial_norm / self.final_norm
 
     def summary(self) -> dict[str, Any]:
         """Mean, standard deviation and quartiles over tasks after 1 … n steps, under stable keys."""
-        columns = {"start": self.start, "end": self.end, "share": self.share, "loss": self.loss}
-        return {"label": self.label, "tasks": len(self.start)} | {n: _spread(v) for n, v in columns.items()}
+        columns = {"start": self.initial_norm, "end": self.final_norm, "share": self.ratio, "loss": self.loss}
+        statistics = {name: _statistics(values) for name, values in columns.items()}
+        return {"label": self.label, "tasks": len(self.loss)} | statistics
 
 
 def gradient_flow(
@@ -54,10 +58,10 @@ def gradient_flow(
     seed: int = 0,
     batch: int | None = None,
 ) -> Flow:
-    """Follow meta-gradients of training tasks back along paths of 1 … n steps, n as the rule was trained for.
+    """Measure gradients of training tasks after 1 … n steps, where n is the number the rule was trained for.
 
-    Beyond that PAMELA would repeat its last Q and skip nothing, which is another rule. `batch` tasks run side
-    by side, with a graph of all their steps.
+    With more steps PAMELA would repeat its last Q without skips, which is a different rule. `batch` tasks run
+    side by side, with the graph of all their steps in memory.
     """
     reference = next(learner.parameters())
     source = problem.tasks("train", reference.device, reference.dtype)
@@ -74,11 +78,10 @@ def gradient_flow(
             (back,) = torch.autograd.grad(end, path.points[0], g, retain_graph=True)
             found.append(torch.stack([back.norm(dim=1), g.norm(dim=1), loss.detach()]))
         parts.append(torch.stack(found, dim=-1).double().cpu())
-    start, end, loss = torch.cat(parts, dim=1)
-    return Flow(label, start, end, loss)
+    return Flow(label, *torch.cat(parts, dim=1))
 
 
-def controlled(
+def with_constant_skips(
     learner: MetaLearner,
     problem: Problem,
     *,
@@ -88,37 +91,35 @@ def controlled(
     values: Sequence[float] = (0.0, 0.25, 0.5, 0.75),
     tasks: int = 100,
 ) -> list[Flow]:
-    """What the skip alone does: the learner's network, one rate everywhere, the same P at every skip.
+    """Isolate the effect of skips: one step size everywhere and the same constant P at every skip.
 
-    P = 0 is MAML. There is no guard: it would hand some tasks their gradient back untouched, and hide what
-    the rule does.
+    P = 0 is MAML. The divergence guard is off: for reverted tasks it would pass the gradient back unchanged.
     """
     flows = []
     for p in values:
         rule = Pamela(learner.model, steps, rate=rate, skip=skip, q="constant", p_granularity="model")
         torch.nn.init.constant_(rule.p, p)
-        adapted = MetaLearner(
-            learner.model, rule.to(next(learner.model.parameters())), learner.loss, guard=False
-        )
+        rule = rule.to(next(learner.model.parameters()))
+        adapted = MetaLearner(learner.model, rule, learner.loss, guard=False)
         flows.append(gradient_flow(adapted, problem, f"P = {p:g}" if p else "P = 0, MAML", tasks=tasks))
     return flows
 
 
-def of_trained(runs: Sequence[Trained], *, tasks: int = 100) -> list[Flow]:
-    """Trained runs as they are, the guard as in training; PAMELA also with its own Q and P set to 0."""
+def of_trained(runs: Sequence[tuple[Run, FewShotLearner]], *, tasks: int = 100) -> list[Flow]:
+    """Measure trained runs with the guard as in training; runs that learned P also with P set to 0."""
     flows = []
     for run, each in runs:
         learner = require_path(each)
         problem, name = run.config.problem, run.config.method
         flows.append(gradient_flow(learner, problem, name, tasks=tasks))
-        if isinstance(learner.rule, Pamela) and len(learner.rule.p):
-            cut: Any = copy.deepcopy(learner)
-            torch.nn.init.zeros_(cut.rule.p)
-            flows.append(gradient_flow(cut, problem, f"{name}, its P set to 0", tasks=tasks))
+        if "p" in learner.rule.broadcasts() and len(learner.rule.get_parameter("p")):
+            without = copy.deepcopy(learner)
+            torch.nn.init.zeros_(without.rule.get_parameter("p"))
+            flows.append(gradient_flow(without, problem, f"{name}, P set to 0", tasks=tasks))
     return flows
 
 
-def _spread(values: Tensor) -> dict[str, list[float]]:
+def _statistics(values: Tensor) -> dict[str, list[float]]:
     low, middle, high = values.quantile(values.new_tensor(QUARTILES), dim=0)
     columns = {"mean": values.mean(0), "std": values.std(0), "q25": low, "median": middle, "q75": high}
     return {name: column.tolist() for name, column in columns.items()}

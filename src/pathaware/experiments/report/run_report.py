@@ -1,4 +1,4 @@
-"""Runs on the same problem side by side, and beside what the paper printed."""
+"""`pathaware report`: runs on the same problem compared with each other and with the paper, as HTML."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from pathaware.core.errors import UsageError
-from pathaware.experiments.paper.printed import ADDRESS, image_accuracy, sine_mse
-from pathaware.experiments.report import html
+from pathaware.experiments.paper.printed import ADDRESS, paper_result
 from pathaware.experiments.report.figures import figures
 from pathaware.experiments.report.style import data_uri, labels
+from pathaware.experiments.report.table_files import render_html
 from pathaware.training.evaluation import evaluate
 from pathaware.training.metric import ACCURACY, Metric
-from pathaware.training.problems import Classification, Sine
 from pathaware.training.provenance import commit, environment
 from pathaware.training.run_folder import Run
 from pathaware.training.tables import NOTHING, Remark, Row, Table
 
+BROAD = 1.8
+"""Figures with a larger aspect ratio take the full width of the page."""
+
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs with what they reached, and how they came there step by step."""
+    """Runs on the same problem, their results on `tasks` test tasks, and their results after every step."""
 
     runs: Sequence[Run]
     tasks: int
@@ -34,19 +34,18 @@ class Comparison:
 
 
 def compare(runs: Sequence[Run], tasks: int) -> Comparison:
-    """Every run on the same new tasks."""
+    """Evaluate every run on the same test tasks."""
     problem = runs[0].config.problem
-    found = [evaluate(run.load(), problem, tasks=tasks).summary() for run in runs]
     metric = problem.metric
-    best = metric.best(summary[metric.name] for summary in found)
+    summaries = [evaluate(run.load(), problem, tasks=tasks).summary() for run in runs]
+    best = metric.best(summary[metric.name] for summary in summaries)
     rows = [
         Row(_cells(name, run, summary), emphasis=len(runs) > 1 and summary[metric.name] == best)
-        for name, run, summary in zip(labels(runs), runs, found, strict=True)
+        for name, run, summary in zip(labels(runs), runs, summaries, strict=True)
     ]
-    header = ("run", "before", "after", "worst task", "put back", "the paper")
-    title = f"{problem.label}: {metric.title}"
-    results = Table(title, header, rows, _notes(found[0], metric))
-    return Comparison(runs, tasks, results, _per_step(labels(runs), found, metric))
+    header = ("run", "before", "after", "worst task", "reverted", "the paper")
+    results = Table(f"{problem.label}: {metric.title}", header, rows, _notes(summaries[0], metric))
+    return Comparison(runs, tasks, results, _per_step(labels(runs), summaries, metric))
 
 
 def _cells(name: str, run: Run, summary: dict[str, Any]) -> tuple[str, ...]:
@@ -57,12 +56,12 @@ def _cells(name: str, run: Run, summary: dict[str, Any]) -> tuple[str, ...]:
         metric.with_interval(summary[metric.name], summary[f"{metric.name}_ci95"]),
         metric.format(summary[metric.worst_key]),
         f"{100 * summary['reverted']:.2f} %" if run.config.training.guard else Remark("no guard"),
-        printed(run),
+        paper_result(run.config.problem.paper_key, run.config.method),
     )
 
 
-def _per_step(names: Sequence[str], found: Sequence[dict[str, Any]], metric: Metric) -> Table:
-    paths = [summary[f"{metric.name}_per_step"] for summary in found]
+def _per_step(names: Sequence[str], summaries: Sequence[dict[str, Any]], metric: Metric) -> Table:
+    paths = [summary[f"{metric.name}_per_step"] for summary in summaries]
     most = max(map(len, paths))
     rows = [
         Row((name, *map(metric.format, path), *[NOTHING] * (most - len(path))))
@@ -72,122 +71,85 @@ def _per_step(names: Sequence[str], found: Sequence[dict[str, Any]], metric: Met
 
 
 def _notes(summary: dict[str, Any], metric: Metric) -> list[str]:
-    """How it was evaluated."""
+    """How the runs were evaluated."""
     notes = [
-        f"Before and after adapting to {summary['tasks']:,} new tasks of the {summary['split']} split, the "
-        "same for every run: means, with 95 % intervals.",
-        "Put back: tasks that the guard returned to an earlier point of their path.",
+        f"Before and after adaptation. Evaluated on {summary['tasks']:,} new tasks of the {summary['split']} "
+        "split, the same for every run; means with 95 % confidence intervals.",
+        "Reverted: tasks that the divergence guard returned to an earlier point of their path.",
     ]
     if metric is ACCURACY:
-        kind = "all queries of a task" if summary["transductive"] else "the support set"
-        name = "Transductive" if summary["transductive"] else "Inductive"
-        notes.append(f"{name}: batch norm judges queries with the statistics of {kind}.")
+        name, source = (
+            ("Transductive", "all queries of a task")
+            if summary["transductive"]
+            else ("Inductive", "the support set")
+        )
+        notes.append(f"{name}: batch norm uses the statistics of {source}.")
     return notes
 
 
-def printed(run: Run) -> str:
-    """The paper's number for this problem and method, or a dash."""
-    problem = run.config.problem
-    if isinstance(problem, Sine):
-        return sine_mse(problem.shots, run.config.method)
-    if isinstance(problem, Classification):
-        return image_accuracy(problem.data, problem.ways, problem.shots, run.config.method)
-    return NOTHING
-
-
-# The settings in which runs differ.
-
-
 def differences(runs: Sequence[Run]) -> Table:
-    """A row for each such setting; a dash where a method has no such setting."""
+    """The settings in which runs differ; a dash if a method does not have the setting."""
     settings = [
         {
-            f"{table}.{key}": _shown(v)
+            f"{table}.{key}": _setting(value)
             for table, values in run.config.to_dict().items()
-            for key, v in values.items()
+            for key, value in values.items()
         }
         for run in runs
     ]
     names = dict.fromkeys(name for each in settings for name in each)
     lines = [[name, *(each.get(name, NOTHING) for each in settings)] for name in names]
-    return Table.of(
-        "Where they differ", ["setting", *labels(runs)], [line for line in lines if len(set(line[1:])) > 1]
-    )
+    different = [line for line in lines if len(set(line[1:])) > 1]
+    return Table.of("Settings that differ", ["setting", *labels(runs)], different)
 
 
-def _shown(value: object) -> str:
-    """As the configuration file has it, without quotes."""
+def _setting(value: object) -> str:
+    """A value as in the configuration file, without quotes."""
     return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
-# What training took.
-
-
 def training_table(runs: Sequence[Run]) -> Table:
-    """Time, memory where a GPU held it, and meta-gradients that were not finite and so not followed."""
-    lines = [
-        [name, *_training_cells(list(run.metrics()))] for name, run in zip(labels(runs), runs, strict=True)
-    ]
-    return Table.of("Training", ["run", "iterations", "minutes", "GPU memory, MB", "skipped"], lines)
-
-
-def _training_cells(rows: list[dict[str, Any]]) -> list[str]:
-    memory = rows[-1].get("memory_mb")
-    return [
-        f"{rows[-1]['iteration']:,}",
-        f"{rows[-1]['seconds'] / 60:.1f}",
-        NOTHING if memory is None else f"{memory:,.0f}",
-        str(sum(row["skipped"] for row in rows)),
-    ]
-
-
-# An HTML report of a few runs: one file with tables, pictures and settings in it.
-
-
-BROAD = 1.8  # times as wide as high: too small to read in half of a page
+    """Training time, GPU memory, and the number of updates skipped for non-finite meta-gradients."""
+    lines = []
+    for name, run in zip(labels(runs), runs, strict=True):
+        rows = list(run.metrics())
+        last, memory = rows[-1], rows[-1].get("memory_mb")
+        megabytes = NOTHING if memory is None else f"{memory:,.0f}"
+        skipped = str(sum(row["skipped"] for row in rows))
+        lines.append([name, f"{last['iteration']:,}", f"{last['seconds'] / 60:.1f}", megabytes, skipped])
+    return Table.of("Training", ["run", "iterations", "minutes", "GPU memory, MB", "skipped updates"], lines)
 
 
 def write_report(path: Path, title: str, groups: Sequence[Comparison]) -> None:
-    """One part for each group of runs on the same problem."""
-    names = [(f"part-{i}", group.results.title) for i, group in enumerate(groups, 1)]
-    sections = [html.contents(names)] if len(groups) > 1 else []
-    sections += [
-        html.section(name, *_part(group), anchor=anchor)
-        for (anchor, name), group in zip(names, groups, strict=True)
-    ]
-    sections.append(html.section("Environment", *_environment()))
-    lead = "Trained on many small tasks, judged on tasks that were never seen."
+    """Write one HTML file with a section per group of runs on the same problem."""
+    about = environment() | {"commit": (commit() or "unknown")[:12]}
+    page = render_html(
+        title=title,
+        lead="Trained on many small tasks, evaluated on tasks that were not seen in training.",
+        parts=[_section(group) for group in groups],
+        environment=Table.of("", ["evaluated with", ""], about.items()),
+        address=ADDRESS,
+    )
     try:
-        path.write_text(html.page(title, lead, sections), encoding="utf-8")
+        path.write_text(page, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror})", field="out") from None
 
 
-def _part(group: Comparison) -> Iterator[str]:
-    yield html.table(group.results)
-    yield html.subsection(group.steps.title, html.table(group.steps))
-    drawn = figures(group.runs, min(100, group.tasks))
-    yield html.figures(_figure(caption, figure) for _, caption, figure in drawn)
-    training = training_table(group.runs)
-    yield html.subsection(training.title, html.table(training))
-    yield html.subsection("Settings", *_settings(group.runs))
+def _section(group: Comparison) -> dict[str, Any]:
+    return {
+        "results": group.results,
+        "steps": group.steps,
+        "figures": list(_figures(group)),
+        "training": training_table(group.runs),
+        "differences": differences(group.runs),
+        "settings": [
+            (n, run.config.to_toml()) for n, run in zip(labels(group.runs), group.runs, strict=True)
+        ],
+    }
 
 
-def _figure(caption: str, figure: Figure) -> str:
-    width, height = figure.get_size_inches()
-    return html.figure(data_uri(figure), caption, broad=bool(width > BROAD * height))
-
-
-def _settings(runs: Sequence[Run]) -> Iterator[str]:
-    """What tells the runs apart, then all of it for those who open it."""
-    different = differences(runs)
-    if different.rows:
-        yield html.table(different)
-    for name, run in zip(labels(runs), runs, strict=True):
-        yield html.folded(f"all settings of {name}", run.config.to_toml())
-
-
-def _environment() -> Iterator[str]:
-    made = environment() | {"commit": (commit() or "unknown")[:12]}
-    yield html.table(Table.of("", ["evaluated with", ""], made.items()))
-    yield f'<p class="note">The paper: {html.link(ADDRESS, "Rajasegaran et al., 2020")}</p>'
+def _figures(group: Comparison) -> Iterator[dict[str, Any]]:
+    for _, caption, figure in figures(group.runs, min(100, group.tasks)):
+        width, height = figure.get_size_inches()
+        yield {"caption": caption, "broad": width > BROAD * height, "uri": data_uri(figure)}

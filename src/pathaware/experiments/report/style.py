@@ -1,4 +1,4 @@
-"""How our figures look."""
+"""The common style of all figures: colours, labels of runs, and how figures are saved."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-# Colours that colour-blind readers can tell apart (Okabe and Ito); a method keeps its own everywhere.
+# Colours that colour-blind readers can tell apart (Okabe and Ito). A method has the same one in every figure.
 COLOURS = {
     "pamela": "#d55e00",
     "maml": "#0072b2",
@@ -26,16 +26,17 @@ COLOURS = {
     "fomaml": "#56b4e9",
     "reptile": "#cc79a7",
 }
+OTHER_COLOUR = "#8172b3"
 INK, QUIET, FAINT, TRUTH = "#222222", "#6b6b6b", "#b8b8b8", "#999999"
 
 
 def colour(method: str) -> str:
-    return COLOURS.get(method, "#8172b3")
+    return COLOURS.get(method, OTHER_COLOUR)
 
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Draw inside this block; pyplot's global settings stay as they were."""
+    """Apply the style to figures made in this block; pyplot's global settings are restored after it."""
     settings: dict[Any, Any] = {
         "figure.dpi": 150,
         "figure.constrained_layout.use": True,
@@ -55,6 +56,7 @@ def styled() -> Iterator[None]:
 
 
 def save(figure: Figure, path: Path) -> Path:
+    """Write the figure in the format of the path's ending, and close it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     plt.close(figure)
@@ -62,31 +64,27 @@ def save(figure: Figure, path: Path) -> Path:
 
 
 def data_uri(figure: Figure) -> str:
-    """The figure as an address that an HTML page carries in itself."""
+    """The figure as an SVG in a `data:` URI, for pages in a single file. Closes the figure."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
     plt.close(figure)
     return "data:image/svg+xml;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-# What runs are called and drawn in, so that they can be told apart.
-
-
 def labels(runs: Sequence[Run]) -> list[str]:
-    """Their methods; where two runs share one, their folders."""
+    """A distinct label for each run: its method, or its folder if two runs share a method."""
     names = [run.config.method for run in runs]
     if len(set(names)) < len(runs):
         names = [run.folder.name for run in runs]
     return names if len(set(names)) == len(runs) else [str(run.folder) for run in runs]
 
 
-def looks(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """A label and a colour for each: its method's own, unless another run has that method too."""
+def run_styles(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """A label and a colour for each run: its method's colour, unless two runs share a method."""
     methods = [run.config.method for run in runs]
     palette = list(COLOURS.values())
-    shades = (
-        map(colour, methods)
-        if len(set(methods)) == len(runs)
-        else (palette[i % len(palette)] for i in range(len(runs)))
-    )
-    return list(zip(labels(runs), shades, strict=True))
+    if len(set(methods)) == len(runs):
+        colours = [colour(method) for method in methods]
+    else:
+        colours = [palette[i % len(palette)] for i in range(len(runs))]
+    return list(zip(labels(runs), colours, strict=True))

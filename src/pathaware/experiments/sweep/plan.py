@@ -14,7 +14,8 @@ from typing import Any
 from urllib.parse import quote
 
 from pathaware.core.errors import UsageError
-from pathaware.core.settings import at_least, coerce, short_repr, trust
+from pathaware.core.plugins import trust
+from pathaware.core.settings import at_least, coerce, short_repr
 from pathaware.experiments.run_store import PlannedRun
 from pathaware.training.config import Config, read_toml_file
 from pathaware.training.presets import load_preset
@@ -152,7 +153,7 @@ class SweepPlan:
     @classmethod
     def read(cls, path: Path) -> SweepPlan:
         """Read a file and check every combination, before anything is trained."""
-        tables = read_toml_file("FILE", path)
+        tables = read_toml_file("file", path)
         try:
             plan = cls._of(tables)
             plan._check()

@@ -1,4 +1,4 @@
-"""An adapted network as a file that runs without this package, checked against it."""
+"""Export an adapted network to a file that runs without this package."""
 
 from pathaware.inference.export.export import Exported, export, write_script
 from pathaware.inference.export.formats import FORMATS

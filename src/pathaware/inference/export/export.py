@@ -1,14 +1,14 @@
-"""Write the file, open it as a stranger would, and compare its answers with ours."""
+"""Write an adapted network to a file, check the file against the package, and write a script that uses it."""
 
 from __future__ import annotations
 
 import copy
-import inspect
 import os
 import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,77 +17,74 @@ import torch
 from torch import Tensor
 
 from pathaware.core.errors import RunError, UsageError
-from pathaware.inference.export.formats import Format, about, format_called
-from pathaware.inference.export.scripts import label
-from pathaware.inference.trained_model import Adapted
+from pathaware.inference.export.formats import Format, get_format, metadata
+from pathaware.inference.trained_model import AdaptedClassifier
 
-ALLOWED = 1e-4
-"""How far a probability in the file may be from ours: rounding is a thousandth of that."""
+TOLERANCE = 1e-4
+"""Largest allowed difference of a probability; rounding errors are about a thousandth of it."""
 
-_RANDOM = 16
+_RANDOM_IMAGES = 16
 _BATCHES = (1, 3)
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A file that answered `pictures` as the package does, up to `difference` in any probability."""
+    """A file whose probabilities for `images` images differ by at most `difference` from the package's."""
 
     path: Path
     format: str
     bytes: int
-    pictures: int
+    images: int
     difference: float
 
 
-def export(adapted: Adapted, classes: Sequence[str], pixels: Tensor, path: Path, to: str) -> Exported:
-    """Write `adapted` to `path`, checked on `pixels [N, C, size, size]` and on random ones.
+def export(
+    adapted: AdaptedClassifier, classes: Sequence[str], pixels: Tensor, path: Path, to: str
+) -> Exported:
+    """Write `adapted` to `path`, checked on `pixels [N, C, size, size]` and on random images.
 
-    The file takes its place when it has passed; what was there before is replaced then, and not earlier.
+    The file appears at `path`, replacing an earlier one, only after it has passed the check.
     """
-    format = format_called(to)
+    format = get_format(to)
     if path.suffix != format.suffix:
-        raise UsageError(f"{path} must end in {format.suffix} for --to {to}", field="out")
-    format.refuse_if_packages_are_missing()
-    # Where every reader of the file can be; a GPU may also round more coarsely than is allowed here.
-    adapted = Adapted(copy.deepcopy(adapted.network).cpu(), adapted.pictures)
+        raise UsageError(f"{path} must end in {format.suffix} for the format {to}", field="out")
+    format.require_packages()
+    # On the CPU, which every reader of the file has; a GPU may also round more coarsely than is allowed.
+    adapted = AdaptedClassifier(copy.deepcopy(adapted.network).cpu(), adapted.image_input)
     with TemporaryDirectory(dir=path.absolute().parent, prefix=".export-") as folder:
         draft = Path(folder) / path.name
-        format.write(adapted, about(adapted.pictures, classes), draft)
-        checked_on = _pictures(pixels)
-        difference = _difference(adapted, format, draft, checked_on)
-        if not difference <= ALLOWED:  # nor if it is no number
+        format.write(adapted, metadata(adapted.image_input, classes), draft)
+        checked = _with_noise(pixels)
+        difference = _difference(adapted, format, draft, checked)
+        if not difference <= TOLERANCE:  # also true for nan
             raise RunError(
                 f"{path}: not written, its probabilities differ by {difference:.1e} from the package's; "
-                f"{ALLOWED:.0e} is allowed. Try another of --to"
+                f"{TOLERANCE:.0e} is allowed. Try another format"
             )
         os.replace(draft, path)
-    return Exported(path, to, path.stat().st_size, len(checked_on), difference)
+    return Exported(path, to, path.stat().st_size, len(checked), difference)
 
 
-def _pictures(pixels: Tensor) -> Tensor:
-    """Those that are given, and noise, which goes where no picture does."""
+def _with_noise(pixels: Tensor) -> Tensor:
+    """Append random images, which reach activations that real images do not."""
     generator = torch.Generator().manual_seed(0)
-    noise = torch.randint(0, 256, (_RANDOM, *pixels.shape[1:]), dtype=torch.uint8, generator=generator)
+    noise = torch.randint(0, 256, (_RANDOM_IMAGES, *pixels.shape[1:]), dtype=torch.uint8, generator=generator)
     return torch.cat([pixels.cpu(), noise])
 
 
-def _difference(adapted: Adapted, format: Format, path: Path, pixels: Tensor) -> float:
-    """The largest of any probability, for all pictures at once and for few at a time."""
-    _, answer = format.opened(str(path))
+def _difference(adapted: AdaptedClassifier, format: Format, path: Path, pixels: Tensor) -> float:
+    """Return the largest difference of any probability, for all images at once and in small batches."""
+    _, predict = format.open(str(path))
     expected = adapted.probabilities(pixels).numpy()
     images = pixels.numpy()
     parts = [slice(None), *(s for n in _BATCHES for s in (slice(n), slice(-n, None)))]
-    found = [(answer(images[part]), expected[part]) for part in parts]
-    for ours, theirs in found:
-        if ours.shape != theirs.shape or ours.dtype != np.float32:
-            raise RunError(f"{path.name}: not written, it answers {ours.dtype} {ours.shape}")
-    return float(np.max([np.abs(ours - theirs).max() for ours, theirs in found]))
+    results = [(predict(images[part]), expected[part]) for part in parts]
+    for actual, reference in results:
+        if actual.shape != reference.shape or actual.dtype != np.float32:
+            raise RunError(f"{path.name}: not written, its output is {actual.dtype} {actual.shape}")
+    return float(np.max([np.abs(actual - reference).max() for actual, reference in results]))
 
 
-# A script that labels pictures with an exported file and knows nothing of this package.
-
-
-_IMPORT = "from pathaware.inference.export.scripts.with_onnx import opened\n"
 _PACKAGES = {
     "onnx": "numpy, pillow and onnxruntime",
     "torch": "numpy, pillow and torch",
@@ -96,29 +93,32 @@ _PACKAGES = {
 _IMPORTED = {"numpy", "PIL", "onnxruntime", "torch", "safetensors"}
 
 
-def script_beside(path: Path) -> Path:
-    """Where the script of an exported file goes."""
+def script_path(path: Path) -> Path:
+    """Return the path of an exported file's script."""
     script = path.with_suffix(".py")
     if script.stem in _IMPORTED | sys.stdlib_module_names:
         raise UsageError(
-            f"{script.name} would hide the module it is called after; give --out", field="script"
+            f"{script.name} would hide the module of the same name; choose another file name", field="script"
         )
     return script
 
 
 def write_script(path: Path, to: str) -> Path:
-    """The script `label`, with its way to open a file replaced by that of the format."""
-    script = script_beside(path)
-    format = format_called(to)
-    text = inspect.getsource(label)
-    plain = re.fullmatch(r"[\w. -]+", path.name)  # others could end the string they are put into
-    for old, new in (
-        (_IMPORT, f"\n{inspect.getsource(format.opened)}\n"),
-        ('"model.onnx"', f'"{path.name}"' if plain else repr(path.name)),
-        ("label.py", script.name if plain else "label.py"),
-        ("numpy, pillow and onnxruntime", _PACKAGES[to]),
-    ):
-        assert old in text
-        text = text.replace(old, new, 1)
-    script.write_text(re.sub(r"  # (type: ignore|noqa).*", "", text), encoding="utf-8")
+    """Write a script beside an exported file that labels images with it, without this package."""
+    import jinja2
+
+    script = script_path(path)
+    template = jinja2.Template(
+        (files("pathaware.inference.export") / "label.py.jinja").read_text("utf-8"),
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    plain = re.fullmatch(r"[\w. -]+", path.name)  # other names could end the docstring
+    text = template.render(
+        format=get_format(to).name,
+        packages=_PACKAGES[to],
+        script=script.name if plain else "label.py",
+        model=f'"{path.name}"' if plain else repr(path.name),
+    )
+    script.write_text(text, encoding="utf-8")
     return script

@@ -1,4 +1,7 @@
-"""What an exported file says of itself: all that a stranger needs to use it."""
+"""Formats of exported files: how each is written, and how it is opened without this package.
+
+A file maps pixels to probabilities and carries metadata: classes, image size, and how to prepare an image.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import copy
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -18,23 +21,25 @@ from torch import Tensor, nn
 
 from pathaware.core import VERSION
 from pathaware.core.errors import UsageError
-from pathaware.data.pixels import PictureForm
-from pathaware.inference.export.scripts import with_onnx, with_safetensors, with_torch
-from pathaware.inference.trained_model import Adapted
+from pathaware.data.pixels import ImageInput
+from pathaware.inference.trained_model import AdaptedClassifier
 
-About = dict[str, Any]
+Metadata = dict[str, Any]
+Opened = tuple[Metadata, Callable[..., Any]]
+"""Metadata, and a function from uint8 images `[N, C, size, size]` to probabilities `[N, classes]`."""
 
 _PREPARATION = (
-    "turn the picture as its EXIF orientation says",
-    "of grey with 16 bits, take the upper 8",
-    "put what is transparent on white",
+    "rotate the image as its EXIF orientation says",
+    "take the upper 8 bits of 16-bit grey",
+    "put transparent images on white",
     "convert to {mode}",
-    "scale both sides to {size} pixels by Lanczos, whatever the proportions",
+    "scale both sides to {size} pixels by Lanczos, ignoring the proportions",
 )
 _INK = "if the median pixel along the four edges is above 127, invert: 255 - pixels"
 
 
-def about(form: PictureForm, classes: Sequence[str]) -> About:
+def metadata(form: ImageInput, classes: Sequence[str]) -> Metadata:
+    """Describe what a file's network expects and returns."""
     steps = [*_PREPARATION, _INK] if form.ink else _PREPARATION
     mode = "grey (ITU-R 601-2 luma)" if form.channels == 1 else "RGB"
     return {
@@ -49,21 +54,23 @@ def about(form: PictureForm, classes: Sequence[str]) -> About:
     }
 
 
-def as_texts(about: About) -> dict[str, str]:
-    """For files that keep text only: every value as JSON."""
+def as_texts(about: Metadata) -> dict[str, str]:
+    """Encode every value as JSON, for formats whose metadata are text."""
     return {key: json.dumps(value) for key, value in about.items()}
 
 
-# From pixels to probabilities in one module: what is exported.
+def from_texts(texts: Mapping[str, str]) -> Metadata:
+    """Decode the metadata that `as_texts` encoded."""
+    return {key: json.loads(text) for key, text in texts.items()}
 
 
 class Classifier(nn.Module):
-    """`images [N, C, size, size]` in 0…255 to probabilities `[N, classes]`, each picture by itself."""
+    """The exported module: maps images `[N, C, size, size]` in 0…255 to probabilities `[N, classes]`."""
 
     mean: Tensor
     scale: Tensor
 
-    def __init__(self, network: nn.Module, form: PictureForm) -> None:
+    def __init__(self, network: nn.Module, form: ImageInput) -> None:
         super().__init__()
         self.network = network
         mean, std = (torch.tensor(v, dtype=torch.float32).view(-1, 1, 1) for v in (form.mean, form.std))
@@ -75,39 +82,33 @@ class Classifier(nn.Module):
         return logits.float().softmax(-1)
 
 
-def classifier(adapted: Adapted) -> Classifier:
-    """Of a copy of the network, to be changed at will."""
+def classifier(adapted: AdaptedClassifier) -> Classifier:
+    """Wrap a copy of the adapted network for export."""
     network = copy.deepcopy(adapted.network)
-    return Classifier(network, adapted.pictures).eval().requires_grad_(False)
+    return Classifier(network, adapted.image_input).eval().requires_grad_(False)
 
 
-def example(form: PictureForm) -> Tensor:
-    """Two pictures to trace with: of one, tracing would take the number for fixed."""
+def example(form: ImageInput) -> Tensor:
+    """Return two images to trace with; with one, tracing would treat the batch size as fixed."""
     return torch.zeros(2, *form.shape, dtype=torch.uint8)
 
 
-# Packages that only one format needs.
-
-
-def needed(format: str, package: str) -> Any:
-    """The package, or a line that says how to get it."""
+def require_package(format: str, package: str) -> Any:
+    """Import a package, or raise an error that says how to install it."""
     try:
         return import_module(package)
     except ImportError:
         raise UsageError(
-            f"--to {format}: needs {package}, which is not installed; pip install 'pathaware[{format}]'"
+            f"{format} needs {package}, which is not installed; pip install 'pathaware[{format}]'", field="to"
         ) from None
-
-
-# Exporters are chatty, and meet what they cannot trace with many kinds of exception.
 
 
 _LOGGERS = ("torch.onnx", "torch.export", "torch._export", "onnxscript", "onnx_ir")
 
 
 @contextmanager
-def untraceable_refused(format: str) -> Iterator[None]:
-    """No notes about packages and deprecations of the exporter's own; a refusal in one line if it fails."""
+def quiet_tracing(format: str) -> Iterator[None]:
+    """Silence PyTorch's exporter, and turn whatever exception it raises into a one-line error."""
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -120,37 +121,37 @@ def untraceable_refused(format: str) -> Iterator[None]:
         raise
     except Exception as error:
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise UsageError(f"--to {format}: the adapted network cannot be traced ({reason.strip()})") from error
+        raise UsageError(
+            f"{format}: the adapted network cannot be traced ({reason.strip()})", field="to"
+        ) from error
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
 
 
-# An ONNX file, for onnxruntime and many others.
-
-
-def write_onnx(adapted: Adapted, about: About, path: Path) -> None:
-    onnx = needed("onnx", "onnx")
-    with untraceable_refused("onnx"):
+def write_onnx(adapted: AdaptedClassifier, about: Metadata, path: Path) -> None:
+    """Write an ONNX file, for onnxruntime and many other programs."""
+    onnx = require_package("onnx", "onnx")
+    with quiet_tracing("onnx"):
         program = torch.onnx.export(
             classifier(adapted),
-            (example(adapted.pictures),),
+            (example(adapted.image_input),),
             input_names=["images"],
             output_names=["probabilities"],
             dynamic_shapes={"images": {0: "N"}},
             dynamo=True,
             verbose=False,
         )
-        assert program is not None  # as it always is with dynamo
+        assert program is not None  # always the case with dynamo
         model = program.model_proto
-    _forget_origin(model)
+    _remove_traces(model)
     onnx.helper.set_model_props(model, as_texts(about))
     onnx.checker.check_model(model, full_check=True)
     path.write_bytes(model.SerializeToString())
 
 
-def _forget_origin(model: Any) -> None:
-    """Lines of our source, and the folders it lies in, are nobody's business and half of the file."""
+def _remove_traces(model: Any) -> None:
+    """Remove source lines and folder names, which are private and half of the file."""
     graph = model.graph
     for part in (
         model,
@@ -165,31 +166,41 @@ def _forget_origin(model: Any) -> None:
         part.doc_string = ""
 
 
-# A `torch.export` program, which PyTorch runs without the code of the network.
+def open_onnx(path: str) -> Opened:
+    """Open an ONNX file with onnxruntime."""
+    import onnxruntime  # type: ignore[import-untyped]
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    about = from_texts(session.get_modelmeta().custom_metadata_map)
+    return about, lambda images: session.run(["probabilities"], {"images": images})[0]
 
 
 ABOUT = "about.json"
 
 
-def write_torch(adapted: Adapted, about: About, path: Path) -> None:
+def write_torch(adapted: AdaptedClassifier, about: Metadata, path: Path) -> None:
+    """Write a `torch.export` program, which PyTorch runs without the code of the network."""
     images = {0: torch.export.Dim("N")}
-    with untraceable_refused("torch"):
+    with quiet_tracing("torch"):
         program = torch.export.export(
-            classifier(adapted), (example(adapted.pictures),), dynamic_shapes={"images": images}
+            classifier(adapted), (example(adapted.image_input),), dynamic_shapes={"images": images}
         )
         for node in program.graph.nodes:
-            node.meta.pop("stack_trace", None)  # names folders of whoever exports
+            node.meta.pop("stack_trace", None)  # contains names of local folders
         torch.export.save(program, path, extra_files={ABOUT: json.dumps(about)})
 
 
-# Weights in safetensors, and the layers they belong to as a list: nothing but `torch.nn` is needed.
-#
-# Pixels are normalised by a first batch norm without weights, and a softmax comes last, so that the chain is
-# all there is to it.
+def open_torch(path: str) -> Opened:
+    """Open a `torch.export` program."""
+    extra: dict[str, Any] = {ABOUT: ""}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given buffer is not writable")  # by PyTorch 2.11 itself
+        program = torch.export.load(path, extra_files=extra).module()
+    return json.loads(extra[ABOUT]), lambda images: program(torch.from_numpy(images)).numpy()
 
 
 _WINDOW = ("kernel_size", "stride", "padding")
-KINDS: dict[type[nn.Module], tuple[str, ...]] = {
+LAYERS: dict[type[nn.Module], tuple[str, ...]] = {
     nn.Conv2d: (*_WINDOW, "in_channels", "out_channels", "dilation", "groups", "bias", "padding_mode"),
     nn.BatchNorm2d: ("num_features", "eps", "affine"),
     nn.GroupNorm: ("num_groups", "num_channels", "eps", "affine"),
@@ -206,79 +217,97 @@ KINDS: dict[type[nn.Module], tuple[str, ...]] = {
     nn.Identity: (),
     nn.Softmax: ("dim",),
 }
-"""Layers that can stand in the list, and the arguments that make them: attributes of the same names."""
+"""Supported layers and their constructor arguments, which are attributes of the same names."""
 
 
-def write_safetensors(adapted: Adapted, about: About, path: Path) -> None:
+def write_safetensors(adapted: AdaptedClassifier, about: Metadata, path: Path) -> None:
+    """Write weights and a list of the `torch.nn` layers they belong to.
+
+    The first layer is a batch norm without weights that normalises pixels, the last one a softmax, so the
+    chain of layers is complete.
+    """
     from safetensors.torch import save
 
     network = classifier(adapted).network
-    chain = nn.Sequential(_normalise(adapted.pictures), *_chain(network), nn.Softmax(dim=1)).eval()
+    chain = nn.Sequential(_normalise(adapted.image_input), *_chain(network), nn.Softmax(dim=1)).eval()
     layers = [(type(layer).__name__, _arguments(layer)) for layer in chain]
-    weights = {name: value.clone() for name, value in chain.state_dict().items()}  # tied ones one by one
+    weights = {name: value.clone() for name, value in chain.state_dict().items()}  # weights may be tied
     path.write_bytes(save(weights, metadata=as_texts({**about, "layers": layers})))
 
 
-def _normalise(form: PictureForm) -> nn.BatchNorm2d:
+def _normalise(form: ImageInput) -> nn.BatchNorm2d:
     norm = nn.BatchNorm2d(form.channels, affine=False)
     mean, std = (torch.tensor(v, dtype=torch.float32) * 255 for v in (form.mean, form.std))
-    norm.running_mean, norm.running_var = mean, std.square() - norm.eps  # PyTorch 2.11 wants some eps
+    norm.running_mean, norm.running_var = mean, std.square() - norm.eps  # PyTorch 2.11 requires eps > 0
     return norm
 
 
 def _chain(network: nn.Module) -> Iterator[nn.Module]:
-    """The layers one after another; exact types, since a class made from one of them may do anything."""
+    """Yield the layers in order. Types must match exactly, since a subclass may do anything."""
     if type(network) is nn.Sequential:
         for layer in network:
             yield from _chain(layer)
-    elif type(network) in KINDS:
+    elif type(network) in LAYERS:
         yield network
     else:
         what = type(network).__name__
         raise UsageError(
-            f"--to safetensors: the adapted network is no plain chain of layers (it has {what}); "
-            "use --to onnx or --to torch"
+            f"safetensors: the adapted network is not a plain chain of layers (it has {what}); "
+            "use onnx or torch",
+            field="to",
         )
 
 
 def _arguments(layer: nn.Module) -> dict[str, Any]:
-    found = {name: getattr(layer, name) for name in KINDS[type(layer)]}
+    values = {name: getattr(layer, name) for name in LAYERS[type(layer)]}
     return {
         name: value is not None if name == "bias" and not isinstance(value, bool) else value
-        for name, value in found.items()
+        for name, value in values.items()
     }
 
 
-# The formats by name.
+def open_safetensors(path: str) -> Opened:
+    """Build the listed layers and load their weights."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        about = from_texts(file.metadata())
+        weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    layers = [getattr(nn, kind)(**arguments) for kind, arguments in about["layers"]]
+    network = nn.Sequential(*layers).float().eval().requires_grad_(False)
+    network.load_state_dict(weights)
+    return about, lambda images: network(torch.from_numpy(images).float()).numpy()
 
 
 @dataclass(frozen=True)
 class Format:
-    """How a file is written, and how a stranger opens it."""
+    """A file format: how it is written and opened."""
 
     name: str
     suffix: str
-    write: Callable[[Adapted, About, Path], None]
-    opened: Callable[[str], tuple[dict[str, Any], Callable[..., Any]]]
+    write: Callable[[AdaptedClassifier, Metadata, Path], None]
+    open: Callable[[str], Opened]
     packages: tuple[str, ...]
-    """What it needs besides PyTorch, here or where the file is used."""
+    """Packages needed besides PyTorch, to write the file or to use it."""
 
-    def refuse_if_packages_are_missing(self) -> None:
+    def require_packages(self) -> None:
+        """Raise an error that names the first missing package."""
         for package in self.packages:
-            needed(self.name, package)
+            require_package(self.name, package)
 
 
 FORMATS: dict[str, Format] = {
     format.name: format
     for format in (
-        Format("onnx", ".onnx", write_onnx, with_onnx.opened, ("onnx", "onnxscript", "onnxruntime")),
-        Format("torch", ".pt2", write_torch, with_torch.opened, ()),
-        Format("safetensors", ".safetensors", write_safetensors, with_safetensors.opened, ("safetensors",)),
+        Format("onnx", ".onnx", write_onnx, open_onnx, ("onnx", "onnxscript", "onnxruntime")),
+        Format("torch", ".pt2", write_torch, open_torch, ()),
+        Format("safetensors", ".safetensors", write_safetensors, open_safetensors, ("safetensors",)),
     )
 }
 
 
-def format_called(name: str) -> Format:
+def get_format(name: str) -> Format:
+    """Return a format by name."""
     if name not in FORMATS:
-        raise UsageError(f"--to {name}: must be {', '.join(FORMATS)}")
+        raise UsageError(f"must be one of {', '.join(FORMATS)}, not {name}", field="to")
     return FORMATS[name]

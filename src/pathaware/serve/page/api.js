@@ -1,25 +1,25 @@
-// Requests to the server, one after another: what a person does last also happens last.
+// Requests to the server, one at a time and in order.
 
-export class Refused extends Error {
+export class ApiError extends Error {
   constructor(status, sentence) {
     super(sentence);
     this.status = status;
   }
 }
 
-/** The server has forgotten this session, or was started anew. */
-export class Lost extends Refused {}
+/** The server has deleted this session or was restarted. */
+export class Lost extends ApiError {}
 
 export async function call(method, path, body) {
   let answer;
   try {
     answer = await fetch(path, { method, body });
   } catch {
-    throw new Refused(0, "The server does not answer. Is “pathaware serve” still running?");
+    throw new ApiError(0, "The server does not answer. Is “pathaware serve” still running?");
   }
   if (answer.status === 204) return null;
   const found = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new Refused(answer.status, found.error ?? `The server answered ${answer.status}.`);
+  if (!answer.ok) throw new ApiError(answer.status, found.error ?? `The server answered ${answer.status}.`);
   return found;
 }
 
@@ -31,7 +31,7 @@ export class Session {
     this.#token = (await call("POST", "/api/sessions")).session;
   }
 
-  /** What `request()` makes of it once all that was asked before is done. */
+  /** Runs `request()` after all earlier requests. */
   later(request) {
     const done = this.#last.then(request);
     this.#last = done.catch(() => {});
@@ -47,7 +47,7 @@ export class Session {
     }
   }
 
-  /** All that a page that is being closed can still do. */
+  /** Ends the session; a closing page can send nothing but a beacon. */
   forget() {
     if (this.#token) navigator.sendBeacon(this.#path("/forget"));
     this.#token = null;

@@ -1,0 +1,65 @@
+"""Data sets by name: which are known, where they are stored, and how to open one."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from pathaware.core.errors import UsageError
+from pathaware.data.importers.cifar import Cifar100
+from pathaware.data.importers.mini_imagenet import MiniImageNet
+from pathaware.data.importers.omniglot import Omniglot
+from pathaware.data.importers.source import Importer
+from pathaware.data.importers.tiered_imagenet import TieredImageNet
+from pathaware.data.store import MANIFEST, ImageStore
+
+GLYPHS = "glyphs"
+IMPORTERS: dict[str, Importer] = {
+    "miniimagenet": MiniImageNet(),
+    "cifar-fs": Cifar100("cifar_fs"),
+    "fc100": Cifar100("fc100"),
+    "tieredimagenet": TieredImageNet(),
+    "omniglot": Omniglot(),
+}
+
+
+def data_dir(chosen: Path | None = None) -> Path:
+    """Return `chosen`, else `$PATHAWARE_DATA`, else `pathaware` in the XDG data home."""
+    if chosen is not None:
+        return chosen
+    if named := os.environ.get("PATHAWARE_DATA"):
+        return Path(named).expanduser()
+    home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(home).expanduser() / "pathaware"
+
+
+def store_folder(name: str, chosen: Path | None = None) -> Path:
+    """Return the folder of a data set, or raise if `name` cannot be a folder name."""
+    # A leading dot is reserved for imports in progress.
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise UsageError(
+            f"data set name {name!r}: must begin with a letter or digit, then only those, '.', '_' and '-'"
+        )
+    return data_dir(chosen) / name
+
+
+def open_store(name: str, directory: Path | None = None) -> ImageStore:
+    """Open a data set by name. `glyphs` is drawn on first use; the others must be imported first."""
+    folder = store_folder(name, directory)
+    if (folder / MANIFEST).is_file():
+        return ImageStore.open(folder)
+    if name == GLYPHS:
+        from pathaware.data.glyphs import make_glyphs
+
+        return make_glyphs(folder)
+    available = sorted({GLYPHS} | {path.name for path in imported_stores(directory)})
+    raise UsageError(
+        f"data set {name!r}: not in {folder.parent} (available: {', '.join(available)}); "
+        f"import it with `pathaware data import {name}`"
+    )
+
+
+def imported_stores(directory: Path | None = None) -> list[Path]:
+    """Return the folders of all stores, sorted by name."""
+    return [path.parent for path in sorted(data_dir(directory).glob(f"[!.]*/{MANIFEST}"))]

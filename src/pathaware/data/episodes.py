@@ -1,0 +1,300 @@
+"""Few-shot episodes and labelled batches from an image store.
+
+Every source works in two stages: `draw` makes all random choices on the CPU and returns an `EpisodePlan`, so
+a seed gives the same images on every device; `gather` (or `show`) computes the images where they are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pathaware.core.episodes import Episodes, TaskSource, share_of
+from pathaware.core.errors import UsageError
+from pathaware.core.seeding import generator
+from pathaware.core.settings import at_least
+from pathaware.data.store import ImageStore, SplitClasses
+
+Placement = Literal["auto", "device", "host"]
+
+
+@dataclass(frozen=True)
+class EpisodePlan:
+    """All random choices of a batch of tasks: which images, and how each is augmented.
+
+    Shapes: `images [T, E]` (indices into the store), `offsets [T, E, 2]` (rows and columns into the padded
+    image), `flips [T, E]`, `colours [T, E, 3]` (factors of brightness, contrast and saturation),
+    `holes [T, E, 2]` (corner of the erased square; outside the image for none). None: not applied.
+    """
+
+    images: Tensor
+    offsets: Tensor | None = None
+    flips: Tensor | None = None
+    colours: Tensor | None = None
+    holes: Tensor | None = None
+
+    def __len__(self) -> int:
+        return self.images.shape[0]
+
+    def __getitem__(self, tasks: slice) -> EpisodePlan:
+        return self._each(lambda t: t[tasks])
+
+    def to(self, device: torch.device | str) -> EpisodePlan:
+        return self._each(lambda t: t.to(device, non_blocking=True))
+
+    def flat(self) -> EpisodePlan:
+        """Merge the axes of tasks and examples."""
+        return self._each(lambda t: t.flatten(0, 1))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> EpisodePlan:
+        present = {f.name: getattr(self, f.name) for f in fields(self)}
+        return EpisodePlan(**{name: change(value) for name, value in present.items() if value is not None})
+
+    def share(self, worker: int, workers: int) -> EpisodePlan:
+        """Return one worker's tasks. Every worker draws all tasks, which is cheap, and gathers its own, so
+        the tasks of a batch do not depend on the number of workers."""
+        own = share_of(len(self), worker, workers)
+        return self[own.start : own.stop]
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """How training images are augmented.
+
+    `crop` crops the zero-padded image at random and, where the store allows it, mirrors at random. `jitter`
+    is the range of brightness, contrast and saturation: 0.4 means factors from 0.6 to 1.4. `erase` is the
+    side of a square blanked in every second image, as a fraction of the image's side.
+    """
+
+    crop: bool = False
+    jitter: float = 0.0
+    erase: float = 0.0
+
+    def __post_init__(self) -> None:
+        at_least(0, jitter=self.jitter, erase=self.erase)
+        if max(self.jitter, self.erase) > 1:
+            raise UsageError("jitter and erase: must be at most 1")
+
+
+class ImageViews:
+    """Augmented and normalised images of a store: `draw` chooses the augmentation, `show` computes it.
+
+    `placement` says where the images are kept: `device`, `host` (mapped from the file and copied batch by
+    batch), or `auto` (on the device if they take at most half of its free memory).
+    """
+
+    def __init__(
+        self,
+        store: ImageStore,
+        augmentation: Augmentation,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        *,
+        padding: int | None = None,
+        placement: Placement = "auto",
+    ) -> None:
+        self.store, self.augmentation = store, augmentation
+        self.device, self.dtype = torch.device(device), dtype
+        self.padding = crop_padding(store.shape[1]) if padding is None else padding
+        self.mirror = augmentation.crop and store.manifest.mirror
+        self.on_device = _fits(store, self.device) if placement == "auto" else placement == "device"
+        self._images = store.tensor(self.device if self.on_device else "cpu")
+        # Statistics are of pixels in 0…1; scaling them once saves scaling the pixels.
+        wide = torch.promote_types(dtype, torch.float32)
+        self._mean = _per_channel(store.manifest.mean, wide).mul(255).to(self.device)
+        self._scale = _per_channel(store.manifest.std, wide).mul(255).reciprocal().to(self.device)
+        self._side = round(augmentation.erase * store.shape[1])
+
+    def draw(self, images: Tensor, generator: torch.Generator) -> EpisodePlan:
+        """Choose the augmentation of these images `[T, E]`."""
+        size, shape = self.store.shape[1], images.shape
+        offsets = flips = colours = holes = None
+        if self.augmentation.crop:
+            offsets = torch.randint(2 * self.padding + 1, (*shape, 2), generator=generator)
+        if self.mirror:
+            flips = torch.randint(2, shape, generator=generator, dtype=torch.bool)
+        if self.augmentation.jitter:
+            factors = torch.rand(*shape, 3, generator=generator, dtype=torch.float32)
+            colours = factors.mul_(2).sub_(1).mul_(self.augmentation.jitter).add_(1)
+        if self._side:
+            holes = torch.randint(1 - self._side, size, (*shape, 2), generator=generator)
+            spared = torch.randint(2, (*shape, 1), generator=generator, dtype=torch.bool)
+            holes.masked_fill_(spared, size)
+        return EpisodePlan(images, offsets, flips, colours, holes)
+
+    def show(self, plan: EpisodePlan) -> Tensor:
+        """Compute the images `[T·E, C, H, W]` of a plan, whose tensors may be on the CPU or on the device."""
+        plan = plan.flat()
+        if self.on_device:
+            plan = plan.to(self.device)
+            source, index = self._images, plan.images
+        else:
+            # Copy only the chosen images; the index then selects all of them, in order.
+            source = self._images.index_select(0, plan.images.cpu()).to(self.device)
+            plan, index = plan.to(self.device), torch.arange(len(source), device=self.device)
+        if plan.offsets is None:
+            pixels = source.index_select(0, index)
+        else:
+            pixels = crop_and_flip(source, index, plan.offsets, plan.flips, self.padding)
+        x = pixels.to(self._mean.dtype)
+        if plan.colours is not None:
+            x = recolour(x, plan.colours.to(x.dtype))
+        # Two separately rounded operations, not a fused one, give the same bits on every device.
+        x = x.sub_(self._mean).mul_(self._scale)
+        if plan.holes is not None:
+            x = x.masked_fill_(square(plan.holes, self._side, x.shape[-1]), 0.0)
+        return x.to(self.dtype)
+
+
+def crop_and_flip(
+    images: Tensor, index: Tensor, offsets: Tensor, flips: Tensor | None, padding: int
+) -> Tensor:
+    """Zero-pad each of `images[index]`, crop it at its offset to the original size, and mirror some."""
+    height, width = images.shape[-2:]
+    padded = torch.nn.functional.pad(images.index_select(0, index), (padding,) * 4)
+    # A view of all possible crops; indexing copies only the chosen one.
+    crops = padded.unfold(2, height, 1).unfold(3, width, 1)
+    each = torch.arange(len(index), device=images.device)
+    found = crops[each, :, offsets[:, 0], offsets[:, 1]]
+    return found if flips is None else torch.where(flips[:, None, None, None], found.flip(-1), found)
+
+
+def recolour(pixels: Tensor, factors: Tensor) -> Tensor:
+    """Scale brightness, contrast (about the image's mean) and saturation (about grey) of pixels 0…255."""
+    brightness, contrast, saturation = factors[:, :, None, None, None].unbind(1)
+    x = pixels * brightness
+    x = torch.lerp(x.mean((1, 2, 3), keepdim=True), x, contrast)
+    x = torch.lerp(x.mean(1, keepdim=True), x, saturation)
+    return x.clamp_(0, 255)
+
+
+def square(corners: Tensor, side: int, size: int) -> Tensor:
+    """Return the mask `[N, 1, size, size]` of the square at each corner `[N, 2]`."""
+    away = torch.arange(size, device=corners.device) - corners[:, :, None]
+    within = (away >= 0) & (away < side)
+    return within[:, None, 0, :, None] & within[:, None, 1, None, :]
+
+
+def crop_padding(size: int) -> int:
+    """Return the customary padding: 4 for images of 32 pixels, 8 for 84, in proportion otherwise."""
+    return size // 8 if size <= 32 else size // 10
+
+
+def _per_channel(values: tuple[float, ...], dtype: torch.dtype) -> Tensor:
+    return torch.tensor(values, dtype=dtype).view(-1, 1, 1)
+
+
+def _fits(store: ImageStore, device: torch.device) -> bool:
+    if device.type != "cuda" or store.holds(device):
+        return True
+    free, _ = torch.cuda.mem_get_info(device)
+    return store.manifest.bytes <= free // 2
+
+
+class ImageEpisodes(TaskSource):
+    """N-way episodes of one split.
+
+    `gather` consists of tensor operations of fixed shapes, without synchronisation when the images are on
+    the device (see `ImageViews`), so it can be captured in a CUDA graph with the plan as its input.
+    """
+
+    def __init__(
+        self,
+        store: ImageStore,
+        split: str,
+        ways: int,
+        shots: int,
+        queries: int,
+        augmentation: Augmentation | None = None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        *,
+        padding: int | None = None,
+        placement: Placement = "auto",
+    ) -> None:
+        classes = store.split(split)
+        _check(store, split, classes, ways, shots, queries)
+        self.store, self.split, self.ways, self.shots, self.queries = store, split, ways, shots, queries
+        self.views = ImageViews(
+            store, augmentation or Augmentation(), device, dtype, padding=padding, placement=placement
+        )
+        self.capturable = self.views.on_device and self.views.device.type == "cuda"
+        self._starts, self._counts = classes.starts, classes.counts
+        self._most = int(classes.counts.max())
+        self._labels = torch.arange(ways, device=device).repeat(shots + queries)
+
+    def draw(self, tasks: int, generator: torch.Generator) -> EpisodePlan:
+        """Choose classes, then images of each class, both without replacement."""
+        per_class = self.shots + self.queries
+        # The top-k of independent random keys is a uniform choice without replacement, in random order.
+        keys = torch.rand(tasks, len(self._starts), generator=generator, dtype=torch.float64)
+        classes = keys.topk(self.ways).indices
+        keys = torch.rand(tasks, self.ways, self._most, generator=generator, dtype=torch.float64)
+        keys.masked_fill_(torch.arange(self._most) >= self._counts[classes, None], -1.0)
+        images = self._starts[classes, None] + keys.topk(per_class).indices
+        images = images.transpose(1, 2).reshape(tasks, per_class * self.ways)  # shot by shot
+        return self.views.draw(images, generator)
+
+    def gather(self, plan: EpisodePlan) -> Episodes:
+        x = self.views.show(plan).view(*plan.images.shape, *self.store.shape)
+        y = self._labels.repeat(len(plan), 1)
+        support = self.shots * self.ways
+        return Episodes(x[:, :support], y[:, :support], x[:, support:], y[:, support:])
+
+
+def _check(store: ImageStore, split: str, classes: SplitClasses, ways: int, shots: int, queries: int) -> None:
+    for name, value in (("ways", ways), ("shots", shots), ("queries", queries)):
+        if value < 1:
+            raise UsageError(f"{name} {value}: must be at least 1")
+    if len(classes) < ways:
+        raise UsageError(f"ways {ways}: the {split} split of {store.name} has only {len(classes)} classes")
+    smallest = int(classes.counts.argmin())
+    if int(classes.counts[smallest]) < shots + queries:
+        raise UsageError(
+            f"shots {shots} and queries {queries}: class {classes.names[smallest]} of {store.name} "
+            f"has only {int(classes.counts[smallest])} images"
+        )
+
+
+class LabelledImages:
+    """All images of a split with the index of their class, in shuffled batches for supervised training."""
+
+    def __init__(
+        self,
+        store: ImageStore,
+        split: str,
+        augmentation: Augmentation,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        spans = store.split(split)
+        self.classes = len(spans)
+        self.views = ImageViews(store, augmentation, device, dtype)
+        self.capturable = self.views.on_device and self.views.device.type == "cuda"
+        self._images = torch.cat(
+            [
+                torch.arange(s, s + n)
+                for s, n in zip(spans.starts.tolist(), spans.counts.tolist(), strict=True)
+            ]
+        )
+        class_of = torch.full((len(store),), -1)
+        class_of[self._images] = torch.arange(self.classes).repeat_interleave(spans.counts)
+        self._class_of = class_of.to(device)
+
+    def batches(self, size: int, epoch: int, seed: int) -> Iterator[EpisodePlan]:
+        """Yield one epoch: every image once, in batches of equal size; the remainder is dropped."""
+        random = generator(seed, "pretrain", epoch)
+        order = self._images[torch.randperm(len(self._images), generator=random)]
+        for first in range(0, len(order) - size + 1, size):
+            yield self.views.draw(order[None, first : first + size], random)
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def show(self, plan: EpisodePlan) -> tuple[Tensor, Tensor]:
+        """Compute images `[N, C, H, W]` and labels `[N]`."""
+        return self.views.show(plan), self._class_of[plan.images.flatten().to(self._class_of.device)]

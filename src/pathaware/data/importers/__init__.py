@@ -1,0 +1,1 @@
+"""Importers of data sets in their common distributions, one module per data set."""

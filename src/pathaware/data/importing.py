@@ -1,0 +1,279 @@
+"""Import a data set: read its images, decode them, and pack them into a store.
+
+A store appears only when it is complete. An interrupted import resumes where it stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import warnings
+import zlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import filelock
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pathaware.core.errors import UsageError
+from pathaware.data.catalogue import store_folder
+from pathaware.data.importers.source import (
+    Importer,
+    ImportRefused,
+    Listing,
+    Pixels,
+    SourceClass,
+    SourceImage,
+)
+from pathaware.data.pixels import BadImage, ImageFormat, decode
+from pathaware.data.store import MANIFEST, PIXELS, ClassSpan, ImageStore, Manifest, Split, checksum
+
+JOURNAL = "journal.jsonl"
+
+ImportProgress: TypeAlias = Callable[[int, int, str], None]
+"""Called after each class with images done, images in total, and the name of the class."""
+
+
+@dataclass(frozen=True)
+class PackedClass:
+    """A class that has been written. The sums are exact integers, so a resumed import gives the same mean."""
+
+    name: str
+    split: Split
+    count: int
+    sums: list[int]
+    squares: list[int]
+    crc32: int
+
+    @staticmethod
+    def of(name: str, split: Split, images: NDArray[np.uint8]) -> PackedClass:
+        return PackedClass(
+            name=name,
+            split=split,
+            count=len(images),
+            sums=images.sum(axis=(0, 2, 3), dtype=np.uint64).tolist(),
+            squares=np.square(images, dtype=np.uint16).sum(axis=(0, 2, 3), dtype=np.uint64).tolist(),
+            crc32=zlib.crc32(np.ascontiguousarray(images).data),
+        )
+
+
+def manifest_of(
+    name: str, classes: Sequence[PackedClass], form: ImageFormat, sha256: str, source: str
+) -> Manifest:
+    """Describe packed classes; mean and standard deviation are those of the training split."""
+    training = [c for c in classes if c.split == "train"]
+    pixels = sum(c.count for c in training) * form.size**2
+    mean, std = [], []
+    for channel in range(form.channels):
+        first = sum(c.sums[channel] for c in training) / pixels
+        second = sum(c.squares[channel] for c in training) / pixels
+        mean.append(first / 255)
+        # At least one grey level: blank images must not cause a division by zero.
+        std.append(max(math.sqrt(max(second - first**2, 0.0)), 1.0) / 255)
+    spans, start = [], 0
+    for c in classes:
+        spans.append(ClassSpan(c.name, c.split, start, c.count))
+        start += c.count
+    return Manifest(
+        name=name,
+        shape=(form.channels, form.size, form.size),
+        classes=tuple(spans),
+        mean=tuple(mean),
+        std=tuple(std),
+        mirror=form.mirror,
+        sha256=sha256,
+        source=source,
+        ink=form.ink,
+    )
+
+
+def in_memory(
+    name: str, classes: Sequence[tuple[str, Split, NDArray[np.uint8]]], form: ImageFormat, source: str
+) -> ImageStore:
+    """Make a store without a folder from the images `[n, C, H, W]` of each class."""
+    pixels = torch.from_numpy(np.concatenate([images for _, _, images in classes]))
+    packed = [PackedClass.of(*c) for c in classes]
+    return ImageStore(manifest_of(name, packed, form, checksum(pixels), source), pixels)
+
+
+class PartialStore:
+    """A store being written, in a hidden folder beside its final one.
+
+    The journal has one line per finished class. A second import with the same `fingerprint` keeps the
+    classes whose pixels still match their line; with another fingerprint it starts from scratch.
+    """
+
+    def __init__(self, final: Path, form: ImageFormat, fingerprint: str) -> None:
+        self.final, self.form = final, form
+        self.folder = final.parent / f".{final.name}.partial"
+        self.done: list[PackedClass] = []
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # Beside the folder: Windows does not rename a folder that holds an open file.
+        self._lock = filelock.FileLock(final.parent / f".{final.name}.lock")
+        try:
+            self._lock.acquire(blocking=False)
+        except filelock.Timeout:
+            raise UsageError(f"{final}: another import of {final.name} is under way") from None
+        # Unbuffered: pixels are written before the journal line that refers to them.
+        self._pixels = (self.folder / PIXELS).open("a+b", buffering=0)
+        self._recover(fingerprint)
+
+    def _recover(self, fingerprint: str) -> None:
+        path = self.folder / JOURNAL
+        header, *lines = path.read_text().splitlines() if path.exists() else [""]
+        self._pixels.seek(0)
+        if header == fingerprint:
+            for line in lines:
+                packed = self._surviving(line)
+                if packed is None:
+                    break
+                self.done.append(packed)
+        self._pixels.truncate(sum(c.count for c in self.done) * self._image_bytes)
+        self._journal = path.open("w")
+        self._write_line(fingerprint)
+        for packed in self.done:
+            self._write_line(json.dumps(asdict(packed)))
+
+    def _surviving(self, line: str) -> PackedClass | None:
+        try:
+            packed = PackedClass(**json.loads(line))
+        except (ValueError, TypeError):  # a line cut short by the interruption
+            return None
+        pixels = self._pixels.read(packed.count * self._image_bytes)
+        return packed if zlib.crc32(pixels) == packed.crc32 else None
+
+    @property
+    def _image_bytes(self) -> int:
+        return self.form.channels * self.form.size**2
+
+    def _write_line(self, line: str) -> None:
+        self._journal.write(line + "\n")
+        self._journal.flush()
+
+    def add(self, name: str, split: Split, images: NDArray[np.uint8]) -> None:
+        """Append a class."""
+        packed = PackedClass.of(name, split, images)
+        remaining = np.ascontiguousarray(images).data.cast("B")
+        while remaining:  # an unbuffered write may be partial
+            remaining = remaining[self._pixels.write(remaining) :]
+        self.done.append(packed)
+        self._write_line(json.dumps(asdict(packed)))
+
+    def publish(self, source: str) -> None:
+        """Write the manifest and move the store to its final folder in one step."""
+        self._pixels.seek(0)
+        sha256 = hashlib.file_digest(self._pixels, "sha256").hexdigest()
+        manifest = manifest_of(self.final.name, self.done, self.form, sha256, source)
+        os.fsync(self._pixels.fileno())
+        (self.folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+        self._close_files()
+        (self.folder / JOURNAL).unlink()
+        old = self.final.parent / f".{self.final.name}.old"
+        if self.final.exists():
+            os.rename(self.final, old)
+        os.rename(self.folder, self.final)
+        shutil.rmtree(old, ignore_errors=True)
+        self.close()
+
+    def discard(self) -> None:
+        """Delete everything packed so far."""
+        self._close_files()
+        shutil.rmtree(self.folder)
+        self.close()
+
+    def close(self) -> None:
+        """Stop, keeping what is packed for the next attempt."""
+        self._close_files()
+        if self._lock.is_locked:
+            with suppress(OSError):  # Windows deletes the file on release
+                os.unlink(self._lock.lock_file)
+            self._lock.release()
+
+    def _close_files(self) -> None:
+        self._pixels.close()
+        self._journal.close()
+
+
+def import_dataset(
+    name: str,
+    importer: Importer,
+    source: Path,
+    data_dir: Path | None = None,
+    *,
+    replace: bool = False,
+    progress: ImportProgress | None = None,
+) -> ImageStore:
+    """Read `source` with the given importer and store it as `name`.
+
+    The store appears only when complete. An interrupted import resumes when it is repeated; one refused for
+    bad images (the error names them all) leaves nothing behind.
+    """
+    folder = store_folder(name, data_dir)
+    if folder.exists() and not replace:
+        raise UsageError(f"{folder}: {name} is already imported; pass `replace` to import it again")
+    listing = importer.read(source)
+    try:
+        partial = PartialStore(folder, importer.format, _fingerprint(listing, importer.format))
+        try:
+            problems = _pack(listing, importer.format, partial, progress or (lambda done, total, name: None))
+            if problems:
+                partial.discard()
+                raise ImportRefused(source, problems)
+            partial.publish(listing.origin)
+        finally:
+            partial.close()
+    except OSError as error:  # read errors are among the problems; this is a full or read-only disk
+        raise UsageError(f"{folder.parent}: cannot be written ({error.strerror})") from None
+    return ImageStore.open(folder)
+
+
+def _pack(listing: Listing, form: ImageFormat, partial: PartialStore, progress: ImportProgress) -> list[str]:
+    """Decode and write the remaining classes; return the problems of all images."""
+    problems: list[str] = []
+    total = sum(len(c.images) for c in listing.classes)
+    done = sum(c.count for c in partial.done)
+    # Two threads: decoding releases the GIL, and more threads would only wait for the disk.
+    with ThreadPoolExecutor(2) as pool, warnings.catch_warnings():
+        from PIL import Image
+
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        for source in listing.classes[len(partial.done) :]:
+            decoded = list(pool.map(lambda image: _load(image, form), source.images))
+            problems += [d for d in decoded if isinstance(d, str)]
+            # After the first bad image nothing is written, but the rest is decoded to name all bad ones.
+            if not problems:
+                pixels = np.stack([d for d in decoded if not isinstance(d, str)])
+                partial.add(source.name, source.split, np.rot90(pixels, source.quarter_turns, axes=(2, 3)))
+            done += len(source.images)
+            progress(done, total, source.name)
+    return problems
+
+
+def _load(image: SourceImage, form: ImageFormat) -> Pixels | str:
+    try:
+        return decode(image.read(), form)
+    except (BadImage, UsageError) as error:
+        return f"{image.label}: {error}"
+    except OSError as error:
+        return f"{image.label}: cannot be read ({error.strerror or error})"
+
+
+def _fingerprint(listing: Listing, form: ImageFormat) -> str:
+    """Hash what must be unchanged for packed classes to be kept: the format, and all images in order."""
+
+    def described(source: SourceClass) -> object:
+        return source.name, source.split, source.quarter_turns, [i.label for i in source.images]
+
+    digest = hashlib.sha256(repr(form).encode())
+    for source in listing.classes:
+        digest.update(json.dumps(described(source)).encode())
+    return digest.hexdigest()

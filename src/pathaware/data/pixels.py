@@ -1,0 +1,239 @@
+"""Image files decoded to pixels: `ImageFormat` for stores, `ImageInput` for trained networks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from io import BytesIO
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pathaware.core.errors import UsageError
+from pathaware.data.importers.trees import MAX_FILE
+from pathaware.data.store import ImageStore
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+# Raster formats only: Pillow also opens some formats that run external programs.
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
+# A photograph has about ten million pixels; a small file with far more is an attack or an accident.
+MAX_PIXELS = 64_000_000
+
+
+class BadImage(Exception):
+    """Raised for an image that cannot be used; the caller adds its name to the reason."""
+
+
+@dataclass(frozen=True)
+class ImageFormat:
+    """Size and colour of the images in a store."""
+
+    size: int
+    channels: int
+    invert: bool = False
+    """Turn dark ink on white paper into bright ink on black, so that zero padding is background."""
+    mirror: bool = True
+    ink: bool = False
+    """The stored images are bright ink on black."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.size <= 1024:
+            raise UsageError(f"image size {self.size}: must be between 1 and 1024 pixels")
+        if self.channels not in (1, 3):
+            raise UsageError(f"image channels {self.channels}: must be 1 (grey) or 3 (colour)")
+
+
+PHOTO_84 = ImageFormat(84, 3)
+PHOTO_32 = ImageFormat(32, 3)
+CHARACTER_28 = ImageFormat(28, 1, mirror=False, ink=True)
+INK_28 = ImageFormat(28, 1, invert=True, mirror=False, ink=True)
+
+
+def decode(raw: bytes | NDArray[np.uint8] | Image.Image, form: ImageFormat) -> NDArray[np.uint8]:
+    """Decode a file's bytes, pixels `[H, W, 3]` or an open image to `[C, size, size]`.
+
+    Both sides are scaled to `size`, ignoring the proportions, as was done for the published data sets.
+    """
+    from PIL import Image
+
+    if isinstance(raw, np.ndarray):
+        return _stored(Image.fromarray(raw), form)
+    try:
+        with nullcontext(raw) if isinstance(raw, Image.Image) else _opened(raw) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise BadImage(f"{image.width}×{image.height} pixels, more than the {MAX_PIXELS:,} allowed")
+            image.load()
+            return _stored(image, form)
+    except BadImage:
+        raise
+    # Decoders raise many kinds of exceptions for broken or hostile bytes; all mean "not an image".
+    except Exception as error:
+        raise BadImage(_reason(error)) from None
+
+
+def _opened(raw: bytes) -> Image.Image:
+    from PIL import Image
+
+    return Image.open(BytesIO(raw), formats=FORMATS)
+
+
+def _stored(image: Image.Image, form: ImageFormat) -> NDArray[np.uint8]:
+    from PIL import Image, ImageOps
+
+    image = _opaque(_eight_bit(ImageOps.exif_transpose(image)))
+    image = image.convert("L" if form.channels == 1 else "RGB")
+    if image.size != (form.size, form.size):
+        image = image.resize((form.size, form.size), Image.Resampling.LANCZOS)
+    pixels = np.asarray(image)
+    pixels = pixels[None] if form.channels == 1 else pixels.transpose(2, 0, 1)
+    return 255 - pixels if form.invert else pixels
+
+
+def _eight_bit(image: Image.Image) -> Image.Image:
+    """Keep the upper 8 of 16 bits; a plain conversion would clip nearly everything to white."""
+    from PIL import Image
+
+    if not image.mode.startswith("I"):
+        return image
+    return Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
+
+
+def _opaque(image: Image.Image) -> Image.Image:
+    """Put transparent images on white, as viewers do; transparent pixels have arbitrary colours."""
+    from PIL import Image
+
+    if not image.has_transparency_data:
+        return image
+    layers = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", layers.size, "white"), layers)
+
+
+def _reason(error: Exception) -> str:
+    from PIL import UnidentifiedImageError
+
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image in a known format"
+    return str(error) or type(error).__name__
+
+
+ImageLike: TypeAlias = "str | PathLike[str] | bytes | Image.Image | NDArray[Any] | Tensor"
+"""A path, the bytes of an image file, a PIL image, or numbers `[H, W]`, `[H, W, C]` or `[C, H, W]`."""
+
+_BRIGHT = 127
+
+
+@dataclass(frozen=True)
+class ImageInput:
+    """The images a trained network expects: `channels` × `size` × `size`, normalised with `mean` and `std`
+    per channel (of pixels in 0…1). With `ink`, bright ink on black: dark ink on paper is inverted."""
+
+    size: int
+    channels: int
+    ink: bool
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @classmethod
+    def of(cls, store: ImageStore) -> ImageInput:
+        manifest = store.manifest
+        return cls(manifest.shape[1], manifest.shape[0], manifest.ink, manifest.mean, manifest.std)
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> ImageInput:
+        return cls(**{**saved, "mean": tuple(saved["mean"]), "std": tuple(saved["std"])})
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return (self.channels, self.size, self.size)
+
+    def pixels(self, image: ImageLike) -> NDArray[np.uint8]:
+        """Decode and scale an image as importing does, to `[C, size, size]`, or raise `BadImage`."""
+        decoded = decode(_raw(image), ImageFormat(self.size, self.channels))
+        return 255 - decoded if self.ink and _on_paper(decoded) else decoded
+
+    def stack(self, images: Sequence[ImageLike] | NDArray[Any] | Tensor, what: str = "images") -> Tensor:
+        """Decode images to `[N, C, size, size]`; an error names the image by its path or its index."""
+        decoded = []
+        for i, image in enumerate(images):
+            try:
+                decoded.append(self.pixels(image))
+            except BadImage as error:
+                name = image if isinstance(image, (str, PathLike)) else f"{what}[{i}]"
+                raise UsageError(f"{name}: {error}") from None
+        if not decoded:
+            return torch.zeros(0, *self.shape, dtype=torch.uint8)
+        return torch.from_numpy(np.stack(decoded))
+
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """Normalise pixels `[N, C, size, size]` in 0…255 for the network."""
+        mean, std = (
+            torch.tensor(values, dtype=torch.float32, device=pixels.device).view(-1, 1, 1)
+            for values in (self.mean, self.std)
+        )
+        mean, scale = mean * 255, 1 / (std * 255)
+        return (pixels.float() - mean) * scale
+
+
+def _raw(image: ImageLike) -> bytes | NDArray[np.uint8] | Image.Image:
+    from PIL import Image
+
+    if isinstance(image, (bytes, Image.Image)):
+        return image
+    if isinstance(image, (str, PathLike)):
+        return _file(Path(image))
+    if isinstance(image, Tensor):
+        image = image.detach().cpu().numpy()
+    return _array(np.asarray(image))
+
+
+def _file(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE + 1)
+    except OSError as error:
+        raise BadImage(f"cannot be read ({error.strerror})") from None
+    if len(content) > MAX_FILE:
+        raise BadImage(f"more than the {MAX_FILE:,} bytes allowed for one file")
+    return content
+
+
+def _array(values: NDArray[Any]) -> NDArray[np.uint8]:
+    """Convert `[H, W]`, `[H, W, C]` or `[C, H, W]`, integers in 0…255 or floats in 0…1, to `[H, W, 3]`."""
+    if values.ndim == 3 and values.shape[-1] not in (1, 3) and values.shape[0] in (1, 3):
+        values = values.transpose(1, 2, 0)
+    if values.ndim == 2:
+        values = values[:, :, None]
+    if values.ndim != 3 or values.shape[-1] not in (1, 3) or 0 in values.shape:
+        raise BadImage(
+            f"an array of shape {values.shape} is not an image; must be [H, W], [H, W, 3] or [3, H, W]"
+        )
+    if values.dtype == bool:
+        values = values.astype(np.uint8) * 255
+    elif np.issubdtype(values.dtype, np.floating):
+        if not (np.isfinite(values).all() and values.min() >= 0 and values.max() <= 1):
+            raise BadImage("floats must lie between 0 and 1 (integers between 0 and 255)")
+        values = np.rint(values * 255).astype(np.uint8)
+    elif np.issubdtype(values.dtype, np.integer):
+        if values.min() < 0 or values.max() > 255:
+            raise BadImage("integers must lie between 0 and 255")
+        values = values.astype(np.uint8)
+    else:
+        raise BadImage(f"data type {values.dtype} is not numeric")
+    return np.ascontiguousarray(np.broadcast_to(values, (*values.shape[:2], 3)))
+
+
+def _on_paper(pixels: NDArray[np.uint8]) -> bool:
+    """Return True if the border, which shows paper rather than ink, is bright."""
+    edge = np.concatenate([pixels[..., 0, :], pixels[..., -1, :], pixels[..., 0], pixels[..., -1]], axis=-1)
+    return bool(np.median(edge) > _BRIGHT)

@@ -1,0 +1,48 @@
+"""Errors of the API: each is a status and one sentence in JSON; tracebacks stay on the server's stderr."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+SENTENCES = {404: "there is nothing at this address", 405: "this address does not take this method"}
+
+
+class ApiError(Exception):
+    """A request that is refused with this status and sentence; `retry` is the delay in seconds to suggest."""
+
+    def __init__(self, status: int, sentence: str, *, retry: int | None = None) -> None:
+        self.status, self.sentence, self.retry = status, sentence, retry
+        super().__init__(sentence)
+
+    def response(self) -> JSONResponse:
+        headers = None if self.retry is None else {"Retry-After": str(self.retry)}
+        return JSONResponse({"error": self.sentence}, self.status, headers)
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Make the app answer every exception in the form of `ApiError`."""
+
+    @app.exception_handler(ApiError)
+    async def api_error(_: Request, error: ApiError) -> JSONResponse:
+        return error.response()
+
+    @app.exception_handler(HTTPException)
+    async def http_error(_: Request, error: HTTPException) -> JSONResponse:
+        sentence = SENTENCES.get(error.status_code, "this request cannot be answered")
+        return JSONResponse({"error": sentence}, error.status_code, error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def missing_parameter(_: Request, error: RequestValidationError) -> JSONResponse:
+        names = " and ".join(sorted({f"?{found['loc'][-1]}=" for found in error.errors()}))
+        return JSONResponse({"error": f"the address lacks {names}"}, 422)
+
+    @app.exception_handler(Exception)
+    async def server_error(_: Request, error: Exception) -> JSONResponse:
+        print("".join(traceback.format_exception(error)), file=sys.stderr)
+        return JSONResponse({"error": "something went wrong in the server; its terminal says what"}, 500)

@@ -1,0 +1,61 @@
+"""Heads, and the learner that adapts them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from pathaware.core.batch_norm import TaskStatistics
+from pathaware.core.errors import UsageError
+from pathaware.core.head import one_hot
+from tests.methods.checks import learner_of
+
+
+def test_classes_become_one_hot_rows_and_values_stay():
+    targets, like = torch.randint(0, 3, (2, 5)), torch.zeros(1, dtype=torch.float32)
+    rows = one_hot(targets, 3, like)
+    assert rows.dtype == torch.float32
+    assert torch.equal(rows, F.one_hot(targets, 3).float())
+    values = torch.randn(2, 5, 1)
+    assert one_hot(values, 1, like) is values
+
+
+def test_one_hot_can_be_traced_with_other_labels():
+    """Compiled iterations are traced once and then run with other labels."""
+    traced = make_fx(lambda targets: one_hot(targets, 3, torch.zeros(1)))(torch.zeros(2, 5, dtype=torch.long))
+    targets = torch.randint(0, 3, (2, 5))
+    assert torch.equal(traced(targets), F.one_hot(targets, 3).to(torch.get_default_dtype()))
+
+
+def test_features_are_those_of_each_task_alone():
+    learner, _, episodes = learner_of("prototypical")
+    together = learner.embed(episodes.support_x)
+    for task, x in enumerate(episodes.support_x):
+        assert torch.allclose(together[task], learner.model(x), atol=1e-12)
+
+
+def test_inductive_predictions_do_not_depend_on_other_queries():
+    learner, _, episodes = learner_of("prototypical")
+    x, y, query_x, _ = episodes.tensors()
+    all_of_them = learner.predictions_per_step(x, y, query_x, inductive=True).outputs[-1]
+    alone = learner.predictions_per_step(x, y, query_x[:, :1], inductive=True).outputs[-1]
+    assert torch.allclose(all_of_them[:, :1], alone, atol=1e-10)
+    transductive = learner.predictions_per_step(x, y, query_x[:, :2]).outputs[-1]
+    assert not torch.allclose(transductive[:, :1], alone, atol=1e-3)
+
+
+def test_statistics_per_task_are_those_of_plain_batch_norm():
+    data, weight, bias = torch.randn(6, 4, 5, 5), torch.randn(4), torch.randn(4)
+    expected = torch.cat([F.batch_norm(d, None, None, weight, bias, training=True) for d in data.split(3)])
+    for count in (None, 3):
+        with TaskStatistics(2, count):
+            found = F.batch_norm(data, None, None, weight, bias, training=True)
+        assert torch.allclose(found, expected, atol=1e-12)
+
+
+def test_the_number_of_steps_cannot_be_chosen():
+    learner, _, episodes = learner_of("prototypical")
+    with pytest.raises(UsageError, match="adapts at once"):
+        learner.predictions_per_step(*episodes.tensors()[:3], steps=3)

@@ -1,0 +1,67 @@
+"""How training images are varied beyond crops and mirrors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pathaware.core.errors import UsageError
+from pathaware.core.seeding import generator
+from pathaware.data.episodes import Augmentation, ImageViews, LabelledImages, recolour, square
+from tests.data.tasks.test_images import class_of, make_store
+
+
+def test_factors_of_one_leave_colours_alone_and_others_do_what_they_say():
+    pixels = torch.rand(3, 3, 6, 6) * 200
+    assert torch.allclose(recolour(pixels, torch.ones(3, 3)), pixels)
+    darker = recolour(pixels, torch.tensor([[0.5, 1.0, 1.0]]).expand(3, 3))
+    assert torch.allclose(darker, pixels / 2)
+    grey = recolour(pixels, torch.tensor([[1.0, 1.0, 0.0]]).expand(3, 3))
+    assert torch.allclose(grey, pixels.mean(1, keepdim=True).expand_as(pixels))
+    flat = recolour(pixels, torch.tensor([[1.0, 0.0, 1.0]]).expand(3, 3))
+    assert torch.allclose(flat, pixels.mean((1, 2, 3), keepdim=True).expand_as(pixels))
+
+
+def test_a_square_covers_what_lies_in_it_and_a_corner_beyond_the_image_covers_nothing():
+    covered = square(torch.tensor([[1, 2], [-1, -1], [6, 6]]), 3, 6)
+    assert covered.shape == (3, 1, 6, 6)
+    assert covered[0, 0].nonzero().tolist() == [[r, c] for r in (1, 2, 3) for c in (2, 3, 4)]
+    assert covered[1, 0].nonzero().tolist() == [[r, c] for r in (0, 1) for c in (0, 1)]
+    assert not covered[2].any()
+
+
+def test_jitter_stays_in_its_range_and_every_second_image_is_erased():
+    views = ImageViews(make_store(), Augmentation(jitter=0.4, erase=0.5))
+    plan = views.draw(torch.arange(12).repeat(40)[None], generator(0, "draw"))
+    assert plan.colours is not None
+    assert plan.holes is not None
+    assert 0.6 <= plan.colours.min() < 0.62
+    assert 1.38 < plan.colours.max() <= 1.4
+    erased = (plan.holes < 12).all(-1).float().mean()
+    assert abs(erased - 0.5) < 0.1
+    blank = (views.show(plan) == 0).all(1).flatten(1).sum(1)  # the mean colour is zero once normalised
+    assert int(blank.max()) == 36
+    assert (blank > 0).float().mean() <= erased
+
+
+def test_only_what_is_asked_for_is_drawn():
+    plan = ImageViews(make_store(), Augmentation()).draw(torch.arange(6)[None], generator(0, "draw"))
+    assert plan.offsets is plan.flips is plan.colours is plan.holes is None
+
+
+def test_more_than_all_of_an_image_cannot_be_varied():
+    with pytest.raises(UsageError, match="jitter and erase"):
+        Augmentation(erase=1.5)
+
+
+def test_an_epoch_shows_every_training_image_once_with_the_number_of_its_class():
+    store = make_store()
+    images = LabelledImages(store, "train", Augmentation(crop=True))
+    plans = list(images.batches(10, 0, 0))
+    seen = torch.cat([plan.images.flatten() for plan in plans])
+    assert len(seen.unique()) == len(seen) == len(images) // 10 * 10
+    x, y = images.show(plans[0])
+    first = class_of(store, torch.tensor([0])) + 3  # three held-out classes come first
+    assert torch.equal(y + first, class_of(store, plans[0].images.flatten()))
+    assert x.shape == (10, 3, 12, 12)
+    assert not torch.equal(plans[0].images, next(images.batches(10, 1, 0)).images)

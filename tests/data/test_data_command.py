@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+from pathaware.cli.data import app, shown_progress
+from pathaware.core.errors import UsageError
+from pathaware.data.catalogue import IMPORTERS, open_store
+from tests.data.image_trees import class_folder, encoded, write
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PATHAWARE_DATA", str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    for number, name in enumerate(["train/cat", "train/dog", "val/owl", "test/fox", "test/elk"]):
+        class_folder(tmp_path / "source" / name, 4, first=10 * number)
+    return tmp_path / "source"
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def refusal(*arguments: object) -> str:
+    """Return the text of the UsageError, which `main` prints with exit code 2."""
+    error = run(*arguments).exception
+    assert isinstance(error, UsageError)
+    return str(error)
+
+
+def test_import_list_and_show_follow_one_another(data: Path, source: Path, tmp_path: Path) -> None:
+    done = run("import", "pets", "--from", source, "--size", 16)
+    assert done.exit_code == 0, done.output
+    assert "2/1/2 classes" in done.output
+    assert "20 of 20 images" in done.output  # not a terminal: plain lines
+    listed = run("list").output
+    assert str(data / "pets") in listed
+    assert "20 images  16×16×3" in listed
+    assert "glyphs           built in" in listed
+    out = tmp_path / "episode.png"
+    shown = run("show", "pets", "--ways", 2, "--shots", 1, "--queries", 2, "--out", out)
+    assert shown.output.strip() == str(out)
+    with Image.open(out) as sheet:
+        assert sheet.width > 400
+
+
+def test_a_damaged_store_is_listed_as_such_beside_the_others(data: Path, source: Path) -> None:
+    run("import", "good", "--from", source)
+    run("import", "bad", "--from", source)
+    (data / "bad/images.u8").write_bytes(b"")
+    listed = run("list").output
+    assert "bad              unusable: " in listed
+    assert "good                      2/1/2 classes" in listed
+
+
+def test_a_grey_import_has_one_channel_and_is_not_mirrored(data: Path, source: Path) -> None:
+    run("import", "pets", "--from", source, "--grey")
+    store = open_store("pets")
+    assert store.shape == (1, 84, 84)
+    assert not store.manifest.mirror
+
+
+def test_proportions_and_lists_are_passed_on(data: Path, source: Path, tmp_path: Path) -> None:
+    assert (
+        run("import", "drawn", "--from", source, "--proportions", "0.6,0.2,0.2", "--seed", 3).exit_code == 0
+    )
+    assert "seed 3" in open_store("drawn").manifest.source
+    write(tmp_path / "lists/train.txt", b"elk\n")
+    run("import", "listed", "--from", source, "--split-lists", tmp_path / "lists", "--layout", "folder")
+    assert open_store("listed").split("train").names == ("elk",)
+
+
+def test_every_problem_is_printed_before_the_one_line_of_the_error(data: Path, source: Path) -> None:
+    write(source / "train/cat/a.txt", b"?")
+    write(source / "test/fox/cut.jpg", encoded(0, 64, "JPEG")[:-300])
+    result = run("import", "pets", "--from", source)
+    assert isinstance(result.exception, UsageError)
+    assert f"{source}/train/cat/a.txt: not an image in a known format" in result.output
+    assert f"{source}/test/fox/cut.jpg: image file is truncated" in result.output
+    assert not any(data.iterdir())
+
+
+def test_an_interrupted_import_says_how_to_resume(
+    data: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pathaware.cli.data.import_dataset", interrupted)
+    result = run("import", "pets", "--from", source)
+    assert result.exit_code == 130
+    assert "run the same command to resume" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["import", "glyphs", "--from", "."], "glyphs: built in"),
+        (["import", "pets", "--from", ".", "--layout", "zoo"], "layout: must be folder or one of mini"),
+        (["import", "pets", "--from", ".", "--proportions", "most"], "proportions: must be three"),
+        (["import", "pets", "--from", ".", "--rotations"], "rotations: applies to omniglot, not to folder"),
+        (["import", "fc100", "--from", ".", "--size", "84"], "size: fixed for fc100"),
+        (["import", "pets", "--from", ".", "--size", "0"], "image size 0: must be between 1 and 1024"),
+        (["import", "pets", "--from", ".", "--min-images", "0"], "min_images: must be at least 1, not 0"),
+        (["import", "a/b", "--from", "."], "data set name 'a/b'"),
+        (["show", "pets"], "data set 'pets': not in"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_one_line(data: Path, arguments: list[str], message: str) -> None:
+    line = refusal(*arguments)
+    assert line.startswith(message)
+    assert "\n" not in line
+
+
+def test_a_picture_that_cannot_be_written_is_named(data: Path, source: Path, tmp_path: Path) -> None:
+    run("import", "pets", "--from", source)
+    options = ("--ways", 2, "--shots", 1, "--queries", 1)
+    assert "out: " in refusal("show", "pets", *options, "--out", tmp_path / "no/such.png")
+    assert "out: " in refusal("show", "pets", *options, "--out", tmp_path / "such.xyz")
+
+
+def test_the_known_sets_are_the_ones_promised() -> None:
+    assert list(IMPORTERS) == ["miniimagenet", "cifar-fs", "fc100", "tieredimagenet", "omniglot"]
+
+
+def test_progress_on_a_terminal_is_a_bar(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    with shown_progress("pets") as progress:
+        progress(5, 10, "cat")
+    assert "pets · cat" in capsys.readouterr().err

@@ -1,0 +1,99 @@
+"""A learner trained for one number of classes works for another."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pathaware.core.errors import UsageError
+from pathaware.core.learner import MetaLearner
+from pathaware.inference.change_ways import MAX_CLASSES, change_ways, repeat_classes
+from pathaware.inference.trained_model import balance
+from pathaware.methods import METHODS
+from tests.inference.models import CPU, INK, config, model, pixels
+
+COUNTED = [name for name, method in METHODS.items() if method.kind.fixed_ways]
+"""Methods with parameters tied to class indices, which cannot take more classes than in training."""
+
+
+def labels(classes: int) -> torch.Tensor:
+    """Labels of two images per class and a third one of the first class."""
+    return torch.cat([torch.arange(classes).repeat(2), torch.zeros(1, dtype=torch.long)])
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5, 7])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_takes_other_numbers_of_classes(method, classes):
+    trained, y = model(method), labels(classes)
+    if classes > 5 and method in COUNTED:
+        with pytest.raises(
+            UsageError, match=f"can take fewer, not {classes}; train it with ways = {classes}"
+        ):
+            trained.adapt(pixels(len(y)), y, classes)
+        return
+    adapted = trained.adapt(pixels(len(y)), y, classes)
+    found = adapted.probabilities(pixels(4, seed=1))
+    assert found.shape == (4, classes)
+    assert torch.allclose(found.sum(1), torch.ones(4).double())
+    assert found.isfinite().all()
+
+
+def scattered(method: str = "pamela") -> dict[str, torch.Tensor]:
+    """Return random learned parameters, no two of them equal."""
+    learner = model(method).learner(5)
+    return {k: torch.randn_like(v) if v.is_floating_point() else v for k, v in learner.state_dict().items()}
+
+
+def test_for_as_many_classes_as_trained_nothing_changes():
+    learned = scattered()
+    same = change_ways(config(), learned, INK, 5, CPU).state_dict()
+    assert same.keys() == learned.keys()
+    assert all(torch.equal(same[k].float(), learned[k].float()) for k in learned)
+
+
+@pytest.mark.parametrize("classes", [2, 7, 12])
+def test_rows_of_the_last_layer_are_taken_in_turn_and_their_rates_grow_with_the_classes(classes):
+    learned = scattered()
+    own, other = (change_ways(config(), learned, INK, n, CPU) for n in (5, classes))
+    turns = [i % 5 for i in range(classes)]
+    for name in ("head.weight", "head.bias"):
+        assert torch.equal(other.state_dict()[f"model.{name}"], own.state_dict()[f"model.{name}"][turns])
+    assert isinstance(own, MetaLearner)
+    assert isinstance(other, MetaLearner)
+    for name, growth in (("q", classes / 5), ("p", 1.0)):
+        before, after = (
+            learner.rule.layout.views(learner.rule.broadcasts()[name](getattr(learner.rule, name)[1]))
+            for learner in (own, other)
+        )
+        for layer, values in before.items():
+            expected = values[turns] * growth if layer.startswith("head") else values
+            assert torch.allclose(after[layer], expected), f"{name} of {layer}"
+
+
+def test_matrices_over_classes_keep_their_sort_of_entries():
+    """Entries between copies of one class are the mean off-diagonal value, not the diagonal one."""
+    values = torch.tensor([[9.0, 1.0], [2.0, 8.0]])
+    found = repeat_classes(values, torch.Size([3, 3]))
+    assert found.tolist() == [[9.0, 1.0, 1.5], [2.0, 8.0, 2.0], [1.5, 1.0, 9.0]]
+
+
+@pytest.mark.parametrize("classes", [-1, 0, 1, MAX_CLASSES + 1])
+def test_no_less_than_two_classes_and_no_more_than_allowed(classes):
+    with pytest.raises(UsageError, match=f"classes: {classes} is not allowed; 2 to 100"):
+        change_ways(config(), {}, INK, classes, CPU)
+
+
+def test_shapes_without_a_counterpart_are_refused():
+    with pytest.raises(ValueError, match="no counterpart"):
+        repeat_classes(torch.zeros(2, 3), torch.Size([4, 4]))
+
+
+def test_classes_with_few_pictures_count_as_much_as_those_with_many():
+    y = torch.tensor([1, 1, 1, 0, 2, 2])
+    even = balance(y, 3)
+    assert y[even].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert even.tolist() == [3, 3, 3, 0, 1, 2, 4, 5, 4]
+    trained, x = model(), pixels(6)
+    uneven = trained.adapt(x, y, 3).probabilities(pixels(4, seed=1))
+    again = trained.adapt(x[even], y[even], 3).probabilities(pixels(4, seed=1))
+    assert torch.equal(uneven, again)

@@ -1,0 +1,113 @@
+"""Pictures from folders and archives: those with labels, and those that want one."""
+
+from __future__ import annotations
+
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from pathaware.core.errors import UsageError
+from pathaware.data.pixels import ImageInput
+from pathaware.inference.class_folders import SupportRefused, read_images, read_support
+from tests.inference.models import PHOTO, class_folders, image
+
+FORM = ImageInput.from_dict(PHOTO)
+
+
+def packed(folder: Path, kind: str) -> Path:
+    """The folder itself, or all that is in it as an archive."""
+    if kind == "folder":
+        return folder
+    path = folder.with_suffix(f".{kind}")
+    files = [p for p in sorted(folder.rglob("*")) if p.is_file()]
+    if kind == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            for file in files:
+                archive.write(file, file.relative_to(folder))
+    else:
+        with tarfile.open(path, "w") as archive:
+            for file in files:
+                archive.add(file, file.relative_to(folder))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip", "tar"])
+def test_classes_are_folders_in_order_of_their_names(kind, tmp_path):
+    folder = class_folders(tmp_path / "pets", {"zebra": 1, "ant": 3, "Ærfugl": 2})
+    (folder / "ant/notes.txt").write_text("not a picture")
+    (folder / ".hidden").mkdir()
+    image(9).save(folder / ".hidden/x.png")
+    support = read_support(packed(folder, kind), FORM)
+    assert support.classes == ("ant", "zebra", "Ærfugl")
+    assert support.labels.tolist() == [0, 0, 0, 1, 2, 2]
+    assert support.pixels.shape == (6, 3, 20, 20)
+    assert (support.pixels[3].numpy() == FORM.pixels(folder / "zebra/0.png")).all()
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_an_archive_may_hold_the_folder_itself(kind, tmp_path):
+    class_folders(tmp_path / "all/pets", {"ant": 2, "bee": 1})
+    support = read_support(packed(tmp_path / "all", kind), FORM)
+    assert (support.classes, support.labels.tolist()) == (("ant", "bee"), [0, 0, 1])
+    with pytest.raises(UsageError, match="has 1 folders"):  # a folder is what its path says
+        read_support(tmp_path / "all", FORM)
+
+
+def test_pictures_may_lie_deeper_in_the_folder_of_their_class(tmp_path):
+    class_folders(tmp_path / "pets", {"ant/old": 1, "ant/new": 1, "bee": 1})
+    assert read_support(tmp_path / "pets", FORM).classes == ("ant", "bee")
+
+
+def test_every_picture_at_fault_is_named(tmp_path):
+    folder = class_folders(tmp_path / "pets", {"ant": 2, "bee": 2})
+    (folder / "ant/1.png").write_bytes(b"no picture")
+    (folder / "bee/0.png").write_bytes((folder / "bee/1.png").read_bytes()[:60])
+    image(1).save(folder / "stray.png")
+    with pytest.raises(SupportRefused) as refused:
+        read_support(folder, FORM)
+    assert len(refused.value.problems) == 3
+    assert all(
+        any(name in p for p in refused.value.problems) for name in ("ant/1.png", "bee/0.png", "stray.png")
+    )
+    assert str(refused.value).startswith("support: ")
+    assert "(and 2 more)" in str(refused.value)
+
+
+@pytest.mark.parametrize("classes", [1, 101])
+def test_too_few_or_too_many_classes_are_refused(classes, tmp_path):
+    class_folders(tmp_path / "pets", {f"c{i}": 1 for i in range(classes)})
+    with pytest.raises(UsageError, match=f"has {classes} folders with pictures; 2 to 100"):
+        read_support(tmp_path / "pets", FORM)
+
+
+@pytest.mark.parametrize("name", ["nowhere", "empty", "text.txt"])
+def test_what_holds_no_pictures_is_refused_by_the_name_of_its_option(name, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.txt").write_text("text")
+    for option, read in (("support", read_support), ("images", read_images)):
+        with pytest.raises(UsageError, match=f"^{option}: .*{name}"):
+            read(tmp_path / name, FORM)
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip", "tar"])
+def test_pictures_are_found_at_any_depth_and_bad_ones_left_out(kind, tmp_path):
+    folder = class_folders(tmp_path / "new", {"a": 2, "b/c": 1})
+    image(7).save(folder / "top.JPG")
+    (folder / "a/0.png").write_bytes(b"")
+    names, pixels, problems = read_images(packed(folder, kind), FORM)
+    start = f"{folder}/" if kind == "folder" else f"{folder}.{kind}:"
+    assert names == [start + name for name in ("a/1.png", "b/c/0.png", "top.JPG")]
+    assert pixels.shape == (3, 3, 20, 20)
+    (problem,) = problems
+    assert "a/0.png: not an image" in problem
+
+
+def test_one_picture_may_be_given_by_itself(tmp_path):
+    image(7).save(tmp_path / "one.png")
+    names, pixels, problems = read_images(tmp_path / "one.png", FORM)
+    assert (names, len(pixels), problems) == ([str(tmp_path / "one.png")], 1, [])
+    (tmp_path / "one.png").write_bytes(b"nothing")
+    names, pixels, problems = read_images(tmp_path / "one.png", FORM)
+    assert (names, pixels.shape, len(problems)) == ([], (0, 3, 20, 20), 1)

@@ -1,0 +1,41 @@
+"""Adapting says what happened on the way, and is what adapting and answering give one by one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from pathaware.core.learner import FewShotLearner
+from pathaware.inference.trained_model import TrainedModel
+from pathaware.training.run_folder import Run
+from pathaware.training.trainer import build
+from tests.inference.models import config, model, pixels
+
+
+@pytest.mark.parametrize("method", ["pamela", "maml", "prototypical"])
+def test_one_walk_gives_the_network_and_the_answers_on_the_way(method):
+    learner = model(method).learner(3).double()
+    x, y = torch.randn(6, 1, 28, 28), torch.arange(3).repeat(2)
+    network, answers = learner.adapt_and_predict(x, y, x[:4])
+    alone, asked = FewShotLearner.adapt_and_predict(learner, x, y, x[:4])
+    torch.testing.assert_close(network(x), alone(x))
+    torch.testing.assert_close(answers.outputs, asked.outputs)
+
+
+def test_steps_are_those_of_the_examples_and_end_with_the_network():
+    trained, x, y = model(), pixels(6), torch.arange(3).repeat(2)
+    adapted = trained.adapt(x, y, 3)
+    assert [step.step for step in adapted.steps] == [0, 1, 2, 3, 4, 5]
+    logits = adapted.network(trained.image_input.normalised(x))
+    assert adapted.steps[-1].loss == pytest.approx(cross_entropy(logits, y).item(), rel=1e-4)
+    assert adapted.steps[-1].accuracy == (logits.argmax(1) == y).double().mean().item()
+
+
+def test_a_run_can_be_used_where_its_data_set_is_no_longer(tmp_path, monkeypatch):
+    Run.create(tmp_path / "run", config()).save(build(config()), 0)
+    monkeypatch.setenv("PATHAWARE_DATA", str(tmp_path / "elsewhere"))
+    opened = TrainedModel.open(tmp_path / "run")
+    assert opened.image_input.ink
+    assert opened.adapt(pixels(4), torch.arange(2).repeat(2), 2).probabilities(pixels(1)).shape == (1, 2)
+    assert not (tmp_path / "elsewhere").exists()

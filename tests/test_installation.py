@@ -1,0 +1,342 @@
+"""That the package installs elsewhere: the pins beside what the index serves, and what `make` decides."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import importlib.util
+import itertools
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import tomllib
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+# How the names of wheels end, and what environment markers say there.
+PLATFORMS = {
+    "manylinux_2_28_x86_64": {"platform_system": "Linux", "sys_platform": "linux", "os_name": "posix"},
+    "manylinux_2_28_aarch64": {"platform_system": "Linux", "sys_platform": "linux", "os_name": "posix"},
+    "macosx_14_0_arm64": {"platform_system": "Darwin", "sys_platform": "darwin", "os_name": "posix"},
+    "win_amd64": {"platform_system": "Windows", "sys_platform": "win32", "os_name": "nt"},
+}
+
+
+def constraints() -> dict[str, Requirement]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    found = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    return {canonicalize_name(requirement.name): requirement for requirement in found}
+
+
+def pin(requirement: Requirement) -> str | None:
+    """The version that it asks for, where it asks for exactly one."""
+    exact = [one.version for one in requirement.specifier if one.operator in ("==", "===")]
+    return exact[0] if exact else None
+
+
+def fetch(address: str) -> str | None:
+    """The text at this address, None where the index has none; OSError where it cannot be asked."""
+    try:
+        with urllib.request.urlopen(address, timeout=5) as answer:
+            return str(answer.read().decode())
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
+            return None
+        raise
+
+
+def index() -> str:
+    """The index that pip asks, by its configuration or by default: its own help names it."""
+    asked = subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--help"],
+        check=False,
+        text=True,
+        capture_output=True,
+        env={**os.environ, "COLUMNS": "400"},
+    )
+    found = re.search(r"--index-url <url>.*?\(default\s+(\S+?)\)", asked.stdout, re.DOTALL)
+    if found is None:
+        pytest.skip("there is no pip here to say which package index is used")
+    return found[1].rstrip("/")
+
+
+def cannot_be_asked(why: object) -> NoReturn:
+    pytest.skip(f"the package index cannot be asked what the pinned PyTorch requires: {why}")
+
+
+@pytest.fixture(scope="module")
+def wheels() -> dict[tuple[str, str], str]:
+    """The addresses of the pinned PyTorch's published wheels, by platform and Python."""
+    page_address = f"{index()}/torch/"
+    try:
+        page = fetch(page_address)
+    except OSError as error:
+        cannot_be_asked(error)
+    if page is None:
+        cannot_be_asked("it knows of no torch")
+    found = {}
+    for platform, python in itertools.product(PLATFORMS, PYTHONS):
+        tag = "cp" + python.replace(".", "")
+        name = rf"torch-{pin(constraints()['torch'])}-{tag}-{tag}-{platform}\.whl"
+        for link in re.findall(rf'href="([^"#]*{name})', page):
+            found[platform, python] = urllib.parse.urljoin(page_address, link)
+    return found
+
+
+@pytest.fixture(scope="module")
+def published(wheels) -> dict[tuple[str, str], list[Requirement]]:
+    """What these wheels require. The index serves that beside a wheel; not every mirror does for all."""
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            texts = list(pool.map(fetch, (address + ".metadata" for address in wheels.values())))
+    except OSError as error:
+        cannot_be_asked(error)
+    found = {
+        place: [Requirement(line) for line in re.findall(r"^Requires-Dist: (.*)$", text, re.MULTILINE)]
+        for place, text in zip(wheels, texts, strict=True)
+        if text is not None
+    }
+    if not any("linux" in platform for platform, _ in found):
+        cannot_be_asked("it serves no metadata of the wheels for Linux")
+    return found
+
+
+def applying(requirements: list[Requirement], platform: str, python: str) -> Iterator[Requirement]:
+    environment = {**PLATFORMS[platform], "python_version": python, "python_full_version": python + ".0"}
+    for requirement in requirements:
+        if requirement.marker is None or requirement.marker.evaluate({**environment, "extra": ""}):
+            yield requirement
+
+
+def test_the_pinned_torch_has_a_wheel_wherever_the_pins_are_meant_for(wheels):
+    assert set(wheels) == {(platform, python) for platform in PLATFORMS for python in PYTHONS}
+
+
+def test_the_pins_are_versions_that_the_published_torch_accepts(published):
+    ours = constraints()
+    for (platform, python), requirements in published.items():
+        for theirs in applying(requirements, platform, python):
+            own = ours.get(canonicalize_name(theirs.name))
+            version = own and pin(own)
+            if version is not None:
+                where = f"{platform}, Python {python}"
+                assert theirs.specifier.contains(version), f"{where}: torch asks for {theirs}, we pin {own}"
+
+
+def test_what_torch_pins_is_left_to_torch(published):
+    ours = constraints()
+    for (platform, python), requirements in published.items():
+        for theirs in applying(requirements, platform, python):
+            version = pin(theirs)
+            own = ours.get(canonicalize_name(theirs.name))
+            if version is not None and own is not None:
+                assert pin(own) is None, f"torch pins {theirs}, and so do we: {own}"
+                # A range is there for the build that asks for nothing; torch's own version lies in it.
+                assert own.specifier.contains(version), f"torch asks for {theirs}, we allow {own}"
+
+
+def test_the_triton_of_the_cpu_build_is_the_one_that_the_cuda_build_asks_for(published):
+    for (platform, python), requirements in published.items():
+        asked = [theirs for theirs in applying(requirements, platform, python) if theirs.name == "triton"]
+        assert len(asked) == int("linux" in platform)
+        for triton in asked:
+            assert str(constraints()["triton"].specifier) == f"~={pin(triton)}"
+
+
+def test_every_direct_dependency_is_pinned_within_its_bounds():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    ours = constraints()
+    # Optuna has no pin: nothing of `make` installs it.
+    extras = [
+        line for name, lines in project["optional-dependencies"].items() if name != "search" for line in lines
+    ]
+    for line in [*project["dependencies"], *extras]:
+        requirement = Requirement(line)
+        if requirement.name in ("pathaware", "triton"):
+            continue
+        version = pin(ours[canonicalize_name(requirement.name)])
+        assert version is not None
+        assert requirement.specifier.contains(version), f"{requirement} does not allow {version}"
+        assert all(one.operator == ">=" for one in requirement.specifier), (
+            f"{line}: an upper bound needs a reason"
+        )
+
+
+# What `make install` decides.
+
+
+def load(name: str) -> ModuleType:
+    specification = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+class Machine:
+    """A machine to decide for: what is installed there, what it has, what it can reach."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.tool = load("torch_build")
+        self.monkeypatch = monkeypatch
+        self.installs: list[tuple[str, ...]] = []
+        self.has()
+        monkeypatch.setattr(self.tool.platform, "system", lambda: "Linux")
+        monkeypatch.setattr(self.tool, "pip", self.pip)
+
+    def has(self, installed=None, gpu=False, disk=None, index=None) -> None:
+        answers = {"installed": installed, "has_gpu": gpu, "on_disk": disk, "on_index": index}
+        for name, answer in answers.items():
+            self.monkeypatch.setattr(self.tool, name, lambda *_, answer=answer: answer)
+
+    def pip(self, *arguments, quiet=False):
+        self.installs.append(arguments)
+        return subprocess.CompletedProcess(arguments, 0)
+
+    def choose(self, wish: str) -> str:
+        self.installs.clear()
+        return str(self.tool.choose(wish, "2.13.0"))
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    return Machine(monkeypatch)
+
+
+def test_a_machine_without_a_gpu_gets_the_cpu_build_and_is_told_how_much_that_is(machine, capsys):
+    machine.has(index=191_800_000)
+    assert machine.choose("auto") == "torch==2.13.0+cpu"
+    assert machine.installs[0][-1] == "torch==2.13.0+cpu"
+    assert "CPU build, as there is no NVIDIA GPU: 192 MB to download" in capsys.readouterr().out
+
+
+def test_a_wheel_that_pip_has_on_disk_comes_first(machine, capsys):
+    machine.has(disk="/wheels/torch.whl", index=191_800_000)
+    assert machine.choose("auto") == "torch==2.13.0+cpu"
+    assert "--no-index" in machine.installs[0]
+    assert "nothing to download" in capsys.readouterr().out
+
+
+def test_where_the_cpu_build_cannot_be_had_the_ordinary_one_is_taken(machine, capsys):
+    assert machine.choose("auto") == machine.choose("cpu") == "torch===2.13.0"
+    assert machine.installs == []
+    said = capsys.readouterr().out
+    assert "cannot be had" in said
+    assert "GB" in said
+
+
+def test_a_machine_with_a_gpu_gets_the_ordinary_build(machine):
+    machine.has(gpu=True, index=191_800_000)
+    assert machine.choose("auto") == machine.choose("cuda") == "torch===2.13.0"
+    assert machine.choose("cpu") == "torch==2.13.0+cpu"
+
+
+def test_a_torch_that_is_installed_is_kept(machine, capsys):
+    machine.has(installed="2.12.1+cu126", index=191_800_000)
+    assert {machine.choose(wish) for wish in ("auto", "keep", "cuda")} == {"torch==2.12.1+cu126"}
+    assert machine.installs == []
+    assert "2.12.1+cu126 is installed and kept" in capsys.readouterr().out
+    assert machine.choose("cpu") == "torch==2.13.0+cpu"
+    machine.has(installed="2.4.0", index=191_800_000)
+    assert machine.choose("keep") == "torch==2.13.0"
+    assert machine.choose("auto") == "torch==2.13.0+cpu"
+
+
+def test_later_installs_are_held_to_what_was_chosen(machine, monkeypatch, tmp_path):
+    monkeypatch.setattr(machine.tool.sys, "prefix", str(tmp_path))
+    machine.has(index=191_800_000)
+    assert machine.tool.main(["cpu"]) == 0
+    written = (tmp_path / "constraints.txt").read_text()
+    ours = (ROOT / "constraints.txt").read_text()
+    assert written == re.sub(r"^torch==.*$", r"\g<0>+cpu", ours, flags=re.MULTILINE)
+    # A PyTorch of another version brings a Triton of its own.
+    machine.has(installed="2.12.1")
+    assert machine.tool.main([]) == 0
+    written = (tmp_path / "constraints.txt").read_text()
+    assert "\ntorch==2.12.1\n" in written
+    assert not re.search(r"^triton", written, re.MULTILINE)
+    assert machine.tool.main(["rocm"]) == 2
+
+
+def test_the_cpu_build_is_looked_up_on_its_index(monkeypatch, tmp_path):
+    tool = load("torch_build")
+    tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    wheel = f"torch-9.1.0+cpu-{tag}-{tag}-manylinux_2_28_{tool.platform.machine()}.whl"
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / wheel).write_bytes(bytes(1234))
+    quoted = urllib.parse.quote(wheel)
+    (tmp_path / "torch" / "index.html").write_text(f'<a href="/torch/{quoted}#sha256=0">{wheel}</a>')
+    handler = functools.partial(QuietHandler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setattr(tool, "CPU_INDEX", f"http://127.0.0.1:{server.server_port}")
+        assert tool.on_index("9.1.0") == 1234
+        assert tool.on_index("9.2.0") is None
+        server.shutdown()
+    assert tool.on_index("9.1.0") is None
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+# What a Python that will not do is answered.
+
+
+def check_python(before: str) -> subprocess.CompletedProcess[str]:
+    program = f"import runpy, sys; {before}; runpy.run_path({str(ROOT / 'tools/python_check.py')!r})"
+    return subprocess.run([sys.executable, "-c", program], check=False, text=True, capture_output=True)
+
+
+def test_a_python_that_is_too_old_is_answered_with_one_line():
+    answer = check_python("sys.version_info = (3, 9, 18, 'final', 0)")
+    assert answer.returncode == 1
+    (line,) = answer.stderr.splitlines()
+    assert "needs Python 3.11 or newer" in line
+    assert "is 3.9.18" in line
+    assert "uv venv" in line
+
+
+@pytest.mark.parametrize("module", ["venv", "ensurepip"])
+def test_a_python_without_venv_is_answered_with_one_line(module):
+    answer = check_python(f"sys.modules[{module!r}] = None")
+    assert answer.returncode == 1
+    (line,) = answer.stderr.splitlines()
+    assert f"apt install python{sys.version_info[0]}.{sys.version_info[1]}-venv" in line
+
+
+def test_this_python_will_do():
+    assert check_python("pass").returncode == 0
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make here")
+def test_a_python_that_is_not_there_is_answered_with_one_line(tmp_path):
+    answer = subprocess.run(
+        ["make", "install", "PYTHON=no-such-python", f"VENV={tmp_path}/venv"],
+        cwd=ROOT,
+        check=False,
+        text=True,
+        capture_output=True,
+    )
+    assert answer.returncode == 2
+    said = [line for line in answer.stderr.splitlines() if not line.startswith("make")]
+    assert said == [
+        "There is no no-such-python: install Python 3.11 or newer, or name one: make PYTHON=/path/to/python"
+    ]

@@ -1,0 +1,76 @@
+"""Presets: their names and configurations."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from pathaware import UsageError
+from pathaware.training.config import Config
+from pathaware.training.presets import load_preset, presets
+
+DIGESTS = {
+    "glyphs": "375dd196b8c88f0f",
+    "shipped-glyphs": "65cffab7d76d02fb",
+    "shipped-sine": "ffc6f84f0d0caa67",
+    "table1-miniimagenet-fomaml-1shot": "e596bf12564ea9d1",
+    "table1-miniimagenet-fomaml-5shot": "2d641f27660c5894",
+    "table1-miniimagenet-maml-1shot": "77105ee9c1209aaf",
+    "table1-miniimagenet-maml-5shot": "75f36e982ca30465",
+    "table1-miniimagenet-meta-sgd-1shot": "468a2f244e09146b",
+    "table1-miniimagenet-meta-sgd-5shot": "167c7ac258f6c0ed",
+    "table1-miniimagenet-pamela-1shot": "578ad1ebd9651a94",
+    "table1-miniimagenet-pamela-5shot": "0dcdf1529c8ca286",
+    "table1-miniimagenet-pamela-tuned-1shot": "657e0159c776396d",
+    "table1-miniimagenet-pamela-tuned-5shot": "68352718c5f451a7",
+    "table1-miniimagenet-reptile-1shot": "901d421c7ebe1f5f",
+    "table1-miniimagenet-reptile-5shot": "4eb2305c851a0669",
+    "table2-cifar-fs-maml-1shot": "1f0413c837e10b5e",
+    "table2-cifar-fs-maml-5shot": "819b8a0aff236423",
+    "table2-cifar-fs-meta-sgd-1shot": "fbfa34436af547e1",
+    "table2-cifar-fs-meta-sgd-5shot": "1b461963d979ba41",
+    "table2-cifar-fs-pamela-1shot": "ab26c1d6ad8bf6d3",
+    "table2-cifar-fs-pamela-5shot": "ad1f4ad4499d994d",
+    "table2-cifar-fs-pamela-tuned-1shot": "08affa38c890dfa1",
+    "table2-cifar-fs-pamela-tuned-5shot": "73c84c7330fb50e3",
+    "table2-tieredimagenet-maml-1shot": "de8c28d167b4c0b7",
+    "table2-tieredimagenet-maml-5shot": "8ebc2edb72479e87",
+    "table2-tieredimagenet-meta-sgd-1shot": "27a13e83fac0921b",
+    "table2-tieredimagenet-meta-sgd-5shot": "806c7a7e07d9f98b",
+    "table2-tieredimagenet-pamela-1shot": "3af5ef856c52afc7",
+    "table2-tieredimagenet-pamela-5shot": "10d4d5c1d3941cff",
+    "table2-tieredimagenet-pamela-tuned-1shot": "45503f33fce5eb0e",
+    "table2-tieredimagenet-pamela-tuned-5shot": "704713a4b30dea99",
+}
+"""SHA-256 of the configuration as TOML, from when each preset was a file of its own."""
+
+
+def test_the_names_of_presets_do_not_change():
+    assert presets() == list(DIGESTS)
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_the_configuration_of_a_preset_does_not_change(name):
+    tables = load_preset(name)
+    tables["method"] = {"name": "pamela", **tables["method"]}  # `glyphs` is for any method
+    text = Config.from_dict(tables).to_toml()
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == DIGESTS[name]
+
+
+def test_there_is_a_preset_for_every_row_that_our_methods_have_in_tables_1_and_2():
+    rows = [name for name in presets() if name.startswith("table")]
+    assert len(rows) == 22 + 6  # and PAMELA with our settings on three sets
+    for name in rows:
+        built = Config.from_dict(load_preset(name))
+        table, shots = name.split("-")[0], int(name[-5])
+        assert built.problem.shots == shots
+        plain = name.replace("-tuned", "")
+        assert plain == f"{table}-{built.problem.data}-{built.method}-{shots}shot"
+
+
+def test_an_unknown_preset_is_refused_with_the_known_ones():
+    with pytest.raises(
+        UsageError, match="preset: 'table9' must be a TOML file or one of glyphs, shipped-glyphs, "
+    ):
+        load_preset("table9")

@@ -1,0 +1,200 @@
+"""The architecture of the package in numbers and as a diagram.
+
+python -m tools.house            print the four numbers, with their bounds
+python -m tools.house --entered  also list the files that `pathaware train glyphs` enters
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src/pathaware"
+
+ROOMS = {
+    "core": "what adaptation is",
+    "engine": "how it is made fast",
+    "models": "networks",
+    "data": "image stores, episodes",
+    "methods": "one file per paper",
+    "training": "configuration, trainer, runs",
+    "online": "the paper's Algorithm 2",
+    "inference": "trained models, estimators, export",
+    "serve": "the web page",
+    "experiments": "tables, figures, benchmarks, sweeps",
+    "cli": "one command per file",
+}
+MAY_IMPORT = {
+    "core": set(),
+    "engine": {"core"},
+    "models": {"core"},
+    "data": {"core"},
+    "methods": {"core", "engine", "models"},
+    "training": {"core", "engine", "models", "data", "methods"},
+    "online": {"core", "methods", "training"},
+    "inference": {"core", "models", "data", "methods", "training"},
+    "serve": {"core", "data", "inference"},
+    "experiments": {"core", "engine", "models", "data", "methods", "training", "online"},
+    "cli": {"core", "data", "methods", "training", "online", "inference", "serve", "experiments"},
+}
+"""Which rooms a room may import, at the top of a file or inside a function."""
+
+DOORS = {("core/learner.py", "pathaware.engine.execution")}
+"""Imports against the rule: `MetaLearner` asks the engine for an execution, inside a function."""
+
+BOUNDS = {"Python files": 200, "entries at the top": 14, "import levels": 7, "files entered by train": 42}
+
+
+def room(path: Path) -> str:
+    """The room a file belongs to; the files at the top of the package are rooms of their own."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@cache
+def files() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def imports(path: Path, *, lazy: bool) -> Iterator[str]:
+    """The modules of this package that a file imports; with `lazy` also inside functions."""
+    pending: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not lazy:
+            continue
+        names: list[str] = []
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module]
+            if node.module == "pathaware":  # `from pathaware import data` imports a room
+                names = [f"pathaware.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        yield from (name for name in names if name.partition(".")[0] == "pathaware")
+        pending.extend(ast.iter_child_nodes(node))
+
+
+def arrows(*, lazy: bool) -> dict[tuple[str, str], list[str]]:
+    """(room, imported room) → the imports, as `file: module`."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for path in files():
+        for module in imports(path, lazy=lazy):
+            there = module.split(".")[1] if "." in module else "__init__"
+            if there not in (here := room(path), *_FREE):
+                found.setdefault((here, there), []).append(f"{path.relative_to(PACKAGE)}: {module}")
+    return found
+
+
+_FREE = ("__init__",)
+
+
+def against_the_rule() -> list[str]:
+    """Imports from a room that may not be imported, except for the doors."""
+    doors = {f"{file}: {module}" for file, module in DOORS}
+    return [
+        line
+        for (here, there), lines in arrows(lazy=True).items()
+        if here in MAY_IMPORT and there not in MAY_IMPORT[here]
+        for line in lines
+        if line not in doors
+    ]
+
+
+def entries() -> list[str]:
+    return sorted(path.name for path in PACKAGE.iterdir() if path.name != "__pycache__")
+
+
+def levels() -> int:
+    """The length of the longest chain of imports between the entries at the top of the package."""
+    after: dict[str, set[str]] = {}
+    for here, there in arrows(lazy=False):
+        after.setdefault(here, set()).add(there)
+
+    @cache
+    def depth(entry: str) -> int:
+        return 1 + max((depth(other) for other in after.get(entry, ())), default=0)
+
+    return max(depth(entry) for entry in {room(path) for path in files()})
+
+
+_TRACER = """
+import json, sys, threading
+from pathlib import Path
+root, seen = sys.argv.pop(1), set()
+def enter(frame, event, _):
+    code = frame.f_code  # functions only: class bodies and modules have no optimised locals
+    if event == "call" and code.co_flags & 1 and code.co_name[0] != "<" and code.co_filename.startswith(root):
+        seen.add(code.co_filename)
+sys.argv[0] = "pathaware"
+from pathaware.cli import main
+from pathaware.data import open_store
+open_store("glyphs")  # drawing them is not part of training
+sys.setprofile(enter); threading.setprofile(enter)
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+sys.setprofile(None)
+print(json.dumps(sorted(seen)))
+"""
+
+
+def entered(*arguments: str) -> list[str]:
+    """The files of the package in which a command runs a function."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-c", _TRACER, str(PACKAGE), *arguments]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    found: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return [str(Path(name).relative_to(PACKAGE)) for name in found]
+
+
+def entered_by_training() -> list[str]:
+    small = ("--set", "problem.width=4", "--set", "problem.queries=2", "--set", "training.validate=0")
+    return entered("train", "glyphs", "--iterations", "2", *small)
+
+
+def diagram() -> str:
+    """The rooms and the imports between them as a Mermaid flowchart, arrows from user to used.
+
+    An arrow that follows from others (a → b → c) is left out.
+    """
+    after = {here: set[str]() for here in ROOMS}
+    for here, there in arrows(lazy=True):
+        if {here, there} <= set(ROOMS) and (here, there) != ("core", "engine"):
+            after[here].add(there)
+
+    @cache
+    def reached(here: str) -> frozenset[str]:
+        return frozenset(after[here]).union(*(reached(there) for there in after[here]))
+
+    direct = sorted(
+        (here, there)
+        for here, others in after.items()
+        for there in others
+        if not any(there in reached(via) for via in others)
+    )
+    lines = [f'    {name}["{name}<br/><small>{what}</small>"]' for name, what in ROOMS.items()]
+    lines += [f"    {here} --> {there}" for here, there in direct]
+    return "\n".join(["```mermaid", "flowchart TD", *lines, "```"])
+
+
+def main() -> None:
+    training = entered_by_training()
+    numbers = dict(zip(BOUNDS, (len(files()), len(entries()), levels(), len(training)), strict=True))
+    for name, number in numbers.items():
+        print(f"{name}: {number} (at most {BOUNDS[name]})")
+    print(f"lines: {sum(path.read_text(encoding='utf-8').count(chr(10)) for path in files()):,}")
+    if "--entered" in sys.argv:
+        print("\n".join(training))
+
+
+if __name__ == "__main__":
+    main()
