@@ -17,18 +17,16 @@ from typing import Any
 
 from pathaware.experiments.online.report import comparison_table
 from pathaware.experiments.paper.complexity import table5
-from pathaware.experiments.paper.method_table import mean, method_table, render, show
+from pathaware.experiments.paper.method_table import mean, method_table, render
 from pathaware.experiments.paper.tables import (
     TUNED,
-    Goal,
-    Trial,
-    signature,
+    TableSpec,
     table1,
     table2,
     table3,
     table4,
 )
-from pathaware.experiments.run_store import Result, Results
+from pathaware.experiments.run_store import Experiment, Result, Results, signature
 from pathaware.methods import METHODS
 from pathaware.online.streams import STREAMS
 from pathaware.training.config import Config
@@ -64,24 +62,24 @@ class ProblemResults:
 
     name: str
     metric: Metric
-    trials: Mapping[str, Trial]
+    experiments: Mapping[str, Experiment]
     printed: Mapping[str, str]
     results: Results
 
     def longest(self, key: str) -> list[Result]:
         """The longest training of `maml`, `pamela` or `TUNED`, one result per seed."""
-        return self.results.of(self.trials[key]) if key in self.trials else []
+        return self.results.of(self.experiments[key]) if key in self.experiments else []
 
     def equally_long(self) -> tuple[list[Result], list[Result]]:
         """MAML and PAMELA after the same number of iterations, the largest there is; or nothing."""
         lengths = [self._lengths(key) for key in ("maml", "pamela")]
         if not (common := set.intersection(*lengths)):
             return [], []
-        maml, pamela = (self.results.of(self.trials[key], max(common)) for key in ("maml", "pamela"))
+        maml, pamela = (self.results.of(self.experiments[key], max(common)) for key in ("maml", "pamela"))
         return maml, pamela
 
     def _lengths(self, key: str) -> set[int]:
-        wanted = signature(self.trials[key].config())
+        wanted = signature(self.experiments[key].config())
         return {result.iterations for result in self.results.found if result.signature == wanted}
 
 
@@ -89,19 +87,19 @@ def compared_problems(results: Results) -> Iterator[ProblemResults]:
     """The problems of Tables 1 to 3, sine first."""
     goal = table3()
     (column,) = goal.columns
-    lines = {line.key: line.places[column] for line in goal.lines}
+    lines = {line.key: line.cells[column] for line in goal.rows}
     for shots in (5, 10, 20):
-        places = {key: lines[f"k{shots}-{key}"] for key in ("maml", "pamela")}
-        trials = {key: place.trial for key, place in places.items()}
-        printed = {key: place.printed for key, place in places.items()}
-        yield ProblemResults(f"sine, {shots} points, error", goal.metric, trials, printed, results)
+        cells = {key: lines[f"k{shots}-{key}"] for key in ("maml", "pamela")}
+        experiments = {key: cell.experiment for key, cell in cells.items()}
+        printed = {key: cell.printed for key, cell in cells.items()}
+        yield ProblemResults(f"sine, {shots} points, error", goal.metric, experiments, printed, results)
     for goal in (table1(is_available), table2(is_available)):
-        rows = {line.key: line.places for line in goal.lines}
+        rows = {line.key: line.cells for line in goal.rows}
         for column in goal.columns:
-            places = {key: rows[key][column] for key in ("maml", "pamela", TUNED)}
-            trials = {key: place.trial for key, place in places.items()}
-            printed = {key: place.printed for key, place in places.items()}
-            yield ProblemResults(f"{column}, %", goal.metric, trials, printed, results)
+            cells = {key: rows[key][column] for key in ("maml", "pamela", TUNED)}
+            experiments = {key: cell.experiment for key, cell in cells.items()}
+            printed = {key: cell.printed for key, cell in cells.items()}
+            yield ProblemResults(f"{column}, %", goal.metric, experiments, printed, results)
 
 
 def readme(folder: Path) -> dict[str, str]:
@@ -177,7 +175,7 @@ def _percent(found: dict[str, float]) -> str:
     return f"{100 * found['accuracy']:.1f} ± {100 * found['accuracy_ci95']:.1f}"
 
 
-def equal_time_tables() -> list[Goal]:
+def equal_time_tables() -> list[TableSpec]:
     """The data sets on which all methods were trained for the same time."""
     return [method_table(data, lambda name: True) for data in ("glyphs", "cifar-fs")]
 
@@ -191,9 +189,9 @@ def methods_page(folder: Path) -> dict[str, str]:
     header = ("method", "what it does", "order", "transductive by", "paper")
     blocks = {"list": pipe_table(Table("", header, rows))}
     for goal in equal_time_tables():
-        trials = goal.trials()
-        results = Results.read(folder, [trial.name for trial in trials])
-        blocks[str(trials[0].tables["problem"]["data"])] = pipe_table(show(goal, results))
+        experiments = goal.experiments()
+        results = Results.read(folder, [experiment.name for experiment in experiments])
+        blocks[str(experiments[0].tables["problem"]["data"])] = pipe_table(render(goal, results))
     return blocks
 
 
@@ -263,9 +261,9 @@ def _readings(record: dict[str, Any]) -> Table:
     return Table("", ("reading", "MSE", "each seed", "worst task"), rows)
 
 
-def _others(folder: Path, goals: Sequence[Goal]) -> Table:
+def _others(folder: Path, goals: Sequence[TableSpec]) -> Table:
     """Results that no other table shows, with the settings that differ from the defaults."""
-    known = {signature(trial.config()) for goal in goals for trial in goal.trials()}
+    known = {signature(experiment.config()) for goal in goals for experiment in goal.experiments()}
     rows = []
     for path in sorted(folder.glob("*.json")):
         record = _read(path)

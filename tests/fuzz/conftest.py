@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pathaware.data.catalogue import open_store
-from pathaware.experiments.paper.time_estimate import Pace
+from pathaware.experiments.paper.time_estimate import TimeEstimate
 from pathaware.training import evaluation
 from pathaware.training.config import Config
 from pathaware.training.session import train_run
@@ -59,6 +59,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch, run: Path) -> None:
         "pathaware.experiments.bench.scaling.measure",
     ):
         monkeypatch.setattr(place, accepted)
-    monkeypatch.setattr("pathaware.experiments.run_store.measure", lambda *_: Pace(1.0, 0.01))
+    monkeypatch.setattr(
+        "pathaware.experiments.paper.time_estimate.estimate_time", lambda *_: TimeEstimate(1.0, 0.01)
+    )
     table = Table.of("", ["a"], [["b"]])
-    monkeypatch.setattr("pathaware.experiments.paper.targets.Maker._complexity", lambda _: table)
+    monkeypatch.setattr("pathaware.experiments.paper.targets.Reproduction._complexity", lambda _: table)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pathaware import methods
-from pathaware.experiments.paper.method_table import trial
+from pathaware.experiments.paper.method_table import method_experiment
 from pathaware.methods import METHODS, describe_method
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
@@ -119,7 +119,7 @@ def test_the_example_of_a_method_in_ten_lines_holds():
 def test_it_learns_to_tell_glyphs_apart(name, tmp_path):
     """On unseen scripts, at least ten points above the accuracy before adaptation."""
     torch.set_default_dtype(torch.float32)
-    config = trial("glyphs", name).config(iterations=330 if name == "mann" else 50)
+    config = method_experiment("glyphs", name).config(iterations=330 if name == "mann" else 50)
     run = train_run(config.with_training(device="cpu"), tmp_path / "run", quiet=True)
     before, *_, after = evaluate(run.load("cpu"), config.problem, tasks=100).summary()["accuracy_per_step"]
     assert after > before + 0.1

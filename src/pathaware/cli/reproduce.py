@@ -25,63 +25,69 @@ def reproduce(
         typer.Option(help="Train each target for this long, such as 10m or 2h; its rows say so."),
     ] = None,
     iterations: Annotated[
-        int | None, typer.Option(help="Train each run for so many instead of the paper's.", min=1)
+        int | None, typer.Option(help="Iterations per run (default: the paper's).", min=1)
     ] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Only this row; can be given again.")] = None,
-    seeds: Annotated[int, typer.Option(help="Runs of each row, with seeds 0, 1, …", min=1)] = 1,
+    only: Annotated[list[str] | None, typer.Option(help="Only this row; can be repeated.")] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this column, such as 'CIFAR-FS 5-shot' or cifar-fs-5shot; can be repeated."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Runs per cell, with seeds 0, 1, …", min=1)] = 1,
     data: Annotated[str, typer.Option(help="Data set of table4, fig6 and methods.")] = "miniimagenet",
     tasks: Annotated[
-        int | None, typer.Option(help="New tasks to judge on [1000 waves, 600 episodes].", min=2)
+        int | None,
+        typer.Option(help="New tasks to evaluate on (default: 1000 waves, 600 episodes).", min=2),
     ] = None,
     together: Annotated[int, typer.Option(help="Runs that share a GPU, side by side.", min=1)] = 1,
-    results: Annotated[Path | None, typer.Option(help="Folder of records; default: OUT/results.")] = None,
+    results: Annotated[Path | None, typer.Option(help="Folder of records (default: OUT/results).")] = None,
     train: Annotated[bool, typer.Option(help="Train what is missing, or only show what is there.")] = True,
     setting: Setting = None,
 ) -> None:
-    """Train what is missing, continue what was stopped, and show our numbers beside the paper's."""
+    """Train what is missing, resume what was stopped, and show our numbers beside the paper's."""
     from pathaware.cli.show import print_table
-    from pathaware.experiments.paper import targets as maker
-    from pathaware.experiments.paper.time_estimate import seconds
-    from pathaware.experiments.run_store import Length, Workshop
+    from pathaware.experiments.paper import targets as paper
+    from pathaware.experiments.paper.time_estimate import TrainingLength, parse_duration
+    from pathaware.experiments.run_store import RunStore
 
     if budget and iterations:
-        raise UsageError("--budget: it decides the number of iterations; leave out --iterations")
+        raise UsageError("it decides the number of iterations; leave out --iterations", field="budget")
     for target in targets:
-        if target not in (*maker.TARGETS, "all"):
-            raise UsageError(f"TARGET: {target!r} is none of {', '.join(maker.TARGETS)}, all")
-    for option, folder in (("--out", out), ("--results", results or out)):
-        _must_be_possible(option, folder)
-    chosen = maker.TARGETS if "all" in targets else tuple(dict.fromkeys(targets))
-    made = maker.Maker(
-        Workshop(out, results, tasks),
+        if target not in (*paper.TARGETS, "all"):
+            raise UsageError(f"{target!r} must be one of {', '.join(paper.TARGETS)}, all", field="target")
+    for name, folder in (("out", out), ("results", results or out)):
+        _check_folder(name, folder)
+    paper.check_data(data)
+    chosen = paper.TARGETS if "all" in targets else tuple(dict.fromkeys(targets))
+    reproduction = paper.Reproduction(
+        RunStore(out, results, tasks),
         out,
         _say,
         seeds,
-        Length(iterations, None if budget is None else seconds(budget)),
+        TrainingLength(iterations, None if budget is None else parse_duration(budget)),
         together,
         train,
         parse_settings(setting),
     )
     for target in chosen:
         try:
-            table = made.make(target, data, only or ())
+            table = reproduction.make(target, data, only or (), columns or ())
         except UsageError as error:
             if len(chosen) == 1:
                 raise
-            _say(f"{target} left out: {error}")  # what can be made, is made
+            _say(f"{target} left out: {error.message}")  # the others are made
         else:
             if table:
                 print_table(table)
 
 
-def _must_be_possible(option: str, folder: Path) -> None:
-    """Before anything is said or trained for it."""
+def _check_folder(name: str, folder: Path) -> None:
+    """Refuse what cannot be a folder, before anything is trained."""
     try:
         there = next(path for path in (folder, *folder.parents) if path.exists())
     except (OSError, ValueError) as error:
-        raise UsageError(f"{option}: {folder} cannot be a folder ({error})") from None
+        raise UsageError(f"{folder} cannot be a folder ({error})", field=name) from None
     if not there.is_dir():
-        raise UsageError(f"{option}: {there} is a file; name a folder")
+        raise UsageError(f"{there} is a file; name a folder", field=name)
 
 
 def _say(line: str) -> None:

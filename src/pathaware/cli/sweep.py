@@ -1,12 +1,16 @@
-"""`pathaware sweep FILE`: many runs from one file, and one table of what they reached."""
+"""`pathaware sweep FILE`: many runs from one file, and one table of their results."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from pathaware.core.errors import UsageError
 
 TABLE = "summary"
 
@@ -14,56 +18,86 @@ TABLE = "summary"
 def sweep(
     file: Annotated[Path, typer.Argument(help="TOML: a configuration and what to vary.", metavar="FILE")],
     out: Annotated[
-        Path | None, typer.Option(help="Folder for runs, records and the table [sweeps/FILE].")
+        Path | None, typer.Option(help="Folder for runs, records and the table (default: sweeps/FILE).")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Runs at a time [one a GPU; on a CPU what its threads allow].", min=1)
+        int | None,
+        typer.Option(
+            help="Runs at a time (default: one per GPU, or what the threads of a CPU allow; on a cluster one "
+            "per worker).",
+            min=1,
+        ),
     ] = None,
-    devices: Annotated[str | None, typer.Option(help="GPUs to use, as cuda:0,cuda:1 [all].")] = None,
-    split: Annotated[str, typer.Option(help="Classes to judge on: val, or test once all is chosen.")] = "val",
+    devices: Annotated[
+        str | None, typer.Option(help="GPUs to use, such as cuda:0,cuda:1 (default: all).")
+    ] = None,
+    split: Annotated[
+        str, typer.Option(help="Classes to evaluate on: val, or test once all is chosen.")
+    ] = "val",
     tasks: Annotated[
-        int | None, typer.Option(help="New tasks to judge on [1000 waves, 600 episodes].", min=2)
+        int | None,
+        typer.Option(help="New tasks to evaluate on (default: 1000 waves, 600 episodes).", min=2),
+    ] = None,
+    backend: Annotated[
+        str, typer.Option(help="Where workers are: loky (this machine), dask or ray (a cluster).")
+    ] = "loky",
+    cluster: Annotated[
+        str | None,
+        typer.Option(help="Address of the cluster, such as tcp://host:8786, or a Dask scheduler file."),
     ] = None,
 ) -> None:
-    """Train every combination in a process of its own. The same command goes on where it was stopped."""
+    """Train every combination in worker processes. The same command resumes a sweep that was stopped."""
     from pathaware.cli.show import print_table
-    from pathaware.core.errors import UsageError
     from pathaware.experiments.report.table_files import write_table
+    from pathaware.experiments.run_store import RunStore
     from pathaware.experiments.sweep.grid import run_grid
-    from pathaware.experiments.sweep.plan import Plan
+    from pathaware.experiments.sweep.plan import SweepPlan
     from pathaware.experiments.sweep.search import Search, optuna
     from pathaware.experiments.sweep.summary import summary
-    from pathaware.experiments.sweep.workers import Folder, locked, places
+    from pathaware.experiments.sweep.worker_pool import WorkerPool, open_backend
 
     if split not in ("val", "test"):
-        raise UsageError(f"--split: {split!r} is none of val, test")
-    plan = Plan.read(file)
+        raise UsageError(f"{split!r} must be one of val, test", field="split")
+    plan = SweepPlan.read(file)
     if plan.trials:
         if split != "val":
-            raise UsageError("--split: a search chooses by validation; judge what it finds with evaluate")
+            raise UsageError("a search chooses by validation; use evaluate for what it finds", field="split")
         optuna()
-    points = list(plan.grid())
-    room = places(points, workers, devices)
-    folder = Folder(out or Path("sweeps") / file.stem, split, tasks)
+    runs = list(plan.grid())
+    folder = out or Path("sweeps") / file.stem
+    store = RunStore(folder, tasks=tasks, split=split, suffix=f"-{split}", exact=True)
     if not plan.trials:
-        for point in points:
-            folder.must_fit(point)
-    folder.make()
-    with locked(folder.path):
-        try:
-            if plan.trials:
-                outcomes = Search(plan, folder, _say).run(room)
-            else:
-                outcomes = run_grid(points, folder, room, _say)
-        except KeyboardInterrupt:
-            _say("interrupted; the same command goes on where this one stopped")
-            raise typer.Exit(130) from None
-    table = summary(file.stem, outcomes, folder)
+        for run in runs:
+            store.check_settings(run)
+    with closing(open_backend(backend, cluster, runs, workers, devices)) as opened:
+        store.create()
+        with _locked(folder):
+            pool = WorkerPool(store, opened, _say)
+            try:
+                outcomes = (
+                    Search(plan, store, _say).run(pool) if plan.trials else run_grid(runs, store, pool, _say)
+                )
+            except KeyboardInterrupt:
+                _say("interrupted; the same command resumes it")
+                raise typer.Exit(130) from None
+    table = summary(file.stem, outcomes, store)
     print_table(table)
-    for path in write_table(table, folder.path, TABLE):
+    for path in write_table(table, folder, TABLE):
         _say(str(path))
     if all(outcome.result is None for outcome in outcomes):
         raise typer.Exit(1)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One sweep at a time in a folder: two would train the same runs over each other."""
+    from pathaware.training.run_folder import FolderLock
+
+    lock = FolderLock(folder, f"another sweep is at work in {folder}", field="out")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _say(line: str) -> None:

@@ -1,29 +1,100 @@
-"""What runs reached, from the files that say so."""
+"""A folder of runs: open or create, train, evaluate and record them, and find the records again.
+
+The tables of the paper and sweeps share it. An `Experiment` is a configuration without seed and length, a
+`PlannedRun` is one run of it, and a `RunStore` holds the runs that were made.
+"""
 
 from __future__ import annotations
 
+import copy
 import glob
 import json
+import os
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pathaware.core.errors import UsageError
-from pathaware.experiments.paper.tables import Trial, signature
-from pathaware.experiments.paper.time_estimate import Pace, fitting, measure
+from pathaware.methods import get_method
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
 from pathaware.training.metric import Metric
 from pathaware.training.provenance import evaluation_record, write_record
-from pathaware.training.run_folder import Run
-from pathaware.training.session import check, train_sessions
+from pathaware.training.run_folder import CONFIG, Run
+from pathaware.training.session import TrainingSession, check, train_sessions
+
+# The training settings that decide the result. The others say how and where it is computed.
+_DECISIVE = ("tasks", "rate", "schedule", "clip", "guard", "pretrain", "dtype")
+IDENTITY = "identity"
+"""Key of a record; records written before it existed do not have it."""
+
+
+def signature(config: Config) -> str:
+    """A text that is equal for runs that differ in seed, length and the way they are computed only."""
+    problem: Any = config.problem
+    settings = {k: v for k, v in asdict(problem).items() if k != "data_dir"}
+    training = {name: getattr(config.training, name) for name in _DECISIVE}
+    method_settings = sorted(config.method_settings.items(), key=str)
+    return repr((config.problem.name, settings, config.method, method_settings, training))
+
+
+def identity(config: Config) -> dict[str, Any]:
+    """The rest of what identifies a result, which older records do not carry.
+
+    True under `validated` means that the checkpoint was chosen on validation tasks. `method_version` grows
+    when the mathematics of a method changes.
+    """
+    return {
+        "validated": config.training.validate > 0,
+        "precision": config.training.precision,
+        "method_version": getattr(get_method(config.method), "version", 1),
+    }
+
+
+def experiment_key(config: Config) -> tuple[str, str]:
+    """Equal for runs of the same experiment."""
+    return signature(config), repr(identity(config))
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A configuration without seed and length. `name` is for folders and files."""
+
+    name: str
+    tables: Mapping[str, Mapping[str, Any]]
+
+    def config(self, seed: int = 0, iterations: int | None = None) -> Config:
+        """The configuration of one run, by default with the number of iterations of `tables`."""
+        tables: dict[str, Any] = copy.deepcopy({k: dict(v) for k, v in self.tables.items()})
+        training = tables.setdefault("training", {})
+        training["seed"] = seed
+        if iterations is not None:
+            training["iterations"] = iterations
+        return Config.from_dict(tables)
+
+    def with_settings(self, settings: Mapping[str, Mapping[str, Any]]) -> Experiment:
+        """The same experiment with some settings replaced."""
+        names = [*self.tables, *(table for table in settings if table not in self.tables)]
+        return Experiment(self.name, {n: {**self.tables.get(n, {}), **settings.get(n, {})} for n in names})
+
+    def run(self, seed: int, iterations: int) -> PlannedRun:
+        return PlannedRun(f"{self.name}-{iterations}-seed{seed}", self.config(seed, iterations))
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run. `name` is for folders and files; `settings` are those that a sweep varies, by full name."""
+
+    name: str
+    config: Config
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Result:
-    """One evaluated run: its record, and what of its configuration tells it from others."""
+    """The record of an evaluated run, with the parts of its configuration that it is looked up by."""
 
     record: dict[str, Any]
     signature: str
@@ -40,213 +111,207 @@ class Result:
         return str(self.record["environment"]["device"])
 
     def value(self, metric: Metric) -> tuple[float, float]:
-        """The metric and its 95 % interval."""
+        """The metric and the half-width of its 95 % interval."""
         result = self.record["result"]
         return result[metric.name], result[f"{metric.name}_ci95"]
 
+    def matches(self, config: Config) -> bool:
+        """True if it is of the same experiment, as far as the record says."""
+        wanted = identity(config)
+        return self.signature == signature(config) and self.record.get(IDENTITY, wanted) == wanted
+
 
 class Results:
-    """A folder of records, looked up by what was trained."""
+    """The records of a folder, looked up by experiment."""
 
     def __init__(self, found: Iterable[Result]) -> None:
         self.found = list(found)
 
     @classmethod
     def read(cls, folder: Path, names: Sequence[str] = ()) -> Results:
-        """All records of a folder, or those of runs with certain names."""
+        """All records of a folder, or those of experiments with certain names.
+
+        Of a run that was evaluated in several ways the paper's way counts: test tasks, transductive.
+        """
         patterns = [f"{glob.escape(name)}-[0-9]*-seed[0-9]*.json" for name in names] or ["*.json"]
         found = []
         for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
             try:
                 record = json.loads(path.read_text(encoding="utf-8"))
-                judged = record.get("result", {}) if isinstance(record, dict) else {}
-                # Of a run that was judged several times, the paper's way counts: on test tasks, transductive.
-                if judged.get("split") == "test" and judged.get("transductive"):
+                result = record.get("result", {}) if isinstance(record, dict) else {}
+                if result.get("split") == "test" and result.get("transductive"):
                     found.append(Result.of(record))
             except (OSError, ValueError, KeyError) as error:
-                raise UsageError(f"{path} is no record of a run ({error})", field="results") from None
+                raise UsageError(f"{path} is not the record of a run ({error})", field="results") from None
         return cls(found)
 
-    def of(self, trial: Trial, iterations: int | None = None) -> list[Result]:
-        """A result a seed, of the longest training unless its length is given."""
-        wanted = signature(trial.config())
-        same = [r for r in self.found if r.signature == wanted and iterations in (None, r.iterations)]
+    def of(self, experiment: Experiment, iterations: int | None = None) -> list[Result]:
+        """One result per seed, of the longest training unless `iterations` is given."""
+        config = experiment.config()
+        same = [r for r in self.found if iterations in (None, r.iterations) and r.matches(config)]
         longest = max((r.iterations for r in same), default=0)
         by_seed = {r.seed: r for r in same if r.iterations == longest}
         return [by_seed[seed] for seed in sorted(by_seed)]
 
-    def common_length(self, trials: Sequence[Trial]) -> int | None:
-        """The number of iterations that most of these trials were trained for; of several, the largest."""
+    def common_length(self, experiments: Sequence[Experiment]) -> int | None:
+        """The number of iterations that most of these experiments have a result for; the largest if tied."""
         counts: dict[int, int] = {}
-        for trial in trials:
-            wanted = signature(trial.config())
-            for length in {r.iterations for r in self.found if r.signature == wanted}:
+        for experiment in experiments:
+            config = experiment.config()
+            for length in {r.iterations for r in self.found if r.matches(config)}:
                 counts[length] = counts.get(length, 0) + 1
         return max(counts, key=lambda length: (counts[length], length)) if counts else None
 
 
-# A folder in which trials are trained, judged and kept: what is done is not done again.
-
-
 @dataclass(frozen=True)
-class Order:
-    """A run to be made: what, with which seed, how long."""
+class RunStore:
+    """`runs/NAME`, `results/NAME.json` and `logs/NAME.log` in a folder.
 
-    trial: Trial
-    seed: int
-    iterations: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.trial.name}-{self.iterations}-seed{self.seed}"
-
-    @property
-    def config(self) -> Config:
-        return self.trial.config(self.seed, self.iterations)
-
-
-@dataclass(frozen=True)
-class Length:
-    """How long to train: as the paper did, for a number of iterations, or for a time.
-
-    With a `budget`, in seconds, a trial that was begun keeps the length it was given then, and the others
-    share what time there is. If all must be `equal`, they all take the length of what was begun; if they are
-    `timed`, each gets the same time, and only runs of their own names count.
+    A run that was stopped is resumed, one that was trained but not evaluated is evaluated, and one that has a
+    record is left alone. Evaluation is on `tasks` tasks of `split`, by default as many as the problem says.
+    Records go to `records` instead of `results/` if it is given, and their names end with `suffix`. A run
+    that is there must have the settings that decide its result, or, with `exact`, all settings.
     """
 
-    iterations: int | None = None
-    budget: float | None = None
-    equal: bool = False
-    timed: bool = False
+    folder: Path
+    records: Path | None = None
+    tasks: int | None = None
+    split: str = "test"
+    suffix: str = ""
+    exact: bool = False
 
+    @property
+    def results_folder(self) -> Path:
+        return self.records or self.folder / "results"
 
-class Workshop:
-    """`runs/` with a folder for each run, and a folder of records with a file for each.
+    def run_folder(self, planned: PlannedRun) -> Path:
+        return self.folder / "runs" / planned.name
 
-    A run that was stopped is continued, one that was trained but not judged is judged, and one that has a
-    record is left alone.
-    """
+    def record_path(self, planned: PlannedRun) -> Path:
+        return self.results_folder / f"{planned.name}{self.suffix}.json"
 
-    def __init__(self, folder: Path, records: Path | None = None, tasks: int | None = None) -> None:
-        self.runs = folder / "runs"
-        self.records = records or folder / "results"
-        self.tasks = tasks
-        self.paces: dict[str, Pace] = {}
+    def log_path(self, planned: PlannedRun) -> Path:
+        return self.folder / "logs" / f"{planned.name}.log"
 
-    def results(self, trials: Sequence[Trial] = ()) -> Results:
-        """All records, or those of runs with the names of these trials."""
-        return Results.read(self.records, [trial.name for trial in trials])
+    def evaluation_tasks(self, config: Config) -> int:
+        return self.tasks or config.problem.evaluation_tasks
 
-    def orders(self, trials: Sequence[Trial], length: Length, seeds: int = 1) -> list[Order]:
-        """What is missing, each trial once: rows can share one, such as PAMELA and the ablation that ablates
-        nothing."""
-        trials, results = _different(trials), self.results(trials if length.timed else ())
-        lengths = self._lengths(trials, length, seeds, results)
-        orders = []
-        for trial in trials:
-            done = {r.seed for r in results.of(trial, lengths[trial.name])}
-            orders += [Order(trial, s, lengths[trial.name]) for s in range(seeds) if s not in done]
-        return orders
+    def create(self) -> None:
+        try:
+            for folder in (self.folder / "runs", self.results_folder, self.folder / "logs"):
+                folder.mkdir(parents=True, exist_ok=True)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{self.folder} cannot be written ({error})", field="out") from None
 
-    def _lengths(
-        self, trials: Sequence[Trial], length: Length, seeds: int, results: Results | None = None
-    ) -> dict[str, int]:
-        if length.budget is None:
-            return {t.name: length.iterations or t.config().training.iterations for t in trials}
-        found = {t.name: n for t in trials if (n := self._begun(t, None if length.equal else results))}
-        if length.equal and found:
-            return {t.name: max(found.values()) for t in trials}
-        left = [t for t in trials if t.name not in found]
-        if length.timed and left:  # what is done has had its time
-            budget = length.budget * len(left) / len(trials)
-            return found | self._fitting(left, seeds, budget, timed=True)
-        return found | self._fitting(left, seeds, length.budget)
+    def check_settings(self, planned: PlannedRun) -> None:
+        """Refuse a run folder of other settings, or of another version of the method."""
+        folder, wanted = self.run_folder(planned), planned.config
+        if not (folder / CONFIG).exists():
+            return
+        there = Run.open(folder).config
+        if (there != wanted) if self.exact else experiment_key(there) != experiment_key(wanted):
+            what = "a run of other settings"
+        elif self._record(planned).get(IDENTITY, identity(wanted)) != identity(wanted):
+            what = f"a run of another version of {wanted.method}"
+        else:
+            return
+        raise UsageError(f"{folder} holds {what}; name a new folder or remove it", field="out")
 
-    def _fitting(
-        self, trials: Sequence[Trial], seeds: int, budget: float, *, timed: bool = False
-    ) -> dict[str, int]:
-        every = [trial for trial in trials for _ in range(seeds)]
-        full = [trial.config().training.iterations for trial in every]
-        started = time.perf_counter()
-        paces = [self.pace(trial) for trial in every]
-        measuring = 0 if timed else time.perf_counter() - started
-        found = fitting(paces, full, budget - measuring, timed=timed) if every else []
-        return dict(zip((trial.name for trial in every), found, strict=True))
+    def open(self, planned: PlannedRun) -> Run:
+        """The run in its folder, which is created if it is not there."""
+        self.check_settings(planned)
+        folder = self.run_folder(planned)
+        if (folder / CONFIG).exists():
+            return Run.open(folder)
+        check(planned.config)
+        return Run.create(folder, planned.config)
 
-    def _begun(self, trial: Trial, results: Results | None) -> int | None:
-        """The length of the longest run of this trial that is there, finished or not, or has a result."""
-        lengths = [run.config.training.iterations for run in self._runs(trial)]
-        lengths += [r.iterations for r in results.of(trial)] if results else []
-        return max(lengths, default=None)
-
-    def _runs(self, trial: Trial) -> list[Run]:
-        found = [Run.open(folder) for folder in sorted(self.runs.glob(f"{trial.name}-[0-9]*-seed[0-9]*"))]
-        return [run for run in found if signature(run.config) == signature(trial.config())]
-
-    def pace(self, trial: Trial) -> Pace:
-        if trial.name not in self.paces:
-            config = trial.config()
-            self.paces[trial.name] = measure(config, self.tasks or config.problem.evaluation_tasks)
-        return self.paces[trial.name]
-
-    def seconds(self, orders: Sequence[Order]) -> float:
-        """How long these will take, what is done of them counted."""
-        total = 0.0
-        for order in orders:
-            folder = self.runs / order.name
-            run = Run.open(folder) if folder.exists() else None
-            if run and run.finished:
-                continue
-            pace, state = self.pace(order.trial), run.state() if run else None
-            if state:
-                total += pace.each * (order.iterations - state.iteration)
-            else:
-                total += pace.seconds(order.iterations)
-        return total
-
-    def make(
-        self, orders: Sequence[Order], together: int = 1, told: Callable[[str], None] = lambda line: None
+    def train(
+        self,
+        runs: Sequence[PlannedRun],
+        at_once: int = 1,
+        on_done: Callable[[PlannedRun], None] = lambda run: None,
     ) -> None:
-        """Train, judge and record; `together` runs at a time, side by side."""
-        self.records.mkdir(parents=True, exist_ok=True)
-        for first in range(0, len(orders), together):
-            group = orders[first : first + together]
-            runs = [self._open(order) for order in group]
-            unfinished = [run for run in runs if not run.finished]
+        """Train, evaluate and record these runs in this process, `at_once` at a time on one GPU."""
+        self.results_folder.mkdir(parents=True, exist_ok=True)
+        for first in range(0, len(runs), at_once):
+            group = runs[first : first + at_once]
+            opened = [self.open(planned) for planned in group]
+            unfinished = [run for run in opened if not run.finished]
             if unfinished:
                 train_sessions(unfinished)
-            for order, run in zip(group, runs, strict=True):
-                self._judge(order, run)
-                told(f"{order.name}: done")
+            for planned, run in zip(group, opened, strict=True):
+                self.evaluate(planned, run)
+                on_done(planned)
 
-    def _open(self, order: Order) -> Run:
-        folder = self.runs / order.name
-        if not folder.exists():
-            check(order.config)
-            return Run.create(folder, order.config)
-        run = Run.open(folder)
-        if signature(run.config) != signature(order.config):
-            raise UsageError(
-                f"{folder} holds a run of other settings; name a new folder or remove it", field="out"
-            )
-        return run
+    def train_unless_stopped(
+        self, planned: PlannedRun, stopped: Callable[[], bool], patience: float = 0.0
+    ) -> bool:
+        """Train, evaluate and record one run; False if it was stopped, in which case its state is saved.
 
-    def _judge(self, order: Order, run: Run) -> None:
-        problem = run.config.problem
-        result = evaluate(run.load(), problem, tasks=self.tasks or problem.evaluation_tasks)
-        write_record(self.records / f"{order.name}.json", evaluation_record(run, result))
+        `stopped` is asked after every iteration. A process that still has the run open is waited for, for
+        `patience` seconds.
+        """
+        run = self.open(planned)
+        if not run.finished:
+            with _session(run, patience) as session:
+                while not session.done:
+                    if stopped():
+                        session.save()
+                        return False
+                    session.advance()
+        self.evaluate(planned, run)
+        return True
 
-    def trained(self, trial: Trial) -> Run | None:
-        """The longest finished run of a trial, for figures that need the network itself."""
-        finished = [run for run in self._runs(trial) if run.finished]
+    def evaluate(self, planned: PlannedRun, run: Run) -> None:
+        problem, path = run.config.problem, self.record_path(planned)
+        result = evaluate(run.load(), problem, split=self.split, tasks=self.evaluation_tasks(run.config))
+        draft = path.with_name(f"{path.name}.new")  # a record that is there is a whole one
+        write_record(draft, {**evaluation_record(run, result), IDENTITY: identity(run.config)})
+        os.replace(draft, path)
+
+    def result(self, planned: PlannedRun) -> Result | None:
+        """The result of exactly this run, evaluated as this store evaluates; a damaged record is none."""
+        record = self._record(planned)
+        try:
+            asked = (planned.config.to_dict(), self.evaluation_tasks(planned.config))
+            if (record["config"], record["result"]["tasks"]) != asked:
+                return None
+            result = Result.of(record)
+        except (ValueError, KeyError, TypeError):
+            return None
+        return result if result.matches(planned.config) else None
+
+    def results(self, experiments: Sequence[Experiment] = ()) -> Results:
+        """All records, or those of runs with the names of these experiments."""
+        return Results.read(self.results_folder, [experiment.name for experiment in experiments])
+
+    def runs_of(self, experiment: Experiment) -> list[Run]:
+        """The runs of an experiment that are there, finished or not."""
+        folders = sorted((self.folder / "runs").glob(f"{glob.escape(experiment.name)}-[0-9]*-seed[0-9]*"))
+        key = experiment_key(experiment.config())
+        return [run for run in map(Run.open, folders) if experiment_key(run.config) == key]
+
+    def trained(self, experiment: Experiment) -> Run | None:
+        """The longest finished run of an experiment, for figures that need the network itself."""
+        finished = [run for run in self.runs_of(experiment) if run.finished]
         return max(finished, key=lambda run: run.config.training.iterations, default=None)
 
-    def afresh(self, trials: Sequence[Trial], length: Length) -> list[Order]:
-        """Runs of trials whose result may be known but whose network is not here."""
-        lengths = self._lengths(trials, length, 1)
-        return [Order(trial, 0, lengths[trial.name]) for trial in trials]
+    def _record(self, planned: PlannedRun) -> dict[str, Any]:
+        try:
+            record = json.loads(self.record_path(planned).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return record if isinstance(record, dict) else {}
 
 
-def _different(trials: Sequence[Trial]) -> list[Trial]:
-    """Each once: rows can share a training, such as PAMELA and its ablation with everything left in."""
-    return list({signature(trial.config()): trial for trial in reversed(trials)}.values())[::-1]
+def _session(run: Run, patience: float) -> TrainingSession:
+    """A process that was told to stop, or was killed on another machine, may hold the run a little longer."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            return TrainingSession(run, quiet=True)
+        except UsageError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(0.5)

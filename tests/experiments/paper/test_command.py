@@ -34,6 +34,29 @@ def test_a_table_is_trained_shown_and_written_in_every_form(reproduce, tmp_path)
     assert again == shown
 
 
+def test_progress_counts_cells_and_columns_can_be_chosen(reproduce, tmp_path):
+    options = ("table3", "--only", "k5-maml", "--only", "k5-meta-sgd", "--seeds", "2", "--iterations", "2")
+    code, _, told = reproduce(*options, *TINY, "--columns", "MSE", out=tmp_path)
+    assert code == 0
+    lines = [line for line in told.splitlines() if ": done" in line]
+    done = [line.split("; ")[1].partition(",")[0] for line in lines]
+    assert done == [f"{n} of 2 cells of table3" for n in (0, 1, 1, 2)]
+    assert [" left" in line for line in lines] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("name", ["CIFAR-FS 5-shot", "cifar-fs-5shot"])
+def test_a_column_is_chosen_by_its_title_or_key(reproduce, tmp_path, name):
+    code, shown, _ = reproduce("table2", "--columns", name, "--no-train", out=tmp_path)
+    assert code == 0
+    header = next(line for line in shown.splitlines() if line.startswith("| method"))
+    assert [cell.strip() for cell in header.strip("| ").split("|")] == [
+        "method",
+        "CIFAR-FS 5-shot",
+        "the paper",
+        "training",
+    ]
+
+
 def test_figures_of_waves_are_drawn_from_their_runs(reproduce, tmp_path):
     code, _, told = reproduce("fig4", "fig5", "--iterations", "2", *TINY, out=tmp_path)
     assert code == 0
@@ -60,8 +83,7 @@ def test_tiered_image_net_runs_on_a_stand_in_and_is_said_to_be_missing_without(
     reproduce, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("PATHAWARE_DATA", str(tmp_path / "data"))
-    goal = table2()
-    empty = render(goal, Results([]))
+    empty = render(table2(), Results([]))
     cells = next(row.cells for row in empty.rows if row.cells[0].startswith("PAMELA, the"))
     missing = "not run: data set not imported"
     assert cells[5:9] == (missing, "54.81 ± 0.88", missing, "74.39 ± 0.71")
@@ -89,23 +111,27 @@ def test_tiered_image_net_runs_on_a_stand_in_and_is_said_to_be_missing_without(
 
 
 def test_every_row_of_the_papers_tables_is_there():
-    assert len(table1().lines) == 13  # the paper's twelve and our settings
-    assert len(table2().lines) == 6
-    assert [line.key for line in table4("cifar-fs").lines][-1] == "qp4"
-    for goal in (table1(), table2(), table3()):
-        assert all(trial.config().training.iterations >= 40_000 for trial in goal.trials())
+    assert len(table1().rows) == 13  # the paper's twelve and our settings
+    assert len(table2().rows) == 6
+    assert [row.key for row in table4("cifar-fs").rows][-1] == "qp4"
+    for spec in (table1(), table2(), table3()):
+        assert all(each.config().training.iterations >= 40_000 for each in spec.experiments())
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["table9"], "TARGET: 'table9' is none of table1"),
-        (["table3", "--only", "k7-maml"], "--only: 'k7-maml' is no row of table3; it has k5-maml"),
+        (["table9"], "TARGET: 'table9' must be one of table1"),
+        (["table3", "--only", "k7-maml"], "--only: 'k7-maml' is not a row of table3; it has k5-maml"),
         (["fig4", "--only", "maml"], "--only: fig4 has no rows"),
-        (["table3", "--budget", "soon"], "--budget: 'soon' is no time"),
+        (["table3", "--budget", "soon"], "--budget: 'soon' is not a duration"),
         (["table3", "--budget", "1m", "--iterations", "5"], "leave out --iterations"),
-        (["fig4", "--no-train"], "fig4: none of its runs is there"),
-        (["fig6", "--data", "nowhere"], "fig6: nowhere is not imported"),
+        (["fig4", "--no-train"], "fig4: none of its runs has been trained"),
+        (["fig6", "--data", "nowhere"], "--data: 'nowhere' must be one of glyphs, miniimagenet, cifar-fs"),
+        (["table4", "--data", "nowhere", "--no-train"], "--data: 'nowhere' must be one of glyphs"),
+        (["table3", "fig4", "--data", "nowhere"], "--data: 'nowhere' must be one of glyphs"),
+        (["table2", "--columns", "mse"], "--columns: 'mse' is not a column of table2; it has cifar-fs-1shot"),
+        (["fig4", "--columns", "mse"], "--columns: fig4 has no columns"),
         (["table3", "--set", "training.rate=-1", "--only", "k5-maml"], "rate: -1"),
     ],
 )

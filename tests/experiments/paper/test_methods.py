@@ -7,37 +7,42 @@ from pathlib import Path
 import pytest
 
 from pathaware.core.errors import UsageError
-from pathaware.experiments.paper.method_table import method_table, trial
-from pathaware.experiments.paper.time_estimate import Pace, fitting
-from pathaware.experiments.run_store import Length, Results, Workshop
+from pathaware.experiments.paper.method_table import method_experiment, method_table
+from pathaware.experiments.paper.time_estimate import RunPlanner, TimeEstimate, TrainingLength, fit_lengths
+from pathaware.experiments.run_store import Results, RunStore
 from pathaware.methods import METHODS
 
 ROOT = Path(__file__).parents[3]
 
 
 def test_every_method_has_a_row():
-    goal = method_table("cifar-fs", lambda data: True)
-    assert [line.key for line in goal.lines] == list(METHODS)
-    printed = {line.key: place.printed for line in goal.lines for place in line.places.values()}
+    spec = method_table("cifar-fs", lambda data: True)
+    assert [row.key for row in spec.rows] == list(METHODS)
+    printed = {row.key: cell.printed for row in spec.rows for cell in row.cells.values()}
     assert printed["maml"] == "71.5 ± 1.9"
 
 
 def test_timed_runs_get_the_same_seconds():
-    fast, slow = Pace(besides=2, each=0.1), Pace(besides=10, each=0.5)
-    assert fitting([fast, slow], [60_000, 60_000], 12 + 200, timed=True) == [1000, 200]
-    with pytest.raises(UsageError, match="--budget: not enough"):
-        fitting([fast, slow], [60_000, 60_000], 12.5, timed=True)
+    fast, slow = TimeEstimate(2, 0.1), TimeEstimate(10, 0.5)
+    assert fit_lengths([fast, slow], [60_000, 60_000], 12 + 200, equal_time=True) == [1000, 200]
+    with pytest.raises(UsageError, match="budget: not enough"):
+        fit_lengths([fast, slow], [60_000, 60_000], 12.5, equal_time=True)
 
 
 def test_the_time_of_what_is_done_is_not_given_to_the_others(tmp_path, monkeypatch):
     """Else the rows trained after a stop would have had longer."""
-    shop, trials = Workshop(tmp_path), [trial("glyphs", name) for name in ("maml", "anil", "pamela")]
-    monkeypatch.setattr(shop, "pace", lambda each: Pace(0, 1))
-    length = Length(budget=300, timed=True)
-    assert {order.iterations for order in shop.orders(trials, length)} == {100}
-    monkeypatch.setattr(shop, "_begun", lambda each, results: 70 if each is trials[0] else None)
-    assert [order.iterations for order in shop.orders(trials, length)] == [70, 100, 100]
-    assert shop.orders([], length) == []  # where the data set is not imported
+    planner = RunPlanner(RunStore(tmp_path))
+    experiments = [method_experiment("glyphs", name) for name in ("maml", "anil", "pamela")]
+    monkeypatch.setattr(planner, "estimate", lambda config: TimeEstimate(0, 1))
+    length = TrainingLength(budget=300, equal_time=True)
+
+    def lengths() -> list[int]:
+        return [run.config.training.iterations for run in planner.missing(experiments, length)]
+
+    assert lengths() == [100, 100, 100]
+    monkeypatch.setattr(planner, "_begun", lambda each, results: 70 if each is experiments[0] else None)
+    assert lengths() == [70, 100, 100]
+    assert planner.missing([], length) == []  # where the data set is not imported
 
 
 def test_methods_are_trained_and_ranked(reproduce, tmp_path):
@@ -56,8 +61,8 @@ def test_methods_are_trained_and_ranked(reproduce, tmp_path):
 
 @pytest.mark.parametrize("data", ["glyphs", "cifar-fs"])
 def test_there_is_a_result_of_every_method_and_all_have_learned(data):
-    results = Results.read(ROOT / "results", [trial(data, name).name for name in METHODS])
+    results = Results.read(ROOT / "results", [method_experiment(data, name).name for name in METHODS])
     for name in METHODS:
-        (found,) = results.of(trial(data, name))
+        (found,) = results.of(method_experiment(data, name))
         before, *_, after = found.record["result"]["accuracy_per_step"]
         assert after > before + 0.1, name

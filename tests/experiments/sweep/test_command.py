@@ -1,7 +1,8 @@
-"""`pathaware sweep` in processes of its own: trained, interrupted, continued."""
+"""`pathaware sweep` as a command: trained, interrupted, killed, resumed."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -11,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from pathaware.cli import main
+
+LINUX = pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at processes as Linux shows them")
 BASE = '[problem]\nname = "sine"\npoints = 10\n[method]\nname = "maml"\nsteps = 1\n'
 
 
@@ -20,7 +24,7 @@ def command(path: Path, *arguments: str) -> list[str]:
 
 
 def sweep(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(path, *arguments), capture_output=True, text=True, timeout=120)
+    return subprocess.run(command(path, *arguments), capture_output=True, text=True, timeout=400)
 
 
 def written(folder: Path, text: str) -> Path:
@@ -29,28 +33,28 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def test_runs_are_trained_judged_and_kept_and_one_that_fails_stops_no_other(tmp_path):
+def test_runs_are_trained_evaluated_and_kept_and_one_that_fails_stops_no_other(tmp_path):
     path = written(
         tmp_path, "[training]\niterations = 3\n[sweep]\ntraining.seed = [0, 1]\nmethod.steps = [1, 2]\n"
     )
     (tmp_path / "out/runs/seed=1,steps=2/something").mkdir(parents=True)
     done = sweep(path)
     assert done.returncode == 0, done.stderr
-    assert "4 runs, 4 to train or judge, 2 at a time" in done.stderr
-    assert "seed=1,steps=2: --out: " in done.stderr
+    assert "4 runs, 4 to train or evaluate, 2 at a time" in done.stderr
+    assert "seed=1,steps=2: " in done.stderr
     rows = [line for line in done.stdout.splitlines() if line.startswith("| ")]
     assert rows[0] == "| steps | MSE | seeds |"
     assert rows[2].startswith("| 1 | ")
-    assert "seed 1 failed: --out: " in rows[3]
+    assert "seed 1 failed: " in rows[3]
     assert "is not empty" in rows[3]
     out = tmp_path / "out"
     assert {p.suffix for p in out.glob("summary.*")} == {".md", ".tex", ".html"}
     checkpoints = {p: p.stat().st_mtime_ns for p in out.glob("runs/*/checkpoint.safetensors")}
     assert len(checkpoints) == 3
 
-    (out / "runs/seed=1,steps=2/something").rmdir()  # what was wrong is put right
+    (out / "runs/seed=1,steps=2/something").rmdir()  # the cause is removed
     again = sweep(path)
-    assert "4 runs, 1 to train or judge" in again.stderr
+    assert "4 runs, 1 to train or evaluate" in again.stderr
     assert "failed" not in again.stdout
     assert all(p.stat().st_mtime_ns == stamp for p, stamp in checkpoints.items())
 
@@ -63,19 +67,19 @@ def test_runs_are_trained_judged_and_kept_and_one_that_fails_stops_no_other(tmp_
     assert refused.stderr.count("\n") == 1
 
 
-def test_ctrl_c_stops_the_workers_and_the_same_command_goes_on(tmp_path):
+def test_ctrl_c_stops_the_workers_and_the_same_command_resumes(tmp_path):
     path = written(
         tmp_path, "[training]\niterations = 3000\ntasks = 1\nsave = 0\n[sweep]\ntraining.seed = [0, 1]\n"
     )
     runs = [tmp_path / "out/runs" / name for name in ("seed=0", "seed=1")]
     process = subprocess.Popen(command(path), stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not all((run / "metrics.jsonl").exists() for run in runs) and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=200)
     assert process.returncode == 130, told
-    assert "the same command goes on where this one stopped" in told
+    assert "the same command resumes it" in told
     assert all(list(run.glob("state-*.safetensors")) for run in runs)
     first = [(run / "metrics.jsonl").read_text().splitlines()[0] for run in runs]
 
@@ -86,21 +90,107 @@ def test_ctrl_c_stops_the_workers_and_the_same_command_goes_on(tmp_path):
     assert all('"iteration": 3000' in each[-1] for each in lines)
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at processes as Linux shows them")
-def test_workers_end_when_whoever_started_them_is_killed(tmp_path):
+@LINUX
+def test_workers_end_when_the_sweep_is_killed(tmp_path):
     path = written(tmp_path, "[training]\niterations = 10000000\ntasks = 1\n[sweep]\ntraining.seed = [0]\n")
     process = subprocess.Popen(command(path), stderr=subprocess.DEVNULL)
     metrics = tmp_path / "out/runs/seed=0/metrics.jsonl"
     while not metrics.exists():
         time.sleep(0.05)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    children = children_of(process)
     assert children
     process.kill()
     process.wait()
     deadline = time.monotonic() + 20
-    while any(_alive(int(child)) for child in children) and time.monotonic() < deadline:
+    while any(_alive(child) for child in children) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not any(_alive(int(child)) for child in children)
+    assert not any(_alive(child) for child in children)
+
+
+LONG = "[training]\niterations = 1000\ntasks = 1\nsave = 10\n[sweep]\ntraining.seed = [0, 1, 2]\n"
+
+
+def first_lines(runs: list[Path]) -> list[str]:
+    """The first report of each run, which holds its time: it stays the same if the run is resumed."""
+    return [(run / "metrics.jsonl").read_text().splitlines()[0] for run in runs]
+
+
+def wait_for_states(runs: list[Path]) -> None:
+    deadline = time.monotonic() + 200
+    while not all(list(run.glob("state-*.safetensors")) for run in runs):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@LINUX
+def test_the_run_of_a_worker_that_is_killed_is_resumed_and_no_other_is_touched(tmp_path):
+    path = written(tmp_path, LONG)
+    runs = [tmp_path / "out/runs" / name for name in ("seed=0", "seed=1")]
+    process = subprocess.Popen(command(path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for_states(runs)
+    before = first_lines(runs)
+    workers = [pid for pid in children_of(process) if "popen_loky" in _command_line(pid)]
+    assert len(workers) == 2
+    os.kill(workers[0], signal.SIGKILL)
+    shown, told = process.communicate(timeout=400)
+    assert process.returncode == 0, told
+    assert told.count("its worker process died (SIGKILL(-9)); another one resumes it") == 1
+    assert "failed" not in shown
+    assert first_lines(runs) == before
+    assert len(list((tmp_path / "out/results").glob("*-val.json"))) == 3
+
+
+@LINUX
+def test_a_sweep_on_a_dask_cluster_survives_the_death_of_a_worker(tmp_path):
+    distributed = pytest.importorskip("distributed")
+    path = written(tmp_path, LONG)
+    runs = [tmp_path / "out/runs" / name for name in ("seed=0", "seed=1")]
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
+        address = ("--backend", "dask", "--cluster", cluster.scheduler_address)
+        process = subprocess.Popen(
+            command(path, *address), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        wait_for_states(runs)
+        before = first_lines(runs)
+        pids = client.run(os.getpid)
+        assert len(pids) == 2
+        os.kill(next(iter(pids.values())), signal.SIGKILL)
+        shown, told = process.communicate(timeout=400)
+    assert process.returncode == 0, told
+    assert "3 runs, 3 to train or evaluate, 2 at a time" in told
+    assert "failed" not in shown
+    assert first_lines(runs) == before
+    assert len(list((tmp_path / "out/results").glob("*-val.json"))) == 3
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
+def test_without_ray_its_backend_is_an_error(tmp_path):
+    done = sweep(written(tmp_path, LONG), "--backend", "ray")
+    assert done.returncode == 2
+    assert done.stderr == "error: --backend: ray needs ray, which is not installed; pip install ray\n"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense://nowhere", "tcp://127.0.0.1:x"])
+def test_a_cluster_that_cannot_be_reached_is_an_error(tmp_path, capsys, address):
+    pytest.importorskip("distributed")
+    path = str(written(tmp_path, LONG))
+    with pytest.raises(SystemExit) as exit:
+        main(["sweep", path, "--out", str(tmp_path / "out"), "--backend", "dask", "--cluster", address])
+    told = capsys.readouterr().err
+    assert exit.value.code == 2
+    assert told.startswith(f"error: --cluster: {address} cannot be reached (")
+    assert told.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def children_of(process: subprocess.Popen) -> list[int]:
+    return [int(p) for p in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def _command_line(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
 
 
 def _alive(pid: int) -> bool:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pathaware.cli import main
-from pathaware.experiments.sweep.plan import Plan, Range, folder_name
+from pathaware.experiments.sweep.plan import Range, SweepPlan, folder_name
 
 BASE = '[problem]\nname = "sine"\n[method]\nname = "maml"\n[training]\niterations = 5\n'
 
@@ -18,23 +18,23 @@ def _single_precision():
     torch.set_default_dtype(torch.float32)
 
 
-def plan(folder: Path, text: str) -> Plan:
+def plan(folder: Path, text: str) -> SweepPlan:
     path = folder / "sweep.toml"
     path.write_text(text, encoding="utf-8")
-    return Plan.read(path)
+    return SweepPlan.read(path)
 
 
 def test_lists_are_a_full_grid_named_by_what_varies(tmp_path):
     found = plan(tmp_path, BASE + '[sweep]\n"method.name" = ["maml", "pamela"]\ntraining.seed = [0, 7]\n')
-    points = list(found.grid())
-    assert [point.name for point in points] == [
+    runs = list(found.grid())
+    assert [run.name for run in runs] == [
         "method=maml,seed=0",
         "method=maml,seed=7",
         "method=pamela,seed=0",
         "method=pamela,seed=7",
     ]
-    assert [(p.config.method, p.config.training.seed) for p in points][2:] == [("pamela", 0), ("pamela", 7)]
-    assert all(point.config.training.iterations == 5 for point in points)
+    assert [(r.config.method, r.config.training.seed) for r in runs][2:] == [("pamela", 0), ("pamela", 7)]
+    assert all(run.config.training.iterations == 5 for run in runs)
 
 
 def test_a_preset_is_a_base_over_which_tables_are_laid(tmp_path):
@@ -45,9 +45,9 @@ def test_a_preset_is_a_base_over_which_tables_are_laid(tmp_path):
 
 def test_a_setting_can_be_off_in_a_list(tmp_path):
     text = BASE.replace("maml", "pamela") + '[sweep]\nmethod.skip = ["none", 2]\n'
-    points = list(plan(tmp_path, text).grid())
-    assert [point.config.method_settings["skip"] for point in points] == [None, 2]
-    assert [point.name for point in points] == ["skip=none", "skip=2"]
+    runs = list(plan(tmp_path, text).grid())
+    assert [run.config.method_settings["skip"] for run in runs] == [None, 2]
+    assert [run.name for run in runs] == ["skip=none", "skip=2"]
 
 
 def test_ranges_are_for_a_search(tmp_path):
@@ -114,10 +114,14 @@ def test_a_bad_file_is_one_line_exit_code_two_and_nothing_left(tmp_path, capsys,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--split", "train"], "--split: 'train' is none of val, test"),
+        (["--split", "train"], "--split: 'train' must be one of val, test"),
         (["--devices", "gpu1"], "--devices: 'gpu1' is not of the form cuda:N"),
-        (["--devices", "cuda:999"], "--devices: cuda:999 is not there"),
+        (["--devices", "cuda:999"], "--devices: cuda:999 does not exist"),
         (["--workers", "0"], "--workers"),
+        (["--backend", "threads"], "--backend: 'threads' must be one of loky, dask, ray"),
+        (["--cluster", "tcp://127.0.0.1:9"], "--cluster: a cluster needs the backend dask or ray"),
+        (["--backend", "dask"], "--cluster: dask needs the address of a scheduler"),
+        (["--backend", "dask", "--devices", "cuda:0"], "--devices: with dask the workers"),
     ],
 )
 def test_a_bad_option_is_one_line_too(tmp_path, capsys, arguments, message):

@@ -1,4 +1,4 @@
-"""A search: Optuna's choices, our runs, and a study that survives."""
+"""A search with Optuna, and the study that it keeps."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_without_optuna_a_search_says_how_to_get_it(search, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_search_goes_on_where_it_was_and_shows_every_trial(search, tmp_path):
+def test_a_search_is_resumed_and_shows_every_trial(search, tmp_path):
     pytest.importorskip("optuna")
     code, shown, told = search(2, "--workers", "2")
     assert code == 0, told
@@ -69,7 +69,7 @@ def test_a_search_goes_on_where_it_was_and_shows_every_trial(search, tmp_path):
     assert (tmp_path / "out/study.db").exists()
 
 
-def test_a_run_that_optuna_gives_up_is_stopped_and_said_to_be(search, monkeypatch):
+def test_a_run_that_optuna_prunes_is_stopped(search, monkeypatch):
     optuna = pytest.importorskip("optuna")
     monkeypatch.setattr(optuna.trial.Trial, "should_prune", lambda self: True)
     monkeypatch.setitem(globals(), "FILE", FILE.replace("iterations = 6", "iterations = 2000"))
@@ -79,7 +79,7 @@ def test_a_run_that_optuna_gives_up_is_stopped_and_said_to_be(search, monkeypatc
     assert "stopped early after 2 iterations" in shown
 
 
-def test_a_search_is_judged_by_validation_only(search):
+def test_a_search_is_evaluated_by_validation_only(search):
     code, _, told = search(2, "--split", "test")
     assert code == 2
     assert "a search chooses by validation" in told

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pathaware.experiments.run_store import Result
-from pathaware.experiments.sweep.plan import Plan
+from pathaware.experiments.run_store import Result, RunStore
+from pathaware.experiments.sweep.plan import SweepPlan
 from pathaware.experiments.sweep.summary import Outcome, summary
-from pathaware.experiments.sweep.workers import Folder
 
 TABLES = {"problem": {"name": "sine"}, "method": {"name": "maml"}}
 
 
 def outcomes(axes, values) -> list[Outcome]:
-    """A run each, with an error or the reason why there is none."""
+    """One outcome per value, which is an error or the reason why there is none."""
     found = []
-    for point, value in zip(Plan(TABLES, axes).grid(), values, strict=True):
+    for run, value in zip(SweepPlan(TABLES, axes).grid(), values, strict=True):
         result = Result({"result": {"mse": value, "mse_ci95": 0.1}}, "", 1, 0)
-        found.append(Outcome(point, None, value) if isinstance(value, str) else Outcome(point, result))
+        found.append(Outcome(run, None, value) if isinstance(value, str) else Outcome(run, result))
     return found
 
 
 def table(axes, values):
-    return summary("sweep", outcomes(axes, values), Folder(Path(), tasks=50))
+    return summary("sweep", outcomes(axes, values), RunStore(Path(), tasks=50, split="val"))
 
 
 def test_seeds_are_averaged_and_the_best_row_is_emphasised():

@@ -12,11 +12,12 @@ from matplotlib.figure import Figure
 
 from pathaware.core.errors import UsageError
 from pathaware.core.learner import require_path
-from pathaware.experiments.paper.tables import Trial, base, is_imported, sine_trial
+from pathaware.experiments.paper.tables import base, is_imported, sine_experiment
 from pathaware.experiments.report.figures import fitted_curves, metric_per_step
 from pathaware.experiments.report.gradient_figures import flow_figure, gradient_histograms
 from pathaware.experiments.report.gradient_flow import of_trained, with_constant_skips
 from pathaware.experiments.report.table_files import write_measurements
+from pathaware.experiments.run_store import Experiment
 from pathaware.training.gradient_probe import Histograms
 from pathaware.training.run_folder import Run
 from pathaware.training.trainer import build
@@ -26,36 +27,38 @@ NamedFigures = list[tuple[str, Figure]]
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """A figure of the paper. `draw` takes trained runs in the order of `trials`, and a folder for records."""
+    """A figure of the paper. `draw` takes trained runs in the order of `experiments`, and a folder for records."""
 
     name: str
     title: str
-    trials: Sequence[Trial]
+    experiments: Sequence[Experiment]
     draw: Callable[[Sequence[Run], Path], NamedFigures]
 
 
 def fig4() -> PaperFigure:
-    trials = [sine_trial(10, method) for method in ("pamela", "maml", "meta-sgd")]
-    return PaperFigure("fig4", "Fig. 4: sine waves fitted to ten points", trials, _draw_curves)
+    experiments = [sine_experiment(10, method) for method in ("pamela", "maml", "meta-sgd")]
+    return PaperFigure("fig4", "Fig. 4: sine waves fitted to ten points", experiments, _draw_curves)
 
 
 def fig5() -> PaperFigure:
-    trials = [sine_trial(10, method) for method in ("pamela", "maml")]
-    return PaperFigure("fig5", "Fig. 5: error after every inner step, 100 tasks", trials, _draw_steps)
+    experiments = [sine_experiment(10, method) for method in ("pamela", "maml")]
+    return PaperFigure("fig5", "Fig. 5: error after every inner step, 100 tasks", experiments, _draw_steps)
 
 
 def fig6(data: str) -> PaperFigure:
     if not is_imported(data):
         raise UsageError(f"fig6: {data} is not imported; glyphs needs no import", field="data")
-    trials = [
-        Trial(f"{data}-{method}-5shot", _with_histograms(data, method)) for method in ("maml", "pamela")
+    experiments = [
+        Experiment(f"{data}-{method}-5shot", _with_histograms(data, method)) for method in ("maml", "pamela")
     ]
-    return PaperFigure("fig6", f"Fig. 6: gradients of conv4 over training, {data}", trials, _draw_histograms)
+    return PaperFigure(
+        "fig6", f"Fig. 6: gradients of conv4 over training, {data}", experiments, _draw_histograms
+    )
 
 
 def gradients() -> PaperFigure:
-    trials = [sine_trial(10, method) for method in ("pamela", "maml")]
-    return PaperFigure("gradients", "Section 3.2: gradient norms along the path", trials, _draw_flow)
+    experiments = [sine_experiment(10, method) for method in ("pamela", "maml")]
+    return PaperFigure("gradients", "Section 3.2: gradient norms along the path", experiments, _draw_flow)
 
 
 def _with_histograms(data: str, method: str) -> dict[str, dict[str, Any]]:

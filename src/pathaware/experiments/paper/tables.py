@@ -1,103 +1,101 @@
-"""A training that a table or a figure needs."""
+"""The tables of the paper: which experiment fills each cell, and what the paper prints there."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pathaware.data.catalogue import store_folder
+from pathaware.core.errors import UsageError
+from pathaware.data.catalogue import GLYPHS, store_folder
 from pathaware.data.store import MANIFEST
 from pathaware.experiments.paper.printed import ABLATION, IMAGE_ACCURACY, SINE_MSE, sine_mse
-from pathaware.training.config import Config
+from pathaware.experiments.run_store import Experiment
 from pathaware.training.metric import ACCURACY, MSE, Metric
 from pathaware.training.presets import load_preset, presets
 from pathaware.training.tables import NOTHING
 
-# What of the training settings decides the outcome. The others say how and where it is computed.
-_DECISIVE = ("tasks", "rate", "schedule", "clip", "guard", "pretrain", "dtype")
-
 
 @dataclass(frozen=True)
-class Trial:
-    """A configuration but for its seed and its length. `name` is for folders and files."""
+class CellSpec:
+    """The experiment that fills a cell, the paper's number, and the reason if it is unavailable."""
 
-    name: str
-    tables: Mapping[str, Mapping[str, Any]]
-
-    def config(self, seed: int = 0, iterations: int | None = None) -> Config:
-        """Of one run; its length is the paper's unless told otherwise."""
-        tables: dict[str, Any] = copy.deepcopy({k: dict(v) for k, v in self.tables.items()})
-        training = tables.setdefault("training", {})
-        training["seed"] = seed
-        if iterations is not None:
-            training["iterations"] = iterations
-        return Config.from_dict(tables)
-
-    def changed(self, settings: Mapping[str, Mapping[str, Any]]) -> Trial:
-        """The same with other settings."""
-        names = [*self.tables, *(table for table in settings if table not in self.tables)]
-        return Trial(self.name, {n: {**self.tables.get(n, {}), **settings.get(n, {})} for n in names})
-
-
-def signature(config: Config) -> str:
-    """Equal for runs that differ in seed, length and machinery only."""
-    problem: Any = config.problem
-    settings = {k: v for k, v in asdict(problem).items() if k != "data_dir"}
-    training = {name: getattr(config.training, name) for name in _DECISIVE}
-    return repr(
-        (
-            config.problem.name,
-            settings,
-            config.method,
-            sorted(config.method_settings.items(), key=str),
-            training,
-        )
-    )
-
-
-# What is to be made: a table of places, each filled by a trial or left empty for a reason.
-
-
-@dataclass(frozen=True)
-class Place:
-    """A number of a table: the paper's, the trial that makes ours, and why it cannot be made if it cannot."""
-
-    trial: Trial
+    experiment: Experiment
     printed: str = NOTHING
     reason: str = ""
 
 
 @dataclass(frozen=True)
-class Line:
-    """A row: `key` names it on the command line, `label` in the table; its places by column."""
+class RowSpec:
+    """A row: `key` names it on the command line, `label` in the table; its cells by column."""
 
     key: str
     label: str
-    places: Mapping[str, Place]
+    cells: Mapping[str, CellSpec]
     group: str = ""
 
 
 @dataclass(frozen=True)
-class Goal:
-    """A table of the paper. With `equal` all of its rows must have been trained for as many iterations, with
-    `timed` for as much time; a run of such a table is of no use to others."""
+class TableSpec:
+    """A table of the paper.
+
+    With `equal_iterations` all rows must be trained for the same number of iterations, with `equal_time` for
+    the same time; runs of the latter are of no use to other tables.
+    """
 
     name: str
     title: str
     metric: Metric
     columns: Sequence[str]
-    lines: Sequence[Line]
+    rows: Sequence[RowSpec]
     notes: Sequence[str] = ()
-    equal: bool = False
-    timed: bool = False
+    equal_iterations: bool = False
+    equal_time: bool = False
 
-    def trials(self) -> list[Trial]:
-        return [place.trial for line in self.lines for place in line.places.values()]
+    def experiments(self) -> list[Experiment]:
+        return [cell.experiment for row in self.rows for cell in row.cells.values()]
+
+    def available(self) -> list[Experiment]:
+        """The experiments that can be trained here."""
+        return [cell.experiment for row in self.rows for cell in row.cells.values() if not cell.reason]
+
+    def with_settings(self, settings: Mapping[str, Mapping[str, Any]]) -> TableSpec:
+        """The same table with some settings of every experiment replaced."""
+        return self._map(lambda c: replace(c, experiment=c.experiment.with_settings(settings)), self.columns)
+
+    def select(self, rows: Sequence[str] = (), columns: Sequence[str] = ()) -> TableSpec:
+        """These rows, by key, and columns, by title or key; all of them if none is named."""
+        known = [row.key for row in self.rows]
+        for key in rows:
+            if key not in known:
+                raise UsageError(
+                    f"{key!r} is not a row of {self.name}; it has {', '.join(known)}", field="only"
+                )
+        keys = {column_key(column): column for column in self.columns}
+        for name in columns:
+            if column_key(name) not in keys:
+                raise UsageError(
+                    f"{name!r} is not a column of {self.name}; it has {', '.join(keys)}", field="columns"
+                )
+        wanted = {column_key(name) for name in columns} or set(keys)
+        chosen = self._map(lambda cell: cell, [column for key, column in keys.items() if key in wanted])
+        return replace(chosen, rows=[row for row in chosen.rows if not rows or row.key in rows])
+
+    def _map(self, change: Callable[[CellSpec], CellSpec], columns: Sequence[str]) -> TableSpec:
+        rows = [replace(row, cells={c: change(row.cells[c]) for c in columns}) for row in self.rows]
+        return replace(self, rows=rows, columns=list(columns))
 
 
-# Tables 1 and 2: few-shot classification, our methods and the ones the paper cites.
+def column_key(column: str) -> str:
+    """The name of a column on the command line.
+
+    >>> column_key("CIFAR-FS 5-shot")
+    'cifar-fs-5shot'
+    """
+    return "-".join(column.lower().replace("-shot", "shot").split())
+
+
+# Tables 1 and 2: few-shot image classification.
 
 
 TUNED = "pamela-tuned"
@@ -126,54 +124,51 @@ NOTES = (
 
 
 def is_imported(data: str) -> bool:
-    """Whether the data set is on this machine."""
-    return data == "glyphs" or (store_folder(data, None) / MANIFEST).exists()
+    """True if the data set is on this machine."""
+    return data == GLYPHS or (store_folder(data, None) / MANIFEST).exists()
 
 
-def table1(available: Callable[[str], bool] = is_imported) -> Goal:
+def table1(available: Callable[[str], bool] = is_imported) -> TableSpec:
     columns = _columns("table1", ("miniimagenet",), available)
-    return Goal("table1", "Table 1: few-shot classification of miniImageNet", ACCURACY, *columns, NOTES)
+    return TableSpec("table1", "Table 1: few-shot classification of miniImageNet", ACCURACY, *columns, NOTES)
 
 
-def table2(available: Callable[[str], bool] = is_imported) -> Goal:
+def table2(available: Callable[[str], bool] = is_imported) -> TableSpec:
     columns = _columns("table2", ("cifar-fs", "tieredimagenet"), available)
     title = "Table 2: few-shot classification of CIFAR-FS and tieredImageNet"
-    return Goal("table2", title, ACCURACY, *columns, NOTES)
+    return TableSpec("table2", title, ACCURACY, *columns, NOTES)
 
 
 def _columns(
     table: str, sets: tuple[str, ...], available: Callable[[str], bool]
-) -> tuple[list[str], list[Line]]:
+) -> tuple[list[str], list[RowSpec]]:
     columns = {f"{DATA[data]} {shots}-shot": (data, shots) for data in sets for shots in (1, 5)}
     cited = {method for key in columns.values() for method in IMAGE_ACCURACY[key]} | {TUNED}
-    lines = [
-        Line(
+    rows = [
+        RowSpec(
             method,
             label,
-            {name: _place(table, method, *where, available) for name, where in columns.items()},
+            {name: _cell(table, method, data, shots, available) for name, (data, shots) in columns.items()},
             group="ours" if method in ("pamela", TUNED) else "others",
         )
         for method, label in LABELS.items()
         if method in cited
     ]
-    return list(columns), lines
+    return list(columns), rows
 
 
-def _place(table: str, method: str, data: str, shots: int, available: Callable[[str], bool]) -> Place:
+def _cell(table: str, method: str, data: str, shots: int, available: Callable[[str], bool]) -> CellSpec:
     printed = IMAGE_ACCURACY[data, shots].get("pamela" if method == TUNED else method, NOTHING)
     name = f"{table}-{data}-{method}-{shots}shot"
-    problem = {"name": "classification", "data": data, "shots": shots}
-    defaults: dict[str, dict[str, Any]] = {
-        "problem": problem,
-        "method": {"name": method},
-    }  # which are the paper's
-    tables = load_preset(name) if name in presets() else defaults
-    trial = Trial(name.removeprefix(f"{table}-"), tables)
-    return Place(trial, printed, "" if available(data) else "data set not imported")
+    problem: dict[str, Any] = {"name": "classification", "data": data, "shots": shots}
+    # The defaults are the paper's settings.
+    tables = load_preset(name) if name in presets() else {"problem": problem, "method": {"name": method}}
+    experiment = Experiment(name.removeprefix(f"{table}-"), tables)
+    return CellSpec(experiment, printed, "" if available(data) else "data set not imported")
 
 
 def base(data: str, method: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """5-way 5-shot with the paper's settings; those of glyphs, which suit a CPU, are its own."""
+    """Settings of a 5-way 5-shot experiment: the paper's, or those of the preset named after the data set."""
     own = load_preset(data) if data in presets() else {}
     return {
         "problem": {"name": "classification", "data": data, **own.get("problem", {}), "shots": 5},
@@ -189,30 +184,30 @@ COLUMN = "MSE"
 SINE_NOTES = ("Mean squared error over new waves, 1,000 points each, with 95 % intervals.",)
 
 
-def table3() -> Goal:
-    lines = [
-        Line(
+def table3() -> TableSpec:
+    rows = [
+        RowSpec(
             f"k{shots}-{method}",
             f"K = {shots}, {LABELS[method].partition(',')[0]}",
-            {COLUMN: Place(sine_trial(shots, method), sine_mse(shots, method))},
+            {COLUMN: CellSpec(sine_experiment(shots, method), sine_mse(shots, method))},
             group=str(shots),
         )
         for shots, cited in SINE_MSE.items()
         for method in cited
     ]
-    return Goal("table3", "Table 3: sine regression", MSE, [COLUMN], lines, SINE_NOTES)
+    return TableSpec("table3", "Table 3: sine regression", MSE, [COLUMN], rows, SINE_NOTES)
 
 
-def sine_trial(shots: int, method: str) -> Trial:
-    return Trial(
+def sine_experiment(shots: int, method: str) -> Experiment:
+    return Experiment(
         f"sine-k{shots}-{method}", {"problem": {"name": "sine", "shots": shots}, "method": {"name": method}}
     )
 
 
-# Table 4: what each part of PAMELA adds, on the same data and for the same number of iterations.
+# Table 4: what each part of PAMELA adds.
 
 
-# One Q for every parameter, as Meta-SGD has it; PAMELA's own is one for each filter.
+# Q₀ is one per parameter, as in Meta-SGD; PAMELA's Q is one per filter.
 ABLATION_ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "maml": ("MAML", {"name": "maml"}),
     "q0-single": ("MAML + Q₀ (single step)", {"name": "meta-sgd"}),
@@ -226,13 +221,13 @@ ABLATION_ROWS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def table4(data: str, available: Callable[[str], bool] = is_imported) -> Goal:
+def table4(data: str, available: Callable[[str], bool] = is_imported) -> TableSpec:
     column = f"{DATA.get(data, data)} 5-shot"
-    lines = [
-        Line(
+    rows = [
+        RowSpec(
             key,
             label,
-            {column: _ablation_place(data, key, method, available(data))},
+            {column: _ablation_cell(data, key, method, available(data))},
             group="parts" if key[:2] != "qp" else "skips",
         )
         for key, (label, method) in ABLATION_ROWS.items()
@@ -241,10 +236,12 @@ def table4(data: str, available: Callable[[str], bool] = is_imported) -> Goal:
         "Accuracy in % on new 5-way 5-shot tasks, with 95 % intervals; all rows trained equally long, with "
         "the paper's settings. The paper's numbers are of miniImageNet and 60,000 iterations.",
     ]
-    return Goal("table4", "Table 4: dissecting PAMELA", ACCURACY, [column], lines, notes, equal=True)
+    return TableSpec(
+        "table4", "Table 4: dissecting PAMELA", ACCURACY, [column], rows, notes, equal_iterations=True
+    )
 
 
-def _ablation_place(data: str, key: str, method: dict[str, Any], available: bool) -> Place:
+def _ablation_cell(data: str, key: str, method: dict[str, Any], available: bool) -> CellSpec:
     printed = ABLATION.get(key, NOTHING)
-    trial = Trial(f"{data}-5shot-ablation-{key}", base(data, method))
-    return Place(trial, printed, "" if available else "data set not imported")
+    experiment = Experiment(f"{data}-5shot-ablation-{key}", base(data, method))
+    return CellSpec(experiment, printed, "" if available else "data set not imported")

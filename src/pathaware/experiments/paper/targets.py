@@ -1,135 +1,148 @@
-"""From a target's name to its files: train what is missing, show what there is."""
+"""Makes the tables and figures of the paper: train what is missing, show what is there."""
 
 from __future__ import annotations
 
 import json
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pathaware.core.errors import UsageError
-from pathaware.experiments.paper import complexity, figures, method_table
-from pathaware.experiments.paper import tables as ablation
-from pathaware.experiments.paper import tables as image_tables
-from pathaware.experiments.paper import tables as sine_table
-from pathaware.experiments.paper.method_table import render
-from pathaware.experiments.paper.tables import Goal, Line, Trial
-from pathaware.experiments.paper.time_estimate import spoken
+from pathaware.data.catalogue import GLYPHS, IMPORTERS
+from pathaware.experiments.paper import complexity, figures, tables
+from pathaware.experiments.paper.method_table import method_table, render
+from pathaware.experiments.paper.tables import TableSpec
+from pathaware.experiments.paper.time_estimate import RunPlanner, TrainingLength, format_duration
 from pathaware.experiments.report.style import save
 from pathaware.experiments.report.table_files import write_measurements, write_table
-from pathaware.experiments.run_store import Length, Order, Workshop
+from pathaware.experiments.run_store import Experiment, PlannedRun, RunStore, experiment_key
 from pathaware.training.provenance import environment
 from pathaware.training.tables import Table
 
-TABLES: dict[str, Callable[[str], Goal]] = {
-    "table1": lambda data: image_tables.table1(),
-    "table2": lambda data: image_tables.table2(),
-    "table3": lambda data: sine_table.table3(),
-    "table4": ablation.table4,
-    "methods": method_table.method_table,
+TABLES: dict[str, Callable[[str], TableSpec]] = {
+    "table1": lambda data: tables.table1(),
+    "table2": lambda data: tables.table2(),
+    "table3": lambda data: tables.table3(),
+    "table4": tables.table4,
+    "methods": method_table,
 }
 COMPLEXITY = "table5"
-PICTURES: dict[str, Callable[[str], figures.PaperFigure]] = {
+FIGURES: dict[str, Callable[[str], figures.PaperFigure]] = {
     "fig4": lambda data: figures.fig4(),
     "fig5": lambda data: figures.fig5(),
     "fig6": figures.fig6,
     "gradients": lambda data: figures.gradients(),
 }
-TARGETS = (*TABLES, COMPLEXITY, *PICTURES)
+TARGETS = (*TABLES, COMPLEXITY, *FIGURES)
+
+
+def check_data(data: str) -> None:
+    """Refuse a data set that is neither imported nor one that can be."""
+    known = (GLYPHS, *IMPORTERS)
+    if data not in known and not tables.is_imported(data):
+        raise UsageError(
+            f"{data!r} must be one of {', '.join(known)}, or a data set that was imported", field="data"
+        )
 
 
 @dataclass(frozen=True)
-class Maker:
-    """Makes targets in the folder of a workshop.
+class Reproduction:
+    """Makes targets from the runs of a store and writes them to `out`.
 
-    `length` is for each target, `settings` are laid over those of every run, `say` hears what goes on.
-    Without `train` only what is there is shown.
+    `length` is for each target, `settings` replace those of every run, `say` gets progress lines. Without
+    `train` only what is there is shown. `at_once` runs share a GPU.
     """
 
-    workshop: Workshop
+    store: RunStore
     out: Path
     say: Callable[[str], None]
     seeds: int = 1
-    length: Length = field(default_factory=Length)
-    together: int = 1
+    length: TrainingLength = field(default_factory=TrainingLength)
+    at_once: int = 1
     train: bool = True
-    settings: Mapping[str, Mapping[str, Any]] | None = None
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def make(self, target: str, data: str, only: Sequence[str] = ()) -> Table | None:
-        """The table, if it is one; its files and figures are in `out`."""
-        if only and target not in TABLES:
-            raise UsageError(f"{target} has no rows to choose from", field="only")
-        if target == COMPLEXITY:
-            table = self._complexity()
-        elif target in TABLES:
-            table = self._table(TABLES[target](data), only)
-        else:
-            self._picture(PICTURES[target](data))
+    def make(
+        self, target: str, data: str, rows: Sequence[str] = (), columns: Sequence[str] = ()
+    ) -> Table | None:
+        """Write the files of a target; return the table if it is one."""
+        for chosen, what, name in ((rows, "rows", "only"), (columns, "columns", "columns")):
+            if chosen and target not in TABLES:
+                raise UsageError(f"{target} has no {what} to choose from", field=name)
+        if target in FIGURES:
+            self._figure(FIGURES[target](data))
             return None
+        table = (
+            self._complexity()
+            if target == COMPLEXITY
+            else self._table(TABLES[target](data).with_settings(self.settings), rows, columns)
+        )
         for path in write_table(table, self.out, target):
             self.say(str(path))
         return table
 
-    def _table(self, goal: Goal, only: Sequence[str]) -> Table:
-        goal = replace(goal, lines=[self._line(line) for line in goal.lines])
-        chosen = _chosen(goal, only)
-        possible = [p.trial for line in chosen for p in line.places.values() if not p.reason]
-        self._train(goal.name, possible, replace(self.length, equal=goal.equal, timed=goal.timed))
-        results = self.workshop.results(goal.trials() if goal.timed else ())
-        shown = method_table.show if goal.timed else render
-        return shown(replace(goal, lines=chosen), results)
-
-    def _line(self, line: Line) -> Line:
-        places = {
-            column: replace(place, trial=place.trial.changed(self.settings or {}))
-            for column, place in line.places.items()
-        }
-        return replace(line, places=places)
-
-    def _train(self, name: str, trials: Sequence[Trial], length: Length) -> None:
+    def _table(self, spec: TableSpec, rows: Sequence[str], columns: Sequence[str]) -> Table:
+        chosen = spec.select(rows, columns)
         if self.train:
-            self._make(name, self.workshop.orders(trials, length, self.seeds))
+            planner, experiments = RunPlanner(self.store), chosen.available()
+            length = replace(self.length, equal_iterations=spec.equal_iterations, equal_time=spec.equal_time)
+            self._train(spec.name, planner, planner.missing(experiments, length, self.seeds), experiments)
+        return render(chosen, self.store.results(spec.experiments() if spec.equal_time else ()))
 
-    def _make(self, name: str, orders: Sequence[Order]) -> None:
-        if not orders:
+    def _train(
+        self, name: str, planner: RunPlanner, runs: Sequence[PlannedRun], cells: Sequence[Experiment]
+    ) -> None:
+        """Train `runs`; say after each how many of the `cells` are done, and how much time is left."""
+        if not runs:
             self.say(f"{name}: nothing to train")
             return
-        left = spoken(self.workshop.seconds(orders))
-        runs = "1 run" if len(orders) == 1 else f"{len(orders)} runs"
-        self.say(f"{name}: {runs} to train, about {left} if one after another")
-        self.workshop.make(orders, self.together, self.say)
+        estimated, started = planner.seconds(runs), time.perf_counter()
+        count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+        self.say(f"{name}: {count} to train, about {format_duration(estimated)} if one after another")
+        keys, left = [experiment_key(cell.config()) for cell in cells], list(runs)
+        unit = "cells" if name in TABLES else "runs"
+
+        def on_done(run: PlannedRun) -> None:
+            left.remove(run)
+            pending = Counter(experiment_key(each.config) for each in left)
+            done = sum(not pending[key] for key in keys)
+            line = f"{run.name}: done; {done} of {len(keys)} {unit} of {name}"
+            if left:
+                remaining = planner.seconds(left)
+                spent, expected = time.perf_counter() - started, estimated - remaining
+                # Estimates are corrected by how long the runs took so far.
+                remaining *= spent / expected if expected > 0 else 1.0
+                line += f", about {format_duration(remaining)} left"
+            self.say(line)
+
+        self.store.train(runs, self.at_once, on_done)
 
     def _complexity(self) -> Table:
-        """Timings are of a machine: measured once on this one, or, where nothing is measured, another's."""
+        """Times are those of one machine: this one's, or another's if nothing may be measured."""
         device = environment()["device"].lower().replace(" ", "-")
-        path = self.workshop.records / f"complexity-{device}.json"
-        others = sorted(self.workshop.records.glob("complexity-*.json"))
-        if not path.exists() and not self.train:
-            if not others:
-                raise UsageError(f"table5: {path} is not there; it is measured without --no-train")
-            path = others[0]
-        if not path.exists():
+        path = self.store.results_folder / f"complexity-{device}.json"
+        if not path.exists() and self.train:
             write_measurements(path, complexity.measure())
+        elif not path.exists():
+            others = sorted(self.store.results_folder.glob("complexity-*.json"))
+            if not others:
+                raise UsageError(f"{COMPLEXITY}: {path} does not exist; it is measured when training is on")
+            path = others[0]
         return complexity.table5(json.loads(path.read_text(encoding="utf-8")))
 
-    def _picture(self, picture: figures.PaperFigure) -> None:
-        trials = [trial.changed(self.settings or {}) for trial in picture.trials]
+    def _figure(self, figure: figures.PaperFigure) -> None:
+        experiments = [experiment.with_settings(self.settings) for experiment in figure.experiments]
         if self.train:
             # A record is not enough: a figure needs the network.
-            missing = [trial for trial in trials if self.workshop.trained(trial) is None]
-            self._make(picture.name, self.workshop.afresh(missing, self.length))
-        runs = [run for trial in trials if (run := self.workshop.trained(trial)) is not None]
+            planner = RunPlanner(self.store)
+            missing = [e for e in experiments if self.store.trained(e) is None]
+            self._train(figure.name, planner, planner.anew(missing, self.length), experiments)
+        runs = [run for e in experiments if (run := self.store.trained(e)) is not None]
         if not runs:
-            raise UsageError(f"{picture.name}: none of its runs is there")
-        for name, figure in picture.draw(runs, self.workshop.records):
-            for ending in ("svg", "png"):
-                self.say(str(save(figure, self.out / f"{name}.{ending}")))
-
-
-def _chosen(goal: Goal, only: Sequence[str]) -> list[Line]:
-    known = [line.key for line in goal.lines]
-    for key in only:
-        if key not in known:
-            raise UsageError(f"{key!r} is no row of {goal.name}; it has {', '.join(known)}", field="only")
-    return [line for line in goal.lines if not only or line.key in only]
+            raise UsageError(f"{figure.name}: none of its runs has been trained")
+        for name, drawn in figure.draw(runs, self.store.results_folder):
+            for suffix in ("svg", "png"):
+                self.say(str(save(drawn, self.out / f"{name}.{suffix}")))

@@ -1,53 +1,57 @@
-"""How long a training will take, from a few of its iterations."""
+"""How long runs take, from a few iterations, and how long each may train within a time budget."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from pathaware.core.errors import UsageError
+from pathaware.experiments.run_store import Experiment, PlannedRun, Results, RunStore, experiment_key
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
 from pathaware.training.pretraining import seconds_of_pretraining
+from pathaware.training.run_folder import Run
 from pathaware.training.trainer import Trainer
 
-ENOUGH = 0.3  # seconds of iterations to time
+ENOUGH = 0.3
+"""Seconds of work to time."""
 
 
 @dataclass(frozen=True)
-class Pace:
-    """Seconds of what comes besides the meta-iterations (pretraining, judging the result), and of each of
-    them, validation included."""
+class TimeEstimate:
+    """Seconds per meta-iteration, validation included, and of everything else: pretraining and evaluation."""
 
-    besides: float
-    each: float
+    overhead: float
+    per_iteration: float
 
     def seconds(self, iterations: int) -> float:
-        return self.besides + self.each * iterations
+        return self.overhead + self.per_iteration * iterations
 
 
-def measure(config: Config, tasks: int) -> Pace:
-    """From a few iterations and a few tasks judged."""
+def estimate_time(config: Config, tasks: int) -> TimeEstimate:
+    """Time a few iterations, and the evaluation of a few tasks out of `tasks`."""
     training = config.training
-    besides = seconds_of_pretraining(config) if training.pretrain else 0.0
+    overhead = seconds_of_pretraining(config) if training.pretrain else 0.0
     trainer = Trainer(config.with_training(pretrain=0, validate=0, histograms=0))
     trainer.iteration = training.iterations // 2  # some methods have a slower phase at the beginning
-    each = _timed(trainer.advance, config)
+    per_iteration = _timed(trainer.advance, config)
     few = min(config.problem.evaluation_batch, tasks)
-    judging = _timed(lambda: evaluate(trainer.learner, config.problem, split="val", tasks=few), config) / few
+    per_task = _timed(lambda: evaluate(trainer.learner, config.problem, split="val", tasks=few), config) / few
     if training.validate:
-        each += judging * training.validation_tasks / training.validate
-        besides += judging * training.validation_tasks  # after the last iteration in any case
-    return Pace(besides + judging * tasks, each)
+        per_iteration += per_task * training.validation_tasks / training.validate
+        overhead += per_task * training.validation_tasks  # after the last iteration in any case
+    return TimeEstimate(overhead + per_task * tasks, per_iteration)
 
 
 def _timed(work: Callable[[], object], config: Config) -> float:
-    """Mean seconds of some work. The first time does not count: it compiles and records. A GPU is waited for
-    at the end only, as in training, where the host prepares what comes next meanwhile."""
+    """Mean seconds of a piece of work, without its first execution, which compiles and records.
+
+    As in training, the host waits for a GPU at the end only.
+    """
     on_gpu = config.training.torch_device.type == "cuda"
     work()
     count = 1
@@ -65,49 +69,162 @@ def _timed(work: Callable[[], object], config: Config) -> float:
         count *= 2
 
 
-def fitting(paces: list[Pace], lengths: list[int], budget: float, *, timed: bool = False) -> list[int]:
-    """How long each training may be so that all fit in the budget: the same share of its own length each, or,
-    if they are `timed`, the same time each."""
-    if timed:
-        each = (budget - sum(pace.besides for pace in paces)) / max(1, len(paces))
-        if any(each < pace.each for pace in paces):
-            raise _too_little(paces)
-        return [_rounded(each / pace.each) for pace in paces]
-    whole = sum(pace.each * length for pace, length in zip(paces, lengths, strict=True))
-    share = min(1.0, (budget - sum(pace.besides for pace in paces)) / whole)
-    if any(share * length < 1 for length in lengths):
-        raise _too_little(paces)
-    return [_rounded(share * length) for length in lengths]
+def fit_lengths(
+    estimates: Sequence[TimeEstimate], lengths: Sequence[int], budget: float, *, equal_time: bool = False
+) -> list[int]:
+    """Iterations per run so that all runs fit in `budget` seconds.
+
+    Every run gets the same fraction of its full length, or, with `equal_time`, the same time.
+    """
+    remaining = budget - sum(each.overhead for each in estimates)
+    if equal_time:
+        share = remaining / max(1, len(estimates))
+        if any(share < each.per_iteration for each in estimates):
+            raise _budget_too_small(estimates)
+        return [_rounded(share / each.per_iteration) for each in estimates]
+    whole = sum(each.per_iteration * length for each, length in zip(estimates, lengths, strict=True))
+    fraction = min(1.0, remaining / whole)
+    if any(fraction * length < 1 for length in lengths):
+        raise _budget_too_small(estimates)
+    return [_rounded(fraction * length) for length in lengths]
 
 
-def _too_little(paces: list[Pace]) -> UsageError:
-    least = sum(pace.seconds(1) for pace in paces)
-    return UsageError(f"not enough for one iteration of each run; at least {spoken(least)}", field="budget")
+def _budget_too_small(estimates: Sequence[TimeEstimate]) -> UsageError:
+    least = format_duration(sum(each.seconds(1) for each in estimates))
+    return UsageError(f"not enough for one iteration of each run; at least {least}", field="budget")
 
 
 def _rounded(number: float) -> int:
-    """To two digits, downwards: lengths are for people to compare."""
+    """Round down to two digits, which are easier to compare."""
     digits = max(1, 10 ** (len(str(int(number))) - 2))
     return int(number // digits) * int(digits)
+
+
+@dataclass(frozen=True)
+class TrainingLength:
+    """How long to train: as the paper did, for a number of iterations, or within a time budget in seconds.
+
+    With a `budget`, an experiment that was begun keeps its length, and the others share the time. With
+    `equal_iterations` all take the length of those that were begun. With `equal_time` all get the same time,
+    and only runs of the experiments' own names count.
+    """
+
+    iterations: int | None = None
+    budget: float | None = None
+    equal_iterations: bool = False
+    equal_time: bool = False
+
+
+class RunPlanner:
+    """Plans the runs that a store lacks, and estimates how long they take."""
+
+    def __init__(self, store: RunStore) -> None:
+        self.store = store
+        self._estimates: dict[tuple[str, str], TimeEstimate] = {}
+
+    def missing(
+        self, experiments: Sequence[Experiment], length: TrainingLength, seeds: int = 1
+    ) -> list[PlannedRun]:
+        """Runs without a result. Experiments that differ in name only are trained once."""
+        experiments = _distinct(experiments)
+        results = self.store.results(experiments if length.equal_time else ())
+        lengths = self._lengths(experiments, length, seeds, results)
+        runs = []
+        for experiment in experiments:
+            iterations = lengths[experiment.name]
+            done = {result.seed for result in results.of(experiment, iterations)}
+            runs += [experiment.run(seed, iterations) for seed in range(seeds) if seed not in done]
+        return runs
+
+    def anew(self, experiments: Sequence[Experiment], length: TrainingLength) -> list[PlannedRun]:
+        """One run per experiment, whether or not it has a result."""
+        lengths = self._lengths(experiments, length, 1)
+        return [experiment.run(0, lengths[experiment.name]) for experiment in experiments]
+
+    def seconds(self, runs: Sequence[PlannedRun]) -> float:
+        """The time that these runs still take, one after another."""
+        total = 0.0
+        for planned in runs:
+            folder = self.store.run_folder(planned)
+            run = Run.open(folder) if folder.exists() else None
+            if run and run.finished:
+                continue
+            estimate, state = self.estimate(planned.config), run.state() if run else None
+            iterations = planned.config.training.iterations
+            if state:
+                total += estimate.per_iteration * (iterations - state.iteration)
+            else:
+                total += estimate.seconds(iterations)
+        return total
+
+    def estimate(self, config: Config) -> TimeEstimate:
+        key = experiment_key(config)
+        if key not in self._estimates:
+            self._estimates[key] = estimate_time(config, self.store.evaluation_tasks(config))
+        return self._estimates[key]
+
+    def _lengths(
+        self,
+        experiments: Sequence[Experiment],
+        length: TrainingLength,
+        seeds: int,
+        results: Results | None = None,
+    ) -> dict[str, int]:
+        if length.budget is None:
+            return {e.name: length.iterations or e.config().training.iterations for e in experiments}
+        known = None if length.equal_iterations else results
+        found = {e.name: n for e in experiments if (n := self._begun(e, known))}
+        if length.equal_iterations and found:
+            return {e.name: max(found.values()) for e in experiments}
+        left = [e for e in experiments if e.name not in found]
+        if length.equal_time and left:  # what is done has had its time
+            budget = length.budget * len(left) / len(experiments)
+            return found | self._fitted(left, seeds, budget, equal_time=True)
+        return found | self._fitted(left, seeds, length.budget)
+
+    def _fitted(
+        self, experiments: Sequence[Experiment], seeds: int, budget: float, *, equal_time: bool = False
+    ) -> dict[str, int]:
+        if not experiments:
+            return {}
+        every = [experiment for experiment in experiments for _ in range(seeds)]
+        configs = [experiment.config() for experiment in every]
+        started = time.perf_counter()
+        estimates = [self.estimate(config) for config in configs]
+        spent = 0 if equal_time else time.perf_counter() - started
+        full = [config.training.iterations for config in configs]
+        lengths = fit_lengths(estimates, full, budget - spent, equal_time=equal_time)
+        return dict(zip((experiment.name for experiment in every), lengths, strict=True))
+
+    def _begun(self, experiment: Experiment, results: Results | None) -> int | None:
+        """The length of the experiment's longest run or result, finished or not."""
+        lengths = [run.config.training.iterations for run in self.store.runs_of(experiment)]
+        lengths += [result.iterations for result in results.of(experiment)] if results else []
+        return max(lengths, default=None)
+
+
+def _distinct(experiments: Sequence[Experiment]) -> list[Experiment]:
+    """Rows can share a training, such as PAMELA and its ablation with every part left in."""
+    return list({experiment_key(e.config()): e for e in reversed(experiments)}.values())[::-1]
 
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def seconds(text: str) -> float:
-    """`90s`, `10m`, `1h30m` or `2d` in seconds.
+def parse_duration(text: str) -> float:
+    """Convert `90s`, `10m`, `1h30m` or `2d` to seconds.
 
-    >>> seconds("1h30m")
+    >>> parse_duration("1h30m")
     5400.0
     """
     parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise UsageError(f"{text!r} is no time; write 90s, 10m, 1h30m or 2d", field="budget")
+        raise UsageError(f"{text!r} is not a duration; write 90s, 10m, 1h30m or 2d", field="budget")
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
-def spoken(duration: float) -> str:
-    """A duration as people say it: `40 s`, `12 min`, `3.5 h`."""
-    if duration < 90:
-        return f"{max(1, round(duration))} s"
-    return f"{duration / 60:.0f} min" if duration < 5400 else f"{duration / 3600:.1f} h"
+def format_duration(seconds: float) -> str:
+    """Format seconds with a fitting unit: `40 s`, `12 min`, `3.5 h`."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,1 +1,1 @@
-"""Many runs from one file: which, in what processes, and what came out."""
+"""Sweeps: many runs from one file, on this machine or a cluster, and one table of their results."""

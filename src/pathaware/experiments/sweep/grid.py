@@ -1,4 +1,4 @@
-"""All combinations, trained and judged: what is done is not done again."""
+"""Trains all combinations of a sweep."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from pathaware.experiments.sweep.plan import Point
+from pathaware.experiments.run_store import PlannedRun, RunStore
 from pathaware.experiments.sweep.summary import Outcome
-from pathaware.experiments.sweep.workers import Crew, Folder
-
-PAUSE = 0.1
+from pathaware.experiments.sweep.worker import PAUSE
+from pathaware.experiments.sweep.worker_pool import WorkerPool
 
 
 def run_grid(
-    points: Sequence[Point], folder: Folder, places: Sequence[dict[str, str]], told: Callable[[str], None]
+    runs: Sequence[PlannedRun], store: RunStore, pool: WorkerPool, say: Callable[[str], None]
 ) -> list[Outcome]:
-    """A run that fails does not stop the others; the next sweep tries it again."""
-    waiting = deque(point for point in points if folder.result(point) is None)
-    told(f"{len(points)} runs, {len(waiting)} to train or judge, {min(len(places), len(points))} at a time")
+    """Train and evaluate the runs without a result. One that fails does not stop the others."""
+    waiting = deque(run for run in runs if store.result(run) is None)
     failed: dict[str, str] = {}
-    done = len(points) - len(waiting)
-    with Crew(folder, places) as crew:
-        while waiting or crew.workers:
-            while waiting and crew.idle:
-                crew.start(waiting.popleft())
-            for ended in crew.ended():
+    done = len(runs) - len(waiting)
+    with pool:
+        at_once = min(pool.size, len(runs))
+        say(f"{len(runs)} runs, {len(waiting)} to train or evaluate, {at_once} at a time")
+        while waiting or pool.running:
+            while waiting and pool.free:
+                pool.submit(waiting.popleft())
+            for ended in pool.ended():
                 done += 1
                 if ended.reason:
-                    failed[ended.point.name] = f"failed: {ended.reason}"
-                told(f"{done} of {len(points)}: {ended.point.name}: {ended.reason or 'done'}")
+                    failed[ended.run.name] = f"failed: {ended.reason}"
+                say(f"{done} of {len(runs)}: {ended.run.name}: {ended.reason or 'done'}")
             time.sleep(PAUSE)
-    return [Outcome(point, folder.result(point), failed.get(point.name, "")) for point in points]
+    return [Outcome(run, store.result(run), failed.get(run.name, "")) for run in runs]

@@ -1,4 +1,4 @@
-"""What `[sweep]` says: lists of values, and ranges for a search."""
+"""A sweep file: a configuration, and the settings to vary in it as lists of values or ranges."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from urllib.parse import quote
 from pathaware.core.errors import UsageError
 from pathaware.core.plugins import trust
 from pathaware.core.settings import at_least, coerce, short_repr
+from pathaware.experiments.run_store import PlannedRun
 from pathaware.training.config import Config, read_toml_file
 from pathaware.training.presets import load_preset
 from pathaware.training.session import check
@@ -25,8 +26,10 @@ TABLES = ("problem", "method", "training")
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from `low` to `high`, both of them included; whole ones if both ends are. With `log` small
-    ones are tried as often as large ones."""
+    """Numbers from `low` to `high`, both included; integers if both ends are.
+
+    With `log` a search samples their logarithm uniformly.
+    """
 
     low: float
     high: float
@@ -34,9 +37,8 @@ class Range:
 
     @classmethod
     def read(cls, name: str, given: Mapping[str, Any]) -> Range:
-        wrong = UsageError(
-            f"{name}: {short_repr(dict(given))} is not allowed; a range is {{ low = …, high = …, log = true }}"
-        )
+        form = "{ low = …, high = …, log = true }"
+        wrong = UsageError(f"{name}: {short_repr(dict(given))} is not allowed; a range is {form}")
         if not {"low", "high"} <= set(given) <= {"low", "high", "log"}:
             raise wrong
         low, high, log = given["low"], given["high"], given.get("log", False)
@@ -54,7 +56,7 @@ class Range:
 
 
 def read_axes(table: Mapping[str, Any]) -> dict[str, list[Any] | Range]:
-    """The settings to vary by their full names: `"training.rate"`, or `training.rate` without quotes."""
+    """Read the settings to vary, by full name: `"training.rate"`, or `training.rate` without quotes."""
     axes: dict[str, list[Any] | Range] = {}
     for name, given in _flat(table).items():
         if name.partition(".")[0] not in TABLES or not name.partition(".")[2]:
@@ -64,7 +66,7 @@ def read_axes(table: Mapping[str, Any]) -> dict[str, list[Any] | Range]:
         if isinstance(given, dict):
             axes[name] = Range.read(name, given)
         elif isinstance(given, list) and given:
-            axes[name] = _different(name, given)
+            axes[name] = _distinct(name, given)
         else:
             raise UsageError(f"[sweep] {name}: {short_repr(given)} is not allowed; a list of values")
     if not axes:
@@ -85,8 +87,8 @@ def _flat(table: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _different(name: str, values: list[Any]) -> list[Any]:
-    """A value that is there twice would be two runs in one folder. True is not 1."""
+def _distinct(name: str, values: list[Any]) -> list[Any]:
+    """Refuse a value that is given twice, which would be two runs in one folder. True is not 1."""
     for i, value in enumerate(values):
         if any(type(value) is type(other) and value == other for other in values[:i]):
             raise UsageError(f"[sweep] {name}: {short_repr(value)} is given twice")
@@ -100,67 +102,57 @@ def _finite(number: float) -> bool:
         return False
 
 
-# One run of a sweep: what it varies, and the configuration that makes.
+# Names of runs and settings.
 
 
 SEED = "training.seed"
-_LONGEST = 200  # file systems end at 255 bytes, and records and logs add their endings
+_LONGEST = 200  # file systems allow 255 bytes, and records and logs add their endings
 
 
-@dataclass(frozen=True)
-class Point:
-    """`settings` are those that the sweep varies, as `"training.rate"`; `name` is for folders and files."""
-
-    name: str
-    settings: Mapping[str, Any]
-    config: Config
-
-
-def shown(value: Any) -> str:
-    """As the configuration file has it, without quotes."""
+def format_value(value: Any) -> str:
+    """Format a value as in a configuration file, without quotes."""
     return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
-def brief(value: Any) -> str:
-    """The same for a table: of a number that a search drew, nobody reads the last digits."""
-    text = shown(value)
+def short_value(value: Any) -> str:
+    """Format a value for a table: numbers that a search drew are rounded."""
+    text = format_value(value)
     return f"{value:.4g}" if isinstance(value, float) and len(text) > 10 else text
 
 
-def short(names: list[str]) -> dict[str, str]:
-    """What settings are called where there is little room: their last word, unless two of them share it."""
+def short_names(names: list[str]) -> dict[str, str]:
+    """Shorten full names of settings to the last word, unless two of them share it."""
     words = {name: "method" if name == "method.name" else name.partition(".")[2] for name in names}
     return {name: word if list(words.values()).count(word) == 1 else name for name, word in words.items()}
 
 
 def folder_name(settings: Mapping[str, Any]) -> str:
-    """`method=pamela,rate=0.001,seed=0`: different for different settings, whatever their values hold."""
-    words = short(list(settings))
-    name = ",".join(f"{words[key]}={quote(shown(value), safe='')}" for key, value in settings.items())
+    """`method=pamela,rate=0.001,seed=0`: a safe file name, different for different settings."""
+    words = short_names(list(settings))
+    name = ",".join(f"{words[key]}={quote(format_value(value), safe='')}" for key, value in settings.items())
     if len(name) <= _LONGEST:
         return name
     return f"{name[:_LONGEST]},{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-# A sweep's file: a configuration, and what to vary of it.
-
-
 MOST = 10_000
-"""Runs of a grid. More are a slip in the file: nobody waits for so many, or reads such a table."""
+"""The largest grid; more runs are a mistake in the file."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """`base` is a configuration in tables, `axes` what varies. With `trials` that many points are searched
-    for; else all combinations are trained."""
+class SweepPlan:
+    """A configuration in tables, `base`, and the settings to vary in it, `axes`.
+
+    With `trials` a search chooses that many combinations; otherwise all of them are trained.
+    """
 
     base: Mapping[str, Mapping[str, Any]]
     axes: Mapping[str, list[Any] | Range]
     trials: int = 0
 
     @classmethod
-    def read(cls, path: Path) -> Plan:
-        """Checked to the last combination; what cannot be trained is refused before anything is."""
+    def read(cls, path: Path) -> SweepPlan:
+        """Read a file and check every combination, before anything is trained."""
         tables = read_toml_file("file", path)
         try:
             plan = cls._of(tables)
@@ -170,7 +162,7 @@ class Plan:
         return plan
 
     @classmethod
-    def _of(cls, tables: dict[str, Any]) -> Plan:
+    def _of(cls, tables: dict[str, Any]) -> SweepPlan:
         for name, table in tables.items():
             if name not in ("preset", "sweep", *TABLES):
                 raise UsageError(
@@ -197,8 +189,8 @@ class Plan:
             raise UsageError(f"[sweep] {SEED}: a search keeps to one seed; sweep what it finds over seeds")
         return cls(merged, axes, trials or 0)
 
-    def point(self, settings: Mapping[str, Any], name: str = "") -> Point:
-        """The run with these settings laid over the base."""
+    def run(self, settings: Mapping[str, Any], name: str = "") -> PlannedRun:
+        """The run with these settings in place of those of the base."""
         tables: dict[str, dict[str, Any]] = copy.deepcopy({k: dict(v) for k, v in self.base.items()})
         for full, value in settings.items():
             table, _, key = full.partition(".")
@@ -206,27 +198,27 @@ class Plan:
         name = name or folder_name(settings)
         trust(tables)
         try:
-            return Point(name, settings, Config.from_dict(tables))
+            return PlannedRun(name, Config.from_dict(tables), settings)
         except UsageError as error:
             raise UsageError(f"{name}: {error}") from None
 
-    def grid(self) -> Iterator[Point]:
-        """All combinations of the lists, and of the ends of ranges; the last setting varies fastest."""
+    def grid(self) -> Iterator[PlannedRun]:
+        """Yield all combinations of the lists, and of the ends of ranges; the last setting varies fastest."""
         ends = [[axis.low, axis.high] if isinstance(axis, Range) else axis for axis in self.axes.values()]
         for values in itertools.product(*ends):
-            yield self.point(dict(zip(self.axes, values, strict=True)))
+            yield self.run(dict(zip(self.axes, values, strict=True)))
 
     def _check(self) -> None:
         count = math.prod(2 if isinstance(axis, Range) else len(axis) for axis in self.axes.values())
         if count > MOST:
             raise UsageError(f"[sweep]: {count:,} runs; at most {MOST:,}")
         metrics = set()
-        for point in self.grid():
+        for run in self.grid():
             try:
-                _ = point.config.training.torch_device  # must be there, but is left free for the runs
-                check(point.config.with_training(device="cpu"))
+                _ = run.config.training.torch_device  # it must exist, but its memory is left to the runs
+                check(run.config.with_training(device="cpu"))
             except UsageError as error:
-                raise UsageError(f"{point.name}: {error}") from None
-            metrics.add(point.config.problem.metric)
+                raise UsageError(f"{run.name}: {error}") from None
+            metrics.add(run.config.problem.metric)
         if len(metrics) > 1:
             raise UsageError("[sweep] problem.name: errors and accuracies cannot share a table")

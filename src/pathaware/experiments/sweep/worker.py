@@ -1,7 +1,7 @@
-"""A process that trains one run and judges it: `python -m pathaware.experiments.sweep.worker`.
+"""One run in a worker process, and the file by which a sweep tells its workers to stop.
 
-Its orders are a line of JSON on standard input. When standard input ends, whoever gave them wants it to
-stop, or is gone; either way it saves where it is and ends.
+The file is in the sweep's folder and changes every second. It works wherever the run folders can be reached,
+on any operating system, and also when the sweep itself is killed.
 """
 
 from __future__ import annotations
@@ -10,53 +10,162 @@ import json
 import os
 import sys
 import threading
+import time
+import traceback
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-STOPPED = 75  # of those codes that C reserves: not now, try again
+import torch
+
+from pathaware.core.errors import RunError, UsageError
+from pathaware.core.plugins import trust
+from pathaware.experiments.run_store import PlannedRun, RunStore
+from pathaware.training.config import Config
+
+PAUSE = 0.1
+"""Seconds between looks at the workers."""
+BEAT = 1.0
+"""Seconds between signs of life of the sweep."""
+CONTROL = "sweep.active"
+DONE, STOPPED, FAILED, DIED = "done", "stopped", "failed", "died"
 
 
-def work(order: dict[str, Any], stop: threading.Event) -> int:
-    from pathaware.core.plugins import trust
-    from pathaware.training.config import Config
-    from pathaware.training.evaluation import evaluate
-    from pathaware.training.provenance import evaluation_record, write_record
-    from pathaware.training.session import TrainingSession, open_or_create
+class Control:
+    """The file that says that a sweep is at work, and which runs to stop.
 
-    trust(order["config"])
-    run = open_or_create(Config.from_dict(order["config"]), Path(order["run"]))
-    if not run.finished:
-        with TrainingSession(run, quiet=True) as session:
-            while not session.done:
-                if stop.is_set():
-                    session.save()
-                    return STOPPED
-                session.advance()
-    result = evaluate(run.load(), run.config.problem, split=order["split"], tasks=order["tasks"])
-    write_record(Path(order["record"]), evaluation_record(run, result))
-    return 0
+    It changes every second; workers stop when it is gone, is of another sweep, or stays the same for long.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.sweep = path, uuid.uuid4().hex
+        self._stopped: list[str] = []
+        self._beats, self._lock, self._end = 0, threading.Lock(), threading.Event()
+
+    def start(self) -> None:
+        self._write()
+        threading.Thread(target=self._keep_writing, daemon=True).start()
+
+    def stop(self, name: str) -> None:
+        """Ask the worker of this run to stop."""
+        self._stopped.append(name)
+        self._write()
+
+    def end(self) -> None:
+        """Ask all workers to stop."""
+        with self._lock, suppress(OSError):
+            self._end.set()
+            self.path.unlink()
+
+    def _keep_writing(self) -> None:
+        while not self._end.wait(BEAT):
+            self._write()
+
+    def _write(self) -> None:
+        with self._lock, suppress(OSError):  # on Windows, while a worker reads it; there is a next time
+            if self._end.is_set():
+                return
+            self._beats += 1
+            draft = self.path.with_name(f"{self.path.name}.new")
+            text = {"sweep": self.sweep, "beat": self._beats, "stop": self._stopped}
+            draft.write_text(json.dumps(text), encoding="utf-8")
+            os.replace(draft, self.path)
 
 
-def main() -> None:
-    from pathaware.core.errors import RunError, UsageError
+@dataclass
+class StopCheck:
+    """Tells a worker whether to stop; cheap enough to be asked after every iteration.
 
-    # Read past Python's buffers: a thread that waits in one would hold up the end of the process.
-    with open(0, "rb", buffering=0, closefd=False) as orders:
-        order = json.loads(orders.readline())
-    stop = threading.Event()
+    After `patience` seconds without a change the sweep is taken for dead, and `orphaned` is True.
+    """
 
-    def listen() -> None:
-        os.read(0, 1)
-        stop.set()
+    path: Path
+    sweep: str
+    name: str
+    patience: float
+    orphaned: bool = False
+    _text: str = ""
+    _changed: float = 0.0
+    _next: float = 0.0
 
-    threading.Thread(target=listen, daemon=True).start()
-    try:
-        code = work(order, stop)
-    except (UsageError, RunError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        code = 2
-    sys.exit(code)
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        if now < self._next:
+            return False
+        self._next = now + 2 * PAUSE
+        text = self._text
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return True
+        except OSError:  # it is being replaced
+            pass
+        if text != self._text or not self._changed:
+            self._text, self._changed = text, now
+        self.orphaned = now - self._changed > self.patience
+        content = json.loads(text or "{}")
+        another = content.get("sweep", self.sweep) != self.sweep
+        return self.orphaned or another or self.name in content.get("stop", ())
 
 
-if __name__ == "__main__":
-    main()
+@dataclass(frozen=True)
+class Task:
+    """What a worker process is given: a run in plain tables, since to unpickle a plug-in is to import it."""
+
+    store: RunStore
+    name: str
+    tables: Mapping[str, Any]
+    sweep: str
+    patience: float
+
+
+_one_at_a_time = threading.Lock()  # in a Dask worker of several threads
+
+
+def work(task: Task) -> tuple[str, str]:
+    """Train and evaluate one run in a worker process: how it ended, and why if it failed."""
+    parent = os.getppid()
+    with _one_at_a_time:
+        stop = StopCheck(task.store.folder / CONTROL, task.sweep, task.name, task.patience)
+        if stop():
+            return STOPPED, ""
+        with _output_to(task.store.folder / "logs" / f"{task.name}.log"):
+            try:
+                trust(task.tables)
+                planned = PlannedRun(task.name, Config.from_dict(task.tables))
+                finished = task.store.train_unless_stopped(planned, stop, task.patience)
+            except (UsageError, RunError) as error:
+                reason = error.message if isinstance(error, UsageError) else str(error)
+                print(f"error: {reason}", file=sys.stderr)
+                return FAILED, reason[:200]
+            except Exception as error:
+                traceback.print_exc()
+                reason = traceback.format_exception_only(error)[-1].strip().split("\n")[0]
+                return FAILED, reason[:200]
+            finally:
+                if torch.cuda.is_initialized():
+                    torch.cuda.empty_cache()
+    if stop.orphaned and os.getppid() != parent:
+        os._exit(1)  # nobody is left to take the result, or to end this process
+    return (DONE, "") if finished else (STOPPED, "")
+
+
+@contextmanager
+def _output_to(path: Path) -> Iterator[None]:
+    """Send what this process prints, libraries and compilers included, to a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept = {stream: os.dup(stream) for stream in (1, 2)}
+    with path.open("w", encoding="utf-8") as log:
+        for stream in kept:
+            os.dup2(log.fileno(), stream)
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for stream, copy in kept.items():
+                os.dup2(copy, stream)
+                os.close(copy)
