@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from pathaware.core.errors import UsageError
-from pathaware.core.plugins import load_plugin, trust
+from pathaware.core.settings import load_plugin, trust
 from pathaware.training.config import Config
 from pathaware.training.run_folder import CONFIG, Run
 from pathaware.training.trainer import build
@@ -19,7 +19,7 @@ def planted(tmp_path, monkeypatch):
     (tmp_path / "planted.py").write_text("open('trace', 'w').close()\nthing = 3\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("pathaware.core.plugins._trusted", set())
+    monkeypatch.setattr("pathaware.core.settings._trusted", set())
     yield tmp_path / "trace"
     sys.modules.pop("planted", None)
 

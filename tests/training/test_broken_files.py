@@ -8,9 +8,8 @@ import pytest
 
 from pathaware import Pamela, UsageError
 from pathaware.cli import one_line
-from pathaware.core.plugins import trust
 from pathaware.core.seeding import generator
-from pathaware.core.settings import coerce
+from pathaware.core.settings import coerce, trust
 from pathaware.models import build_model
 from pathaware.models.mlp import mlp
 from pathaware.training.config import Config, Training, parse_value, read_toml

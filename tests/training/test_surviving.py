@@ -21,9 +21,9 @@ import pytest
 import torch
 
 from pathaware.core.errors import RunError, UsageError
+from pathaware.training.distributed import StopRequest
 from pathaware.training.run_folder import FolderLock, Run
 from pathaware.training.session import TrainingSession, resume_run, train_or_open, train_run, train_sessions
-from pathaware.training.stopping import StopRequest
 from tests.training.runs import assert_same_end, glyphs, sine, stopped_run
 
 # Forked from a process that has done nothing but import: quick to start, and no threads are lost on the way.

@@ -19,7 +19,7 @@ def methods(
     json: Json = False,
 ) -> None:
     """List the methods, or show the paper, the equations and the settings of one."""
-    from pathaware.core.plugins import trust
+    from pathaware.core.settings import trust
     from pathaware.methods import METHODS, get_method
 
     trust({"method": {"name": name}})

@@ -171,7 +171,7 @@ def given(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def over_preset(data: str, tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Lay the given settings over the preset of a data set, if any, as far as the method has its settings."""
-    from pathaware.core.plugins import trust
+    from pathaware.core.settings import trust
     from pathaware.methods import get_method
     from pathaware.training.presets import load_preset, presets
 
@@ -186,7 +186,7 @@ def run_training(
     tables: dict[str, dict[str, Any]], settings: list[str] | None, out: Path | None, json: bool
 ) -> None:
     """Train the configuration of these tables in a folder and print its evaluation."""
-    from pathaware.core.plugins import trust
+    from pathaware.core.settings import trust
     from pathaware.training.config import Config
     from pathaware.training.session import default_folder
 

@@ -16,18 +16,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
-from pathaware.core.errors import UsageError
-
-
-def refuse_running_statistics(model: nn.Module) -> None:
-    """Raise if batch norm keeps running averages, which would leak from task to task."""
-    for name, module in model.named_modules():
-        if isinstance(module, _BatchNorm) and module.track_running_stats:
-            raise UsageError(
-                f"model: {name or 'it'} keeps running statistics, which tasks would share; build it with "
-                "track_running_stats=False or call torch.func.replace_all_batch_norm_modules_(model)"
-            )
-
 
 class TaskStatistics(TorchFunctionMode):
     """A context in which `F.batch_norm` uses the statistics of each of `tasks` tasks separately.

@@ -9,10 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from pathaware.core.batch_norm import TaskStatistics, refuse_running_statistics
+from pathaware.core.batch_norm import TaskStatistics
 from pathaware.core.episodes import Episodes
 from pathaware.core.errors import UsageError
-from pathaware.core.learner import FewShotLearner, StepPredictions
+from pathaware.core.learner import FewShotLearner, StepPredictions, refuse_running_statistics
 from pathaware.core.losses import Loss, per_task
 from pathaware.core.path import Order
 

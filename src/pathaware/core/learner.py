@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from pathaware.core.batch_norm import refuse_running_statistics
 from pathaware.core.episodes import Episodes
 from pathaware.core.errors import UsageError
 from pathaware.core.losses import Loss
@@ -97,6 +97,16 @@ class FewShotLearner(nn.Module, ABC):
     def meta_loss(self, episodes: Episodes, order: Order = "second") -> Tensor:
         """The mean query loss after adaptation, differentiable in all parameters."""
         return self.task_losses(episodes, order).mean()
+
+
+def refuse_running_statistics(model: nn.Module) -> None:
+    """Raise if batch norm keeps running averages, which would leak from task to task."""
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm) and module.track_running_stats:
+            raise UsageError(
+                f"model: {name or 'it'} keeps running statistics, which tasks would share; build it with "
+                "track_running_stats=False or call torch.func.replace_all_batch_norm_modules_(model)"
+            )
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,14 @@
-"""Three ways to run one network at T different points: `loop`, `vmap`, `batched`.
+"""How tasks run side by side: a network at T different points, and the preconditioned step.
 
-All take a point `[T, D]` and inputs `[T, N, …]` and return outputs `[T, N, …]`, and agree to rounding.
+There are three ways to run a network: `loop`, `vmap` and `batched`. All take a point `[T, D]` and inputs
+`[T, N, …]` and return outputs `[T, N, …]`, and agree to rounding.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import cached_property
 from typing import get_args
 
 import torch
@@ -17,7 +19,7 @@ from pathaware.core.batch_norm import TaskStatistics
 from pathaware.core.errors import UsageError
 from pathaware.core.learner import ExecutionName
 from pathaware.core.losses import Loss, per_task, per_task_loop
-from pathaware.core.parameters import Layout
+from pathaware.core.parameters import GroupBroadcast, Layout
 from pathaware.engine import kernels
 from pathaware.engine.batched import LAYERS, lower
 from pathaware.engine.handwritten import Program, SingleTaskProgram, handwritten_program
@@ -39,7 +41,10 @@ class Execution:
         self.forward = forward
         self.losses = losses
         self.program = program
-        self.single_task = None if program is None else SingleTaskProgram(program)
+
+    @cached_property
+    def single_task(self) -> SingleTaskProgram | None:
+        return None if self.program is None else SingleTaskProgram(self.program)
 
     @property
     def compilable(self) -> bool:
@@ -83,10 +88,10 @@ class Execution:
         return losses, gradient
 
     def _program(self, point: Tensor, x: Tensor, y: Tensor, *, differentiable: bool) -> Program | None:
-        for program in (self.program, self.single_task):
-            if program is not None and program.supports(point, x, y, differentiable=differentiable):
-                return program
-        return None
+        program = self.single_task if point.is_cuda else self.program
+        if program is None or not program.supports(point, x, y, differentiable=differentiable):
+            return None
+        return program
 
 
 def select_execution(name: ExecutionName, model: nn.Module, layout: Layout, loss: Loss) -> Execution:
@@ -153,3 +158,27 @@ def _vmap_or_loop(model: nn.Module, layout: Layout) -> Forward:
         return outputs
 
     return forward
+
+
+def preconditioned_step(
+    point: Tensor,
+    gradient: Tensor,
+    q: Tensor,
+    q_groups: GroupBroadcast,
+    earlier: Tensor | None = None,
+    p: Tensor | None = None,
+    p_groups: GroupBroadcast | None = None,
+) -> Tensor:
+    """θ − Q ∘ g, or, with P and an earlier point θ′, (1 − P)(θ − Q ∘ g) + P ∘ θ′.
+
+    Points and gradients are `[T, D]`; `q` and `p` hold one entry per group of parameters.
+    """
+    if torch.is_grad_enabled() and kernels.usable(gradient):  # only the derivative gains from the kernel
+        from pathaware.engine.kernels.update import Update  # needs Triton
+
+        fused: Tensor = Update.apply(point, gradient, q, q_groups, earlier, p, p_groups or q_groups)
+        return fused
+    moved = torch.addcmul(point, q_groups(q), gradient, value=-1)
+    if p is None or p_groups is None or earlier is None:
+        return moved
+    return torch.lerp(moved, earlier, p_groups(p))

@@ -14,7 +14,7 @@ import sys
 from importlib import import_module
 
 from pathaware.core.errors import UsageError
-from pathaware.core.plugins import load_plugin
+from pathaware.core.settings import load_plugin
 from pathaware.methods.method import Method
 
 _FILES = (

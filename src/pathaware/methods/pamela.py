@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from pathaware.core.errors import UsageError
 from pathaware.core.parameters import Granularity, GroupBroadcast, Layout
 from pathaware.core.rule import Rule
-from pathaware.engine.update import preconditioned_step
+from pathaware.engine.execution import preconditioned_step
 from pathaware.methods.method import Method
 
 QSharing = Literal["per-step", "shared", "constant"]
@@ -70,9 +70,7 @@ class Pamela(Rule):
         return {"q": self.q_groups, "p": self.p_groups}
 
     def coefficient_steps(self, name: str) -> Sequence[int]:
-        if name == "p":
-            return self.skips
-        return range(len(self.q)) if len(self.q) > 1 else ()
+        return self.skips if name == "p" else range(len(self.q)) if len(self.q) > 1 else ()
 
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
         q = self.q[min(j, len(self.q) - 1)]

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from pathaware.core.errors import UsageError
-from pathaware.core.plugins import load_plugin
+from pathaware.core.settings import load_plugin
 from pathaware.models.conv4 import conv4
 from pathaware.models.resnet12 import resnet12
 

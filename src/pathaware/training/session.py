@@ -16,12 +16,11 @@ from pathaware.core.learner import FewShotLearner
 from pathaware.core.seeding import generator
 from pathaware.methods import get_method
 from pathaware.training.config import Config, Training, differences
-from pathaware.training.distributed import ALONE, World
+from pathaware.training.distributed import ALONE, AgreedStop, StopRequest, World
 from pathaware.training.gradient_probe import probed_tensor
 from pathaware.training.progress import Progress, ProgressDisplay
 from pathaware.training.provenance import training_origin
 from pathaware.training.run_folder import CONFIG, HISTOGRAMS, FolderLock, Run
-from pathaware.training.stopping import AgreedStop, StopRequest
 from pathaware.training.trainer import Trainer, build
 
 

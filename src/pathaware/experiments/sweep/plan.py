@@ -14,8 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from pathaware.core.errors import UsageError
-from pathaware.core.plugins import trust
-from pathaware.core.settings import at_least, coerce, short_repr
+from pathaware.core.settings import at_least, coerce, short_repr, trust
 from pathaware.experiments.run_store import PlannedRun
 from pathaware.training.config import Config, read_toml_file
 from pathaware.training.presets import load_preset

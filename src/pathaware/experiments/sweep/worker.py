@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from pathaware.core.errors import RunError, UsageError
-from pathaware.core.plugins import trust
+from pathaware.core.settings import trust
 from pathaware.experiments.run_store import PlannedRun, RunStore
 from pathaware.training.config import Config
 
