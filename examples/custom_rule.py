@@ -49,5 +49,5 @@ def train(rule_class):
 
 for rule_class in (GradientDescent, Momentum):
     learner, error = train(rule_class)
-    learned = {name: round(float(value), 3) for name, value in learner.rule.named_parameters()}
+    learned = {name: round(value.item(), 3) for name, value in learner.rule.named_parameters()}
     print(f"{rule_class.__name__}: error {error:.3f} on 200 new waves; learned {learned}")

@@ -9,17 +9,23 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from scipy import stats
+from torch import Tensor
+
 from pathaware.experiments.online.report import comparison_table
 from pathaware.experiments.paper.complexity import table5
 from pathaware.experiments.paper.method_table import mean, method_table, render
 from pathaware.experiments.paper.tables import (
     TUNED,
+    CellSpec,
     TableSpec,
     table1,
     table2,
@@ -31,8 +37,9 @@ from pathaware.methods import METHODS
 from pathaware.online.streams import STREAMS
 from pathaware.training.config import Config
 from pathaware.training.metric import ACCURACY, MSE, Metric
+from pathaware.training.provenance import task_values
 from pathaware.training.tables import NOTHING, Row, Table, pipe_table
-from tools import performance_page
+from tools import house, performance_page
 
 
 def fill(text: str, blocks: Mapping[str, str]) -> str:
@@ -205,6 +212,7 @@ def reproduction_page(folder: Path) -> dict[str, str]:
         "table5": "\n\n".join(map(pipe_table, complexity)),
         "readings": pipe_table(_readings(_read(folder / "readings-sine.json"))),
         "standing": pipe_table(_standing(results)),
+        "paired": pipe_table(_paired(results)),
         "tried": pipe_table(_tried(_read(folder / "tried-cifar-fs-h200.json"))),
         "others": pipe_table(_others(folder, [*goals, *equal_time_tables()])),
     }
@@ -233,6 +241,46 @@ def _standing(results: Results) -> Table:
         "lead at equal iterations, ours",
     )
     return Table("", header, rows)
+
+
+PAIRS = (("pamela", "maml"), ("pamela", "meta-sgd"), ("meta-sgd", "maml"))
+
+
+def _paired(results: Results) -> Table:
+    """Differences between methods on the same tasks, per seed and over seeds, in points of accuracy."""
+    rows = []
+    for spec in (table1(is_available), table2(is_available)):
+        cells = {row.key: row.cells for row in spec.rows}
+        for column in spec.columns:
+            for one, other in PAIRS:
+                per_seed = _differences(results, cells[one][column], cells[other][column])
+                if per_seed:
+                    rows.append(Row((column, f"{one} − {other}", *_difference_cells(per_seed))))
+    return Table("", ("", "difference", "each seed", "mean, ± over tasks", "± over seeds"), rows)
+
+
+def _differences(results: Results, one: CellSpec, other: CellSpec) -> list[Tensor]:
+    """For each seed that both have, the difference on every task; records must be equally long."""
+    found = [{r.seed: r for r in results.of(cell.experiment)} for cell in (one, other)]
+    differences = []
+    for seed in sorted(found[0].keys() & found[1].keys()):
+        pair = [by_seed[seed] for by_seed in found]
+        values = [task_values(result.record) for result in pair]
+        if pair[0].iterations == pair[1].iterations and values[0] is not None and values[1] is not None:
+            differences.append(100 * (values[0] - values[1]).double())
+    return differences
+
+
+def _difference_cells(per_seed: list[Tensor]) -> tuple[str, str, str]:
+    means = [float(seed.mean()) for seed in per_seed]
+    over_tasks = torch.stack(per_seed).mean(0)
+    half = 1.96 * float(over_tasks.std()) / len(over_tasks) ** 0.5
+    seeds = NOTHING
+    if len(means) > 1:
+        quantile = float(stats.t.ppf(0.975, len(means) - 1))
+        seeds = f"± {quantile * statistics.stdev(means) / len(means) ** 0.5:.2f}"
+    each = ", ".join(f"{value:+.2f}" for value in means)
+    return each, f"{statistics.fmean(means):+.2f} ± {half:.2f}", seeds
 
 
 def _tried(record: dict[str, Any]) -> Table:
@@ -296,6 +344,7 @@ def _changed_settings(record: dict[str, Any]) -> str:
 
 PAGES: dict[str, Callable[[Path], dict[str, str]]] = {
     "README.md": readme,
+    "docs/internals.md": lambda folder: {"map": house.diagram()},
     "docs/methods.md": methods_page,
     "docs/online.md": online_page,
     "docs/own-data.md": own_data_page,

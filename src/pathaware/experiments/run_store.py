@@ -116,9 +116,15 @@ class Result:
         return result[metric.name], result[f"{metric.name}_ci95"]
 
     def matches(self, config: Config) -> bool:
-        """True if it is of the same experiment, as far as the record says."""
+        """True if it is of the same experiment, as far as the record says.
+
+        Records without an identity say in their configuration whether the checkpoint was chosen on
+        validation tasks; their precision and the version of the method are not compared.
+        """
         wanted = identity(config)
-        return self.signature == signature(config) and self.record.get(IDENTITY, wanted) == wanted
+        validated = self.record["config"]["training"].get("validate", 0) > 0
+        known = self.record.get(IDENTITY, {**wanted, "validated": validated})
+        return self.signature == signature(config) and known == wanted
 
 
 class Results:
