@@ -27,7 +27,7 @@ NamedFigures = list[tuple[str, Figure]]
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """A figure of the paper. `draw` takes trained runs in the order of `experiments`, and a folder for records."""
+    """A figure of the paper. `draw` takes runs in the order of `experiments`, and a folder for records."""
 
     name: str
     title: str
