@@ -45,9 +45,7 @@ def test_nothing_is_overwritten(compared):
     before = {path.name: path.stat().st_mtime_ns for path in (folder / "out").iterdir()}
     done = pathaware(*SMALL, "--out", "out", cwd=folder)
     assert done.returncode == 2
-    assert done.stderr == (
-        "error: --out: out/online-sine.json is there already; name another folder or remove it\n"
-    )
+    assert done.stderr == ("error: --out: out/online-sine.json exists; name another folder or remove it\n")
     assert {path.name: path.stat().st_mtime_ns for path in (folder / "out").iterdir()} == before
 
 

@@ -12,7 +12,7 @@ from pathaware.data.episodes import ImageEpisodes
 from pathaware.data.glyphs import REQUIRED, covers, draw_class, make_glyphs
 from pathaware.data.importers.source import class_lists
 from pathaware.data.store import ImageStore
-from tools.glyph_lists import ALIKE, SCRIPTS, portrait
+from tools.glyph_lists import MAX_SIMILARITY, SCRIPTS, unit_image
 
 LISTS = class_lists("glyphs")
 
@@ -32,9 +32,9 @@ def test_whole_scripts_are_held_out() -> None:
 def test_no_two_characters_look_alike_and_every_one_is_in_the_fonts() -> None:
     codes = [int(n.partition("U+")[2], 16) for names in LISTS.values() for n in names]
     assert all(covers(font, code) for font in REQUIRED for code in codes)
-    portraits = np.stack([portrait(chr(code)) for code in codes])
+    portraits = np.stack([unit_image(chr(code)) for code in codes])
     likeness = portraits @ portraits.T - 2 * np.eye(len(codes))
-    assert likeness.max() < ALIKE + 0.05  # the margin is for other versions of the font renderer
+    assert likeness.max() < MAX_SIMILARITY + 0.05  # the margin is for other versions of the font renderer
 
 
 def test_drawings_of_a_character_are_always_the_same_and_all_differ() -> None:
