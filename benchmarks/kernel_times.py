@@ -9,7 +9,6 @@ The workload is PAMELA with a Conv-4 of 64 filters, 5-way 5-shot, 4 tasks, 5 ste
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile
 from pathaware.experiments.bench.implementations import ENGINE
 from pathaware.experiments.bench.timing import wait
 from pathaware.experiments.bench.workloads import Inputs, Job, choose
-from pathaware.training.provenance import commit, environment
+from pathaware.training.provenance import write_record
 
 ITERATIONS = 5
 
@@ -77,9 +76,7 @@ def main() -> None:
         for kernel in rows[workload.name]["kernels"][:20]:
             print(f"{kernel['microseconds']:10.1f} µs {kernel['launches']:7.1f} ×  {kernel['name']}")
     if options.json:
-        record = {"rows": rows, "precision": options.precision, "commit": commit()}
-        text = json.dumps({**record, "environment": environment()}, indent=1)
-        options.json.write_text(text + "\n", encoding="utf-8")
+        write_record(options.json, {"rows": rows, "precision": options.precision}, field="json")
 
 
 if __name__ == "__main__":

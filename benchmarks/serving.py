@@ -32,7 +32,7 @@ import torch
 from PIL import Image
 
 from pathaware.inference.trained_model import TrainedModel
-from pathaware.training.provenance import commit, environment
+from pathaware.training.provenance import write_record
 
 QUERIES = 8
 CLOSE = 1e-5
@@ -219,13 +219,8 @@ def main() -> None:
     found = measure(options.run, options.clients, options.seconds)
     print(json.dumps(found, indent=1))
     if options.json:
-        about = {
-            "run": options.run,
-            "commit": commit(),
-            "environment": environment(),
-            "load_before": load,  # other programs on the same cores
-        }
-        options.json.write_text(json.dumps({**about, **found}, indent=1) + "\n", encoding="utf-8")
+        about = {"run": options.run, "load_before": load}  # of other programs on the same cores
+        write_record(options.json, {**about, **found}, field="json")
     sys.exit(0 if good(found) else 1)
 
 

@@ -62,9 +62,9 @@ def bench(
         raise UsageError("cannot be combined with --scaling", field="full" if full else "only")
     record = _scaling(names, settings, plot) if scaling else _compare(names, full, only or [], settings)
     if json:
-        from pathaware.experiments.report.table_files import write_measurements
+        from pathaware.training.provenance import write_record
 
-        write_measurements(json, record)
+        write_record(json, record, field="json")
 
 
 def _compare(names: list[str], full: bool, only: list[str], settings: dict[str, Any]) -> dict[str, Any]:

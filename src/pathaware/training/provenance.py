@@ -106,12 +106,13 @@ def evaluation_record(run: Run, evaluation: Evaluation) -> dict[str, Any]:
 def write_record(path: Path, content: Mapping[str, Any], field: str = "record") -> None:
     """Write `content` as JSON, with commit, `dirty` flag and environment unless it has its own.
 
-    If the file cannot be written, the error names the argument `field`.
+    Missing folders are created. If the file cannot be written, the error names the argument `field`.
     """
     record = {**content}
     for name, value in {**revision(), "environment": environment()}.items():
         record.setdefault(name, value)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(to_json(record) + "\n", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror})", field=field) from None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from numpy.typing import NDArray
 
 from pathaware.experiments.online.comparison import early_error, interval, late_error
 from pathaware.experiments.report.style import COLOURS, QUIET, save, styled
-from pathaware.training.provenance import commit, environment
+from pathaware.training.provenance import environment, revision, write_record
 from pathaware.training.tables import Row, Table
 
 SYMBOLS = {"rate": "α₁", "meta_rate": "α₂", "pull": "λ"}
@@ -123,15 +121,11 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 def origin() -> dict[str, Any]:
     """Commit and environment; call it before a long run, while the files are those that run."""
-    return {"commit": commit(), "environment": environment()}
+    return {**revision(), "environment": environment()}
 
 
 def write(record: Mapping[str, Any], folder: Path, stem: str) -> list[Path]:
-    """Write the record as JSON and its figure as PNG and SVG; returns the paths."""
-    text = json.dumps(record, indent=1)
-    text = re.sub(
-        r"\[[^][{}]*\]", lambda found: " ".join(found.group().split()), text
-    )  # lists of numbers on one line
+    """Write the record as JSON and its figure as PNG and SVG; return the paths."""
     path = folder / f"{stem}.json"
-    path.write_text(text + "\n", encoding="utf-8")
+    write_record(path, record, field="out")
     return [path, *(save(draw(record), folder / f"{stem}.{ending}") for ending in ("png", "svg"))]

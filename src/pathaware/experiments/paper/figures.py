@@ -16,9 +16,9 @@ from pathaware.experiments.paper.tables import base, is_imported, sine_experimen
 from pathaware.experiments.report.figures import fitted_curves, metric_per_step
 from pathaware.experiments.report.gradient_figures import flow_figure, gradient_histograms
 from pathaware.experiments.report.gradient_flow import of_trained, with_constant_skips
-from pathaware.experiments.report.table_files import write_measurements
 from pathaware.experiments.run_store import Experiment
 from pathaware.training.gradient_probe import Histograms
+from pathaware.training.provenance import write_record
 from pathaware.training.run_folder import Run
 from pathaware.training.trainer import build
 
@@ -84,7 +84,7 @@ def _draw_histograms(runs: Sequence[Run], folder: Path) -> NamedFigures:
             )
         statistics[run.config.method] = gradient_statistics(histograms)
     record = {"gradients": statistics, "problem": problem.label}
-    write_measurements(folder / f"fig6-{problem.label}.json", record)
+    write_record(folder / f"fig6-{problem.label}.json", record)
     return [("fig6", gradient_histograms(runs))]
 
 
@@ -104,7 +104,7 @@ def _draw_flow(runs: Sequence[Run], folder: Path, tasks: int = 100) -> NamedFigu
         "problem": problem.label,
         "rate": rate,
     }
-    write_measurements(folder / f"gradients-{problem.label}.json", record)
+    write_record(folder / f"gradients-{problem.label}.json", record)
     return [
         (
             f"gradients-{name.replace(' ', '-')}",

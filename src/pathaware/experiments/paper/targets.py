@@ -17,9 +17,9 @@ from pathaware.experiments.paper.method_table import method_table, render
 from pathaware.experiments.paper.tables import TableSpec
 from pathaware.experiments.paper.time_estimate import RunPlanner, TrainingLength, format_duration
 from pathaware.experiments.report.style import save
-from pathaware.experiments.report.table_files import write_measurements, write_table
+from pathaware.experiments.report.table_files import write_table
 from pathaware.experiments.run_store import Experiment, PlannedRun, RunStore, experiment_key
-from pathaware.training.provenance import environment
+from pathaware.training.provenance import environment, write_record
 from pathaware.training.tables import Table
 
 TABLES: dict[str, Callable[[str], TableSpec]] = {
@@ -125,7 +125,7 @@ class Reproduction:
         device = environment()["device"].lower().replace(" ", "-")
         path = self.store.results_folder / f"complexity-{device}.json"
         if not path.exists() and self.train:
-            write_measurements(path, complexity.measure())
+            write_record(path, complexity.measure())
         elif not path.exists():
             others = sorted(self.store.results_folder.glob("complexity-*.json"))
             if not others:

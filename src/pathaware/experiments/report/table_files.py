@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import unicodedata
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import jinja2
 
-from pathaware.training.provenance import commit, environment
 from pathaware.training.tables import NOTHING, Remark, Row, Table, markdown
 
 
@@ -26,13 +24,6 @@ def write_table(table: Table, folder: Path, name: str) -> list[Path]:
     for path, text in zip(paths, texts.values(), strict=True):
         path.write_text(text, encoding="utf-8")
     return paths
-
-
-def write_measurements(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON file with the commit and the environment of the measurements."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    record = {**content, "commit": commit(), "environment": environment()}
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def render_html(**content: Any) -> str:

@@ -1,6 +1,6 @@
 """Measure the error of a meta-gradient in each precision, relative to `loop` in float64.
 
-    python benchmarks/precision.py --json results/precision-h200.json
+    python studies/precision.py --json results/precision-h200.json
 
 The workload is PAMELA with a Conv-4 of 64 filters, 32×32, 5-way 5-shot, one task per draw; layer by layer
 (`plain`) and with the kernels. Two pixels that tie in one precision and not in another switch a whole
@@ -10,7 +10,6 @@ derivative on or off, so single draws differ by orders of magnitude, and medians
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from contextlib import nullcontext
 from pathlib import Path
@@ -22,7 +21,7 @@ from pathaware import Episodes, MetaLearner, Pamela
 from pathaware.engine import kernels
 from pathaware.models.conv4 import conv4
 from pathaware.training.config import Training
-from pathaware.training.provenance import commit, environment
+from pathaware.training.provenance import write_record
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 
@@ -69,8 +68,7 @@ def main() -> None:
     for precision, each in medians.items():
         print(f"{precision}: layer by layer {each['plain']:.1e}, kernels {each['kernels']:.1e}")
     if options.json:
-        record = {"median": medians, "each": errors, "commit": commit(), "environment": environment()}
-        options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        write_record(options.json, {"median": medians, "each": errors}, field="json")
 
 
 if __name__ == "__main__":

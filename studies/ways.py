@@ -1,6 +1,6 @@
 """Accuracy of a run with another number of classes than it was trained with.
 
-python benchmarks/ways.py --data glyphs --iterations 3000 --json results/ways-glyphs.json
+python studies/ways.py --data glyphs --iterations 3000 --json results/ways-glyphs.json
 
 Trains a model for five classes and one for each other number, then evaluates on new tasks: the five-class
 model converted by `pathaware.inference.change_ways`, the same with unscaled step sizes, and the model trained
@@ -23,7 +23,7 @@ from pathaware.inference.change_ways import change_ways
 from pathaware.methods.pamela import Pamela
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
-from pathaware.training.provenance import environment
+from pathaware.training.provenance import write_record
 from pathaware.training.run_folder import Run
 from pathaware.training.session import train_run
 
@@ -99,8 +99,7 @@ def main() -> None:
             print(json.dumps(row), flush=True)
     if options.json:
         settings = {**vars(options), "json": None, "trained_ways": WAYS, "seed": 0, "inductive": True}
-        record = {"settings": settings, "environment": environment(), "rows": rows}
-        options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        write_record(options.json, {"settings": settings, "rows": rows}, field="json")
 
 
 if __name__ == "__main__":

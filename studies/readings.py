@@ -1,6 +1,6 @@
 """What the paper leaves open about PAMELA's rule, and what each reading of it costs, on sine waves.
 
-python benchmarks/readings.py [--shots 10] [--iterations 6000] [--seeds 3] [--json results/readings-sine.json]
+python studies/readings.py [--shots 10] [--iterations 6000] [--seeds 3] [--json results/readings-sine.json]
 
 Every reading is trained with the same tasks and judged on the same 1,000 new waves. Those that are settings
 of `Pamela` are made with them; the others are subclasses here, so that the product keeps one meaning.
@@ -9,7 +9,6 @@ of `Pamela` are made with them; the others are subclasses here, so that the prod
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -25,7 +24,7 @@ from pathaware.core.seeding import generator
 from pathaware.methods.pamela import Pamela
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
-from pathaware.training.provenance import commit, environment
+from pathaware.training.provenance import write_record
 from pathaware.training.trainer import build, captured, learning_rate, meta_step
 
 
@@ -132,15 +131,9 @@ def main() -> None:
             print(
                 f"{found[-1]['reading']:36} seed {found[-1]['seed']}  mse {found[-1]['mse']:.4f}", flush=True
             )
-    record = {
-        "readings": found,
-        "shots": options.shots,
-        "iterations": options.iterations,
-        "commit": commit(),
-        "environment": environment(),
-    }
     if options.json:
-        options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        record = {"readings": found, "shots": options.shots, "iterations": options.iterations}
+        write_record(options.json, record, field="json")
 
 
 if __name__ == "__main__":
