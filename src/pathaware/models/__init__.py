@@ -10,7 +10,10 @@ from torch import nn
 from pathaware.core.errors import UsageError
 from pathaware.core.settings import load_plugin
 from pathaware.models.conv4 import conv4
+from pathaware.models.mlp import mlp
 from pathaware.models.resnet12 import resnet12
+
+__all__ = ["MODELS", "build_model", "conv4", "mlp", "resnet12"]
 
 MODELS: dict[str, Callable[..., nn.Module]] = {"conv4": conv4, "resnet12": resnet12}
 
