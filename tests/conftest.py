@@ -8,6 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of processes that tests start: several tests run side by side
+
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when kernels are defined, so before anything imports them
 
