@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
+
+if TYPE_CHECKING:
+    from pathaware.core.learner import QueryLevel
+    from pathaware.training.evaluation import Balance
 
 
 def evaluate(
@@ -14,9 +18,20 @@ def evaluate(
     tasks: Annotated[
         int | None, typer.Option(help="Number of new tasks (default: 1000 waves or 600 episodes).")
     ] = None,
-    inductive: Annotated[
-        bool, typer.Option("--inductive", help="Use batch-norm statistics of the support set only.")
-    ] = False,
+    queries: Annotated[
+        str | None,
+        typer.Option(
+            help="What a prediction may know of the other queries of its task: nothing (alone), their "
+            "batch-norm statistics (batch), or all that the method can use (joint). Default: as trained."
+        ),
+    ] = None,
+    inductive: Annotated[bool, typer.Option("--inductive", help="Same as --queries alone.")] = False,
+    balance: Annotated[
+        str,
+        typer.Option(
+            help="Classes among the queries: balanced, or dirichlet for unequal numbers at the same total."
+        ),
+    ] = "balanced",
     steps: Annotated[int | None, typer.Option(help="Inner steps (default: as trained).")] = None,
     extend: Annotated[
         bool, typer.Option("--extend", help="Allow more steps than trained: repeat the last one.")
@@ -46,6 +61,8 @@ def evaluate(
         seed=seed,
         steps=steps,
         extend=extend,
+        queries=cast("QueryLevel | None", queries),
+        balance=cast("Balance", balance),
         inductive=inductive,
     )
     if record:

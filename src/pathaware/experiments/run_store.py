@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from pathaware.core.errors import UsageError
-from pathaware.methods import get_method
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
 from pathaware.training.metric import Metric
-from pathaware.training.provenance import evaluation_record, write_record
+from pathaware.training.provenance import evaluation_record, identity, write_record
 from pathaware.training.run_folder import CONFIG, Run
 from pathaware.training.session import TrainingSession, check, train_sessions
 
@@ -38,19 +37,6 @@ def signature(config: Config) -> str:
     training = {name: getattr(config.training, name) for name in _DECISIVE}
     method_settings = sorted(config.method_settings.items(), key=str)
     return repr((config.problem.name, settings, config.method, method_settings, training))
-
-
-def identity(config: Config) -> dict[str, Any]:
-    """The rest of what identifies a result, which older records do not carry.
-
-    True under `validated` means that the checkpoint was chosen on validation tasks. `method_version` grows
-    when the mathematics of a method changes.
-    """
-    return {
-        "validated": config.training.validate > 0,
-        "precision": config.training.precision,
-        "method_version": getattr(get_method(config.method), "version", 1),
-    }
 
 
 def experiment_key(config: Config) -> tuple[str, str]:
@@ -273,7 +259,7 @@ class RunStore:
         problem, path = run.config.problem, self.record_path(planned)
         result = evaluate(run.load(), problem, split=self.split, tasks=self.evaluation_tasks(run.config))
         draft = path.with_name(f"{path.name}.new")  # a record that is there is a whole one
-        write_record(draft, {**evaluation_record(run, result), IDENTITY: identity(run.config)})
+        write_record(draft, evaluation_record(run, result))
         os.replace(draft, path)
 
     def result(self, planned: PlannedRun) -> Result | None:
