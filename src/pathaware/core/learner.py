@@ -26,7 +26,7 @@ ExecutionName = Literal["auto", "loop", "vmap", "batched"]
 QueryLevel = Literal["alone", "batch", "joint"]
 """How much a prediction may know of the other queries of its task.
 
-- `alone`: nothing, each query is predicted by itself (inductive); batch norm uses the support set's statistics.
+- `alone`: nothing (inductive); batch norm uses the statistics of the support set.
 - `batch`: batch norm uses the statistics of all queries together, and nothing else does.
 - `joint`: the method may use all queries together, for example in its inner loop.
 """

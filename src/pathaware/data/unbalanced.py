@@ -81,7 +81,7 @@ class UnbalancedQueries(TaskSource):
 
 
 def counts(proportions: Tensor, total: int, most: int) -> Tensor:
-    """Whole numbers `[T, ways]` close to `total` times the proportions that add up to it, none over `most`."""
+    """Whole numbers `[T, ways]` in about these proportions that add up to `total`, none over `most`."""
     wanted = proportions * total
     found = wanted.floor().clamp(max=most)
     while (short := found.sum(-1) < total).any():

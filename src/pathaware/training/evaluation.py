@@ -147,9 +147,7 @@ def _source(problem: Problem, split: str, balance: Balance, reference: Tensor) -
     from pathaware.data.unbalanced import UnbalancedQueries
 
     if not isinstance(source, ImageEpisodes):
-        raise UsageError(
-            f"{problem.name} has no classes, so its queries cannot be unbalanced", field="balance"
-        )
+        raise UsageError(f"{problem.name} has no classes that could be unbalanced", field="balance")
     return UnbalancedQueries(source)
 
 
