@@ -52,7 +52,7 @@ def test_methods_are_trained_and_ranked(reproduce, tmp_path):
     assert code == 0
     assert "methods: 2 runs to train" in told
     rows = [line for line in shown.splitlines() if line.startswith(("| prototypical", "| anil"))]
-    values = [float(row.split("|")[5].split("±")[0]) for row in rows]
+    values = [float(row.split("|")[6].split("±")[0]) for row in rows]
     assert values == sorted(values, reverse=True)
     names = [path.stem for path in (tmp_path / "results").glob("*.json")]
     assert sorted(names) == ["methods-glyphs-anil-2-seed0", "methods-glyphs-prototypical-2-seed0"]
