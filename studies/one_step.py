@@ -3,8 +3,8 @@
     python -m studies.one_step --workers 1         # CIFAR-FS on a GPU
 
 CIFAR-FS 5-shot, the paper's settings, bf16. Each method is trained for the number of iterations that equal
-time gives PAMELA (7,000), for that of Tables 1 and 2 (12,000), and for what equal time gives Meta-SGD (21,000);
-PAMELA also with a single step.
+time gives PAMELA (7,000), for that of Tables 1 and 2 (12,000), and for what equal time gives Meta-SGD
+(21,000); PAMELA also with a single step.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ def error_per_step(results: Results) -> Table:
 
 
 def gradient_sentences(folder: Path) -> list[str]:
-    """What the records of Fig. 6 say about inner gradients and meta-gradients in the last tenth of training."""
+    """Gradients and meta-gradients in the last tenth of training, from the records of Fig. 6."""
     lines = []
     for path in sorted(folder.glob("fig6-*.json")):
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -23,6 +23,7 @@ from pathaware.cli import (
     predict,
     report,
     reproduce,
+    results,
     serve,
     sweep,
     train,
@@ -46,6 +47,7 @@ app.command("report")(report.report)
 app.command("methods")(methods.methods)
 app.command("online")(online.online)
 app.command("reproduce")(reproduce.reproduce)
+app.add_typer(results.app, name="results")
 app.command("sweep")(sweep.sweep)
 app.command("demo")(demo.demo)
 app.command("bench")(bench.bench)
@@ -53,7 +55,7 @@ app.command("bench")(bench.bench)
 LONGEST = 2000
 """Characters of an error message; the longest of ours lists all presets."""
 
-_ARGUMENTS = {"run": "RUN", "file": "FILE", "target": "TARGET"}
+_ARGUMENTS = {"run": "RUN", "file": "FILE", "target": "TARGET", "folder": "FOLDER"}
 
 # Typer imports click or bundles it, depending on its version; this is the base class of its usage errors.
 _CallError: Any = typer.BadParameter.__bases__[0]

@@ -73,7 +73,7 @@ def over_seeds(means: Sequence[float]) -> float | None:
     if len(means) < 2:
         return None
     quantile = float(stats.t.ppf(0.975, len(means) - 1))
-    return quantile * float(statistics.stdev(means)) / len(means) ** 0.5
+    return quantile * statistics.stdev(means) / math.sqrt(len(means))
 
 
 def bootstrap(values: Tensor) -> tuple[float, float]:
