@@ -53,15 +53,15 @@ def changed(key: str, shots: int = 10, method: str = "pamela") -> PlannedRun:
 
 
 def runs() -> Iterator[PlannedRun]:
-    """Cheap runs first."""
-    for shots in SHOTS:
-        yield strict(shots, "maml", steps=1)
-        yield strict(shots, "meta-sgd")
-    for shots in SHOTS:
-        yield strict(shots, "maml")
-        yield strict(shots, "pamela")
+    """The longest first, so that none is left alone at the end."""
     for key in ONE_BY_ONE:
         yield changed(key)
+    for shots in SHOTS:
+        yield strict(shots, "pamela")
+        yield strict(shots, "maml")
+    for shots in SHOTS:
+        yield strict(shots, "meta-sgd")
+        yield strict(shots, "maml", steps=1)
 
 
 RUNS = tuple(runs())

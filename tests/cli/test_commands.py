@@ -197,6 +197,8 @@ COMMANDS = (
         "reproduce",
         "sweep",
         "bench",
+        "results",
+        "results verify",
     ),
 )
 

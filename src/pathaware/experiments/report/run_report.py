@@ -44,7 +44,7 @@ def compare(runs: Sequence[Run], tasks: int) -> Comparison:
         for name, run, summary in zip(labels(runs), runs, summaries, strict=True)
     ]
     header = ("run", "before", "after", "worst task", "reverted", "the paper")
-    results = Table(f"{problem.label}: {metric.title}", header, rows, _notes(summaries, metric))
+    results = Table(f"{problem.label}: {metric.title}", header, rows, _notes(labels(runs), summaries, metric))
     return Comparison(runs, tasks, results, _per_step(labels(runs), summaries, metric))
 
 
@@ -70,7 +70,7 @@ def _per_step(names: Sequence[str], summaries: Sequence[dict[str, Any]], metric:
     return Table(f"After each inner step: {metric.title}", ("run", *map(str, range(most))), rows)
 
 
-def _notes(summaries: Sequence[dict[str, Any]], metric: Metric) -> list[str]:
+def _notes(names: Sequence[str], summaries: Sequence[dict[str, Any]], metric: Metric) -> list[str]:
     """How the runs were evaluated."""
     summary = summaries[0]
     notes = [
@@ -79,8 +79,10 @@ def _notes(summaries: Sequence[dict[str, Any]], metric: Metric) -> list[str]:
         "Reverted: tasks that the divergence guard returned to an earlier point of their path.",
     ]
     if metric is ACCURACY:
-        levels = dict.fromkeys(LEVEL_TITLES[each["queries"]] for each in summaries)
-        notes.append(f"Predictions know of the other queries: {', '.join(levels)}.")
+        levels = [LEVEL_TITLES[each["queries"]] for each in summaries]
+        same = len(set(levels)) == 1
+        each = levels[:1] if same else [f"{n} {level}" for n, level in zip(names, levels, strict=True)]
+        notes.append(f"Level of transduction: {'; '.join(each)}.")
     return notes
 
 
