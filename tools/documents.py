@@ -325,7 +325,10 @@ def _others(folder: Path, goals: Sequence[TableSpec]) -> Table:
             continue
         metric = ACCURACY if "accuracy" in record["result"] else MSE
         value = metric.with_interval(*result.value(metric))
-        cells = (f"[{path.stem}](../results/{path.name})", result.queries, value, _changed_settings(record))
+        level = result.queries
+        if result.conditions["balance"] != "balanced":
+            level += ", unbalanced"
+        cells = (f"[{path.stem}](../results/{path.name})", level, value, _changed_settings(record))
         rows.append(Row(cells))
     return Table("", ("file", "queries", "result", "settings other than the defaults"), rows)
 

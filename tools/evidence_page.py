@@ -87,7 +87,9 @@ def additions_table(results: Results) -> Table:
             metric = ACCURACY if problem.startswith("glyphs") else MSE
             cells.append(study_cell(found, metric, additions.SEEDS))
         rows.append(Row((title, *cells)))
-    return Table("", ("with", *(title for title, _ in additions.PROBLEMS.values())), rows)
+    return Table(
+        "", ("with (errors: mean, 95 %, median)", *(title for title, _ in additions.PROBLEMS.values())), rows
+    )
 
 
 def study_cell(results: Sequence[Result], metric: Metric, planned: int) -> str:
@@ -95,7 +97,10 @@ def study_cell(results: Sequence[Result], metric: Metric, planned: int) -> str:
     if not results:
         return NOT_RUN
     found = over_seeds_and_tasks(results, metric)
-    text = with_ends(found) if metric.lower_is_better else metric.with_interval(found.mean, found.half_width)
+    if metric.lower_is_better:
+        text = " / ".join(sine_cells(results))
+    else:
+        text = metric.with_interval(found.mean, found.half_width)
     return text if len(results) == planned else f"{text}, {len(results)} of {planned} seeds"
 
 
