@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 
@@ -42,3 +43,15 @@ class Stopped(Exception):
 def printable(text: str) -> str:
     """Make control characters visible, so that names from files cannot control a terminal."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the known name that is spelled most like it, if any.
+
+    >>> did_you_mean("protoypical", ["maml", "prototypical"])
+    '; did you mean prototypical?'
+    >>> did_you_mean("xyz", ["maml", "prototypical"])
+    ''
+    """
+    nearest = get_close_matches(name, known, n=1)
+    return f"; did you mean {nearest[0]}?" if nearest else ""

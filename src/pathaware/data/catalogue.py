@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from pathaware.core.errors import UsageError
+from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.data.importers.cifar import Cifar100
 from pathaware.data.importers.mini_imagenet import MiniImageNet
 from pathaware.data.importers.omniglot import Omniglot
@@ -56,7 +56,7 @@ def open_store(name: str, directory: Path | None = None) -> ImageStore:
     available = sorted({GLYPHS} | {path.name for path in imported_stores(directory)})
     raise UsageError(
         f"data set {name!r}: not in {folder.parent} (available: {', '.join(available)}); "
-        f"import it with `pathaware data import {name}`"
+        f"import it with `pathaware data import {name}`{did_you_mean(name, [*IMPORTERS, *available])}"
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, get_type_hints
 
 import torch
 
-from pathaware.core.errors import UsageError
+from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.learner import ExecutionName
 from pathaware.core.settings import at_least, coerce, short_repr
 from pathaware.methods import get_method
@@ -176,7 +176,8 @@ class Config:
         expected = ("problem", "method", "training")
         for table in tables:
             if table not in expected:
-                raise UsageError(f"[{table}]: no such table; must be one of {', '.join(expected)}")
+                hint = did_you_mean(table, expected)
+                raise UsageError(f"[{table}]: no such table; must be one of {', '.join(expected)}{hint}")
         for table, values in tables.items():
             if not isinstance(values, Mapping):
                 raise UsageError(f"{table}: {short_repr(values)} is not allowed; must be a table [{table}]")
@@ -186,7 +187,8 @@ class Config:
         problem, method = dict(tables["problem"]), dict(tables["method"])
         kind = coerce("problem", problem.pop("name"), str)
         if kind not in PROBLEMS:
-            raise UsageError(f"problem: {kind!r} must be one of {', '.join(PROBLEMS)}")
+            hint = did_you_mean(kind, PROBLEMS)
+            raise UsageError(f"problem: {kind!r} must be one of {', '.join(PROBLEMS)}{hint}")
         training = {**PROBLEMS[kind].training, **tables.get("training", {})}
         return cls(
             _build("problem", PROBLEMS[kind], problem),
@@ -230,7 +232,8 @@ def _build(table: str, kind: type[S], values: Mapping[str, Any]) -> S:
     known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     for name in values:
         if name not in known:
-            raise UsageError(f"{name}: [{table}] has no such setting; it has {', '.join(known)}")
+            hint = did_you_mean(name, known)
+            raise UsageError(f"{name}: [{table}] has no such setting; it has {', '.join(known)}{hint}")
     return kind(**{name: coerce(name, value, hints[name]) for name, value in values.items()})
 
 

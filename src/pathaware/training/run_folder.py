@@ -14,7 +14,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from pathaware.core.errors import UsageError
+from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.learner import FewShotLearner
 from pathaware.training.checksummed import CorruptFile, read_checksummed, write_checksummed
 from pathaware.training.config import Config, differences, read_toml_file
@@ -35,6 +35,14 @@ Note = Callable[[str], None]
 
 def _ignore(line: str) -> None:
     pass
+
+
+def neighbours(folder: Path) -> list[str]:
+    """The run folders beside a folder, for suggestions."""
+    try:
+        return [str(path.parent) for path in sorted(folder.parent.glob(f"*/{CONFIG}"))]
+    except OSError:
+        return []
 
 
 class FolderLock:
@@ -94,7 +102,8 @@ class Run:
         except (OSError, ValueError):  # a name that no file can have
             exists = False
         if not exists:
-            raise UsageError(f"{folder} is not a run folder (it has no {CONFIG})", field="run")
+            hint = did_you_mean(str(folder), neighbours(folder))
+            raise UsageError(f"{folder} is not a run folder (it has no {CONFIG}){hint}", field="run")
         tables = read_toml_file("run", folder / CONFIG)
         try:
             return cls(folder, Config.from_dict(tables))

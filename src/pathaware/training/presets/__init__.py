@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pathaware.core.errors import UsageError
+from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.training.config import read_toml
 
 FOLDER = Path(__file__).parent
@@ -44,7 +44,10 @@ def load_preset(name: str) -> dict[str, dict[str, Any]]:
     except (OSError, ValueError) as error:
         if isinstance(error, UnicodeDecodeError):
             raise UsageError(f"preset: {path} is not valid TOML ({error})") from None
-        raise UsageError(f"preset: {name!r} must be a TOML file or one of {', '.join(presets())}") from None
+        known = presets()
+        raise UsageError(
+            f"preset: {name!r} must be a TOML file or one of {', '.join(known)}{did_you_mean(name, known)}"
+        ) from None
     try:
         return read_toml(text)
     except UsageError as error:
