@@ -241,8 +241,12 @@ def parse_setting(text: str) -> tuple[str, str, Any]:
     """`"method.skip=none"` → `("method", "skip", None)`."""
     name, equals, value = text.partition("=")
     table, dot, key = name.partition(".")
-    if not (equals and dot and key) or table not in ("problem", "method", "training"):
-        raise UsageError(f"{text!r} is not of the form problem.X=…, method.X=… or training.X=…", field="set")
+    tables = ("problem", "method", "training")
+    if not (equals and dot and key) or table not in tables:
+        hint = did_you_mean(name, [f"{each}.{key or name}" for each in tables])
+        raise UsageError(
+            f"{text!r} is not of the form problem.X=…, method.X=… or training.X=…{hint}", field="set"
+        )
     return table, key, parse_value(value)
 
 

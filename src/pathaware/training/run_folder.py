@@ -118,7 +118,7 @@ class Run:
     def metrics(self, note: Note = _ignore) -> Iterator[dict[str, Any]]:
         """Every log entry so far.
 
-        A last line that was cut off is dropped, and `note` is told; a damaged line before it is an error.
+        A last line that was cut off is dropped and reported to `note`; a damaged line before it is an error.
         """
         path = self.folder / METRICS
         lines = path.read_bytes().split(b"\n") if path.exists() else []
@@ -168,7 +168,7 @@ class Run:
     def state(self, note: Note = _ignore) -> State | None:
         """The last saved state; None if there is none or the run is finished.
 
-        A corrupt state is skipped for the one before it, and `note` is told.
+        A corrupt state is reported to `note`, and the one before it is used.
         """
         found = self._states()
         for path in found:

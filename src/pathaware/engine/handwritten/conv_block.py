@@ -55,7 +55,7 @@ def unfilter(matrix: Tensor, shape: torch.Size) -> Tensor:
 
 @dataclass(frozen=True)
 class _Tangent:
-    """What `hvp` needs of the tangent pass; `_passed` means at the positions that the pool passes on."""
+    """Intermediate results of the tangent pass for `hvp`; `_passed` means at the positions that the pool passes on."""
 
     rows: Tensor
     dx_rows: Tensor | None

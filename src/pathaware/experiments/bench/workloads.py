@@ -1,4 +1,4 @@
-"""What is timed: problems of given sizes, and the jobs every implementation is given."""
+"""Workloads to time: problems of given sizes, and the jobs every implementation is given."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from pathaware.online.streams import Stream
 
 @dataclass(frozen=True)
 class StreamSetup:
-    """What all learners share: the stream, the steps per item, and that every k-th item may be held out."""
+    """The setup that all learners share: stream, steps per item, and which items are held out (every k-th)."""
 
     stream: Stream
     steps: int = 1
