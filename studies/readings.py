@@ -2,8 +2,8 @@
 
 python studies/readings.py [--shots 10] [--iterations 6000] [--seeds 3] [--json results/readings-sine.json]
 
-Every reading is trained with the same tasks and evaluated on the same 1,000 new waves. Those that are settings
-of `Pamela` use those settings; the others are subclasses in this file.
+Every reading is trained with the same tasks and evaluated on the same 1,000 new waves. Those that are
+settings of `Pamela` use those settings; the others are subclasses in this file.
 """
 
 from __future__ import annotations

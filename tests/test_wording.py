@@ -90,9 +90,8 @@ def texts_of_python(source: str) -> Iterator[Text]:
         if isinstance(node, ast.JoinedStr):
             values = (part.value if isinstance(part, ast.Constant) else "0" for part in node.values)
             yield Text(node.lineno, "".join(map(str, values)))
-        elif id(node) not in parts and isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if " " in node.value.strip():
-                yield Text(node.lineno, node.value, id(node) in docstrings)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            yield Text(node.lineno, node.value if " " in node.value else "", id(node) in docstrings)
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield Text(token.start[0], token.string)

@@ -12,7 +12,7 @@ from pathaware.cli.options import OUTPUT, examples, panel_option
 
 EXAMPLES = examples(
     "pathaware plot runs/sine-k10-pamela-seed0",
-    "pathaware plot runs/sine-k10-pamela-seed0 runs/sine-k10-maml-seed0 --out figures",
+    "pathaware plot runs/sine-k10-pamela-seed0 runs/sine-k10-maml-seed0",
 )
 
 Runs = Annotated[

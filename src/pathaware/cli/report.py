@@ -10,7 +10,7 @@ from pathaware.cli.plot import Runs
 
 EXAMPLES = examples(
     "pathaware report runs/sine-k10-pamela-seed0",
-    "pathaware report runs/sine-k10-pamela-seed0 runs/sine-k10-maml-seed0 --out report.html",
+    "pathaware report runs/sine-k10-pamela-seed0 runs/sine-k10-maml-seed0",
 )
 REPORT = "report.html"
 

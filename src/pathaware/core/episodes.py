@@ -18,6 +18,11 @@ class Episodes:
     """T tasks, each with a support set to adapt on and a query set to evaluate on.
 
     Shapes: `support_x [T, S, …]`, `support_y [T, S, …]`, `query_x [T, Q, …]`, `query_y [T, Q, …]`.
+
+    >>> episodes = Episodes(*(torch.randn(4, count, 1) for count in (5, 5, 7, 7)))  # four tasks
+    >>> len(episodes), len(episodes[:3]), [len(chunk) for chunk in episodes.chunks(3)]
+    (4, 3, [3, 1])
+
     Classification episodes are laid out shot by shot (index `shot · ways + way`), so that any
     `ways` consecutive examples hold every class once.
     """

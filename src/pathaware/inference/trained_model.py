@@ -96,6 +96,11 @@ class TrainedModel:
     >>> model = TrainedModel.open("glyphs")
     >>> model.image_input.shape, model.ways
     ((1, 28, 28), 5)
+    >>> from pathaware.data import open_store
+    >>> glyphs = open_store("glyphs").images
+    >>> classifier = model.adapt(glyphs[[0, 20]], torch.tensor([0, 1]), classes=2)
+    >>> classifier.probabilities(glyphs[[1, 21]]).argmax(1).tolist()
+    [0, 1]
     """
 
     def __init__(

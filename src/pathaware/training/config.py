@@ -62,7 +62,7 @@ _PRECISIONS = {"fp32": "highest", "tf32": "high", "bf16": "medium"}  # PyTorch's
 
 @dataclass(frozen=True)
 class Training:
-    """How θ₀ and Φ are learned.
+    """Settings of meta-training: how θ₀ and Φ are learned.
 
     - `rate`: learning rate of Adam; `schedule`: constant, or half a cosine down to zero.
     - `clip`: largest norm of the meta-gradient, 0 for no limit; `guard`: stop inner loops that diverge (see
@@ -115,6 +115,7 @@ class Training:
 
     @property
     def torch_device(self) -> torch.device:
+        """The device, after checking that this machine has it."""
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
         # PyTorch accepts other devices, some of which compute nothing.
@@ -145,7 +146,18 @@ class Training:
 
 @dataclass(frozen=True)
 class Config:
-    """All settings of a run: problem, method with its settings, and training."""
+    """All settings of a run: problem, method with its settings, and training.
+
+    Every value is checked; a setting that is not given has its default.
+
+    >>> config = Config.from_dict(
+    ...     {"problem": {"name": "sine"}, "method": {"name": "maml"}, "training": {"iterations": 100}}
+    ... )
+    >>> config.problem.shots, config.method_settings["steps"], config.training.tasks
+    (10, 5, 25)
+    >>> Config.from_toml(config.to_toml()) == config
+    True
+    """
 
     problem: Problem
     method: str
@@ -165,6 +177,7 @@ class Config:
         return dataclasses.replace(self, training=dataclasses.replace(self.training, **training))
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
+        """All settings as the tables `problem`, `method` and `training`."""
         return {
             "problem": {"name": self.problem.name, **dataclasses.asdict(self.problem)},
             "method": {"name": self.method, **self.method_settings},
@@ -173,6 +186,7 @@ class Config:
 
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any]) -> Config:
+        """Build a configuration from the tables `problem` and `method`, which need a `name`, and `training`."""
         expected = ("problem", "method", "training")
         for table in tables:
             if table not in expected:
@@ -198,6 +212,7 @@ class Config:
         )
 
     def to_toml(self) -> str:
+        """The text of `config.toml`."""
         blocks = []
         for table, values in self.to_dict().items():
             lines = [f"{key} = {json.dumps('none' if v is None else v)}" for key, v in values.items()]
@@ -206,6 +221,7 @@ class Config:
 
     @classmethod
     def from_toml(cls, text: str) -> Config:
+        """Read a configuration from the text of a TOML file."""
         return cls.from_dict(read_toml(text))
 
 

@@ -72,9 +72,17 @@ class FolderLock:
 
 
 class Run:
-    """A folder with `config.toml`, `metrics.jsonl`, `provenance.json`, `checkpoint.safetensors`, TensorBoard
+    """A training run in a folder.
+
+    The folder holds `config.toml`, `metrics.jsonl`, `provenance.json`, `checkpoint.safetensors`, TensorBoard
     events, `figures/`, and `histograms.safetensors` if requested. An unfinished run also has its last two
-    states, from which it resumes."""
+    states, from which it resumes.
+
+    >>> from pathaware.inference.trained_model import find_run
+    >>> run = Run.open(find_run("sine"))  # a model that ships with the package
+    >>> run.config.method, run.load("cpu").inner_steps
+    ('pamela', 5)
+    """
 
     def __init__(self, folder: Path, config: Config) -> None:
         self.folder = folder
@@ -82,7 +90,7 @@ class Run:
 
     @classmethod
     def create(cls, folder: Path, config: Config) -> Run:
-        """Create a run in a new or empty folder. Nothing is ever overwritten."""
+        """Create a run in a new or empty folder; raise `UsageError` if the folder has files."""
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"{folder} is a file; name a folder", field="out")
         try:
@@ -97,6 +105,7 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path) -> Run:
+        """Open the run in a folder, finished or not."""
         try:
             exists = (folder / CONFIG).is_file()
         except (OSError, ValueError):  # a name that no file can have
@@ -111,12 +120,12 @@ class Run:
             raise UsageError(f"{folder / CONFIG}: {error}", field="run") from None
 
     def append(self, progress: Progress) -> None:
-        """Add a line to the metrics."""
+        """Append a log entry to `metrics.jsonl`."""
         with (self.folder / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(progress)) + "\n")
 
     def metrics(self, note: Note = _ignore) -> Iterator[dict[str, Any]]:
-        """Every log entry so far.
+        """Iterate over the log entries, the dictionaries of `metrics.jsonl`.
 
         A last line that was cut off is dropped and reported to `note`; a damaged line before it is an error.
         """

@@ -30,7 +30,7 @@ from pathaware.online.streams import Stream
 
 @dataclass(frozen=True)
 class StreamSetup:
-    """The setup that all learners share: stream, steps per item, and which items are held out (every k-th)."""
+    """The setup that all learners share: stream, steps per item, and k, where every k-th item is held out."""
 
     stream: Stream
     steps: int = 1
