@@ -24,16 +24,15 @@ QSharing = Literal["per-step", "shared", "constant"]
 
 
 class Pamela(Rule):
-    """PAMELA's rule: learns `q [n, groups]`, initialised to `rate`, and `p [skips, groups]`, initialised to 0.
+    """The rule of PAMELA: learns `q [n, groups]`, initialised to `rate`, and `p [skips, groups]`, to 0.
 
     >>> rule = Pamela(nn.Linear(2, 3), steps=5, skip=2)
     >>> rule.skips, rule.q.shape, rule.p.shape
     ([2, 4], torch.Size([5, 9]), torch.Size([2, 1]))
 
-    - `skip`: the interval w, from 1 to n; `None` for w = ∞, that is Q without P.
+    - `skip`: the interval w, 1 to n, or `None` for Q without P. Steps beyond n repeat the last Q, unskipped.
     - `q`: `per-step`, the method; `shared`, one Q for all steps; `constant`, P without Q.
     - `q_granularity`, `p_granularity`: which parameters share an entry, see `Layout.index`.
-    - Steps beyond the trained ones repeat the last Q and skip nothing.
     """
 
     step_sizes = ("q",)

@@ -186,7 +186,7 @@ class Config:
 
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any]) -> Config:
-        """Build a configuration from the tables `problem` and `method`, which need a `name`, and `training`."""
+        """Build a configuration from tables: `problem` and `method` with a `name`, and `training`."""
         expected = ("problem", "method", "training")
         for table in tables:
             if table not in expected:
