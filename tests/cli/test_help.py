@@ -19,7 +19,8 @@ from PIL import Image
 from pathaware.cli import PANELS, app, completion, main
 from pathaware.cli import options as shared
 from pathaware.cli.train import default_texts
-from pathaware.data import IMPORTERS, open_store
+from pathaware.data import IMPORTERS, imported_stores, open_store
+from pathaware.data.store import MANIFEST
 from pathaware.inference.trained_model import shipped
 from pathaware.methods import METHODS
 from pathaware.training.config import Config
@@ -305,13 +306,19 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"pathaware {package.__version__}\n"
 
 
-def test_completed_names_are_those_of_the_library(monkeypatch, workplace):
+def test_completed_names_are_those_of_the_library(monkeypatch, workplace, tmp_path):
     monkeypatch.chdir(workplace)
     assert completion.complete_method("") == sorted(METHODS)
     assert completion.complete_method("proto") == ["prototypical"]
     assert completion.complete_preset("gly") == [name for name in presets() if name.startswith("gly")]
     assert set(completion.DATA_SETS) == {*IMPORTERS, "glyphs"}
     assert completion.complete_data("omni") == ["omniglot"]
+    for folder in ("birds", ".birds"):  # a dot: an import in progress
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / MANIFEST).touch()
+    monkeypatch.setenv("PATHAWARE_DATA", str(tmp_path))
+    assert [path.name for path in imported_stores()] == ["birds"]
+    assert completion.complete_data("") == sorted([*IMPORTERS, "birds", "glyphs"])
     assert completion.complete_model("") == [
         *shipped(),
         "runs/sine-k10-maml-seed0",

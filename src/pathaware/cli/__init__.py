@@ -80,15 +80,19 @@ def _print_version(wanted: bool) -> None:
 
 
 @app.callback()
-def top(
+def _options(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", help="Show the version and exit.", metavar="", is_eager=True, callback=_print_version
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            metavar="",
+            help="Print the version and exit.",
         ),
     ] = False,
 ) -> None:
-    """Path-aware meta-learning: train, evaluate and use models that adapt to new tasks."""
+    """Options of `pathaware` itself; the help text is `app`'s."""
 
 
 LONGEST = 2000

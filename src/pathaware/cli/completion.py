@@ -1,12 +1,15 @@
 """Names that a shell completes: methods, data sets, presets, trained models.
 
-Only data sets and presets import the library and so PyTorch; the others answer at once.
+Nothing here imports PyTorch, which would take seconds at every press of Tab.
 """
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+
+from pathaware.core.settings import data_dir
+from pathaware.training.presets import presets
 
 DATA_SETS = ("miniimagenet", "cifar-fs", "fc100", "tieredimagenet", "omniglot", "glyphs")
 """Known data sets: `pathaware.data.IMPORTERS`, and glyphs, which need no import."""
@@ -23,14 +26,11 @@ def complete_method(incomplete: str) -> list[str]:
 
 def complete_data(incomplete: str) -> list[str]:
     """The known data sets, and those that were imported."""
-    from pathaware.data.catalogue import imported_stores
-
-    return _beginning(incomplete, [*DATA_SETS, *(path.name for path in imported_stores())])
+    imported = (path.parent.name for path in data_dir().glob("[!.]*/manifest.json"))
+    return _beginning(incomplete, [*DATA_SETS, *imported])
 
 
 def complete_preset(incomplete: str) -> list[str]:
-    from pathaware.training.presets import presets
-
     return _beginning(incomplete, presets())
 
 

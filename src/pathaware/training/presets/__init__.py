@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from pathaware.core.errors import UsageError, did_you_mean
-from pathaware.training.config import read_toml
 
 FOLDER = Path(__file__).parent
 
@@ -35,6 +34,8 @@ def presets() -> list[str]:
 
 def load_preset(name: str) -> dict[str, dict[str, Any]]:
     """The tables of a preset, or of any TOML file by its path."""
+    from pathaware.training.config import read_toml  # imports PyTorch, which names of presets do not need
+
     rows = _table_rows()
     if name in rows:
         return _compose(*rows[name])
