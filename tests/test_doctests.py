@@ -37,6 +37,16 @@ def test_examples_run(name, monkeypatch):
     assert not result.failed
 
 
+@pytest.mark.parametrize("name", [f"pathaware.{name}" for name in pathaware.__all__])
+def test_public_names_and_their_members_are_described(name):
+    found = getattr(pathaware, name.rpartition(".")[2])
+    assert inspect.getdoc(found)
+    for member, value in vars(found).items():
+        plain = value.__func__ if isinstance(value, (classmethod, staticmethod)) else value
+        if not member.startswith("_") and (inspect.isfunction(plain) or isinstance(plain, property)):
+            assert inspect.getdoc(getattr(found, member)), f"{name}.{member}"
+
+
 @pytest.mark.parametrize("name", CENTRAL)
 def test_the_names_people_use_first_have_an_example(name):
     module, _, attribute = name.rpartition(".")

@@ -110,6 +110,13 @@ def test_every_command_is_in_a_panel_of_the_first_page(capsys):
     assert {name for commands in PANELS.values() for name in commands} == set(COMMANDS[()].commands)
 
 
+def test_help_of_training_on_sine_waves(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    page = help_page(capsys, "train", "sine")
+    for default in ("5 for pamela", "2", "0.01 for pamela", "40000", "runs/sine-k10-pamela-seed0"):
+        assert f"[default: ({default})]" in page
+
+
 @pytest.mark.parametrize("command", ["sine", "glyphs", "cifar-fs"])
 def test_the_defaults_of_training_are_those_of_the_configuration(command):
     """`train --help` must not promise other settings than training uses."""

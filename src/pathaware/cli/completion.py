@@ -26,7 +26,7 @@ def complete_method(incomplete: str) -> list[str]:
 
 def complete_data(incomplete: str) -> list[str]:
     """The known data sets, and those that were imported."""
-    imported = (path.parent.name for path in data_dir().glob("[!.]*/manifest.json"))
+    imported = (path.parent.name for path in data_dir().glob("[!.]*/store.json"))
     return _beginning(incomplete, [*DATA_SETS, *imported])
 
 

@@ -41,6 +41,7 @@ class Episodes:
         return self.support_x.shape[0]
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The four tensors: support inputs and targets, query inputs and targets."""
         return self.support_x, self.support_y, self.query_x, self.query_y
 
     def __getitem__(self, tasks: slice) -> Episodes:
@@ -84,10 +85,13 @@ class TaskSource(ABC):
     """True if `gather` runs on the GPU without synchronising with the host."""
 
     @abstractmethod
-    def draw(self, tasks: int, generator: torch.Generator) -> Any: ...
+    def draw(self, tasks: int, generator: torch.Generator) -> Any:
+        """Make all random choices for this number of tasks; return them as a plan."""
 
     @abstractmethod
-    def gather(self, plan: Any) -> Episodes: ...
+    def gather(self, plan: Any) -> Episodes:
+        """Turn a plan into episodes on the device."""
 
     def sample(self, tasks: int, generator: torch.Generator) -> Episodes:
+        """Draw and gather this number of tasks."""
         return self.gather(self.draw(tasks, generator))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class UsageError(ValueError):
-    """Something the caller gave cannot be used.
+    """An argument, setting or file cannot be used.
 
     The message is one line that names the setting or file and says what is allowed. `field` is the name of
     the argument at fault, where there is one; the command line turns it into an option. There the line is
@@ -37,7 +37,7 @@ class Stopped(Exception):
 
     def __init__(self, signum: int, folders: Sequence[Path]) -> None:
         self.signum, self.folders = signum, list(folders)
-        super().__init__(f"{signal.Signals(signum).name}: stopped after a whole step, and saved")
+        super().__init__(f"{signal.Signals(signum).name}: stopped after a complete step; the state is saved")
 
 
 def printable(text: str) -> str:

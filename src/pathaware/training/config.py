@@ -129,6 +129,7 @@ class Training:
 
     @property
     def torch_dtype(self) -> torch.dtype:
+        """The type of all parameters and inputs."""
         dtype: torch.dtype = getattr(torch, self.dtype)
         return dtype
 

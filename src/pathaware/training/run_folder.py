@@ -161,9 +161,11 @@ class Run:
         return found
 
     def add_provenance(self, entry: dict[str, Any]) -> None:
+        """Append an entry to `provenance.json`."""
         _replace(self.folder / PROVENANCE, json.dumps([*self.provenance(), entry], indent=1) + "\n")
 
     def save_state(self, state: State) -> None:
+        """Write a state to resume from, and remove all but the last two."""
         state.write(self.folder / f"state-{state.iteration}.safetensors")
         for old in self._states()[KEPT:]:
             old.unlink()
@@ -195,6 +197,7 @@ class Run:
         return None
 
     def remove_states(self) -> None:
+        """Remove the saved states of a finished run."""
         for path in self._states():
             path.unlink()
 

@@ -136,6 +136,7 @@ class Trainer:
 
     @property
     def done(self) -> bool:
+        """True after the last iteration."""
         return self.iteration >= self.config.training.iterations
 
     def advance(self) -> Progress | None:

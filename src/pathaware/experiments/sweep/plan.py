@@ -186,7 +186,9 @@ class SweepPlan:
                 if isinstance(axis, Range):
                     raise UsageError(f'[sweep] {name}: a range needs search = "optuna"; else give a list')
         elif SEED in axes:
-            raise UsageError(f"[sweep] {SEED}: a search keeps to one seed; sweep what it finds over seeds")
+            raise UsageError(
+                f"[sweep] {SEED}: a search uses one seed; sweep over seeds with the settings it finds"
+            )
         return cls(merged, axes, trials or 0)
 
     def run(self, settings: Mapping[str, Any], name: str = "") -> PlannedRun:
