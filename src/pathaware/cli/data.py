@@ -123,7 +123,7 @@ def import_(
 
     kind = layout or (name if name in IMPORTERS else "folder")
     if GLYPHS in (kind, name):
-        raise UsageError("glyphs are built in and need no import; try `pathaware data show glyphs`")
+        raise UsageError("glyphs: built in, no import needed; try `pathaware data show glyphs`")
     if layout is None and kind == "folder" and (hint := did_you_mean(name, IMPORTERS)):
         typer.echo(f"{name} is a new name, so the source is read as class folders{hint}", err=True)
     chosen: Importer
