@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import typer
 from PIL import Image
 
-from pathaware.cli import PANELS, app, completion, main
+from pathaware.cli import PANELS, command, completion, main
 from pathaware.cli import options as shared
 from pathaware.cli.train import default_texts
 from pathaware.data import IMPORTERS, imported_stores, open_store
@@ -30,15 +29,15 @@ from tests.cli.test_commands import pathaware
 Command = Any
 
 
-def leaves(command: Command, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Command]:
+def leaves(group: Command, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Command]:
     """All commands by their words, groups included."""
-    found = {path: command}
-    for name, each in getattr(command, "commands", {}).items():
+    found = {path: group}
+    for name, each in getattr(group, "commands", {}).items():
         found |= leaves(each, (*path, name))
     return found
 
 
-COMMANDS = leaves(typer.main.get_command(app))
+COMMANDS = leaves(command)
 LEAVES = {path: each for path, each in COMMANDS.items() if not hasattr(each, "commands")}
 PANEL_TITLES = {shared.TASKS, shared.METHOD, shared.TRAINING, shared.DATA, shared.OUTPUT, shared.COMPUTE}
 OWN_PANELS = {"Server": {("serve",)}, "Class folders": {("data", "import")}, "Measurement": {("bench",)}}
@@ -156,9 +155,8 @@ def test_stated_defaults_are_true():
     assert shown("bench")["precision"] == Training.precision
     assert shown("bench")["rows"].startswith(f"{','.join(ON_CPU)} on a CPU, {','.join(ON_CUDA)} on a GPU")
     assert '30 if chosen.type == "cuda" else 7 if scaling else 11' in inspect.getsource(bench)
-    assert default_texts("cifar-fs")["width"].startswith(
-        str(inspect.signature(conv4).parameters["width"].default)
-    )
+    width = inspect.signature(conv4).parameters["width"].default
+    assert shown("train", "cifar-fs")["width"] == f"{width} for conv4"
 
 
 def examples(path: tuple[str, ...]) -> list[str]:
@@ -180,10 +178,10 @@ def test_help_ends_with_examples_that_parse(path, capsys, monkeypatch):
             assert words[: len(path)] == list(path) or path == ("train",)
         if "COMMAND" in words:
             continue
-        command = COMMANDS[()]
-        while hasattr(command, "commands") and words[0] in command.commands:
-            command = command.commands[words.pop(0)]
-        context = command.make_context(command.name, words)  # raises if it does not parse
+        leaf = COMMANDS[()]
+        while hasattr(leaf, "commands") and words[0] in leaf.commands:
+            leaf = leaf.commands[words.pop(0)]
+        context = leaf.make_context(leaf.name, words)  # raises if it does not parse
         if method := context.params.get("method"):
             assert method in METHODS
         if path == ("train", "preset"):

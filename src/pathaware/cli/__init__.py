@@ -95,6 +95,9 @@ def _options(
     """Options of `pathaware` itself; the help text is `app`'s."""
 
 
+command = typer.main.get_command(app)
+"""The parser of the command line, built once."""
+
 LONGEST = 2000
 """Characters of an error message; the longest of ours lists all presets."""
 
@@ -111,7 +114,7 @@ def main(arguments: list[str] | None = None) -> None:
     stopped run prints how to resume it and exits with 128 plus the signal's number.
     """
     try:
-        code = app(arguments, standalone_mode=False)
+        code = command(arguments, standalone_mode=False)
     except UsageError as error:
         fail(f"{option(error.field)}: {error.message}" if error.field else error.message)
     except RunError as error:
