@@ -127,8 +127,9 @@ def main(arguments: list[str] | None = None) -> None:
         message = error.format_message()
         if not message:  # a group without a command has printed its help
             sys.exit(2)
-        context = getattr(error, "ctx", None)
-        fail(f"{message} See `{context.command_path} --help`." if context else message)
+        if context := getattr(error, "ctx", None):
+            message += f"{'' if message.endswith(('.', '?')) else '.'} See `{context.command_path} --help`."
+        fail(message)
     except OSError as error:
         if error.filename is None:
             raise
