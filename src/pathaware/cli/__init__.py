@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -27,6 +27,7 @@ from pathaware.cli import (
     sweep,
     train,
 )
+from pathaware.core import VERSION
 from pathaware.core.errors import RunError, Stopped, UsageError, printable
 
 app = typer.Typer(
@@ -49,6 +50,24 @@ app.command("reproduce")(reproduce.reproduce)
 app.command("sweep")(sweep.sweep)
 app.command("demo")(demo.demo)
 app.command("bench")(bench.bench)
+
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"pathaware {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    """Options of `pathaware` itself; the help text is `app`'s."""
+
 
 LONGEST = 2000
 """Characters of an error message; the longest of ours lists all presets."""
