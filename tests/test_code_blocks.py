@@ -1,4 +1,4 @@
-"""Code blocks of README.md, CONTRIBUTING.md and docs/: Python runs, commands parse, and cheap commands run."""
+"""Code blocks of README.md, CONTRIBUTING.md and docs/: Python runs, commands parse, cheap commands run."""
 
 from __future__ import annotations
 
@@ -43,12 +43,16 @@ CHEAP = ("methods", "predict glyphs", "export glyphs --support letters --to torc
 
 
 def blocks(path: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
 
 
 def commands(path: Path) -> list[list[str]]:
     """The commands of a page's console blocks, as lists of words without comments."""
-    lines = [line for block in blocks(path, "console") for line in re.findall(r"^\$ (.*)", block, re.MULTILINE)]
+    lines = [
+        line for block in blocks(path, "console") for line in re.findall(r"^\$ (.*)", block, re.MULTILINE)
+    ]
     return [shlex.split(part, comments=True) for line in lines for part in line.split(" && ")]
 
 
@@ -57,7 +61,11 @@ def arguments_of_pathaware(command: list[str]) -> list[str] | None:
     program, *rest = command
     if program == "pathaware":
         return rest
-    if program in ("python", "torchrun") and "pathaware" in rest and rest[rest.index("pathaware") - 1] == "-m":
+    if (
+        program in ("python", "torchrun")
+        and "pathaware" in rest
+        and rest[rest.index("pathaware") - 1] == "-m"
+    ):
         return rest[rest.index("pathaware") + 1 :]
     return None
 
@@ -100,7 +108,9 @@ def test_every_block_has_a_language_that_is_checked(path):
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in DOCUMENTS if p.name not in RUN_ELSEWHERE and blocks(p, "python")], ids=lambda p: p.name
+    "path",
+    [p for p in DOCUMENTS if p.name not in RUN_ELSEWHERE and blocks(p, "python")],
+    ids=lambda p: p.name,
 )
 def test_python_blocks_of_a_page_run_in_order(path, folder):
     namespace: dict[str, Any] = {}
@@ -141,7 +151,9 @@ def test_a_call_of_pathaware_parses(arguments):
 def test_the_settings_of_a_training_are_accepted(arguments, folder, monkeypatch):
     """All but the training itself: methods, presets and settings exist, and values are allowed."""
     accepted: list[object] = []
-    monkeypatch.setattr("pathaware.cli.train.train_and_evaluate", lambda *given, **more: accepted.append(given))
+    monkeypatch.setattr(
+        "pathaware.cli.train.train_and_evaluate", lambda *given, **more: accepted.append(given)
+    )
     assert code_of(lambda: main(list(arguments))) == 0
     assert len(accepted) == 1
 
@@ -166,7 +178,9 @@ def test_other_commands_exist():
                 assert set(rest) <= targets, f"{path.name}: make {' '.join(rest)}"
             elif program == "pip":
                 extras = ",".join(re.findall(r"\.\[([\w,]+)\]", " ".join(rest)))
-                assert set(filter(None, extras.split(","))) <= set(project["optional-dependencies"]), path.name
+                assert set(filter(None, extras.split(","))) <= set(project["optional-dependencies"]), (
+                    path.name
+                )
             elif program == "python" and rest[0] != "-m":
                 assert (ROOT / rest[0]).is_file(), f"{path.name}: {rest[0]}"
             elif program not in ("pathaware", "python", "torchrun"):

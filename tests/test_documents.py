@@ -15,7 +15,12 @@ from tools import api_reference
 from tools.documents import PAGES, compared_problems, fill
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 EXAMPLES = (
     "pathaware.core.parameters",
     "pathaware.core.learner",

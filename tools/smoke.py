@@ -2,8 +2,8 @@
 
     python tools/smoke.py [FOLDER]
 
-The wheel is built from the sdist, so the sdist is complete. FOLDER keeps what was built; without it everything
-is deleted at the end. Needs git, and a package index to install from; takes a few minutes.
+The wheel is built from the sdist, so the sdist is complete. FOLDER keeps what was built; without it all is
+deleted at the end. Needs git, and a package index to install from; takes a few minutes.
 """
 
 from __future__ import annotations

@@ -52,7 +52,6 @@ app.command("demo")(demo.demo)
 app.command("bench")(bench.bench)
 
 
-
 def _print_version(wanted: bool) -> None:
     if wanted:
         print(f"pathaware {VERSION}")
