@@ -1,4 +1,4 @@
-"""The version is the same everywhere, files for contributors are valid, and the wheel works when installed."""
+"""One version everywhere, valid files for contributors, and a wheel that works once installed."""
 
 from __future__ import annotations
 
