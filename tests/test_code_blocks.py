@@ -36,7 +36,7 @@ RUN_ELSEWHERE = {
 }
 """Pages whose Python needs files that another test makes."""
 
-OTHER_PROGRAMS = {"dask", "git", "pre-commit"}
+OTHER_PROGRAMS = {".", "cd", "dask", "git", "pre-commit"}
 """Programs in examples that are not ours to check."""
 
 CHEAP = ("methods", "predict glyphs", "export glyphs --support letters --to torch", "data list")
