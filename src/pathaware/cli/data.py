@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from pathaware.cli.options import say_all
 from pathaware.core.errors import UsageError
 from pathaware.data.catalogue import GLYPHS, IMPORTERS, imported_stores, open_store
 from pathaware.data.catalogue import data_dir as default_data_dir
@@ -103,8 +104,7 @@ def import_(
         with shown_progress(name) as progress:
             store = import_dataset(name, chosen, source, data_dir, replace=replace_, progress=progress)
     except ImportRefused as refused:
-        for problem in refused.problems:
-            typer.echo(problem, err=True)
+        say_all(refused.problems)
         raise
     except KeyboardInterrupt:
         typer.echo(f"{name}: interrupted; run the same command to resume", err=True)

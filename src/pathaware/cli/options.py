@@ -86,8 +86,10 @@ def adapt(model: TrainedModel, support: SupportSet) -> AdaptedClassifier:
 
 
 def say_all(problems: tuple[str, ...] | list[str]) -> None:
-    """Print each problem on a line of standard error, with control characters escaped."""
+    """Print the first ten problems, one per line of standard error, and the number of the others."""
     from pathaware.cli import one_line
 
-    for problem in problems:
+    for problem in problems[:10]:
         print(one_line(problem), file=sys.stderr)
+    if len(problems) > 10:
+        print(f"… and {len(problems) - 10:,} more", file=sys.stderr)
