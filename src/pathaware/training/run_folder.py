@@ -79,10 +79,10 @@ class Run:
             raise UsageError(f"{folder} is a file; name a folder", field="out")
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if any(folder.iterdir()):
+            if not all(map(_is_leftover, folder.iterdir())):
                 what = "holds another run" if (folder / CONFIG).exists() else "is not empty"
                 raise UsageError(f"{folder} {what}; name a new folder or remove it", field="out")
-            (folder / CONFIG).write_text(config.to_toml(), encoding="utf-8")
+            _replace(folder / CONFIG, config.to_toml())
         except OSError as error:
             raise UsageError(f"{folder} cannot be written ({error.strerror})", field="out") from None
         return cls(folder, config)
@@ -97,9 +97,22 @@ class Run:
             raise UsageError(f"{folder} is not a run folder (it has no {CONFIG})", field="run")
         tables = read_toml_file("run", folder / CONFIG)
         try:
-            return cls(folder, Config.from_dict(tables))
+            run = cls(folder, Config.from_dict(tables))
         except ValueError as error:
             raise UsageError(f"{folder / CONFIG}: {error}", field="run") from None
+        run._tidy()
+        return run
+
+    def _tidy(self) -> None:
+        """Remove what a process that was killed after its last iteration did not get to remove."""
+        left = [*self._states(), *self.folder.glob(LOCK), *self.folder.glob("*.new")]
+        # Another process may be at work here, and the folder may be read-only: neither is an error.
+        with suppress(UsageError, OSError):
+            if left and self.finished:
+                lock = FolderLock(self.folder, "")
+                for path in left:
+                    path.unlink(missing_ok=True)
+                lock.release()
 
     def append(self, progress: Progress) -> None:
         """Add a line to the metrics."""
@@ -241,6 +254,12 @@ def _parse_entry(line: bytes) -> dict[str, Any] | None:
             return None
     row.pop("crc32", None)
     return row
+
+
+def _is_leftover(path: Path) -> bool:
+    """True for what a process leaves that was killed while it created a run."""
+    empty_config = path.name == CONFIG and path.is_file() and path.stat().st_size == 0
+    return empty_config or path.name in (LOCK, f"{CONFIG}.new")
 
 
 def _replace(path: Path, text: str) -> None:
