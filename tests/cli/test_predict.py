@@ -69,7 +69,7 @@ def test_the_name_of_a_file_says_its_form_and_nothing_is_written_over(predict, h
         assert (out, err) == ("", "")
         assert (here / name).read_text(encoding="utf-8").startswith(start)
     _, err = predict("--out", "a.csv", code=2)
-    assert err == "error: --out: a.csv is already there; --replace writes over it\n"
+    assert err == "error: --out: a.csv exists; add --replace to overwrite it\n"
     (here / "a.csv").write_text("old")
     predict("--out", "a.csv", "--replace")
     assert (here / "a.csv").read_text(encoding="utf-8").startswith("picture")

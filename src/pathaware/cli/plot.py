@@ -7,10 +7,26 @@ from typing import Annotated
 
 import typer
 
+from pathaware.cli.completion import complete_run
+from pathaware.cli.options import OUTPUT, examples, panel_option
+
+EXAMPLES = examples(
+    "pathaware plot runs/sine-k10-pamela-seed0",
+    "pathaware plot runs/sine-k10-pamela-seed0 runs/sine-k10-maml-seed0",
+)
+
+Runs = Annotated[
+    list[Path],
+    typer.Argument(help="Folders of trained runs.", metavar="RUN...", autocompletion=complete_run),
+]
+
 
 def plot(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of trained runs.", metavar="RUN...")],
-    out: Annotated[Path | None, typer.Option(help="Folder for the figures (default: RUN/figures).")] = None,
+    runs: Runs,
+    out: Annotated[
+        Path | None,
+        panel_option(help="Folder for the figures.", panel=OUTPUT, default="figures in the first RUN"),
+    ] = None,
 ) -> None:
     """Draw predictions, loss along the path, learned Q and P, recorded gradients, and the training curve."""
     from pathaware.core.errors import UsageError

@@ -1,4 +1,4 @@
-"""`pathaware predict RUN --support DIR --images PATH`: label pictures after a few labelled examples."""
+"""`pathaware predict RUN --support DIR --images PATH`: label images after a few labelled examples."""
 
 from __future__ import annotations
 
@@ -7,34 +7,64 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pathaware.cli.completion import complete_model
+from pathaware.cli.options import DATA, OUTPUT, Device, Replace, examples, flag, panel_option
+
 if TYPE_CHECKING:
     from pathaware.inference.predictions import Predictions
 
 FORMATS = ("table", "csv", "json")
+EXAMPLES = examples(
+    "pathaware predict glyphs --support letters --images new",
+    "pathaware predict glyphs --support letters --images new --out labels.csv",
+)
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        help="Folder of a run on images, or glyphs.", metavar="RUN", autocompletion=complete_model
+    ),
+]
+Support = Annotated[
+    Path,
+    panel_option(help="Labelled pictures: a folder, zip or tar with one folder per class.", panel=DATA),
+]
 
 
 def predict(
-    run: Annotated[str, typer.Argument(help="Folder of a run on images, or `glyphs`.", metavar="RUN")],
-    support: Annotated[Path, typer.Option(help="Folder, zip or tar with one folder of pictures per class.")],
-    images: Annotated[Path, typer.Option(help="Pictures to label: a file, folder, zip or tar.")],
+    run: Model,
+    support: Support,
+    images: Annotated[Path, panel_option(help="Pictures to label: a file, folder, zip or tar.", panel=DATA)],
     format: Annotated[
-        str | None, typer.Option(help="table, csv or json (default: by the name of --out, else table).")
+        str | None,
+        panel_option(help="table, csv or json.", panel=OUTPUT, default="by the ending of --out, else table"),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write to this file instead of stdout.")] = None,
-    show: Annotated[Path | None, typer.Option(help="Also draw pictures and labels in this .png.")] = None,
+    out: Annotated[
+        Path | None, panel_option(help="File to write.", panel=OUTPUT, default="standard output")
+    ] = None,
+    show: Annotated[
+        Path | None, panel_option(help="Also draw pictures and labels in this .png file.", panel=OUTPUT)
+    ] = None,
     top: Annotated[
         int | None,
-        typer.Option(help="Classes to show per picture (default: 2 in a table, all in json).", min=1),
+        panel_option(
+            help="Classes to show per picture, the most probable first.",
+            panel=OUTPUT,
+            default="2 in a table, all in json",
+            min=1,
+        ),
     ] = None,
     score: Annotated[
         bool,
-        typer.Option("--score", help="Report the accuracy, for pictures in folders named after classes."),
+        flag(
+            "--score", help="Report the accuracy, for pictures in folders named after classes.", panel=OUTPUT
+        ),
     ] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Overwrite existing files.")] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    replace: Replace = False,
+    device: Device = "auto",
 ) -> None:
     """Adapt to a few labelled pictures and label other pictures."""
-    from pathaware.cli.options import adapt, must_be_new, read_support, say_all
+    from pathaware.cli.options import adapt, must_be_new, print_problems, read_support
     from pathaware.core.errors import UsageError
     from pathaware.inference.class_folders import read_images
     from pathaware.inference.predictions import Predictions, Score, true_labels
@@ -42,7 +72,7 @@ def predict(
 
     chosen = _format(format, out)
     if chosen == "csv" and top is not None:
-        raise UsageError("a csv has a column for every class; leave it out", field="top")
+        raise UsageError("does not apply to csv, which has a column for every class", field="top")
     for option, path in (("--out", out), ("--show", show)):
         if path is not None:
             must_be_new(option, path, replace)
@@ -63,9 +93,9 @@ def predict(
         title = f"{images.absolute().name} · {len(names):,} pictures, {len(labelled.classes)} classes"
         prediction_sheet(title, labelled, pixels, predictions, truths).save(show, "PNG")
     if truths is not None:
-        say_all(Score.of(predictions, truths).lines())
+        print_problems(Score.of(predictions, truths).lines())
     if problems:
-        say_all(problems)
+        print_problems(problems)
         raise typer.Exit(1)
 
 

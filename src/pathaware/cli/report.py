@@ -5,16 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from pathaware.cli.options import OUTPUT, TASKS, examples, panel_option
+from pathaware.cli.plot import Runs
 
+EXAMPLES = examples(
+    "pathaware report runs/sine-k10-pamela-seed0",
+    "pathaware report runs/sine-k10-pamela-seed0 runs/sine-k10-maml-seed0",
+)
 REPORT = "report.html"
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of trained runs.", metavar="RUN...")],
-    out: Annotated[Path | None, typer.Option(help="The file to write (default: RUN/report.html).")] = None,
+    runs: Runs,
+    out: Annotated[
+        Path | None,
+        panel_option(help="HTML file to write.", panel=OUTPUT, default="report.html in the first RUN"),
+    ] = None,
     tasks: Annotated[
-        int | None, typer.Option(help="Number of new tasks (default: 1000 waves or 600 episodes).")
+        int | None,
+        panel_option(
+            help="Number of new tasks to evaluate on.", panel=TASKS, default="1000 for sine, 600 for images"
+        ),
     ] = None,
 ) -> None:
     """Write results, figures and settings to one HTML file; runs of the same problem are compared."""

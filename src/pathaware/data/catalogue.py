@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
-from pathaware.core.errors import UsageError
+from pathaware.core.errors import UsageError, did_you_mean
+from pathaware.core.settings import data_dir
 from pathaware.data.importers.cifar import Cifar100
 from pathaware.data.importers.mini_imagenet import MiniImageNet
 from pathaware.data.importers.omniglot import Omniglot
@@ -22,18 +22,6 @@ IMPORTERS: dict[str, Importer] = {
     "tieredimagenet": TieredImageNet(),
     "omniglot": Omniglot(),
 }
-
-
-def data_dir(chosen: Path | None = None) -> Path:
-    """Return `chosen`, else `$PATHAWARE_DATA`, else `pathaware` in the XDG data home."""
-    if chosen is not None:
-        if chosen.exists() and not chosen.is_dir():
-            raise UsageError(f"{chosen} is a file, not a folder", field="data_dir")
-        return chosen
-    if named := os.environ.get("PATHAWARE_DATA"):
-        return Path(named).expanduser()
-    home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(home).expanduser() / "pathaware"
 
 
 def store_folder(name: str, chosen: Path | None = None) -> Path:
@@ -60,7 +48,7 @@ def open_store(name: str, directory: Path | None = None) -> ImageStore:
     available = sorted({GLYPHS} | {path.name for path in imported_stores(directory)})
     raise UsageError(
         f"data set {name!r}: not in {folder.parent} (available: {', '.join(available)}); "
-        f"import it with `pathaware data import {name}`"
+        f"import it with `pathaware data import {name}`{did_you_mean(name, [*IMPORTERS, *available])}"
     )
 
 

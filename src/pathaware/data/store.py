@@ -148,6 +148,7 @@ class ImageStore:
 
     @staticmethod
     def open(folder: Path) -> ImageStore:
+        """Map the store in a folder into memory, after checking its size."""
         manifest = Manifest.read(folder / MANIFEST)
         pixels = folder / PIXELS
         size = pixels.stat().st_size if pixels.is_file() else 0
@@ -161,10 +162,12 @@ class ImageStore:
 
     @property
     def name(self) -> str:
+        """The name of the data set."""
         return self.manifest.name
 
     @property
     def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of the images."""
         return self.manifest.shape
 
     def __len__(self) -> int:

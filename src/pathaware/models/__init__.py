@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from pathaware.core.errors import UsageError
+from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.settings import load_plugin
 from pathaware.models.conv4 import conv4
 from pathaware.models.mlp import mlp
@@ -35,6 +35,9 @@ def build_model(name: str, ways: int, size: int, channels: int, width: int = 0) 
 
 def _load(name: str) -> Callable[..., nn.Module]:
     if ":" not in name:
-        raise UsageError(f"model: {name!r} must be one of {', '.join(MODELS)}, or package.module:function")
+        hint = did_you_mean(name, MODELS)
+        raise UsageError(
+            f"model: {name!r} must be one of {', '.join(MODELS)}, or package.module:function{hint}"
+        )
     build: Callable[..., nn.Module] = load_plugin("model", name)
     return build

@@ -14,7 +14,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from pathaware.core.errors import UsageError
+from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.learner import FewShotLearner
 from pathaware.training.checksummed import CorruptFile, read_checksummed, write_checksummed
 from pathaware.training.config import Config, differences, read_toml_file
@@ -35,6 +35,14 @@ Note = Callable[[str], None]
 
 def _ignore(line: str) -> None:
     pass
+
+
+def neighbours(folder: Path) -> list[str]:
+    """The run folders beside a folder, for suggestions."""
+    try:
+        return [str(path.parent) for path in sorted(folder.parent.glob(f"*/{CONFIG}"))]
+    except OSError:
+        return []
 
 
 class FolderLock:
@@ -64,9 +72,17 @@ class FolderLock:
 
 
 class Run:
-    """A folder with `config.toml`, `metrics.jsonl`, `provenance.json`, `checkpoint.safetensors`, TensorBoard
+    """A training run in a folder.
+
+    The folder holds `config.toml`, `metrics.jsonl`, `provenance.json`, `checkpoint.safetensors`, TensorBoard
     events, `figures/`, and `histograms.safetensors` if requested. An unfinished run also has its last two
-    states, from which it resumes."""
+    states, from which it resumes.
+
+    >>> from pathaware.inference.trained_model import find_run
+    >>> run = Run.open(find_run("sine"))  # a model that ships with the package
+    >>> run.config.method, run.load("cpu").inner_steps
+    ('pamela', 5)
+    """
 
     def __init__(self, folder: Path, config: Config) -> None:
         self.folder = folder
@@ -74,7 +90,7 @@ class Run:
 
     @classmethod
     def create(cls, folder: Path, config: Config) -> Run:
-        """Create a run in a new or empty folder. Nothing is ever overwritten."""
+        """Create a run in a new or empty folder; raise `UsageError` if the folder has files."""
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"{folder} is a file; name a folder", field="out")
         try:
@@ -89,12 +105,14 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path) -> Run:
+        """Open the run in a folder, finished or not."""
         try:
             exists = (folder / CONFIG).is_file()
         except (OSError, ValueError):  # a name that no file can have
             exists = False
         if not exists:
-            raise UsageError(f"{folder} is not a run folder (it has no {CONFIG})", field="run")
+            hint = did_you_mean(str(folder), neighbours(folder))
+            raise UsageError(f"{folder} is not a run folder (it has no {CONFIG}){hint}", field="run")
         tables = read_toml_file("run", folder / CONFIG)
         try:
             run = cls(folder, Config.from_dict(tables))
@@ -115,14 +133,14 @@ class Run:
                 lock.release()
 
     def append(self, progress: Progress) -> None:
-        """Add a line to the metrics."""
+        """Append a log entry to `metrics.jsonl`."""
         with (self.folder / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(progress)) + "\n")
 
     def metrics(self, note: Note = _ignore) -> Iterator[dict[str, Any]]:
-        """Every log entry so far.
+        """Iterate over the log entries, the dictionaries of `metrics.jsonl`.
 
-        A last line that was cut off is dropped, and `note` is told; a damaged line before it is an error.
+        A last line that was cut off is dropped and reported to `note`; a damaged line before it is an error.
         """
         path = self.folder / METRICS
         lines = path.read_bytes().split(b"\n") if path.exists() else []
@@ -156,9 +174,11 @@ class Run:
         return found
 
     def add_provenance(self, entry: dict[str, Any]) -> None:
+        """Append an entry to `provenance.json`."""
         _replace(self.folder / PROVENANCE, json.dumps([*self.provenance(), entry], indent=1) + "\n")
 
     def save_state(self, state: State) -> None:
+        """Write a state to resume from, and remove all but the last two."""
         state.write(self.folder / f"state-{state.iteration}.safetensors")
         for old in self._states()[KEPT:]:
             old.unlink()
@@ -172,7 +192,7 @@ class Run:
     def state(self, note: Note = _ignore) -> State | None:
         """The last saved state; None if there is none or the run is finished.
 
-        A corrupt state is skipped for the one before it, and `note` is told.
+        A corrupt state is reported to `note`, and the one before it is used.
         """
         found = self._states()
         for path in found:
@@ -190,6 +210,7 @@ class Run:
         return None
 
     def remove_states(self) -> None:
+        """Remove the saved states of a finished run."""
         for path in self._states():
             path.unlink()
 

@@ -149,7 +149,14 @@ def check(config: Config) -> None:
 
 
 def train_run(config: Config, folder: Path, *, quiet: bool = False) -> Run:
-    """Train a configuration in a new folder."""
+    """Train a configuration in a new folder; print progress unless `quiet`, and return the finished run.
+
+    >>> import tempfile
+    >>> tables = {"problem": {"name": "sine"}, "method": {"name": "maml"}, "training": {"iterations": 2}}
+    >>> run = train_run(Config.from_dict(tables), Path(tempfile.mkdtemp()) / "run", quiet=True)
+    >>> run.finished, len(list(run.metrics()))
+    (True, 2)
+    """
     check(config)
     return train_sessions([Run.create(folder, config)], quiet=quiet)[0]
 
@@ -167,7 +174,7 @@ def open_to_resume(folder: Path, given: Mapping[str, Mapping[str, Any]]) -> Run:
 
 
 def resume_run(folder: Path, *, quiet: bool = False) -> Run:
-    """Resume a run that was stopped; a finished run is left as it is."""
+    """Resume a run that was stopped, and return it; a finished run is returned unchanged."""
     run = Run.open(folder)
     return run if run.finished else train_sessions([run], quiet=quiet)[0]
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from pathaware.core import VERSION
-from pathaware.core.errors import UsageError
+from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.data.pixels import ImageInput
 from pathaware.inference.trained_model import AdaptedClassifier
 
@@ -309,5 +309,6 @@ FORMATS: dict[str, Format] = {
 def get_format(name: str) -> Format:
     """Return a format by name."""
     if name not in FORMATS:
-        raise UsageError(f"must be one of {', '.join(FORMATS)}, not {name}", field="to")
+        hint = did_you_mean(name, FORMATS)
+        raise UsageError(f"must be one of {', '.join(FORMATS)}, not {name}{hint}", field="to")
     return FORMATS[name]
