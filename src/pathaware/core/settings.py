@@ -115,5 +115,6 @@ def load_plugin(setting: str, name: str) -> Any:
         raise UsageError(f"{setting}: {name} is code; if you trust it, set PATHAWARE_TRUST={module}")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise UsageError(f"{setting}: {name} cannot be imported ({error})") from None
+    except Exception as error:  # importing runs the module, which may raise anything
+        reason = f"{type(error).__name__}: {error}"
+        raise UsageError(f"{setting}: {name} cannot be imported ({reason})") from error

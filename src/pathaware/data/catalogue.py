@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from pathaware.core.errors import UsageError, did_you_mean
-from pathaware.core.settings import data_dir
+from pathaware.core.settings import data_dir as data_dir
 from pathaware.data.importers.cifar import Cifar100
 from pathaware.data.importers.mini_imagenet import MiniImageNet
 from pathaware.data.importers.omniglot import Omniglot

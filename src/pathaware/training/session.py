@@ -58,8 +58,10 @@ class TrainingSession:
             title = f"{run.config.method} on {run.config.problem.label}" if bar else run.folder.name
             self.display = ProgressDisplay(title, self.training.iterations, quiet=quiet, bar=bar)
             self.board = SummaryWriter(run.folder, purge_step=self.trainer.iteration + 1 if state else None)
-        except BaseException:
+        except BaseException as error:
             self.lock.release()
+            if isinstance(error, UsageError):
+                run.remove_untrained()
             raise
 
     @property
