@@ -127,7 +127,7 @@ def test_what_cannot_be_used_is_one_line(predict, option, value, line):
 
 
 def test_a_csv_has_all_classes_so_top_is_refused(predict):
-    assert "--top: a csv has" in predict("--format", "csv", "--top", "1", code=2)[1]
+    assert "--top: does not apply to csv" in predict("--format", "csv", "--top", "1", code=2)[1]
     assert "| probability |\n" in predict("--top", "1")[0]
     assert "--top" in predict("--top", "0", code=2)[1]
 

@@ -95,6 +95,9 @@ def _options(
     """Options of `pathaware` itself; the help text is `app`'s."""
 
 
+command = typer.main.get_command(app)
+"""The parser of the command line, built once."""
+
 LONGEST = 2000
 """Characters of an error message; the longest of ours lists all presets."""
 
@@ -115,7 +118,7 @@ def main(arguments: list[str] | None = None) -> None:
         before = given[given.index("") - 1] if given.index("") else ""
         fail(f"{before}: must not be empty" if before.startswith("-") else "an argument is empty")
     try:
-        code = app(arguments, standalone_mode=False)
+        code = command(arguments, standalone_mode=False)
     except UsageError as error:
         fail(f"{option(error.field)}: {error.message}" if error.field else error.message)
     except RunError as error:
@@ -128,8 +131,9 @@ def main(arguments: list[str] | None = None) -> None:
         message = error.format_message()
         if not message:  # a group without a command has printed its help
             sys.exit(2)
-        context = getattr(error, "ctx", None)
-        fail(f"{message} See `{context.command_path} --help`." if context else message)
+        if context := getattr(error, "ctx", None):
+            message += f"{'' if message.endswith(('.', '?')) else '.'} See `{context.command_path} --help`."
+        fail(message)
     except OSError as error:
         if error.filename is None:
             raise

@@ -44,7 +44,7 @@ Model = Annotated[
     str | None,
     panel_option(help="Network: conv4, resnet12 or your own package.module:function.", panel=METHOD),
 ]
-Width = Annotated[int | None, panel_option(help="Filters per layer.", panel=METHOD)]
+Width = Annotated[int | None, panel_option(help="Filters per layer.", panel=METHOD, default="64 for conv4")]
 Data = Annotated[
     str | None,
     panel_option(
@@ -196,9 +196,6 @@ def check_problem(problem: str, settings: list[str] | None) -> None:
 
 def default_texts(command: str) -> dict[str, str]:
     """The defaults of the options of `pathaware train COMMAND`, for its help."""
-    import inspect
-
-    from pathaware.models import MODELS
     from pathaware.training.config import Config
     from pathaware.training.session import default_folder
 
@@ -218,10 +215,9 @@ def default_texts(command: str) -> dict[str, str]:
     for option in ("steps", "rate"):
         texts[option] = f"{values['method'][option]} for pamela"
     if command != "sine":
-        model, width = values["problem"]["model_name"], values["problem"]["width"]
-        texts["model"] = model
-        own = inspect.signature(MODELS[model]).parameters["width"].default
-        texts["width"] = str(width) if width else f"{own} for {model}"
+        texts["model"] = values["problem"]["model_name"]
+        if width := values["problem"]["width"]:
+            texts["width"] = str(width)
     return texts
 
 
