@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pathaware.training import progress, session
-from pathaware.training.progress import ProgressDisplay, duration, pace
+from pathaware.training.progress import EventFile, Progress, ProgressDisplay, duration, pace
 from pathaware.training.run_folder import Run
 from pathaware.training.session import TrainingSession, shorter
 from tests.training.runs import glyphs, sine
@@ -91,3 +91,21 @@ def test_a_quiet_display_shows_nothing(capsys):
     assert not display.due
     display.note("a line")
     assert capsys.readouterr().err == ""
+
+
+def test_tensorboard_reads_the_entries_and_hides_those_after_the_saved_state(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    first = EventFile(tmp_path)
+    for iteration in (10, 20, 30):
+        first.add(Progress(iteration, 1.0 / iteration, 1.0, 2.0, 0, 1e-3, 5.0, validation=0.5))
+    first.close()
+    time.sleep(0.01)  # files are ordered by the millisecond in their names
+    second = EventFile(tmp_path, resumed_after=20)
+    second.add(Progress(30, 7.0, 1.0, 2.0, 0, 1e-3, 5.0))
+    second.close()
+    board = EventAccumulator(str(tmp_path))
+    board.Reload()
+    assert [event.step for event in board.Scalars("train/loss")] == [10, 20, 30]
+    assert board.Scalars("train/loss")[-1].value == 7.0
+    assert [event.value for event in board.Scalars("train/validation")] == [0.5, 0.5]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
+import platform
 import sys
 import time
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -112,6 +116,41 @@ class MetricsWindow:
             validation=validation,
             memory_mb=torch.cuda.max_memory_allocated() / 1e6 if on_gpu else None,
         )
+
+
+class EventFile:
+    """Scalars for TensorBoard, written at once and without a thread, so that a full disk is an `OSError`."""
+
+    def __init__(self, folder: Path, resumed_after: int | None = None) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        # Entries of a run that resumes belong to a new file, which hides those after the saved state.
+        name = f"events.out.tfevents.{time.time_ns() // 10**6}.{platform.node() or 'host'}.{os.getpid()}"
+        self.records = RecordWriter((folder / name).open("wb"))
+        self._event = Event
+        self._write(file_version="brain.Event:2")
+        if resumed_after is not None:
+            start = SessionLog(status=SessionLog.START)
+            self._write(step=resumed_after + 1, session_log=start)
+
+    def add(self, progress: Progress) -> None:
+        """Add a log entry."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        numbers = {
+            n: v for n, v in asdict(progress).items() if n not in ("iteration", "seconds") and v is not None
+        }
+        values = [Summary.Value(tag=f"train/{name}", simple_value=value) for name, value in numbers.items()]
+        self._write(step=progress.iteration, summary=Summary(value=values))
+
+    def _write(self, **content: Any) -> None:
+        self.records.write(self._event(wall_time=time.time(), **content).SerializeToString())
+        self.records.flush()
+
+    def close(self) -> None:
+        with suppress(OSError):  # of an entry that could not be written, which was an error already
+            self.records.close()
 
 
 REFRESH = 1.0

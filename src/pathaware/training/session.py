@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +18,7 @@ from pathaware.methods import get_method
 from pathaware.training.config import Config, Training, differences
 from pathaware.training.distributed import ALONE, AgreedStop, StopRequest, World
 from pathaware.training.gradient_probe import probed_tensor
-from pathaware.training.progress import Progress, ProgressDisplay, duration
+from pathaware.training.progress import EventFile, Progress, ProgressDisplay, duration
 from pathaware.training.provenance import training_origin
 from pathaware.training.run_folder import CONFIG, HISTOGRAMS, FolderLock, Run
 from pathaware.training.trainer import Trainer, build
@@ -47,23 +46,22 @@ class TrainingSession:
     """
 
     def __init__(self, run: Run, *, quiet: bool = False, bar: bool = True, world: World = ALONE) -> None:
-        # TensorBoard takes seconds to import, so this comes after the options have been checked.
-        from torch.utils.tensorboard import SummaryWriter
-
         self.run, self.training = run, run.config.training
         self.lock = FolderLock(run.folder, f"{run.folder} is being trained by another process", field="run")
         try:
             state = run.state(_print_note)
             self.saved = state.iteration if state else 0
-            run.drop_metrics_after(self.saved, _print_note)
-            run.add_provenance(training_origin(run, self.saved, world.size))
+            with self._writing():
+                run.drop_metrics_after(self.saved, _print_note)
+                run.add_provenance(training_origin(run, self.saved, world.size))
             self.best = state.best if state else None
             self.started_at, self.started = self.saved, 0.0
             histograms = run.histograms() if state else None
             self.trainer = Trainer(run.config, state, log_interval(self.training), histograms, world)
             title = f"{run.config.method} on {run.config.problem.label}" if bar else run.folder.name
             self.display = ProgressDisplay(title, self.training.iterations, quiet=quiet, bar=bar)
-            self.board = SummaryWriter(run.folder, purge_step=self.trainer.iteration + 1 if state else None)
+            with self._writing():
+                self.board = EventFile(run.folder, self.saved if state else None)
         except BaseException as error:
             self.lock.release()
             if isinstance(error, UsageError):
@@ -81,8 +79,7 @@ class TrainingSession:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.display.__exit__(None, None, None)
-        if kind is not RunError:  # if the folder cannot be written, closing would wait forever
-            self.board.close()
+        self.board.close()
         self.lock.release()
 
     def advance(self) -> None:
@@ -96,7 +93,8 @@ class TrainingSession:
             self.display.show(self.trainer.iteration, window.last_loss(), window.seconds)
         self._announce()
         if self.done:
-            self.run.remove_states()
+            with self._writing():
+                self.run.remove_states()
         elif progress and 0 < self.training.save <= self.trainer.iteration - self.saved:
             self.save()  # right after a log entry, when no metrics are pending
 
@@ -141,9 +139,7 @@ class TrainingSession:
                 self.run.save(self.trainer.learner, progress.iteration)
         # Last, because the log entry of the last iteration marks the run as finished.
         self.run.append(progress)
-        for name, number in asdict(progress).items():
-            if name not in ("iteration", "seconds") and number is not None:
-                self.board.add_scalar(f"train/{name}", number, progress.iteration)
+        self.board.add(progress)
         self.display.show(progress.iteration, progress.loss, progress.seconds)
 
     def _save_histograms(self) -> None:
