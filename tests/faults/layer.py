@@ -1,4 +1,4 @@
-"""A file layer that fails: the Nth operation on files of a folder raises an error, or the process is killed there.
+"""A file layer that fails: the Nth change in a folder raises an error, or the process is killed there.
 
 Commands run in processes forked from one that has imported everything, so that a case takes a fraction of a
 second. Reading is not counted: only what changes a folder can damage it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tensorboard.summary.writer.record_writer  # noqa: F401
 import torch
+import torch._dynamo  # by every optimiser
 
 import pathaware.cli
 import pathaware.data.importing
