@@ -38,7 +38,6 @@ def sound(ended: Ended, fault: Fault) -> None:
     assert ended.code in (0, 1, 2), ended.errors
     assert "Traceback" not in ended.errors
     assert sum(line.startswith("error: ") for line in ended.lines) == (ended.code != 0), ended.errors
-    )
 
 
 def disturb_training(calm: Run, folder: Path, fault: Fault, at: int) -> None:
