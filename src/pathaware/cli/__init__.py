@@ -113,6 +113,10 @@ def main(arguments: list[str] | None = None) -> None:
     Invalid input is one line on standard error and exit code 2; a failed run is one line and code 1; a
     stopped run prints how to resume it and exits with 128 plus the signal's number.
     """
+    given = sys.argv[1:] if arguments is None else arguments
+    if "" in given:  # as a path it would mean the current folder
+        before = given[given.index("") - 1] if given.index("") else ""
+        fail(f"{before}: must not be empty" if before.startswith("-") else "an argument is empty")
     try:
         code = command(arguments, standalone_mode=False)
     except UsageError as error:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pathaware.cli.options import COMPUTE, OUTPUT, TASKS, Device, examples, flag, panel_option
+from pathaware.cli.options import COMPUTE, OUTPUT, TASKS, Device, Replace, examples, flag, panel_option
 
 EXAMPLES = examples(
     "pathaware bench --rows sine --repeats 3",
@@ -65,9 +65,10 @@ def bench(
     json: Annotated[
         Path | None, panel_option(help="Also write all measurements to this JSON file.", panel=OUTPUT)
     ] = None,
+    replace: Replace = False,
 ) -> None:
     """Time a meta-iteration and an adaptation beside other libraries, after checking that results agree."""
-    from pathaware.cli.options import must_be_writable
+    from pathaware.cli.options import must_be_new
     from pathaware.core.errors import UsageError
     from pathaware.core.settings import at_least, coerce
     from pathaware.training.config import Training, setting_type
@@ -85,7 +86,7 @@ def bench(
     }
     for option, path in (("--json", json), ("--plot", plot)):
         if path is not None:
-            must_be_writable(option, path)
+            must_be_new(option, path, replace)
     names = [name.strip() for name in rows.split(",")] if rows else []
     if plot and not scaling:
         raise UsageError("applies to --scaling only", field="plot")

@@ -5,13 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pathaware.cli.completion import DATA_SETS, complete_data
-from pathaware.cli.options import DATA, OUTPUT, TASKS, DataDir, examples, flag, panel_option
+from pathaware.cli.options import (
+    DATA,
+    OUTPUT,
+    TASKS,
+    DataDir,
+    Replace,
+    examples,
+    flag,
+    must_be_new,
+    panel_option,
+    print_problems,
+)
 from pathaware.core.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -154,8 +166,7 @@ def import_(
         with shown_progress(name) as progress:
             store = import_dataset(name, chosen, source, data_dir, replace=replace_, progress=progress)
     except ImportRefused as refused:
-        for problem in refused.problems:
-            typer.echo(problem, err=True)
+        print_problems(refused.problems)
         raise
     except KeyboardInterrupt:
         typer.echo(f"{name}: interrupted; run the same command to resume", err=True)
@@ -195,16 +206,21 @@ def show(
     out: Annotated[
         Path | None, panel_option(help="Image file to write.", panel=OUTPUT, default="NAME-episode.png")
     ] = None,
+    replace: Replace = False,
     data_dir: DataDir = None,
 ) -> None:
     """Draw one episode as an image, as the learner would see it."""
     import torch
+    from PIL import Image
 
     from pathaware.core.seeding import generator
     from pathaware.data.catalogue import open_store
     from pathaware.data.contact_sheet import contact_sheet
     from pathaware.data.episodes import ImageEpisodes
+    from pathaware.training.checksummed import replace_file
 
+    path = out or Path(f"{name}-episode.png")
+    must_be_new("--out", path, replace)
     store = open_store(name, data_dir)
     episodes = ImageEpisodes(store, split, ways, shots, queries)
     plan = episodes.draw(1, generator(seed, "show"))
@@ -216,11 +232,12 @@ def show(
     sheet = contact_sheet(
         title, [classes.names[r] for r in rows.tolist()], images[:, :shots], images[:, shots:]
     )
-    path = out or Path(f"{name}-episode.png")
+    buffer = BytesIO()
     try:
-        sheet.save(path)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be written ({error})", field="out") from None
+        sheet.save(buffer, Image.registered_extensions().get(path.suffix.lower(), path.suffix[1:] or "PNG"))
+    except (OSError, KeyError, ValueError) as error:
+        raise UsageError(f"{path}: {path.suffix} is not a format of images ({error})", field="out") from None
+    replace_file(path, buffer.getvalue())
     typer.echo(str(path))
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pathaware.cli.completion import complete_model
-from pathaware.cli.options import METHOD, OUTPUT, TASKS, Device, Json, examples, flag, panel_option
+from pathaware.cli.options import METHOD, OUTPUT, TASKS, Device, Json, Replace, examples, flag, panel_option
 
 EXAMPLES = examples(
     "pathaware evaluate glyphs --tasks 100",
@@ -44,16 +44,20 @@ def evaluate(
         Path | None,
         panel_option(help="Also write the result and its provenance to this JSON file.", panel=OUTPUT),
     ] = None,
+    replace: Replace = False,
     device: Device = "auto",
     json: Json = False,
 ) -> None:
     """Adapt to new tasks and measure predictions after every inner step."""
+    from pathaware.cli.options import must_be_new
     from pathaware.cli.show import print_evaluation
     from pathaware.inference.trained_model import find_run
     from pathaware.training.evaluation import evaluate as measure
     from pathaware.training.provenance import evaluation_record, write_record
     from pathaware.training.run_folder import Run
 
+    if record:
+        must_be_new("--record", record, replace)
     opened = Run.open(find_run(run))
     learner = opened.load(device)
     problem = opened.config.problem

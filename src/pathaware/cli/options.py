@@ -154,9 +154,11 @@ def adapt(model: TrainedModel, support: SupportSet) -> AdaptedClassifier:
     return model.adapt(support.pixels, support.labels, len(support.classes))
 
 
-def print_problems(problems: tuple[str, ...] | list[str]) -> None:
-    """Print each problem on a line of standard error, with control characters escaped."""
+def print_problems(problems: tuple[str, ...] | list[str], most: int | None = 10) -> None:
+    """Print problems, one per line of standard error, and the number of those beyond `most`."""
     from pathaware.cli import one_line
 
-    for problem in problems:
+    for problem in problems[:most]:
         print(one_line(problem), file=sys.stderr)
+    if most is not None and len(problems) > most:
+        print(f"… and {len(problems) - most:,} more", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -69,10 +70,13 @@ def predict(
     from pathaware.inference.class_folders import read_images
     from pathaware.inference.predictions import Predictions, Score, true_labels
     from pathaware.inference.trained_model import TrainedModel
+    from pathaware.training.checksummed import replace_file
 
     chosen = _format(format, out)
     if chosen == "csv" and top is not None:
         raise UsageError("does not apply to csv, which has a column for every class", field="top")
+    if out is not None and show is not None and out.resolve() == show.resolve():
+        raise UsageError(f"{show} is also the file of --out", field="show")
     for option, path in (("--out", out), ("--show", show)):
         if path is not None:
             must_be_new(option, path, replace)
@@ -91,9 +95,11 @@ def predict(
         from pathaware.inference.prediction_sheet import prediction_sheet
 
         title = f"{images.absolute().name} · {len(names):,} pictures, {len(labelled.classes)} classes"
-        prediction_sheet(title, labelled, pixels, predictions, truths).save(show, "PNG")
+        buffer = BytesIO()
+        prediction_sheet(title, labelled, pixels, predictions, truths).save(buffer, "PNG")
+        replace_file(show, buffer.getvalue())
     if truths is not None:
-        print_problems(Score.of(predictions, truths).lines())
+        print_problems(Score.of(predictions, truths).lines(), most=None)
     if problems:
         print_problems(problems)
         raise typer.Exit(1)
@@ -103,7 +109,7 @@ def _format(given: str | None, out: Path | None) -> str:
     from pathaware.core.errors import UsageError
 
     by_name = out.suffix[1:].lower() if out else ""
-    format = given or (by_name if by_name in FORMATS else "table")
+    format = (by_name if by_name in FORMATS else "table") if given is None else given
     if format not in FORMATS:
         raise UsageError(f"must be one of {', '.join(FORMATS)}, not {format}", field="format")
     return format
@@ -112,6 +118,7 @@ def _format(given: str | None, out: Path | None) -> str:
 def _write(predictions: Predictions, format: str, out: Path | None, top: int | None) -> None:
     """Write to the file, or to stdout, where nothing else is printed."""
     from pathaware.cli.show import print_table
+    from pathaware.training.checksummed import replace_file
     from pathaware.training.tables import markdown
 
     table = predictions.table(2 if top is None else top)
@@ -128,7 +135,7 @@ def _write(predictions: Predictions, format: str, out: Path | None, top: int | N
     if out is None:
         print(text, end="")
     else:
-        out.write_text(text, encoding="utf-8")
+        replace_file(out, text)
 
 
 def _writable(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pathaware.cli.options import OUTPUT, TASKS, examples, panel_option
+from pathaware.cli.options import OUTPUT, TASKS, Replace, examples, panel_option
 from pathaware.cli.plot import Runs
 
 EXAMPLES = examples(
@@ -27,9 +27,10 @@ def report(
             help="Number of new tasks to evaluate on.", panel=TASKS, default="1000 for sine, 600 for images"
         ),
     ] = None,
+    replace: Replace = False,
 ) -> None:
     """Write results, figures and settings to one HTML file; runs of the same problem are compared."""
-    from pathaware.cli.options import must_be_writable
+    from pathaware.cli.options import must_be_new
     from pathaware.cli.show import print_table
     from pathaware.core.errors import UsageError
     from pathaware.core.settings import at_least
@@ -45,7 +46,8 @@ def report(
             raise UsageError(f"{folder} is not finished; resume its training first", field="run")
         groups.setdefault(run.config.problem, []).append(run)
     path = out or runs[0] / REPORT
-    must_be_writable("--out", path)
+    # The default belongs to the run and is brought up to date.
+    must_be_new("--out", path, replace or out is None)
     comparisons = []
     for problem, group in groups.items():
         comparisons.append(compare(group, problem.evaluation_tasks if tasks is None else tasks))

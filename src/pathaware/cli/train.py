@@ -144,6 +144,7 @@ def sine(
         "method": {"name": method, "steps": steps, "skip": skip, "rate": rate},
         "training": {"iterations": iterations, "tasks": tasks, "seed": seed, "fit_memory": fit_memory},
     }
+    check_problem("sine", setting)
     run_training(given(tables), setting, out, json)
 
 
@@ -179,7 +180,18 @@ def images(
         "method": {"name": method, "steps": steps, "skip": skip, "rate": rate},
         "training": {"iterations": iterations, "tasks": tasks, "seed": seed, "fit_memory": fit_memory},
     }
+    check_problem("classification", setting)
     run_training(over_preset(named, given(tables)), setting, out, json)
+
+
+def check_problem(problem: str, settings: list[str] | None) -> None:
+    """Refuse a `--set` of another problem than the command's, whose other options would make no sense."""
+    chosen = parse_settings(settings).get("problem", {}).get("name", problem)
+    if chosen != problem:
+        raise UsageError(
+            f"problem.name={chosen}: the problem is named by the command (see pathaware train --help)",
+            field="set",
+        )
 
 
 def default_texts(command: str) -> dict[str, str]:

@@ -35,6 +35,10 @@ class StepPredictions:
     reverted: Tensor
 
 
+MAX_STEPS = 10_000
+"""Bound of a path extended at test time; every point of it is kept in memory."""
+
+
 class FewShotLearner(nn.Module, ABC):
     """Interface of all few-shot learners, gradient-based or not.
 
@@ -343,8 +347,8 @@ class MetaLearner(FewShotLearner):
         trained = self.rule.steps
         if steps is None:
             return trained
-        if steps < 0:
-            raise UsageError(f"steps: {steps} is not allowed; 0 to {trained}")
+        if not 0 <= steps <= MAX_STEPS:
+            raise UsageError(f"steps: {steps} is not allowed; 0 to {MAX_STEPS if extend else trained}")
         if steps > trained and not extend:
             raise UsageError(
                 f"steps: {steps} is more than the {trained} the rule was trained for; "

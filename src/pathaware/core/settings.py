@@ -87,6 +87,8 @@ def _describe(kind: Any) -> str:
 def data_dir(chosen: Path | None = None) -> Path:
     """The folder of the imported data sets: `chosen`, else `$PATHAWARE_DATA`, else in the XDG data home."""
     if chosen is not None:
+        if chosen.exists() and not chosen.is_dir():
+            raise UsageError(f"{chosen} is a file, not a folder", field="data_dir")
         return chosen
     if named := os.environ.get("PATHAWARE_DATA"):
         return Path(named).expanduser()
@@ -113,5 +115,6 @@ def load_plugin(setting: str, name: str) -> Any:
         raise UsageError(f"{setting}: {name} is code; if you trust it, set PATHAWARE_TRUST={module}")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise UsageError(f"{setting}: {name} cannot be imported ({error})") from None
+    except Exception as error:  # importing runs the module, which may raise anything
+        reason = f"{type(error).__name__}: {error}"
+        raise UsageError(f"{setting}: {name} cannot be imported ({reason})") from error

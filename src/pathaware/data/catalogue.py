@@ -12,7 +12,7 @@ from pathaware.data.importers.mini_imagenet import MiniImageNet
 from pathaware.data.importers.omniglot import Omniglot
 from pathaware.data.importers.source import Importer
 from pathaware.data.importers.tiered_imagenet import TieredImageNet
-from pathaware.data.store import MANIFEST, ImageStore
+from pathaware.data.store import MANIFEST, ImageStore, restore
 
 GLYPHS = "glyphs"
 IMPORTERS: dict[str, Importer] = {
@@ -31,7 +31,9 @@ def store_folder(name: str, chosen: Path | None = None) -> Path:
         raise UsageError(
             f"data set name {name!r}: must begin with a letter or digit, then only those, '.', '_' and '-'"
         )
-    return data_dir(chosen) / name
+    folder = data_dir(chosen) / name
+    restore(folder)
+    return folder
 
 
 def open_store(name: str, directory: Path | None = None) -> ImageStore:
@@ -52,4 +54,7 @@ def open_store(name: str, directory: Path | None = None) -> ImageStore:
 
 def imported_stores(directory: Path | None = None) -> list[Path]:
     """Return the folders of all stores, sorted by name."""
-    return [path.parent for path in sorted(data_dir(directory).glob(f"[!.]*/{MANIFEST}"))]
+    folder = data_dir(directory)
+    for old in folder.glob(".*.old"):
+        restore(folder / old.name[1 : -len(".old")])
+    return [path.parent for path in sorted(folder.glob(f"[!.]*/{MANIFEST}"))]

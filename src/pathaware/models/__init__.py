@@ -26,8 +26,11 @@ def build_model(name: str, ways: int, size: int, channels: int, width: int = 0) 
     build = MODELS[name] if name in MODELS else _load(name)
     try:
         model = build(**options)
-    except TypeError as error:
-        raise UsageError(f"model: {name} cannot be called with {', '.join(options)} ({error})") from None
+    except UsageError:
+        raise
+    except Exception as error:  # of a custom function, anything
+        called = f"cannot be called with {', '.join(options)}"
+        raise UsageError(f"model: {name} {called} ({type(error).__name__}: {error})") from error
     if not isinstance(model, nn.Module):
         raise UsageError(f"model: {name} returned {type(model).__name__}, not an nn.Module")
     return model

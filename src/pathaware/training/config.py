@@ -171,6 +171,8 @@ class Config:
             raise UsageError(
                 f"method: {self.method} is for classification; {self.problem.name} has no classes"
             )
+        if self.problem.regression and self.training.pretrain:
+            raise UsageError(f"training.pretrain: {self.problem.name} has no classes to pretrain on")
         object.__setattr__(self, "method_settings", chosen.complete(self.method_settings))
 
     def with_training(self, **training: Any) -> Config:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.learner import FewShotLearner
-from pathaware.training.checksummed import CorruptFile, read_checksummed, write_checksummed
+from pathaware.training.checksummed import CorruptFile, read_checksummed, replace_file, write_checksummed
 from pathaware.training.config import Config, differences, read_toml_file
 from pathaware.training.gradient_probe import Histograms
 from pathaware.training.progress import Progress
@@ -87,6 +86,8 @@ class Run:
     def __init__(self, folder: Path, config: Config) -> None:
         self.folder = folder
         self.config = config
+        self.created = False
+        """True in the process that created the folder."""
 
     @classmethod
     def create(cls, folder: Path, config: Config) -> Run:
@@ -95,13 +96,23 @@ class Run:
             raise UsageError(f"{folder} is a file; name a folder", field="out")
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if any(folder.iterdir()):
+            if not all(map(_is_leftover, folder.iterdir())):
                 what = "holds another run" if (folder / CONFIG).exists() else "is not empty"
                 raise UsageError(f"{folder} {what}; name a new folder or remove it", field="out")
-            (folder / CONFIG).write_text(config.to_toml(), encoding="utf-8")
+            replace_file(folder / CONFIG, config.to_toml())
         except OSError as error:
             raise UsageError(f"{folder} cannot be written ({error.strerror})", field="out") from None
-        return cls(folder, config)
+        run = cls(folder, config)
+        run.created = True
+        return run
+
+    def remove_untrained(self) -> None:
+        """Remove the folder of a run that this process created and could not begin to train."""
+        if self.created and not (self.folder / METRICS).exists() and not self._states():
+            for name in (CONFIG, PROVENANCE):
+                (self.folder / name).unlink(missing_ok=True)
+            with suppress(OSError):  # not empty
+                self.folder.rmdir()
 
     @classmethod
     def open(cls, folder: Path) -> Run:
@@ -115,9 +126,22 @@ class Run:
             raise UsageError(f"{folder} is not a run folder (it has no {CONFIG}){hint}", field="run")
         tables = read_toml_file("run", folder / CONFIG)
         try:
-            return cls(folder, Config.from_dict(tables))
+            run = cls(folder, Config.from_dict(tables))
         except ValueError as error:
             raise UsageError(f"{folder / CONFIG}: {error}", field="run") from None
+        run._tidy()
+        return run
+
+    def _tidy(self) -> None:
+        """Remove what a process that was killed after its last iteration did not get to remove."""
+        left = [*self._states(), *self.folder.glob(LOCK), *self.folder.glob("*.new")]
+        # Another process may be at work here, and the folder may be read-only: neither is an error.
+        with suppress(UsageError, OSError):
+            if left and self.finished:
+                lock = FolderLock(self.folder, "")
+                for path in left:
+                    path.unlink(missing_ok=True)
+                lock.release()
 
     def append(self, progress: Progress) -> None:
         """Append a log entry to `metrics.jsonl`."""
@@ -145,7 +169,7 @@ class Run:
         path = self.folder / METRICS
         if path.exists():
             kept = [row for row in self.metrics(note) if row["iteration"] <= iteration]
-            _replace(path, "".join(json.dumps(row) + "\n" for row in kept))
+            replace_file(path, "".join(json.dumps(row) + "\n" for row in kept))
 
     def provenance(self) -> list[dict[str, Any]]:
         """Commit, versions and device of each process that trained this run, in order; empty for old runs."""
@@ -162,7 +186,7 @@ class Run:
 
     def add_provenance(self, entry: dict[str, Any]) -> None:
         """Append an entry to `provenance.json`."""
-        _replace(self.folder / PROVENANCE, json.dumps([*self.provenance(), entry], indent=1) + "\n")
+        replace_file(self.folder / PROVENANCE, json.dumps([*self.provenance(), entry], indent=1) + "\n")
 
     def save_state(self, state: State) -> None:
         """Write a state to resume from, and remove all but the last two."""
@@ -264,8 +288,7 @@ def _parse_entry(line: bytes) -> dict[str, Any] | None:
     return row
 
 
-def _replace(path: Path, text: str) -> None:
-    """Write a text file atomically."""
-    draft = path.with_name(f"{path.name}.new")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)
+def _is_leftover(path: Path) -> bool:
+    """True for what a process leaves that was killed while it created a run."""
+    empty_config = path.name == CONFIG and path.is_file() and path.stat().st_size == 0
+    return empty_config or path.name in (LOCK, f"{CONFIG}.new")
