@@ -219,15 +219,6 @@ def test_no_text_of_a_help_page_is_taken_for_markup(command, capsys, monkeypatch
         assert " ".join(text.split()) in page
 
 
-def test_help_shows_defaults(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "300")
-    with pytest.raises(SystemExit):
-        main(["train", "sine", "--help"])
-    page = capsys.readouterr().out
-    for text in ("(default: 5; meta-sgd: 1)", "(default: 2)", "(default: 0.01)", "(default: runs/…)"):
-        assert text in page
-
-
 def test_evaluate_knows_three_levels_and_refuses_joint_where_the_method_has_none(run):
     done = pathaware("evaluate", str(run), "--tasks", "5", "--queries", "alone", "--json", cwd=run.parent)
     result = json.loads(done.stdout)

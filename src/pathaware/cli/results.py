@@ -8,7 +8,10 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Check the records of results.", no_args_is_help=True)
+from pathaware.cli.options import COMPUTE, Json, examples, flag, panel_option, paragraphs
+
+EXAMPLES = examples("pathaware results verify", "pathaware results verify paper/results --retrain")
+app = typer.Typer(help="Check the records of results.", no_args_is_help=True, epilog=EXAMPLES)
 
 
 @app.callback()
@@ -16,21 +19,22 @@ def _group() -> None:
     """Keeps `verify` a subcommand although it is the only one."""
 
 
-@app.command("verify")
 def verify(
     folder: Annotated[Path, typer.Argument(help="Folder of records.")] = Path("results"),
     retrain: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--retrain",
-            help="Also train a random cheap record (sine waves or glyphs, on a CPU of the same kind) again "
+            help="Also train a random cheap record again (sine waves or glyphs, on a CPU of the same kind) "
             "and compare it to the last bit.",
+            panel=COMPUTE,
         ),
     ] = False,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of the random choice (default: another each time).", min=0)
+        int | None,
+        panel_option(help="Seed of the random choice.", panel=COMPUTE, default="another each time", min=0),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    json: Json = False,
 ) -> None:
     """Compute the numbers of all records again from the values of single tasks.
 
@@ -63,3 +67,6 @@ def verify(
             print(f"{trained}: trained again, equal to the last bit")
         print(f"{len(found.checked)} records checked, {len(mismatches)} mismatches")
     raise typer.Exit(1 if mismatches else 0)
+
+
+app.command("verify", help=paragraphs(verify), epilog=EXAMPLES)(verify)

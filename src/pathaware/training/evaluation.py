@@ -95,8 +95,15 @@ def evaluate(
 ) -> Evaluation:
     """Adapt to `tasks` new tasks and measure them after every step.
 
-    The tasks depend on the split and the seed only: every method and every run meets the same ones, and the
-    first hundred of six hundred are those of an evaluation on a hundred. `batch` tasks run side by side, by
+    >>> from pathaware.inference.trained_model import find_run
+    >>> from pathaware.training.run_folder import Run
+    >>> run = Run.open(find_run("sine"))  # a model that ships with the package
+    >>> result = evaluate(run.load("cpu"), run.config.problem, tasks=20)
+    >>> result.values.shape, result.summary()["mse"] < 0.2  # before adaptation and after five steps
+    (torch.Size([20, 6]), True)
+
+    The tasks depend on the split and the seed only: they are the same for every method and run, and a
+    larger evaluation begins with the tasks of a smaller one. `batch` tasks run side by side, by
     default as many as fit in memory.
 
     - `queries`: how much a prediction may know of the other queries of its task, see `QueryLevel`; by default
