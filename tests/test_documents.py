@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pathaware.experiments.run_store import Results
 from tools import api_reference
-from tools.documents import PAGES, compared_problems, fill
+from tools.documents import PAGES, fill
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
@@ -54,13 +53,6 @@ def test_links_between_documents_exist():
 def test_tables_are_rendered_from_the_results(name, blocks):
     text = (ROOT / name).read_text(encoding="utf-8")
     assert fill(text, blocks(ROOT / "results")) == text, "run `make tables`"
-
-
-def test_methods_in_a_row_of_the_readme_were_trained_equally_long():
-    rows = [each.equally_long() for each in compared_problems(Results.read(ROOT / "results"))]
-    assert any(maml for maml, _ in rows)
-    for maml, pamela in rows:
-        assert {result.iterations for result in maml} == {result.iterations for result in pamela}
 
 
 def test_the_api_reference_is_rendered_from_the_docstrings():

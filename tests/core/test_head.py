@@ -39,8 +39,8 @@ def test_features_are_those_of_each_task_alone():
 def test_inductive_predictions_do_not_depend_on_other_queries():
     learner, _, episodes = learner_of("prototypical")
     x, y, query_x, _ = episodes.tensors()
-    all_of_them = learner.predictions_per_step(x, y, query_x, inductive=True).outputs[-1]
-    alone = learner.predictions_per_step(x, y, query_x[:, :1], inductive=True).outputs[-1]
+    all_of_them = learner.predictions_per_step(x, y, query_x, queries="alone").outputs[-1]
+    alone = learner.predictions_per_step(x, y, query_x[:, :1], queries="alone").outputs[-1]
     assert torch.allclose(all_of_them[:, :1], alone, atol=1e-10)
     transductive = learner.predictions_per_step(x, y, query_x[:, :2]).outputs[-1]
     assert not torch.allclose(transductive[:, :1], alone, atol=1e-3)

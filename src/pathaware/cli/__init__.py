@@ -24,6 +24,7 @@ from pathaware.cli import (
     predict,
     report,
     reproduce,
+    results,
     serve,
     sweep,
     train,
@@ -36,7 +37,7 @@ PANELS = {
     "Start here": {"demo": demo},
     "Label images": {"predict": predict, "serve": serve, "export": export},
     "Train": {"train": train, "methods": methods},
-    "Evaluate and compare": {"evaluate": evaluate, "plot": plot, "report": report},
+    "Evaluate and compare": {"evaluate": evaluate, "plot": plot, "report": report, "results": results},
     "Data": {"data": data},
     "Research": {"reproduce": reproduce, "sweep": sweep, "online": online, "bench": bench},
 }
@@ -101,7 +102,7 @@ command = typer.main.get_command(app)
 LONGEST = 2000
 """Characters of an error message; the longest of ours lists all presets."""
 
-_ARGUMENTS = {"run": "RUN", "file": "FILE", "target": "TARGET"}
+_ARGUMENTS = {"run": "RUN", "file": "FILE", "target": "TARGET", "folder": "FOLDER"}
 
 # Typer imports click or bundles it, depending on its version; this is the base class of its usage errors.
 _CallError: Any = typer.BadParameter.__bases__[0]

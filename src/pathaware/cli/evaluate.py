@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from pathaware.cli.completion import complete_model
 from pathaware.cli.options import METHOD, OUTPUT, TASKS, Device, Json, Replace, examples, flag, panel_option
 
+if TYPE_CHECKING:
+    from pathaware.core.learner import QueryLevel
+    from pathaware.training.evaluation import Balance
+
 EXAMPLES = examples(
     "pathaware evaluate glyphs --tasks 100",
+    "pathaware evaluate glyphs --tasks 100 --queries alone",
     "pathaware evaluate runs/sine-k10-pamela-seed0 --json",
 )
 
@@ -28,9 +33,22 @@ def evaluate(
         int | None,
         panel_option(help="Number of new tasks.", panel=TASKS, default="1000 for sine, 600 for images"),
     ] = None,
-    inductive: Annotated[
-        bool, flag("--inductive", help="Use batch-norm statistics of the support set only.", panel=METHOD)
-    ] = False,
+    queries: Annotated[
+        str | None,
+        panel_option(
+            help="What a prediction may know of the other queries of its task: nothing (alone), their "
+            "batch-norm statistics (batch), or all that the method uses (joint).",
+            panel=METHOD,
+            default="joint if the method has it, else batch",
+        ),
+    ] = None,
+    inductive: Annotated[bool, flag("--inductive", help="Same as --queries alone.", panel=METHOD)] = False,
+    balance: Annotated[
+        str,
+        panel_option(
+            help="Classes among the queries: balanced, or dirichlet for unequal numbers.", panel=TASKS
+        ),
+    ] = "balanced",
     steps: Annotated[
         int | None, panel_option(help="Number of inner steps.", panel=METHOD, default="as trained")
     ] = None,
@@ -69,6 +87,8 @@ def evaluate(
         seed=seed,
         steps=steps,
         extend=extend,
+        queries=cast("QueryLevel | None", queries),
+        balance=cast("Balance", balance),
         inductive=inductive,
     )
     if record:

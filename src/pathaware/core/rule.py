@@ -34,6 +34,9 @@ class Rule(nn.Module):
     fixed_ways: ClassVar[bool] = False
     """True if learned parameters are tied to class indices, which rules out more classes than in training."""
 
+    joint: bool = False
+    """True if steps use all queries of a task (`Context.query_x`), where inference allows it."""
+
     def __init__(self, network: nn.Module | Layout, steps: int) -> None:
         super().__init__()
         at_least(1, steps=steps)

@@ -80,6 +80,11 @@ def read_checksummed(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, found
 
 
+def tensor_digest(tensors: Mapping[str, Tensor]) -> str:
+    """The SHA-256 of the names, types, shapes and values of these tensors."""
+    return _digest({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, "")
+
+
 def _digest(tensors: Mapping[str, Tensor], about: str) -> str:
     digest = hashlib.sha256(about.encode())
     for name in sorted(tensors):
