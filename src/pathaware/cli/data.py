@@ -145,7 +145,7 @@ def show(
     from pathaware.data.episodes import ImageEpisodes
 
     store = open_store(name, data_dir)
-    episodes = ImageEpisodes(store, split, ways, shots, queries)
+    episodes = ImageEpisodes(store, split, ways, shots, queries, shuffle=False)  # class by class
     plan = episodes.draw(1, generator(seed, "show"))
     chosen = plan.images[0].view(shots + queries, ways).T
     classes = store.split(split)

@@ -18,8 +18,7 @@ class Episodes:
     """T tasks, each with a support set to adapt on and a query set to evaluate on.
 
     Shapes: `support_x [T, S, …]`, `support_y [T, S, …]`, `query_x [T, Q, …]`, `query_y [T, Q, …]`.
-    Classification episodes are laid out shot by shot (index `shot · ways + way`), so that any
-    `ways` consecutive examples hold every class once.
+    The examples of image episodes are in random order within the support set and within the query set.
     """
 
     support_x: Tensor
