@@ -23,6 +23,7 @@ from torch import Tensor
 
 from pathaware.core import VERSION
 from pathaware.core.errors import UsageError
+from pathaware.methods import get_method
 from pathaware.training.evaluation import Evaluation
 from pathaware.training.run_folder import CHECKPOINT, Run
 
@@ -78,6 +79,7 @@ def training_origin(run: Run, iteration: int, processes: int = 1) -> dict[str, A
         "environment": environment(),
         "device": str(run.config.training.torch_device),
         "processes": processes,
+        "method_version": get_method(run.config.method).version,
     }
 
 

@@ -106,7 +106,7 @@ LABELS = {
     "reptile": "Reptile",
     "meta-lstm": "Meta-LSTM",
     "meta-sgd": "Meta-SGD",
-    "imaml": "iMAML-HF",
+    "imaml-hf": "iMAML-HF",
     "mt-net": "MT-Net",
     "r2d2": "R2D2",
     "l-maml": "L-MAML",
