@@ -18,7 +18,7 @@ from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
 from pathaware.training.run_folder import Run
 from pathaware.training.session import train_run
-from tests.methods.checks import estimated, learner_of
+from tests.methods.checks import estimated, learner_of, scattered
 
 SAMPLED: set[str] = {"mt-net"}
 """Methods that draw random numbers while they adapt."""
@@ -58,6 +58,22 @@ def test_an_adapted_module_predicts_as_the_learner_does(name, kind):
         expected = learner.predictions_per_step(x[:1], y[:1], query_x[:1], inductive=False).outputs[-1][0]
         more = {"query_x": query_x[0]} if METHODS[name].queries else {}
         assert torch.allclose(learner.adapt(x[0], y[0], **more)(query_x[0]), expected, atol=1e-10)
+
+
+ORDERED = [(name, kind, {}) for name, kind in KINDS] + [("matching", "conv", {"full_context": True})]
+
+
+@pytest.mark.parametrize(("name", "kind", "settings"), ORDERED)
+def test_the_order_of_the_support_set_matters_to_sequence_models_alone(name, kind, settings):
+    learner, _, episodes = learner_of(name, kind, **settings)
+    x, y, query_x, _ = episodes.tensors()
+    scattered(learner)
+    order = torch.randperm(x.shape[1])
+    with torch.no_grad():
+        before = learner.predictions_per_step(x, y, query_x).outputs[-1]
+        after = learner.predictions_per_step(x[:, order], y[:, order], query_x).outputs[-1]
+    sequential = METHODS[name].kind.sequential or settings == {"full_context": True}
+    assert torch.allclose(after, before, atol=1e-9) != sequential
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -12,7 +12,8 @@ from torch.nn.functional import mse_loss
 from pathaware import Episodes, GradientDescent, Layout, MetaLearner
 from pathaware.core.errors import UsageError
 from pathaware.core.meta_gradient import MetaGradient, Unrolled
-from pathaware.methods.imaml import Implicit, LineSearchDescent, backtrack, conjugate_gradients
+from pathaware.methods.imaml import Implicit, LineSearchDescent
+from pathaware.methods.second_order import backtrack, conjugate_gradients
 from tests.conftest import distance, small_problem
 from tests.methods.checks import estimated, learner_of, scattered
 
@@ -76,7 +77,9 @@ def test_a_line_search_halves_steps_until_the_objective_does_not_grow():
     def objective(point):  # least at 1
         return (point - 1).square().sum(1)
 
-    sizes = backtrack(objective, torch.zeros(4, 1), -torch.ones(4, 1), torch.tensor([[1.0], [2.0], [7.0], [99.0]]))
+    sizes = backtrack(
+        objective, torch.zeros(4, 1), -torch.ones(4, 1), torch.tensor([[1.0], [2.0], [7.0], [99.0]])
+    )
     assert sizes.flatten().tolist() == [1.0, 2.0, 1.75, 0.0]
 
 

@@ -27,8 +27,9 @@ from torch import Tensor, nn
 
 from pathaware.core.parameters import Layout
 from pathaware.core.settings import at_least
-from pathaware.methods.imaml import STRENGTH, Implicit, LineSearchDescent, conjugate_gradients
+from pathaware.methods.imaml import STRENGTH, Implicit, LineSearchDescent
 from pathaware.methods.method import Method
+from pathaware.methods.second_order import conjugate_gradients
 
 
 class HessianFree(LineSearchDescent):

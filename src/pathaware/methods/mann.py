@@ -45,6 +45,7 @@ class Mann(Head):
 
     regression = True
     fixed_ways = True
+    sequential = True
 
     def __init__(
         self,
@@ -120,4 +121,5 @@ METHOD = Method(
     2016,
     Mann,
     order="none",
+    version=2,
 )
