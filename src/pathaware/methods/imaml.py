@@ -110,7 +110,7 @@ class LineSearchDescent(ProximalDescent):
 class Implicit(MetaGradient):
     """The derivative of the regularised minimum, as if the path had reached it.
 
-    `strength` is λ, `damping` is δ, `cg_damping` is ε, `cg_steps` the number of conjugate-gradient iterations.
+    `strength` is λ, `damping` is δ, `cg_damping` is ε; `cg_steps` counts conjugate-gradient iterations.
     """
 
     def __init__(

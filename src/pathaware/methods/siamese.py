@@ -28,7 +28,6 @@ from pathaware.core.head import Fitted, Head, one_hot
 from pathaware.core.losses import Loss
 from pathaware.methods.method import Method
 
-
 CLOSE = 0.6
 """The mean of |fⱼ(x) − fⱼ(x')| at which p is initialised to ½. A feature of Conv-4 is the largest of four
 batch-normalised numbers and zero; if these were independent and normal, features of unrelated images would
