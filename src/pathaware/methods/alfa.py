@@ -72,4 +72,5 @@ METHOD = Method(
     2020,
     Alfa,
     version=2,
+    earlier={"adapt_norms": True},
 )

@@ -159,4 +159,5 @@ METHOD = Method(
     LineSearchDescent,
     meta_gradient=Implicit,
     version=2,
+    earlier={"cg_damping": 0.0},
 )

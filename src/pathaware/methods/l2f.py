@@ -54,4 +54,5 @@ METHOD = Method(
     2020,
     Forgetting,
     version=2,
+    earlier={"adapt_norms": True},
 )

@@ -154,4 +154,5 @@ METHOD = Method(
     meta_gradient=SupportAndQueries,
     queries=True,
     version=2,
+    earlier={"adapt_norms": True, "outer_support": False},
 )

@@ -45,7 +45,8 @@ class Method:
     - Its settings are the arguments of `kind` that have defaults, and the keyword-only arguments of
       `meta_gradient` and `network`. Several of them may share a name; `options` replaces defaults.
     - `version`: grows when the method's mathematics changes, so that results of different versions are not
-      mixed; it is recorded when training starts.
+      mixed; it is recorded when training starts. `earlier`: what settings that older runs do not have mean
+      for them.
     - `order`: the highest order of derivatives in the meta-gradient; `queries`: True if adaptation uses the
       queries, which is transductive by design (by batch norm all methods are, unless evaluated inductively).
     """
@@ -61,6 +62,7 @@ class Method:
     options: Mapping[str, Any] = field(default_factory=dict)
     queries: bool = False
     version: int = 1
+    earlier: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def regression(self) -> bool:

@@ -12,7 +12,8 @@ Departures from the authors' program:
 - The inner optimiser is gradient descent. Theirs is Adam without momentum (β₁ = 0).
 - ∇θ₀ goes to the optimiser of the training loop, by default Adam. Theirs takes θ₀ ← θ₀ + ε (θₙ − θ₀) with a
   step size ε that falls linearly to zero.
-- Minibatches are taken in the order of the episode, and start over at its end. Theirs are drawn at random.
+- Minibatches are consecutive parts of the episode: the support set, then queries in random order, and from
+  the start again at its end. Theirs are consecutive parts of all examples in random order.
 - As many inner steps are taken in training as in evaluation, and training tasks have `shots` and `queries`
   examples per class. Theirs take more steps in evaluation.
 """

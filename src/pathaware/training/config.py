@@ -195,6 +195,14 @@ class Config:
             _build("training", Training, training),
         )
 
+    @classmethod
+    def of_run(cls, tables: Mapping[str, Any]) -> Config:
+        """The configuration that a run has stored. Settings that its version did not have keep their effect."""
+        method = tables.get("method")
+        if isinstance(method, Mapping) and isinstance(method.get("name"), str):
+            tables = {**tables, "method": {**get_method(method["name"]).earlier, **method}}
+        return cls.from_dict(tables)
+
     def to_toml(self) -> str:
         blocks = []
         for table, values in self.to_dict().items():

@@ -10,7 +10,7 @@ from pathaware.experiments.paper.tables import DATA, CellSpec, RowSpec, TableSpe
 from pathaware.experiments.run_store import Experiment, Result, Results
 from pathaware.methods import METHODS
 from pathaware.training.metric import ACCURACY, Metric
-from pathaware.training.presets import load_preset, presets
+from pathaware.training.presets import load_preset, paper_problem, presets
 from pathaware.training.tables import NOTHING, Remark, Row, Table
 
 
@@ -100,7 +100,7 @@ def method_experiment(data: str, name: str) -> Experiment:
     known = METHODS[name].settings()
     method = {key: value for key, value in preset.get("method", {}).items() if key in known}
     tables = {
-        "problem": {"name": "classification", "data": data, **preset["problem"]},
+        "problem": {**paper_problem(data), **preset["problem"]},
         "method": {**method, "name": name},
         "training": {**preset.get("training", {}), "validate": 0},
     }
