@@ -197,7 +197,7 @@ class Config:
 
     @classmethod
     def of_run(cls, tables: Mapping[str, Any]) -> Config:
-        """The configuration that a run has stored. Settings that its version did not have keep their effect."""
+        """The configuration that a run stored. Settings that are newer than the run mean what it did."""
         method = tables.get("method")
         if isinstance(method, Mapping) and isinstance(method.get("name"), str):
             tables = {**tables, "method": {**get_method(method["name"]).earlier, **method}}
