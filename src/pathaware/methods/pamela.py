@@ -5,6 +5,9 @@
 
 A preconditioner Qⱼ for every step says how each part of the network should move at that point of the path; a
 gradient-skip connection Pⱼ blends in the point w steps back.
+
+Departures from the authors' program: we could not find it; the paper is followed. Where the paper leaves a
+choice, such as the granularity of P, docs/reproduction.md lists it with ours.
 """
 
 from __future__ import annotations

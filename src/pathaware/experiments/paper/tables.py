@@ -117,8 +117,8 @@ LABELS = {
 DATA = {"miniimagenet": "miniImageNet", "cifar-fs": "CIFAR-FS", "tieredimagenet": "tieredImageNet"}
 NOTES = (
     "Accuracy in % on new 5-way tasks, with 95 % intervals. Single models of Conv-4 with 64 filters, the "
-    "checkpoint chosen on validation classes. Batch norm is transductive, as in MAML's program; the paper does "
-    "not mention it.",
+    "checkpoint chosen on validation classes. Batch norm is transductive, as in MAML's program; the paper "
+    "does not mention it.",
     "Our settings: features pretrained by classification, stronger augmentation, a head that starts at zero, "
     "one Q for each channel of each tensor; the preset has them.",
 )
