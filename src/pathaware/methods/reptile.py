@@ -66,4 +66,5 @@ METHOD = Method(
     GradientDescent,
     meta_gradient=Reptile,
     order="first",
+    version=2,
 )
