@@ -91,6 +91,7 @@ def test_a_run_is_trained_kept_and_opened_again(name, tmp_path):
     ]
     assert evaluated[0] == evaluated[1]
     assert all(row["skipped"] == 0 for row in run.metrics())
+    assert [entry["method_version"] for entry in run.provenance()] == [METHODS[name].version]
 
 
 MODULES = [import_module(f"pathaware.methods.{module.name}") for module in iter_modules(methods.__path__)]
