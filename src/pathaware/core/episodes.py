@@ -76,6 +76,8 @@ class TaskSource(ABC):
 
     capturable: bool = False
     """True if `gather` runs on the GPU without synchronising with the host."""
+    shuffle: bool = True
+    """False if examples should be laid out shot by shot, class by class, where there are classes."""
 
     @abstractmethod
     def draw(self, tasks: int, generator: torch.Generator) -> Any: ...

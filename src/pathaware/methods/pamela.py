@@ -4,10 +4,8 @@
     θⱼ₊₁ = (1 − Pⱼ)(θⱼ − Qⱼ ∘ ∇L(θⱼ)) + Pⱼ θⱼ₋w                   where j mod w = 0 and j ≥ w
 
 A preconditioner Qⱼ for every step says how each part of the network should move at that point of the path; a
-gradient-skip connection Pⱼ blends in the point w steps back.
-
-Departures from the authors' program: we could not find it; the paper is followed. Where the paper leaves a
-choice, such as the granularity of P, docs/reproduction.md lists it with ours.
+gradient-skip connection Pⱼ blends in the point w steps back. Departures from the authors' program: we could not
+find it; the paper is followed, and where it leaves a choice, docs/reproduction.md lists ours.
 """
 
 from __future__ import annotations
@@ -60,8 +58,7 @@ class Pamela(Rule):
             raise UsageError(f"q: {q!r} must be one of {', '.join(get_args(QSharing))}")
         self.interval = skip or steps  # w; one of n steps never skips
         self.skips = list(range(self.interval, steps, self.interval))  # the steps j that end in a skip
-        self.q_groups = GroupBroadcast(self.layout, q_granularity)
-        self.p_groups = GroupBroadcast(self.layout, p_granularity)
+        self.q_groups, self.p_groups = (GroupBroadcast(self.layout, g) for g in (q_granularity, p_granularity))
         initial = torch.full((steps if q == "per-step" else 1, self.q_groups.groups), rate)
         if q == "constant":
             self.register_buffer("q", initial, persistent=False)

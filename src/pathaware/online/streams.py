@@ -13,8 +13,6 @@ from pathaware.core.episodes import TaskSource
 from pathaware.core.errors import UsageError
 from pathaware.core.seeding import generator, seed_all
 from pathaware.core.settings import at_least
-from pathaware.data.catalogue import open_store
-from pathaware.data.episodes import ImageEpisodes
 from pathaware.online.buffer import Item
 from pathaware.training.problems import Classification, Problem, Sine
 
@@ -82,9 +80,8 @@ def glyph_stream(items: int = 8, ways: int = 5, *, width: int = 16, split: str =
     """Tasks of `ways` characters with random labels; an item has one example of each."""
     at_least(1, items=items)
     problem = Classification(data="glyphs", ways=ways, shots=items, queries=10, width=width, augment=False)
-    # Laid out shot by shot, so that an item, `ways` consecutive examples, has every class once.
-    store, dtype = open_store("glyphs"), torch.get_default_dtype()
-    source = ImageEpisodes(store, split, ways, items, problem.queries, dtype=dtype, shuffle=False)
+    source = problem.tasks(split, "cpu", torch.get_default_dtype())
+    source.shuffle = False  # shot by shot, so that an item, `ways` consecutive examples, has every class once
     return Stream("glyphs", problem, items, ways, split, source)
 
 
