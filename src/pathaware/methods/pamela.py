@@ -3,9 +3,8 @@
     θⱼ₊₁ = θⱼ − Qⱼ ∘ ∇L(θⱼ)                                       in general
     θⱼ₊₁ = (1 − Pⱼ)(θⱼ − Qⱼ ∘ ∇L(θⱼ)) + Pⱼ θⱼ₋w                   where j mod w = 0 and j ≥ w
 
-A preconditioner Qⱼ for every step says how each part of the network should move at that point of the path; a
-gradient-skip connection Pⱼ blends in the point w steps back. Departures from the authors' program: we could not
-find it; the paper is followed, and where it leaves a choice, docs/reproduction.md lists ours.
+A preconditioner Qⱼ for every step says how each part of the network moves there; a gradient-skip connection
+Pⱼ blends in the point w steps back. Departures from the authors' program: not found; the paper is followed.
 """
 
 from __future__ import annotations
@@ -58,7 +57,8 @@ class Pamela(Rule):
             raise UsageError(f"q: {q!r} must be one of {', '.join(get_args(QSharing))}")
         self.interval = skip or steps  # w; one of n steps never skips
         self.skips = list(range(self.interval, steps, self.interval))  # the steps j that end in a skip
-        self.q_groups, self.p_groups = (GroupBroadcast(self.layout, g) for g in (q_granularity, p_granularity))
+        self.q_groups = GroupBroadcast(self.layout, q_granularity)
+        self.p_groups = GroupBroadcast(self.layout, p_granularity)
         initial = torch.full((steps if q == "per-step" else 1, self.q_groups.groups), rate)
         if q == "constant":
             self.register_buffer("q", initial, persistent=False)
