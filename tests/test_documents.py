@@ -1,12 +1,9 @@
-"""Code and examples in documents and docstrings run; tables and the API reference are up to date."""
+"""Examples in docstrings run; links, tables and the API reference are up to date."""
 
 from __future__ import annotations
 
 import doctest
 import re
-import shlex
-import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -18,8 +15,12 @@ from tools import api_reference
 from tools.documents import PAGES, compared_problems, fill
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-GUIDE = ROOT / "docs/new-method.md"
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 EXAMPLES = (
     "pathaware.core.parameters",
     "pathaware.core.learner",
@@ -33,27 +34,6 @@ EXAMPLES = (
 @pytest.fixture(autouse=True)
 def _single_precision():
     torch.set_default_dtype(torch.float32)
-
-
-@pytest.mark.parametrize("path", [p for p in DOCUMENTS if p.name != GUIDE.name], ids=lambda path: path.name)
-def test_python_blocks_of_a_document_run(path):
-    for block in re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), flags=re.DOTALL):
-        exec(compile(block, str(path), "exec"), {})
-
-
-def test_the_commands_of_the_guide_to_new_methods_run(tmp_path):
-    text = GUIDE.read_text(encoding="utf-8")
-    files = re.findall(r"\*\*(\w+\.py)\*\*\n\n```python\n(.*?)```", text, flags=re.DOTALL)
-    assert sum(len(code.splitlines()) for _, code in files) < 60
-    for name, code in files:
-        (tmp_path / name).write_text(code, encoding="utf-8")
-    (commands,) = re.findall(r"```console\n(.*?)```", text, flags=re.DOTALL)
-    for command in re.findall(r"\$ python (.*)", commands):
-        done = subprocess.run(
-            [sys.executable, *shlex.split(command)], cwd=tmp_path, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-    assert float(re.search(r"mse ([\d.]+)", done.stdout)[1]) < 2  # about 4 before adapting
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

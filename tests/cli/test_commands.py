@@ -212,12 +212,3 @@ def test_no_text_of_a_help_page_is_taken_for_markup(command, capsys, monkeypatch
     for parameter in found.params:
         text = getattr(parameter, "help", None) or ""
         assert " ".join(text.split()) in page
-
-
-def test_help_shows_defaults(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "300")
-    with pytest.raises(SystemExit):
-        main(["train", "sine", "--help"])
-    page = capsys.readouterr().out
-    for text in ("(default: 5; meta-sgd: 1)", "(default: 2)", "(default: 0.01)", "(default: runs/…)"):
-        assert text in page

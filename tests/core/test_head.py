@@ -57,5 +57,5 @@ def test_statistics_per_task_are_those_of_plain_batch_norm():
 
 def test_the_number_of_steps_cannot_be_chosen():
     learner, _, episodes = learner_of("prototypical")
-    with pytest.raises(UsageError, match="adapts at once"):
+    with pytest.raises(UsageError, match="no inner steps"):
         learner.predictions_per_step(*episodes.tensors()[:3], steps=3)

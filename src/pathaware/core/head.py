@@ -91,10 +91,11 @@ class HeadLearner(FewShotLearner):
         return by_task[:, count:]
 
     def fit(self, support_x: Tensor, support_y: Tensor) -> Fitted:
+        """Fit the head to the support sets of T tasks, `support_x [T, S, …]`."""
         return self.head.fit(self.embed(support_x), support_y)
 
     def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
-        """`order` is ignored: there is no inner gradient."""
+        """The loss on each query set, `[T]`. `order` is ignored: there is no inner gradient."""
         fitted = self.fit(episodes.support_x, episodes.support_y)
         features = self.embed(episodes.query_x)
         return self.head.losses(fitted, features, episodes.query_y, per_task(self.loss))
@@ -111,7 +112,7 @@ class HeadLearner(FewShotLearner):
     ) -> StepPredictions:
         """Two predictions: zeros before adaptation, and those of the fitted head."""
         if steps not in (None, 1) or extend:
-            raise UsageError("steps: the method adapts at once; leave steps out")
+            raise UsageError("steps: this method has no inner steps; leave it out")
         support = self.embed(support_x)
         fitted = self.head.fit(support, support_y)
         if inductive:

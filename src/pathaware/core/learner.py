@@ -35,10 +35,14 @@ class StepPredictions:
     reverted: Tensor
 
 
+MAX_STEPS = 10_000
+"""Bound of a path extended at test time; every point of it is kept in memory."""
+
+
 class FewShotLearner(nn.Module, ABC):
     """Interface of all few-shot learners, gradient-based or not.
 
-    A learner adapts to tasks by their support sets. Its parameters are what meta-training learns.
+    A learner adapts to tasks by their support sets. Meta-training learns its parameters.
     """
 
     model: nn.Module
@@ -111,10 +115,10 @@ def refuse_running_statistics(model: nn.Module) -> None:
 
 @dataclass(frozen=True)
 class Context:
-    """T tasks being adapted: what a rule may look at.
+    """T tasks during their adaptation, as a rule sees them.
 
-    `query_x` are the inputs to be predicted, where they are known already; a rule that looks at them is
-    transductive. `order` says whether gradients must be differentiable.
+    `query_x` are the inputs to be predicted, if they are known already; a rule that uses them is
+    transductive. `order` is the order of derivatives that the meta-gradient needs.
     """
 
     learner: MetaLearner
@@ -269,7 +273,7 @@ class MetaLearner(FewShotLearner):
     def gradient(
         self, point: Tensor, x: Tensor, y: Tensor, *, create_graph: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Loss `[T]` at a point `[T, D]` and its gradient `[T, D]`, each task's own."""
+        """The loss of each task at a point `[T, D]`, `[T]`, and its gradient `[T, D]`."""
         return self.execution.gradient(point, x, y, create_graph=create_graph)
 
     def predict(self, point: Tensor, x: Tensor, support_x: Tensor | None = None) -> Tensor:
@@ -343,8 +347,8 @@ class MetaLearner(FewShotLearner):
         trained = self.rule.steps
         if steps is None:
             return trained
-        if steps < 0:
-            raise UsageError(f"steps: {steps} is not allowed; 0 to {trained}")
+        if not 0 <= steps <= MAX_STEPS:
+            raise UsageError(f"steps: {steps} is not allowed; 0 to {MAX_STEPS if extend else trained}")
         if steps > trained and not extend:
             raise UsageError(
                 f"steps: {steps} is more than the {trained} the rule was trained for; "

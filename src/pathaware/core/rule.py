@@ -54,7 +54,7 @@ class Rule(nn.Module):
     def advance(
         self, j: int, points: Sequence[Tensor], gradient: Tensor, losses: Tensor, memory: Memory
     ) -> tuple[Tensor, Memory]:
-        """`step` with the losses `[T]` at θⱼ and memory, for rules that need these; return both anew."""
+        """Like `step`, for rules that need the losses `[T]` at θⱼ or memory; return the point and memory."""
         return self.step(j, points, gradient), memory
 
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:

@@ -312,7 +312,7 @@ class RunStore:
 
 
 def _session(run: Run, patience: float) -> TrainingSession:
-    """A process that was told to stop, or was killed on another machine, may hold the run a little longer."""
+    """Open a session, waiting for a process that is stopping, or was killed elsewhere, to release the run."""
     deadline = time.monotonic() + patience
     while True:
         try:

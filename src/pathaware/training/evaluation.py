@@ -75,8 +75,15 @@ def evaluate(
 ) -> Evaluation:
     """Adapt to `tasks` new tasks and measure them after every step.
 
-    The tasks depend on the split and the seed only: every method and every run meets the same ones, and the
-    first hundred of six hundred are those of an evaluation on a hundred. `batch` tasks run side by side, by
+    >>> from pathaware.inference.trained_model import find_run
+    >>> from pathaware.training.run_folder import Run
+    >>> run = Run.open(find_run("sine"))  # a model that ships with the package
+    >>> result = evaluate(run.load("cpu"), run.config.problem, tasks=20)
+    >>> result.values.shape, result.summary()["mse"] < 0.2  # before adaptation and after five steps
+    (torch.Size([20, 6]), True)
+
+    The tasks depend on the split and the seed only: they are the same for every method and run, and a
+    larger evaluation begins with the tasks of a smaller one. `batch` tasks run side by side, by
     default as many as fit in memory. `inductive` normalises queries by the support set's statistics (see
     `pathaware.core.batch_norm`), which matters with batch norm only. The processes of a `world` share the
     tasks, and all of them return the whole result.

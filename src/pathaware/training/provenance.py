@@ -24,6 +24,7 @@ from torch import Tensor
 from pathaware.core import VERSION
 from pathaware.core.errors import UsageError
 from pathaware.methods import get_method
+from pathaware.training.checksummed import replace_file
 from pathaware.training.evaluation import Evaluation
 from pathaware.training.run_folder import CHECKPOINT, Run
 
@@ -67,7 +68,8 @@ def commit() -> str | None:
 
 
 def _git(*arguments: str) -> str:
-    command = ["git", *arguments]
+    # `status` would lock the index to refresh it, in the way of a commit at the same moment.
+    command = ["git", "--no-optional-locks", *arguments]
     return subprocess.run(command, cwd=PACKAGE, capture_output=True, text=True, check=True).stdout.strip()
 
 
@@ -115,7 +117,7 @@ def write_record(path: Path, content: Mapping[str, Any], field: str = "record") 
         record.setdefault(name, value)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(to_json(record) + "\n", encoding="utf-8")
+        replace_file(path, to_json(record) + "\n")
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror})", field=field) from None
 

@@ -125,7 +125,7 @@ def test_every_row_of_the_papers_tables_is_there():
         (["table3", "--only", "k7-maml"], "--only: 'k7-maml' is not a row of table3; it has k5-maml"),
         (["fig4", "--only", "maml"], "--only: fig4 has no rows"),
         (["table3", "--budget", "soon"], "--budget: 'soon' is not a duration"),
-        (["table3", "--budget", "1m", "--iterations", "5"], "leave out --iterations"),
+        (["table3", "--budget", "1m", "--iterations", "5"], "--budget: cannot be combined with --iterations"),
         (["fig4", "--no-train"], "fig4: none of its runs has been trained"),
         (["fig6", "--data", "nowhere"], "--data: 'nowhere' must be one of glyphs, miniimagenet, cifar-fs"),
         (["table4", "--data", "nowhere", "--no-train"], "--data: 'nowhere' must be one of glyphs"),

@@ -13,6 +13,7 @@ from pathaware.experiments.paper.printed import ADDRESS, paper_result
 from pathaware.experiments.report.figures import figures
 from pathaware.experiments.report.style import data_uri, labels
 from pathaware.experiments.report.table_files import render_html
+from pathaware.training.checksummed import replace_file
 from pathaware.training.evaluation import evaluate
 from pathaware.training.metric import ACCURACY, Metric
 from pathaware.training.provenance import commit, environment
@@ -131,7 +132,7 @@ def write_report(path: Path, title: str, groups: Sequence[Comparison]) -> None:
         address=ADDRESS,
     )
     try:
-        path.write_text(page, encoding="utf-8")
+        replace_file(path, page)
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror})", field="out") from None
 

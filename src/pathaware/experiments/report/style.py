@@ -11,6 +11,7 @@ from typing import Any
 
 import matplotlib
 
+from pathaware.training.checksummed import replace_file
 from pathaware.training.run_folder import Run
 
 matplotlib.use("Agg")
@@ -58,8 +59,10 @@ def styled() -> Iterator[None]:
 def save(figure: Figure, path: Path) -> Path:
     """Write the figure in the format of the path's ending, and close it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=path.suffix[1:] or "png")
     plt.close(figure)
+    replace_file(path, buffer.getvalue())
     return path
 
 

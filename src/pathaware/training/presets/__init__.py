@@ -9,8 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pathaware.core.errors import UsageError
-from pathaware.training.config import read_toml
+from pathaware.core.errors import UsageError, did_you_mean
 
 FOLDER = Path(__file__).parent
 
@@ -35,6 +34,8 @@ def presets() -> list[str]:
 
 def load_preset(name: str) -> dict[str, dict[str, Any]]:
     """The tables of a preset, or of any TOML file by its path."""
+    from pathaware.training.config import read_toml  # imports PyTorch, which names of presets do not need
+
     rows = _table_rows()
     if name in rows:
         return _compose(*rows[name])
@@ -44,7 +45,10 @@ def load_preset(name: str) -> dict[str, dict[str, Any]]:
     except (OSError, ValueError) as error:
         if isinstance(error, UnicodeDecodeError):
             raise UsageError(f"preset: {path} is not valid TOML ({error})") from None
-        raise UsageError(f"preset: {name!r} must be a TOML file or one of {', '.join(presets())}") from None
+        known = presets()
+        raise UsageError(
+            f"preset: {name!r} must be a TOML file or one of {', '.join(known)}{did_you_mean(name, known)}"
+        ) from None
     try:
         return read_toml(text)
     except UsageError as error:
