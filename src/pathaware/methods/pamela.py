@@ -4,7 +4,6 @@
     θⱼ₊₁ = (1 − Pⱼ)(θⱼ − Qⱼ ∘ ∇L(θⱼ)) + Pⱼ θⱼ₋w                   where j mod w = 0 and j ≥ w
 
 Preconditioner Qⱼ scales the gradient of step j; gradient-skip connection Pⱼ blends in the point w steps back.
-Departures from the authors' program: not found; the paper is followed.
 """
 
 from __future__ import annotations
