@@ -7,7 +7,7 @@ a seed gives the same images on every device; `gather` (or `show`) computes the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pathaware.core.episodes import Episodes, TaskSource, share_of
 from pathaware.core.errors import UsageError
-from pathaware.core.seeding import generator
+from pathaware.core.seeding import fork, generator
 from pathaware.core.settings import at_least
 from pathaware.data.store import ImageStore, SplitClasses
 
@@ -24,11 +24,12 @@ Placement = Literal["auto", "device", "host"]
 
 @dataclass(frozen=True)
 class EpisodePlan:
-    """All random choices of a batch of tasks: which images, and how each is augmented.
+    """All random choices of a batch of tasks: which images, in which order, and how each is augmented.
 
     Shapes: `images [T, E]` (indices into the store), `offsets [T, E, 2]` (rows and columns into the padded
     image), `flips [T, E]`, `colours [T, E, 3]` (factors of brightness, contrast and saturation),
-    `holes [T, E, 2]` (corner of the erased square; outside the image for none). None: not applied.
+    `holes [T, E, 2]` (corner of the erased square; outside the image for none), `labels [T, E]` (the class of
+    each image within its task). None: not applied, or no labels.
     """
 
     images: Tensor
@@ -36,6 +37,7 @@ class EpisodePlan:
     flips: Tensor | None = None
     colours: Tensor | None = None
     holes: Tensor | None = None
+    labels: Tensor | None = None
 
     def __len__(self) -> int:
         return self.images.shape[0]
@@ -49,6 +51,11 @@ class EpisodePlan:
     def flat(self) -> EpisodePlan:
         """Merge the axes of tasks and examples."""
         return self._each(lambda t: t.flatten(0, 1))
+
+    def reordered(self, order: Tensor) -> EpisodePlan:
+        """The same images, each with its augmentation, in the order `[T, E]` of each task."""
+        task = torch.arange(len(self))[:, None]
+        return self._each(lambda t: t[task, order])
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> EpisodePlan:
         present = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -196,7 +203,7 @@ def _fits(store: ImageStore, device: torch.device) -> bool:
 
 
 class ImageEpisodes(TaskSource):
-    """N-way episodes of one split.
+    """N-way episodes of one split; without `shuffle` they are laid out shot by shot, class by class.
 
     `gather` consists of tensor operations of fixed shapes, without synchronisation when the images are on
     the device (see `ImageViews`), so it can be captured in a CUDA graph with the plan as its input.
@@ -215,20 +222,28 @@ class ImageEpisodes(TaskSource):
         *,
         padding: int | None = None,
         placement: Placement = "auto",
+        shuffle: bool = True,
     ) -> None:
         classes = store.split(split)
         _check(store, split, classes, ways, shots, queries)
         self.store, self.split, self.ways, self.shots, self.queries = store, split, ways, shots, queries
+        self.shuffle = shuffle
         self.views = ImageViews(
             store, augmentation or Augmentation(), device, dtype, padding=padding, placement=placement
         )
         self.capturable = self.views.on_device and self.views.device.type == "cuda"
         self._starts, self._counts = classes.starts, classes.counts
         self._most = int(classes.counts.max())
-        self._labels = torch.arange(ways, device=device).repeat(shots + queries)
+        self._labels = torch.arange(ways).repeat(shots + queries)
 
     def draw(self, tasks: int, generator: torch.Generator) -> EpisodePlan:
-        """Choose classes, then images of each class, both without replacement."""
+        """Choose classes, then images of each class, both without replacement; then shuffle.
+
+        Support set and query set are shuffled separately, so that no position tells the class. The order
+        comes from a generator of its own: a seed gives the same images, classes and augmentation with and
+        without shuffling, so results of earlier versions, which did not shuffle, remain paired with new ones.
+        """
+        order = fork(generator, "order")
         per_class = self.shots + self.queries
         # The top-k of independent random keys is a uniform choice without replacement, in random order.
         keys = torch.rand(tasks, len(self._starts), generator=generator, dtype=torch.float64)
@@ -237,11 +252,17 @@ class ImageEpisodes(TaskSource):
         keys.masked_fill_(torch.arange(self._most) >= self._counts[classes, None], -1.0)
         images = self._starts[classes, None] + keys.topk(per_class).indices
         images = images.transpose(1, 2).reshape(tasks, per_class * self.ways)  # shot by shot
-        return self.views.draw(images, generator)
+        plan = replace(self.views.draw(images, generator), labels=self._labels.expand_as(images))
+        if not self.shuffle:
+            return plan
+        keys = torch.rand(images.shape, generator=order, dtype=torch.float64)
+        keys[:, self.shots * self.ways :] += 1  # all queries after the support set
+        return plan.reordered(keys.argsort(1))
 
     def gather(self, plan: EpisodePlan) -> Episodes:
+        assert plan.labels is not None
         x = self.views.show(plan).view(*plan.images.shape, *self.store.shape)
-        y = self._labels.repeat(len(plan), 1)
+        y = plan.labels.to(x.device)
         support = self.shots * self.ways
         return Episodes(x[:, :support], y[:, :support], x[:, support:], y[:, support:])
 

@@ -30,6 +30,7 @@ _FILES = (
     "mt_net",
     "warp_grad",
     "imaml",
+    "imaml_hf",
     "meta_lstm",
     "l_maml",
     "hsml",

@@ -9,6 +9,12 @@
 A learned optimiser: parameters are updated like the cell state of an LSTM, and θ₀ is the learned initial cell
 state. One optimiser is shared by all D coordinates, each with its own state: h and s `[T, hidden, D]`, gates
 (f, i) `[T, 2, D]`.
+
+Departures from the authors' program (which we could not read for this comparison; the paper is followed):
+
+- There are five steps, each on the whole support set. A public reimplementation that takes its settings from
+  theirs passes eight times over minibatches of 25 examples for five shots, and clips gradients at 0.25.
+- Batch norm has no running statistics.
 """
 
 from __future__ import annotations

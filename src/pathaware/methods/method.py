@@ -44,6 +44,9 @@ class Method:
       parameters; `network`: changes the network first, for example inserts layers that do not adapt.
     - Its settings are the arguments of `kind` that have defaults, and the keyword-only arguments of
       `meta_gradient` and `network`. Several of them may share a name; `options` replaces defaults.
+    - `version`: grows when the method's mathematics changes, so that results of different versions are not
+      mixed; it is recorded when training starts. `earlier`: what settings that older runs do not have mean
+      for them.
     - `order`: the highest order of derivatives in the meta-gradient; `queries`: True if adaptation uses the
       queries, which is transductive by design (by batch norm all methods are, unless evaluated inductively).
     """
@@ -58,6 +61,8 @@ class Method:
     network: Callable[..., nn.Module] = identity
     options: Mapping[str, Any] = field(default_factory=dict)
     queries: bool = False
+    version: int = 1
+    earlier: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def regression(self) -> bool:

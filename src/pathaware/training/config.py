@@ -214,6 +214,14 @@ class Config:
             _build("training", Training, training),
         )
 
+    @classmethod
+    def of_run(cls, tables: Mapping[str, Any]) -> Config:
+        """The configuration that a run stored. Settings that are newer than the run mean what it did."""
+        method = tables.get("method")
+        if isinstance(method, Mapping) and isinstance(method.get("name"), str):
+            tables = {**tables, "method": {**get_method(method["name"]).earlier, **method}}
+        return cls.from_dict(tables)
+
     def to_toml(self) -> str:
         """The text of `config.toml`."""
         blocks = []
