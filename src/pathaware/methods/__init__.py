@@ -30,6 +30,7 @@ _FILES = (
     "mt_net",
     "warp_grad",
     "imaml",
+    "l2l",
     "meta_lstm",
     "l_maml",
     "hsml",
@@ -44,6 +45,8 @@ _FILES = (
     "relation",
     "siamese",
     "mann",
+    "meta_networks",
+    "lstm",
 )
 
 _MODULES = {module.METHOD.name: module for module in (import_module(f"{__name__}.{file}") for file in _FILES)}
