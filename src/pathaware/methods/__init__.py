@@ -20,6 +20,7 @@ from pathaware.methods.method import Method
 _FILES = (
     "maml",
     "fomaml",
+    "umtra",
     "reptile",
     "meta_sgd",
     "pamela",

@@ -46,6 +46,8 @@ class Method:
       `meta_gradient` and `network`. Several of them may share a name; `options` replaces defaults.
     - `order`: the highest order of derivatives in the meta-gradient; `queries`: True if adaptation uses the
       queries, which is transductive by design (by batch norm all methods are, unless evaluated inductively).
+    - `problem`: settings of the classification problem that the method is defined by, such as
+      `{"labels": "none"}`; a configuration takes them over.
     """
 
     name: str
@@ -58,11 +60,12 @@ class Method:
     network: Callable[..., nn.Module] = identity
     options: Mapping[str, Any] = field(default_factory=dict)
     queries: bool = False
+    problem: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def regression(self) -> bool:
         """True if it can fit functions as well as classify."""
-        return issubclass(self.kind, Rule) or self.kind.regression
+        return not self.problem and (issubclass(self.kind, Rule) or self.kind.regression)
 
     def settings(self) -> dict[str, Any]:
         """All settings with their defaults."""

@@ -159,6 +159,8 @@ class Config:
                 f"method: {self.method} is for classification; {self.problem.name} has no classes"
             )
         object.__setattr__(self, "method_settings", chosen.complete(self.method_settings))
+        if chosen.problem:
+            object.__setattr__(self, "problem", dataclasses.replace(self.problem, **chosen.problem))
 
     def with_training(self, **training: Any) -> Config:
         """A copy with other training settings."""
@@ -187,10 +189,14 @@ class Config:
         kind = coerce("problem", problem.pop("name"), str)
         if kind not in PROBLEMS:
             raise UsageError(f"problem: {kind!r} must be one of {', '.join(PROBLEMS)}")
+        name = coerce("method", method.pop("name"), str)
+        for setting, needed in get_method(name).problem.items():
+            if problem.get(setting, needed) != needed:
+                raise UsageError(f"{setting}: {problem[setting]!r} is not allowed with {name}; {needed!r}")
         training = {**PROBLEMS[kind].training, **tables.get("training", {})}
         return cls(
             _build("problem", PROBLEMS[kind], problem),
-            coerce("method", method.pop("name"), str),
+            name,
             method,
             _build("training", Training, training),
         )
