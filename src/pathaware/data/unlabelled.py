@@ -45,13 +45,17 @@ class UnlabelledEpisodes(TaskSource):
         at_least(1, ways=ways, shots=shots, queries=queries)
         classes = store.split(split)
         spans = zip(classes.starts.tolist(), classes.counts.tolist(), strict=True)
-        self._images = torch.cat([torch.arange(start, start + count) for start, count in spans] or [torch.empty(0)])
+        self._images = torch.cat(
+            [torch.arange(start, start + count) for start, count in spans] or [torch.empty(0)]
+        )
         if len(self._images) < ways:
             raise UsageError(
                 f"ways {ways}: the {split} split of {store.name} has only {len(self._images)} images"
             )
         self.store, self.ways, self.shots, self.queries = store, ways, shots, queries
-        augmentation = strong(augmentation or Augmentation(), CHARACTERS if store.manifest.ink else PHOTOGRAPHS)
+        augmentation = strong(
+            augmentation or Augmentation(), CHARACTERS if store.manifest.ink else PHOTOGRAPHS
+        )
         self.views = ImageViews(store, augmentation, device, dtype, placement=placement)
         self.capturable = self.views.on_device and self.views.device.type == "cuda"
         self._labels = torch.arange(ways, device=device).repeat(shots + queries)

@@ -1,4 +1,4 @@
-"""L2L (Andrychowicz, Denil, Gómez, Hoffman, Pfau, Schaul, Shillingford and de Freitas, NeurIPS 2016, arXiv:1606.04474).
+"""L2L (Andrychowicz et al., NeurIPS 2016, arXiv:1606.04474).
 
     θⱼ₊₁ = θⱼ + s · uⱼ
     uⱼ, hⱼ₊₁ = m(x(∇L(θⱼ)), hⱼ; φ)                    m: an LSTM of two layers and a linear output
@@ -140,7 +140,7 @@ class TrajectoryLoss(MetaGradient):
 METHOD = Method(
     "l2l",
     "learns an optimizer, an LSTM whose output is the update",
-    "Andrychowicz, Denil, Gómez, Hoffman, Pfau, Schaul, Shillingford and de Freitas, NeurIPS 2016, "
+    "Andrychowicz, Denil, Gomez, Hoffman, Pfau, Schaul, Shillingford and de Freitas, NeurIPS 2016, "
     "arXiv:1606.04474",
     2016,
     LearnedOptimizer,

@@ -4,7 +4,7 @@
     Q₁* = d(x(∇_{Q₁} L_emb); G)                            fast weights of a task            `[T, H, F]`
     rᵢ = Q₁ fᵢ + Q₁* fᵢ                                    keys                              `[T, S, H]`
     Wᵢ* = m(x(∇_W CE(W₂ ReLU(W₁ fᵢ), yᵢ)); Z)              fast weights of each example, in memory
-    aᵢ = softmaxᵢ cos(rᵢ, r)                               a query's attention               `[T, Q, S]`
+    aᵢ = softmaxᵢ(τ cos(rᵢ, r))                            a query's attention               `[T, Q, S]`
     W* = Σᵢ aᵢ Wᵢ*                                         its fast weights
     v = ReLU(W₁ f) + ReLU(W₁* f),  logits = W₂ v + W₂* v   layer augmentation                `[T, Q, ways]`
 
@@ -18,15 +18,22 @@ Departures from the authors' program:
 
 - Base and meta learner share the convolutions, which have slow weights only. Theirs are separate networks, in
   which convolutions have fast weights, too. So the adaptable part is the fully-connected layers.
-- There is one m for both layers of W, as fast weights of convolutions do not exist.
+- There is one m, as there are no fast weights of convolutions, for which theirs has a second one.
+- τ is learned. In the paper it is one, and as cosines of features are close to one, a query at first reads
+  all examples about equally, and learning starts slowly.
+- The last layers of d and m are initialised to a tenth of PyTorch's default and zero biases: fast weights
+  begin small, so that they do not drown the slow ones.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pathaware.core.errors import UsageError
 from pathaware.core.head import Fitted, Head, one_hot
 from pathaware.core.settings import at_least
 from pathaware.methods.l2l import CoordinateLSTM, coordinatewise
@@ -54,25 +61,36 @@ class TwoLayers(nn.Module):
         hidden = self.first(features).relu()
         at_output = self.second(hidden).softmax(-1) - labels
         at_hidden = (at_output @ self.second.weight) * (hidden > 0)
-        return at_hidden.unsqueeze(-1) * features.unsqueeze(-2), at_output.unsqueeze(-1) * hidden.unsqueeze(-2)
+        return at_hidden.unsqueeze(-1) * features.unsqueeze(-2), at_output.unsqueeze(-1) * hidden.unsqueeze(
+            -2
+        )
 
 
 class MetaNetworks(Head):
     """Fast weights from loss gradients, read from memory by attention.
 
     - `hidden`: H, the units of the base learner and the size of keys.
-    - `generator`: the units of d and of each hidden layer of m.
+    - `generator`: the units of d and of each hidden layer of m; `sharpness`: the initial τ.
     """
 
-    def __init__(self, network: nn.Module, *, hidden: int = 64, generator: int = 20) -> None:
+    def __init__(
+        self, network: nn.Module, *, hidden: int = 64, generator: int = 20, sharpness: float = 10.0
+    ) -> None:
         super().__init__(network)
         at_least(1, hidden=hidden, generator=generator)
+        if sharpness <= 0:
+            raise UsageError(f"sharpness: {sharpness} is not allowed; above 0")
         self.base = TwoLayers(self.features, hidden, self.outputs)
         self.embedding = TwoLayers(self.features, hidden, self.outputs)
         self.task_lstm = CoordinateLSTM(2, generator)
         self.task_output = nn.Linear(generator, 1)
         sizes = [2, generator, generator, 1]
         self.generator = nn.ModuleList(map(nn.Linear, sizes[:-1], sizes[1:]))
+        self.log_sharpness = nn.Parameter(torch.tensor(math.log(sharpness)))
+        for last in (self.task_output, self.generator[-1]):
+            assert isinstance(last, nn.Linear)
+            nn.init.uniform_(last.weight, -0.1 / math.sqrt(generator), 0.1 / math.sqrt(generator))
+            nn.init.zeros_(last.bias)
 
     def fit(self, features: Tensor, targets: Tensor) -> Fitted:
         labels = one_hot(targets, self.outputs, features)
@@ -83,7 +101,8 @@ class MetaNetworks(Head):
     def predict(self, fitted: Fitted, features: Tensor) -> Tensor:
         fast_key, keys, fast_first, fast_second = fitted
         query_keys = F.normalize(self.keys(features, fast_key), dim=-1)
-        attention = (query_keys @ F.normalize(keys, dim=-1).mT).softmax(-1)
+        cosines = query_keys @ F.normalize(keys, dim=-1).mT
+        attention = (self.log_sharpness.exp() * cosines).softmax(-1)
         hidden = self.base.first(features).relu() + read(attention, fast_first, features).relu()
         predictions: Tensor = self.base.second(hidden) + read(attention, fast_second, hidden)
         return predictions
