@@ -13,7 +13,7 @@ from pathaware.data.episodes import Augmentation, EpisodePlan, ImageViews, Place
 from pathaware.data.store import ImageStore
 
 CHARACTERS = Augmentation(affine=0.2, drop=0.5)
-"""For ink on black. The authors' for Omniglot: shifts of up to 6 of 28 pixels, and half of the pixels zero."""
+"""For ink on black. The authors shift Omniglot by up to 6 of 28 pixels and set half of the pixels to 0."""
 
 PHOTOGRAPHS = Augmentation(crop=True, jitter=0.4, grey=0.5, affine=0.25, erase=0.3)
 """For all other images, in place of the authors' AutoAugment: shape, colour, and parts that are missing."""
@@ -43,19 +43,16 @@ class UnlabelledEpisodes(TaskSource):
         placement: Placement = "auto",
     ) -> None:
         at_least(1, ways=ways, shots=shots, queries=queries)
-        classes = store.split(split)
-        spans = zip(classes.starts.tolist(), classes.counts.tolist(), strict=True)
-        self._images = torch.cat(
-            [torch.arange(start, start + count) for start, count in spans] or [torch.empty(0)]
-        )
+        spans = store.split(split)
+        inside = zip(spans.starts.tolist(), spans.counts.tolist(), strict=True)
+        self._images = torch.tensor([i for start, count in inside for i in range(start, start + count)])
         if len(self._images) < ways:
             raise UsageError(
                 f"ways {ways}: the {split} split of {store.name} has only {len(self._images)} images"
             )
         self.store, self.ways, self.shots, self.queries = store, ways, shots, queries
-        augmentation = strong(
-            augmentation or Augmentation(), CHARACTERS if store.manifest.ink else PHOTOGRAPHS
-        )
+        default = CHARACTERS if store.manifest.ink else PHOTOGRAPHS
+        augmentation = strong(augmentation or Augmentation(), default)
         self.views = ImageViews(store, augmentation, device, dtype, placement=placement)
         self.capturable = self.views.on_device and self.views.device.type == "cuda"
         self._labels = torch.arange(ways, device=device).repeat(shots + queries)

@@ -57,13 +57,11 @@ class TwoLayers(nn.Module):
 
     @torch.no_grad()
     def gradients(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients of each example's cross-entropy, `[T, S, H, F]` and `[T, S, outputs, H]`, as constants."""
+        """Gradients of each example's cross-entropy, `[T, S, H, F]` and `[T, S, outputs, H]`; constants."""
         hidden = self.first(features).relu()
         at_output = self.second(hidden).softmax(-1) - labels
         at_hidden = (at_output @ self.second.weight) * (hidden > 0)
-        return at_hidden.unsqueeze(-1) * features.unsqueeze(-2), at_output.unsqueeze(-1) * hidden.unsqueeze(
-            -2
-        )
+        return _outer(at_hidden, features), _outer(at_output, hidden)
 
 
 class MetaNetworks(Head):
@@ -127,6 +125,10 @@ class MetaNetworks(Head):
         """r `[T, N, H]`, by the sum of slow and fast weights."""
         keys: Tensor = self.embedding.first(features) + features @ fast.mT
         return keys
+
+
+def _outer(a: Tensor, b: Tensor) -> Tensor:
+    return a.unsqueeze(-1) * b.unsqueeze(-2)
 
 
 def read(attention: Tensor, memory: Tensor, inputs: Tensor) -> Tensor:

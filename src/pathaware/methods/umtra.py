@@ -14,7 +14,7 @@ Departures from the authors' program:
 
 - For photographs the authors use AutoAugment or, in a later program, random colours, shifts, rotations, crops
   and pixels set to zero. Here crops, affine maps, colours, grey images and erased squares are drawn.
-- Characters are also rotated, scaled and sheared; the authors shift them and set half of their pixels to zero.
+- Characters are rotated, scaled and sheared, too; the authors shift them and set half of the pixels to zero.
 - With several shots, all support images of a class but the first are augmentations. Theirs is trained with
   one shot. Each class has as many queries as the problem says; theirs has one.
 """
