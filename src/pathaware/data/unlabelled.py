@@ -55,15 +55,18 @@ class UnlabelledEpisodes(TaskSource):
         augmentation = strong(augmentation or Augmentation(), default)
         self.views = ImageViews(store, augmentation, device, dtype, placement=placement)
         self.capturable = self.views.on_device and self.views.device.type == "cuda"
-        self._labels = torch.arange(ways, device=device).repeat(shots + queries)
+        self._labels = torch.arange(ways).repeat(shots + queries)
 
     def draw(self, tasks: int, generator: torch.Generator) -> EpisodePlan:
-        """Choose the images without replacement, then their augmentations."""
+        """Choose the images without replacement, then their augmentations; then shuffle."""
         keys = torch.rand(tasks, len(self._images), generator=generator, dtype=torch.float64)
         images = self._images[keys.topk(self.ways).indices]
         plan = self.views.draw(images.repeat(1, self.shots + self.queries), generator)
         self._keep(plan, slice(self.ways))
-        return plan
+        plan = replace(plan, labels=self._labels.expand_as(plan.images))
+        keys = torch.rand(plan.images.shape, generator=generator, dtype=torch.float64)
+        keys[:, self.shots * self.ways :] += 1  # all queries after the support set
+        return plan.reordered(keys.argsort(1))
 
     def _keep(self, plan: EpisodePlan, images: slice) -> None:
         """Take back the augmentation of some images of each task."""
@@ -81,8 +84,9 @@ class UnlabelledEpisodes(TaskSource):
                 chosen[:, images] = value
 
     def gather(self, plan: EpisodePlan) -> Episodes:
+        assert plan.labels is not None
         x = self.views.show(plan).view(*plan.images.shape, *self.store.shape)
-        y = self._labels.repeat(len(plan), 1)
+        y = plan.labels.to(x.device)
         support = self.shots * self.ways
         return Episodes(x[:, :support], y[:, :support], x[:, support:], y[:, support:])
 
