@@ -93,7 +93,7 @@ def test_its_file_is_short_and_opens_with_a_citation_and_equations(module):
     assert citation, first
     assert citation[1].startswith(re.split(",| and ", method.paper)[0])
     assert str(method.year) in citation[1]
-    assert re.search(r"arXiv:\d{4}\.\d{5}|ICLR|ICML", citation[1])
+    assert re.search(r"arXiv:\d{4}\.\d{5}|ICLR|ICML|ICANN", citation[1])
     assert any(re.match(r" {4}\S.*[=∝∇]", line) for line in rest)
 
 

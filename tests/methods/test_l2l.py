@@ -131,7 +131,8 @@ def test_a_random_initialisation_is_drawn_for_training_and_not_learned():
 def test_another_draw_has_the_values_of_each_tensor_in_another_order():
     layout = Layout.of(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)))
     point = torch.randn(5, len(layout))
-    for before, after in zip(point.split(layout.sizes, 1), shuffled(point, layout).split(layout.sizes, 1)):
+    both = (each.split(layout.sizes, 1) for each in (point, shuffled(point, layout)))
+    for before, after in zip(*both, strict=True):
         assert torch.equal(before.sort(1).values, after.sort(1).values)
         assert not torch.equal(before, after)
 

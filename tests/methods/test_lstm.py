@@ -18,7 +18,7 @@ SMALL = {"hidden": 5}
 
 
 @pytest.mark.parametrize("kind", ["conv", "mlp"])
-@pytest.mark.parametrize("settings", [{}, {"layers": 2, "labels": "after"}])
+@pytest.mark.parametrize("settings", [{}, {"layers": 2, "label": "after"}])
 def test_its_gradient_equals_finite_differences(kind, settings):
     learner, outer, episodes = learner_of("lstm", kind, **settings, **SMALL)
     assert error_of_meta_gradient(scattered(learner), outer, episodes) < 1e-6
@@ -50,7 +50,7 @@ def normalised(values: list[float]) -> list[float]:
 @pytest.mark.parametrize("kind", ["conv", "mlp"])
 @pytest.mark.parametrize("labels", ["with", "after"])
 def test_it_is_a_plain_loop_over_examples_with_their_labels_or_those_before(kind, labels):
-    learner, _, episodes = learner_of("lstm", kind, layers=2, labels=labels, **SMALL)
+    learner, _, episodes = learner_of("lstm", kind, layers=2, label=labels, **SMALL)
     head = scattered(learner, 0.3).head
     x, y, query_x, _ = episodes.tensors()
     features, queries = learner.embed(x).detach(), learner.embed(query_x).detach()
@@ -96,7 +96,7 @@ def test_queries_know_nothing_of_each_other():
 @pytest.mark.parametrize("changed", [0, -1])
 @pytest.mark.parametrize("labels", ["with", "after"])
 def test_every_label_matters_the_last_one_too(changed, labels):
-    learner, _, episodes = learner_of("lstm", labels=labels)
+    learner, _, episodes = learner_of("lstm", label=labels)
     x, y, query_x, _ = episodes.tensors()
     other = y.clone()
     other[:, changed] = (other[:, changed] + 1) % 3
@@ -106,7 +106,7 @@ def test_every_label_matters_the_last_one_too(changed, labels):
 
 def test_at_first_its_state_keeps_what_it_has_read():
     """Forget gates are open, so that the first example still counts after many others."""
-    learner, _, episodes = learner_of("lstm", "mlp", hidden=50)
+    learner, _, _ = learner_of("lstm", "mlp", hidden=50)
     cell = learner.head.cells[0]
     h = torch.zeros(1, 50)
     zeros = torch.zeros(1, cell.input_size)
@@ -114,7 +114,7 @@ def test_at_first_its_state_keeps_what_it_has_read():
     assert torch.allclose(kept, torch.full_like(kept, 1 / (1 + math.exp(-3))))
 
 
-@pytest.mark.parametrize("given", [{"hidden": 0}, {"layers": 0}, {"labels": "never"}])
+@pytest.mark.parametrize("given", [{"hidden": 0}, {"layers": 0}, {"label": "never"}])
 def test_settings_that_make_no_sense_are_refused(given):
     model, loss, _ = small_problem("conv")
     with pytest.raises(UsageError, match=next(iter(given))):

@@ -249,7 +249,7 @@ def _fits(store: ImageStore, device: torch.device) -> bool:
 
 
 class ImageEpisodes(TaskSource):
-    """N-way episodes of one split, shuffled; without `shuffle` they are laid out shot by shot, class by class.
+    """N-way episodes of one split; without `shuffle` they are laid out shot by shot, class by class.
 
     `gather` consists of tensor operations of fixed shapes, without synchronisation when the images are on
     the device (see `ImageViews`), so it can be captured in a CUDA graph with the plan as its input.

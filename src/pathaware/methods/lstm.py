@@ -3,13 +3,13 @@
     hₜ, cₜ = LSTM([xₜ, yₜ]; hₜ₋₁, cₜ₋₁),  t = 1 … S              the support set in sequence
     ŷ = W h,   h = LSTM([x, 0]; h_S, c_S)                        prediction for a query x, one more step
 
-Nothing is updated when a task is learned: the network reads the examples one after another, and what it knows
-of the task is its state h, c `[T, hidden]`. The learning algorithm that the state follows is found by gradient
-descent over many tasks. xₜ are features `[T, F]`, normalised to zero mean and unit variance.
+No weight is updated when a task is learned: the network reads the examples one after another, and what it
+knows of the task is its state h, c `[T, hidden]`. The learning algorithm that the state follows is found by
+gradient descent over many tasks. xₜ are features `[T, F]`, normalised to zero mean and unit variance.
 
 Departures from the authors' program:
 
-- A label comes with its example. With `labels = "after"` it comes with the next one, as the authors' does:
+- A label comes with its example. With `label = "after"` it comes with the next one, as the authors' does:
   xₜ with yₜ₋₁, and a query with y_S. To keep an example until its label comes must be learned, too, and takes
   several times as many iterations.
 - The loss counts at queries only, and each query starts from the state after the support set. So predictions
@@ -37,8 +37,7 @@ from pathaware.core.head import Fitted, Head, one_hot
 from pathaware.core.settings import at_least
 from pathaware.methods.method import Method
 
-
-Labels = Literal["with", "after"]
+Label = Literal["with", "after"]
 
 OPEN = 3.0
 """Initial bias of forget gates: they keep σ(3) = 95 % of the state per step."""
@@ -50,20 +49,20 @@ LABEL = 2.0
 class SequenceLearner(Head):
     """Reads the support set into the state of an LSTM with `hidden` cells in each of `layers` layers.
 
-    `labels`: a label comes `with` its example or `after` it, with the next one.
+    `label`: a label comes `with` its example or `after` it, with the next one.
     """
 
     regression = True
     fixed_ways = True
 
     def __init__(
-        self, network: nn.Module, *, hidden: int = 200, layers: int = 1, labels: Labels = "with"
+        self, network: nn.Module, *, hidden: int = 200, layers: int = 1, label: Label = "with"
     ) -> None:
         super().__init__(network)
         at_least(1, hidden=hidden, layers=layers)
-        if labels not in get_args(Labels):
-            raise UsageError(f"labels: {labels!r} must be one of {', '.join(get_args(Labels))}")
-        self.after = labels == "after"
+        if label not in get_args(Label):
+            raise UsageError(f"label: {label!r} must be one of {', '.join(get_args(Label))}")
+        self.after = label == "after"
         sizes = [self.features + self.outputs, *[hidden] * layers]
         self.cells = nn.ModuleList(map(nn.LSTMCell, sizes[:-1], sizes[1:]))
         self.decode = nn.Linear(hidden, self.outputs)
