@@ -34,12 +34,12 @@ def test_it_is_maml_with_tasks_without_labels():
     assert METHODS["umtra"].kind is GradientDescent
     assert METHODS["umtra"].settings() == METHODS["maml"].settings()
     problem = config().problem
-    assert problem.labels == "none"
-    assert problem == config("maml", labels="none").problem
+    assert problem.labels is False
+    assert problem == config("maml", labels=False).problem
 
 
 def test_training_tasks_have_no_labels_and_all_others_do():
-    problem = config("r2d2", labels="none").problem
+    problem = config("r2d2", labels=False).problem
     kinds = [type(problem.tasks(split, "cpu", torch.float32)) for split in ("train", "val", "test")]
     assert kinds == [UnlabelledEpisodes, ImageEpisodes, ImageEpisodes]
     ordinary = config("r2d2").problem
@@ -58,13 +58,13 @@ def test_test_tasks_are_those_of_every_other_method():
 
 def test_its_configuration_is_kept_and_read_again():
     kept = config()
-    assert 'labels = "none"' in kept.to_toml()
+    assert "labels = false" in kept.to_toml()
     assert Config.from_toml(kept.to_toml()) == kept
 
 
 def test_labels_cannot_be_asked_for():
-    with pytest.raises(UsageError, match="labels: 'all' is not allowed with umtra; 'none'"):
-        config(labels="all")
+    with pytest.raises(UsageError, match="labels: true is not allowed with umtra; false"):
+        config(labels=True)
 
 
 def test_it_is_for_images():
@@ -80,7 +80,7 @@ def test_pretraining_needs_labels(tmp_path):
 @pytest.mark.parametrize("method", ["umtra", "prototypical"])
 def test_a_resumed_run_is_the_unbroken_one_to_the_last_bit(method, tmp_path):
     torch.set_default_dtype(torch.float32)
-    unlabelled = config(method, labels="none")
+    unlabelled = config(method, labels=False)
     trainer = Trainer(unlabelled)
     for _ in range(2):
         trainer.advance()

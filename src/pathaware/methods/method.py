@@ -47,7 +47,7 @@ class Method:
     - `order`: the highest order of derivatives in the meta-gradient; `queries`: True if adaptation uses the
       queries, which is transductive by design (by batch norm all methods are, unless evaluated inductively).
     - `problem`: settings of the classification problem that the method is defined by, such as
-      `{"labels": "none"}`; a configuration takes them over.
+      `{"labels": False}`; a configuration takes them over.
     """
 
     name: str

@@ -7,7 +7,7 @@
 
 Unsupervised meta-learning: N random images most likely belong to N classes, and what an augmentation leaves
 recognisable is what images of a class share. Labels are needed only for the few examples of a new task. The
-tasks are the problem's setting `labels = "none"`, which works with every method; this one is MAML with it.
+tasks are the problem's setting `labels = false`, which works with every method; this one is MAML with it.
 See `pathaware.data.unlabelled`.
 
 Departures from the authors' program:
@@ -30,5 +30,5 @@ METHOD = Method(
     "Khodadadeh, Bölöni and Shah, NeurIPS 2019, arXiv:1811.11819",
     2019,
     GradientDescent,
-    problem={"labels": "none"},
+    problem={"labels": False},
 )

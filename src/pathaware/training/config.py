@@ -192,7 +192,9 @@ class Config:
         name = coerce("method", method.pop("name"), str)
         for setting, needed in get_method(name).problem.items():
             if problem.get(setting, needed) != needed:
-                raise UsageError(f"{setting}: {problem[setting]!r} is not allowed with {name}; {needed!r}")
+                raise UsageError(
+                    f"{setting}: {json.dumps(problem[setting])} is not allowed with {name}; {json.dumps(needed)}"
+                )
         training = {**PROBLEMS[kind].training, **tables.get("training", {})}
         return cls(
             _build("problem", PROBLEMS[kind], problem),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -90,7 +90,7 @@ class Classification:
     blanked in part (`erase`, `drop`) and distorted (`affine`), see `Augmentation`. With `zero_head` the last
     layer is initialised to zero, so that no class is preferred at first.
 
-    With `labels = "none"` training does not read the labels of the training classes: each class of a task is
+    With `labels = false` training does not read the labels of the training classes: each class of a task is
     one image and its augmentations, see `UnlabelledEpisodes`. Validation and test tasks are ordinary ones.
     """
 
@@ -112,7 +112,7 @@ class Classification:
     erase: float = 0.0
     zero_head: bool = False
     data_dir: str = ""
-    labels: Literal["all", "none"] = "all"
+    labels: bool = True
     affine: float = 0.0
     grey: float = 0.0
     drop: float = 0.0
@@ -125,12 +125,12 @@ class Classification:
 
     @property
     def label(self) -> str:
-        unlabelled = "" if self.labels == "all" else "-unlabelled"
+        unlabelled = "" if self.labels else "-unlabelled"
         return f"{self.data}-{self.ways}way-{self.shots}shot{unlabelled}"
 
     @property
     def paper_key(self) -> tuple[str, int] | None:
-        return (self.data, self.shots) if self.ways == 5 and self.labels == "all" else None
+        return (self.data, self.shots) if self.ways == 5 and self.labels else None
 
     @property
     def loss(self) -> Loss:
@@ -168,7 +168,7 @@ class Classification:
     def tasks(self, split: str, device: torch.device | str, dtype: torch.dtype) -> TaskSource:
         augmentation = self._augmentation(split)
         settings = split, self.ways, self.shots, self.queries, augmentation, device, dtype
-        if split == "train" and self.labels == "none":
+        if split == "train" and not self.labels:
             from pathaware.data.unlabelled import UnlabelledEpisodes
 
             return UnlabelledEpisodes(self._store(), *settings)
@@ -179,7 +179,7 @@ class Classification:
     def labelled(self, split: str, device: torch.device | str, dtype: torch.dtype) -> LabelledImages | None:
         from pathaware.data.episodes import LabelledImages
 
-        if self.labels == "none":
+        if not self.labels:
             return None
         return LabelledImages(self._store(), split, self._augmentation(split), device, dtype)
 
