@@ -13,10 +13,18 @@ from pathaware.core.seeding import generator
 from pathaware.data.episodes import Augmentation, ImageViews, random_affine, transform
 from pathaware.data.importing import in_memory
 from pathaware.data.pixels import ImageFormat
+from pathaware.data.store import ImageStore
 from pathaware.data.unlabelled import CHARACTERS, PHOTOGRAPHS, UnlabelledEpisodes, strong
 from tests.data.test_episodes import class_of, make_store
 
 WAYS, SHOTS, QUERIES = 5, 2, 3
+
+
+def ink_store(ink: bool) -> ImageStore:
+    """Bright characters on black, or photographs."""
+    pixels = np.random.default_rng(0).integers(0, 256, (30, 3, 12, 12), dtype=np.uint8)
+    form = ImageFormat(12, 3, mirror=not ink, ink=ink)
+    return in_memory("made", [("a", "train", pixels[:10]), ("b", "train", pixels[10:])], form, "a test")
 
 
 def source(store=None, shots=SHOTS, **options) -> UnlabelledEpisodes:
@@ -82,8 +90,7 @@ def test_labels_of_the_store_are_not_used():
 
 @pytest.mark.parametrize("ink", [False, True])
 def test_the_first_support_image_is_unchanged_and_all_others_are_augmented(ink):
-    store = make_store()
-    store = dataclasses.replace(store, manifest=dataclasses.replace(store.manifest, ink=ink))
+    store = ink_store(ink)
     tasks = source(store, dtype=torch.float64)
     plan = tasks.draw(5, generator(0, "draw"))
     batch = tasks.gather(plan)
@@ -123,10 +130,8 @@ def test_strengths_that_are_given_replace_the_defaults():
 
 
 def test_characters_and_photographs_have_different_defaults():
-    store = make_store()
-    characters = dataclasses.replace(store, manifest=dataclasses.replace(store.manifest, ink=True))
-    assert source(store).views.augmentation == PHOTOGRAPHS
-    assert source(characters).views.augmentation == CHARACTERS
+    assert source(ink_store(ink=False)).views.augmentation == PHOTOGRAPHS
+    assert source(ink_store(ink=True)).views.augmentation == CHARACTERS
 
 
 def test_fewer_images_than_classes_are_refused():

@@ -191,10 +191,9 @@ class Config:
             raise UsageError(f"problem: {kind!r} must be one of {', '.join(PROBLEMS)}")
         name = coerce("method", method.pop("name"), str)
         for setting, needed in get_method(name).problem.items():
-            if problem.get(setting, needed) != needed:
-                raise UsageError(
-                    f"{setting}: {json.dumps(problem[setting])} is not allowed with {name}; {json.dumps(needed)}"
-                )
+            if problem.setdefault(setting, needed) != needed:
+                given, only = json.dumps(problem[setting]), json.dumps(needed)
+                raise UsageError(f"{setting}: {given} is not allowed with {name}; {only}")
         training = {**PROBLEMS[kind].training, **tables.get("training", {})}
         return cls(
             _build("problem", PROBLEMS[kind], problem),
