@@ -65,9 +65,9 @@ def plain_m(head: MetaNetworks, gradient: Tensor) -> Tensor:
     values = []
     for g in gradient.flatten().tolist():
         v = torch.tensor(plain_preprocessed(g))
-        for layer in head.generator[:-1]:
+        for layer in (head.generator_first, head.generator_second):
             v = layer(v).relu()
-        values.append(head.generator[-1](v))
+        values.append(head.generator_output(v))
     return torch.stack(values).view_as(gradient)
 
 
@@ -121,8 +121,8 @@ def test_without_fast_weights_it_is_the_base_learner():
     learner, _, episodes = learner_of("meta-networks", **SMALL)
     head = learner.head
     with torch.no_grad():
-        head.generator[-1].weight.zero_()
-        head.generator[-1].bias.zero_()
+        head.generator_output.weight.zero_()
+        head.generator_output.bias.zero_()
     x, y, query_x, _ = episodes.tensors()
     features = learner.embed(query_x)
     found = learner.predictions_per_step(x, y, query_x).outputs[-1]

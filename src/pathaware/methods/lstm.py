@@ -64,18 +64,16 @@ class SequenceLearner(Head):
             raise UsageError(f"label: {label!r} must be one of {', '.join(get_args(Label))}")
         self.after = label == "after"
         sizes = [self.features + self.outputs, *[hidden] * layers]
-        self.cells = nn.ModuleList(map(nn.LSTMCell, sizes[:-1], sizes[1:]))
-        self.decode = nn.Linear(hidden, self.outputs)
-        self._initialise(hidden)
-
-    def _initialise(self, hidden: int) -> None:
-        for i, cell in enumerate(self.cells):
-            nn.init.normal_(cell.weight_ih, std=1 / math.sqrt(hidden if i else self.features))
+        cells = [nn.LSTMCell(*size) for size in zip(sizes[:-1], sizes[1:], strict=True)]
+        for cell, inputs in zip(cells, [self.features, *sizes[1:]], strict=False):
+            nn.init.normal_(cell.weight_ih, std=1 / math.sqrt(inputs))
             nn.init.normal_(cell.weight_hh, std=1 / math.sqrt(hidden))
             nn.init.zeros_(cell.bias_ih)
             nn.init.zeros_(cell.bias_hh)
             nn.init.constant_(cell.bias_ih[hidden : 2 * hidden], OPEN)
-        nn.init.normal_(self.cells[0].weight_ih[:, self.features :], std=LABEL)
+        nn.init.normal_(cells[0].weight_ih[:, self.features :], std=LABEL)
+        self.cells = nn.ModuleList(cells)
+        self.decode = nn.Linear(hidden, self.outputs)
 
     def fit(self, features: Tensor, targets: Tensor) -> Fitted:
         labels = one_hot(targets, self.outputs, features)

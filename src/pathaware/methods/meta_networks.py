@@ -82,11 +82,11 @@ class MetaNetworks(Head):
         self.embedding = TwoLayers(self.features, hidden, self.outputs)
         self.task_lstm = CoordinateLSTM(2, generator)
         self.task_output = nn.Linear(generator, 1)
-        sizes = [2, generator, generator, 1]
-        self.generator = nn.ModuleList(map(nn.Linear, sizes[:-1], sizes[1:]))
+        self.generator_first = nn.Linear(2, generator)
+        self.generator_second = nn.Linear(generator, generator)
+        self.generator_output = nn.Linear(generator, 1)
         self.log_sharpness = nn.Parameter(torch.tensor(math.log(sharpness)))
-        for last in (self.task_output, self.generator[-1]):
-            assert isinstance(last, nn.Linear)
+        for last in (self.task_output, self.generator_output):
             nn.init.uniform_(last.weight, -0.1 / math.sqrt(generator), 0.1 / math.sqrt(generator))
             nn.init.zeros_(last.bias)
 
@@ -117,9 +117,9 @@ class MetaNetworks(Head):
     def generate(self, gradients: Tensor) -> Tensor:
         """m: fast weights from the gradients `[T, S, …]` of the examples."""
         values = preprocessed(gradients.flatten(1), P)
-        for i, layer in enumerate(self.generator):
-            values = coordinatewise(layer, values.relu() if i else values)
-        return values.view_as(gradients)
+        for layer in (self.generator_first, self.generator_second):
+            values = coordinatewise(layer, values).relu()
+        return coordinatewise(self.generator_output, values).view_as(gradients)
 
     def keys(self, features: Tensor, fast: Tensor) -> Tensor:
         """r `[T, N, H]`, by the sum of slow and fast weights."""

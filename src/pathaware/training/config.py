@@ -191,7 +191,7 @@ class Config:
             raise UsageError(f"problem: {kind!r} must be one of {', '.join(PROBLEMS)}")
         name = coerce("method", method.pop("name"), str)
         for setting, needed in get_method(name).problem.items():
-            if problem.setdefault(setting, needed) != needed:
+            if problem.get(setting, needed) != needed:
                 given, only = json.dumps(problem[setting]), json.dumps(needed)
                 raise UsageError(f"{setting}: {given} is not allowed with {name}; {only}")
         training = {**PROBLEMS[kind].training, **tables.get("training", {})}
