@@ -26,6 +26,7 @@ Departures from the authors' program:
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Literal, get_args
 
 import torch
@@ -64,9 +65,9 @@ class SequenceLearner(Head):
             raise UsageError(f"label: {label!r} must be one of {', '.join(get_args(Label))}")
         self.after = label == "after"
         sizes = [self.features + self.outputs, *[hidden] * layers]
-        cells = [nn.LSTMCell(*size) for size in zip(sizes[:-1], sizes[1:], strict=True)]
-        for cell, inputs in zip(cells, [self.features, *sizes[1:]], strict=False):
-            nn.init.normal_(cell.weight_ih, std=1 / math.sqrt(inputs))
+        cells = [nn.LSTMCell(*size) for size in pairwise(sizes)]
+        for i, cell in enumerate(cells):
+            nn.init.normal_(cell.weight_ih, std=1 / math.sqrt(hidden if i else self.features))
             nn.init.normal_(cell.weight_hh, std=1 / math.sqrt(hidden))
             nn.init.zeros_(cell.bias_ih)
             nn.init.zeros_(cell.bias_hh)
