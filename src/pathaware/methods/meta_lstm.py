@@ -105,10 +105,10 @@ def _linear(weight: Tensor, values: Tensor, bias: Tensor) -> Tensor:
     return torch.baddbmm(bias, weight.expand(len(values), -1, -1), values)
 
 
-def preprocessed(values: Tensor) -> Tensor:
+def preprocessed(values: Tensor, p: float = P) -> Tensor:
     """x(v): size and sign of values `[T, …]` of any magnitude, scaled to about one: `[T, 2, …]`."""
-    size = values.abs().clamp(min=math.exp(-P)).log() / P
-    sign = (values * math.exp(P)).clamp(-1, 1)
+    size = values.abs().clamp(min=math.exp(-p)).log() / p
+    sign = (values * math.exp(p)).clamp(-1, 1)
     return torch.stack([size, sign], 1)
 
 

@@ -49,6 +49,8 @@ class Method:
       for them.
     - `order`: the highest order of derivatives in the meta-gradient; `queries`: True if adaptation uses the
       queries, which is transductive by design (by batch norm all methods are, unless evaluated inductively).
+    - `problem`: settings of the classification problem that the method is defined by, such as
+      `{"labels": False}`; a configuration takes them over.
     """
 
     name: str
@@ -63,11 +65,12 @@ class Method:
     queries: bool = False
     version: int = 1
     earlier: Mapping[str, Any] = field(default_factory=dict)
+    problem: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def regression(self) -> bool:
         """True if it can fit functions as well as classify."""
-        return issubclass(self.kind, Rule) or self.kind.regression
+        return not self.problem and (issubclass(self.kind, Rule) or self.kind.regression)
 
     def settings(self) -> dict[str, Any]:
         """All settings with their defaults."""
