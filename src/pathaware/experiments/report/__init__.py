@@ -1,1 +1,11 @@
-"""Figures and tables of trained runs, and the HTML report of them."""
+"""Figures and tables of trained runs, and the HTML report of them. The figures named here are public."""
+
+from pathaware.experiments.report.figures import (
+    coefficients,
+    figures,
+    fitted_curves,
+    metric_per_step,
+    training_curves,
+)
+
+__all__ = ["coefficients", "figures", "fitted_curves", "metric_per_step", "training_curves"]
