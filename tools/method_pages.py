@@ -59,13 +59,18 @@ def render(method: Method, results: Path) -> str:
     tasks = "classification and regression" if method.regression else "classification only"
     facts.append(f"Meta-gradient: {kinds[method.order]}. Tasks: {tasks}. Source: [`{file}`](../../{file}).")
     data = "sine" if method.regression else "glyphs"
-    parts = [f"# {title}", *facts, f"```console\n$ pathaware train {data} --method {method.name}\n```"]
+    parts = [
+        f"# {title}",
+        "<!-- made by `make tables` -->",
+        *facts,
+        f"```console\n$ pathaware train {data} --method {method.name}\n```",
+    ]
     parts += ["## Update", update, text]
     parts += ["## Settings", _settings(method)]
     if departures:
         parts += ["## Departures from the authors' program", departures]
     parts += ["## Results", _results(method, results)]
-    return "<!-- made by `make tables` -->\n\n" + "\n\n".join(part for part in parts if part) + "\n"
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def sections(docstring: str) -> tuple[str, str, str, str]:

@@ -38,8 +38,14 @@ _kept: list[str] = []
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Add the pages of all methods to the navigation."""
     (methods,) = [section["Methods"] for section in config.nav or [] if "Methods" in section]
-    methods += [f"methods/{path.name}" for path in sorted((ROOT / "docs/methods").glob("*.md"))]
+    pages = {path: _heading(path) for path in (ROOT / "docs/methods").glob("*.md")}
+    for path in sorted(pages, key=lambda path: pages[path].lower()):
+        methods.append({pages[path]: f"methods/{path.name}"})
     return config
+
+
+def _heading(path: Path) -> str:
+    return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -72,6 +72,9 @@ class Run:
         self.folder = folder
         self.config = config
 
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r}, {self.config.method} on {self.config.problem.label})"
+
     @classmethod
     def create(cls, folder: Path, config: Config) -> Run:
         """Create a run in a new or empty folder. Nothing is ever overwritten."""

@@ -23,6 +23,8 @@ COLOURS = {
     "reptile": "#cc79a7",
 }
 OTHER_COLOUR = "#8172b3"
+DPI = 150
+"""Resolution of figures in files. Notebooks show less, so that they stay small."""
 INK, QUIET, FAINT, TRUTH = "#222222", "#6b6b6b", "#b8b8b8", "#999999"
 
 
@@ -34,7 +36,7 @@ def colour(method: str) -> str:
 def styled() -> Iterator[None]:
     """Apply the style to figures made in this block; matplotlib's global settings are restored after it."""
     settings: dict[Any, Any] = {
-        "figure.dpi": 150,
+        "figure.dpi": 100,
         "figure.constrained_layout.use": True,
         "font.size": 10,
         "axes.spines.top": False,
@@ -69,7 +71,7 @@ def subplots(rows: int, columns: int, size: tuple[float, float], **options: Any)
 def save(figure: Figure, path: Path) -> Path:
     """Write the figure in the format of the path's ending."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    figure.savefig(path, dpi=DPI)
     return path
 
 
