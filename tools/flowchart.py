@@ -36,7 +36,7 @@ def svg(flowchart: str) -> str:
     drawn += [_box(*places[name], *label) for name, label in nodes.items()]
     title = "Map of the package: an arrow points from a room to a room it imports"
     size = f'viewBox="0 0 {width:g} {height:g}" width="{width:g}"'
-    return f'<svg class="flowchart" role="img" aria-label="{title}" {size}>{"".join(drawn)}</svg>'
+    return f'<div class="flowchart-box"><svg class="flowchart" role="img" aria-label="{title}" {size}>{"".join(drawn)}</svg></div>'
 
 
 def _layers(names: list[str], edges: list[tuple[str, str]]) -> tuple[list[list[str]], list[list[str]]]:

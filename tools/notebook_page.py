@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 import re
 from collections.abc import Callable
@@ -36,8 +37,15 @@ def _output(output: dict[str, Any], name: str, images: dict[str, bytes], keep: C
         images[name] = base64.b64decode("".join(data["image/png"]))
         return f"![output](images/{name})"
     if "text/html" in data:
-        return keep("".join(data["text/html"]))
+        return keep(_framed("".join(data["text/html"])))
     return _text(data["text/plain"])
+
+
+def _framed(content: str) -> str:
+    """HTML with a style or a script of its own stands in a frame: the page's style would change it."""
+    if "<style" not in content:
+        return f"<p>{content}</p>"
+    return f'<iframe class="output" title="output" srcdoc="{html.escape(content)}"></iframe>'
 
 
 def _text(lines: str | list[str]) -> str:

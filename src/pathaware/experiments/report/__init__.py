@@ -2,10 +2,9 @@
 
 from pathaware.experiments.report.figures import (
     coefficients,
-    figures,
     fitted_curves,
     metric_per_step,
     training_curves,
 )
 
-__all__ = ["coefficients", "figures", "fitted_curves", "metric_per_step", "training_curves"]
+__all__ = ["coefficients", "fitted_curves", "metric_per_step", "training_curves"]
