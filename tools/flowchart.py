@@ -35,8 +35,8 @@ def svg(flowchart: str) -> str:
     drawn = [_arrow([places[point] for point in chain]) for chain in chains]
     drawn += [_box(*places[name], *label) for name, label in nodes.items()]
     title = "Map of the package: an arrow points from a room to a room it imports"
-    size = f'viewBox="0 0 {width:g} {height:g}" width="{width:g}"'
-    return f'<div class="flowchart-box"><svg class="flowchart" role="img" aria-label="{title}" {size}>{"".join(drawn)}</svg></div>'
+    box = f'viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{title}"'
+    return f'<div class="flowchart-box"><svg class="flowchart" {box}>{"".join(drawn)}</svg></div>'
 
 
 def _layers(names: list[str], edges: list[tuple[str, str]]) -> tuple[list[list[str]], list[list[str]]]:
