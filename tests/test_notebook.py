@@ -7,6 +7,7 @@ from pathlib import Path
 
 import matplotlib
 import matplotlib.pyplot as plt
+import nbformat
 import pytest
 import torch
 
@@ -21,12 +22,6 @@ from tools.run_notebook import run
 NOTEBOOK = Path(__file__).parents[1] / "examples/first_steps.ipynb"
 
 
-@pytest.fixture(scope="module")
-def executed():
-    """The cells after a run."""
-    return [cell for cell in run(NOTEBOOK).cells if cell.cell_type == "code"]
-
-
 def kinds(cell) -> list[str]:
     """What a cell shows, without the order of figures and text."""
     return sorted(
@@ -35,35 +30,25 @@ def kinds(cell) -> list[str]:
     )
 
 
-@pytest.fixture
-def stored():
-    import nbformat
-
-    return [cell for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "code"]
+def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def test_the_notebook_shows_what_is_stored_in_it(executed, stored):
+def test_the_notebook_runs_and_shows_what_is_stored_in_it():
     assert NOTEBOOK.stat().st_size < 400_000
-    assert [kinds(cell) for cell in executed] == [kinds(cell) for cell in stored]
-    assert all(cell.outputs for cell in executed)
-    printed = [
-        [o.text for o in cell.outputs if o.output_type == "stream"] for cell in (executed[3], stored[3])
-    ]
+    cells, stored = code_cells(run(NOTEBOOK)), code_cells(nbformat.read(NOTEBOOK, as_version=4))
+    assert [kinds(cell) for cell in cells] == [kinds(cell) for cell in stored]
+    assert all(cell.outputs for cell in cells)
+    printed = [[o.text for o in cell.outputs if o.output_type == "stream"] for cell in (cells[3], stored[3])]
     assert printed[0] == printed[1] != []
 
+    assert "FewShotClassifier" in cells[1].outputs[0].data["text/html"]
+    assert [kinds(cell) for cell in cells[4:6]] == [["image/png,text/plain"]] * 2  # figures, each once
 
-def test_figures_and_estimators_are_shown(executed):
-    assert [kinds(cell) for cell in executed[4:6]] == [["image/png,text/plain"]] * 2
-    assert "FewShotClassifier" in executed[1].outputs[0].data["text/html"]
-
-
-def test_training_has_one_progress_output(executed):
-    shown = [output for output in executed[-1].outputs if output.output_type != "stream"]
-    assert len(shown) == 1
-    assert "· 100/100 ·" in shown[0].data["text/plain"]
-    assert shown[0].data["text/html"].startswith('<progress value="100" max="100">')
-    streams = [output for output in executed[-1].outputs if output.output_type == "stream"]
-    assert [output.name for output in streams] == ["stdout"]
+    (progress,) = [output for output in cells[-1].outputs if output.output_type != "stream"]
+    assert "· 100/100 ·" in progress.data["text/plain"]
+    assert progress.data["text/html"].startswith('<progress value="100" max="100">')
+    assert [o.name for o in cells[-1].outputs if o.output_type == "stream"] == ["stdout"]
 
 
 def test_a_page_is_made_of_it():

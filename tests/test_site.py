@@ -8,6 +8,7 @@ import http.server
 import inspect
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from playwright.sync_api import expect
 
 from pathaware.methods import METHODS
@@ -60,9 +62,17 @@ class Reader(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory) -> Path:
-    """The built site; a warning fails the build."""
-    folder = tmp_path_factory.mktemp("site")
+def site(tmp_path_factory, worker_id) -> Path:
+    """The built site; a warning fails the build. The processes of a test run share it."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "site"
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "sitemap.xml").exists():
+            build(folder)
+    return folder
+
+
+def build(folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
         cwd=ROOT,
@@ -70,9 +80,9 @@ def site(tmp_path_factory) -> Path:
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "WARNING" not in done.stderr
-    return folder
+    if done.returncode or "WARNING" in done.stderr:
+        shutil.rmtree(folder, ignore_errors=True)
+        pytest.fail(done.stdout + done.stderr)
 
 
 @pytest.fixture(scope="module")
