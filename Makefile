@@ -6,7 +6,7 @@ TORCH ?= auto
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo test test-long lint types tables clean again
+.PHONY: install demo test test-long lint types tables docs docs-serve clean again
 
 # What tools/torch_build.py wrote: constraints.txt with the build of PyTorch that is there.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt
@@ -55,10 +55,25 @@ test: lint types
 test-long: $(VENV)/tools
 	$(BIN)/pytest -n 2
 
-# Renders tables from results/ and the API reference from docstrings; a test fails if they are out of date.
+# Renders tables from results/ and a page per method; a test fails if they are out of date.
 tables: $(VENV)/installed
 	$(BIN)/python -m tools.documents . results
-	$(BIN)/python -m tools.api_reference docs/api.md
+	$(BIN)/python -m tools.method_pages docs/methods results
+
+$(VENV)/docs: $(VENV)/installed
+	@echo "Installing what the site is built with"
+	@$(PIP) -e '.[docs]'
+	@touch $@
+
+# The theme prints a notice about MkDocs 2, which is not a warning about this site.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
+
+# Builds the site into site/; a warning is an error. `make docs-serve` shows it and rebuilds after every change.
+docs: $(VENV)/docs
+	$(MKDOCS) build --strict
+
+docs-serve: $(VENV)/docs
+	$(MKDOCS) serve --open
 
 clean:
 	rm -rf $(VENV) demo

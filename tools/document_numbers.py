@@ -44,7 +44,7 @@ CURVE = 12
 
 def documents(root: Path) -> list[Path]:
     """The README and the pages of docs/, without the API reference, which is rendered from docstrings."""
-    return [root / "README.md", *(p for p in sorted((root / "docs").glob("*.md")) if p.name != "api.md")]
+    return [root / "README.md", *(p for p in sorted((root / "docs").glob("*.md")))]
 
 
 def prose(text: str, without_tables: bool = False) -> str:

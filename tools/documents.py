@@ -33,12 +33,14 @@ from pathaware.experiments.paper.tables import (
 from pathaware.experiments.run_store import Experiment, Result, Results, own_level, signature
 from pathaware.experiments.statistics import over_seeds, over_tasks, paired_differences
 from pathaware.methods import METHODS
+from pathaware.methods.method import Method
 from pathaware.online.streams import STREAMS
 from pathaware.training.config import Config
 from pathaware.training.metric import ACCURACY, MSE, Metric
 from pathaware.training.tables import NOTHING, Row, Table, pipe_table
 from tools import evidence_page, house, performance_page
 from tools.evidence_page import NOT_RUN
+from tools.method_pages import page_name
 
 
 def fill(text: str, blocks: Mapping[str, str]) -> str:
@@ -210,7 +212,7 @@ def equal_time_tables() -> list[TableSpec]:
 def methods_page(folder: Path) -> dict[str, str]:
     """The list of methods, and their results after the same training time per data set."""
     rows = [
-        Row((f"`{m.name}`", m.summary, m.order, "queries" if m.queries else "batch norm", m.paper))
+        Row((_method_link(m), m.summary, m.order, "queries" if m.queries else "batch norm", m.paper))
         for m in METHODS.values()
     ]
     header = ("method", "what it does", "order", "transductive by", "paper")
@@ -220,6 +222,10 @@ def methods_page(folder: Path) -> dict[str, str]:
         results = Results.read(folder, [experiment.name for experiment in experiments])
         blocks[str(experiments[0].tables["problem"]["data"])] = pipe_table(render(goal, results))
     return blocks
+
+
+def _method_link(method: Method) -> str:
+    return f"[`{method.name}`](methods/{page_name(method)})"
 
 
 def reproduction_page(folder: Path) -> dict[str, str]:

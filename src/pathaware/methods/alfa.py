@@ -33,7 +33,7 @@ from pathaware.methods.method import Method
 class Alfa(Rule):
     """Gradient descent with step sizes and weight decays generated at every point.
 
-    `rates` α⁰ and `decays` λ⁰ are `[steps, layers]`, initialised to `rate` and `rate · decay`.
+    `rates` α⁰ and `decays` λ⁰ are `[steps, layers]`, initialised to `rate` and `rate` times `decay`.
     """
 
     def __init__(

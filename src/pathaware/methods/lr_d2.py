@@ -28,7 +28,10 @@ from pathaware.methods.r2d2 import PAPER, R2D2
 
 
 class LRD2(R2D2):
-    """One linear layer per task, fitted by a few Newton steps of logistic regression."""
+    """One linear layer per task, fitted by a few Newton steps of logistic regression.
+
+    `steps` is their number, `penalty` the initial λ, `scale` multiplies the fitted weights.
+    """
 
     regression = False
 

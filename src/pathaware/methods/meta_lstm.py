@@ -45,6 +45,7 @@ class MetaLSTM(Rule):
 
     `keep` and `rate` are the initial values of the gates f and i, 0 to 1; with f near 1 that is gradient
     descent. The authors' biases correspond to a `keep` of 0.982 to 0.998 and a `rate` of 0.007 to 0.018.
+    `hidden` is the number of units of the LSTM.
     """
 
     def __init__(

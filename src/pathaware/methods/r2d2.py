@@ -33,7 +33,7 @@ PAPER = "Bertinetto, Henriques, Torr and Vedaldi, ICLR 2019, arXiv:1805.08136"
 
 
 class R2D2(Head):
-    """One linear layer per task, fitted in closed form; `penalty` is the initial λ."""
+    """One linear layer per task, fitted in closed form; λ is `penalty` at first, labels are `scale` high."""
 
     regression = True
 

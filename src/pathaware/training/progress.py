@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 import os
 import platform
@@ -158,10 +159,10 @@ REFRESH = 1.0
 
 
 class ProgressDisplay:
-    """Shows how far work has come, on standard error: a bar in a terminal, otherwise a line now and then.
+    """Shows how far work has come: a bar in a terminal or notebook, otherwise a line now and then.
 
-    Lines are at least `interval` seconds apart; the last one is always printed. A `transient` bar disappears
-    at the end.
+    It goes to standard error, in a notebook to one output of the cell, which is rewritten. Lines are at least
+    `interval` seconds apart; the last one is always printed. A `transient` bar disappears at the end.
     """
 
     def __init__(
@@ -177,7 +178,7 @@ class ProgressDisplay:
         self.title, self.total, self.quiet, self.interval = title, total, quiet, interval
         self.printed_at = self.shown_at = time.monotonic()
         self.bar = _bar(transient) if bar and not quiet else None
-        self.task = self.bar.add_task(title, total=total) if self.bar else None
+        self.task: Any = self.bar.add_task(title, total=total) if self.bar else None
 
     def __enter__(self) -> ProgressDisplay:
         if self.bar:
@@ -213,7 +214,7 @@ class ProgressDisplay:
 
     def note(self, line: str) -> None:
         """Print a line above the bar."""
-        if self.bar:
+        if self.bar and not isinstance(self.bar, NotebookBar):
             self.bar.console.print(line, markup=False, highlight=False)
         elif not self.quiet:
             print(line, file=sys.stderr, flush=True)
@@ -243,8 +244,59 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _bar(transient: bool) -> Bar | None:
-    """A bar if standard error is a terminal."""
+class NotebookBar:
+    """A progress bar in a Jupyter notebook: one output, rewritten at most a few times per second."""
+
+    INTERVAL = 0.2
+
+    def __init__(self, transient: bool) -> None:
+        self.transient = transient
+        self.title, self.completed, self.total = "", 0, 0
+        self.started = self.shown = time.monotonic()
+        self.handle: Any = None
+
+    def add_task(self, title: str, total: int | None) -> int:
+        self.title, self.total = title, total or 0
+        return 0
+
+    def start(self) -> None:
+        from IPython.display import display
+
+        self.handle = display(self._content(), raw=True, display_id=True)
+
+    def update(self, task: int, *, completed: int, total: int | None, description: str) -> None:
+        self.title, self.completed, self.total = description, completed, total or 0
+        if completed == total or time.monotonic() - self.shown >= self.INTERVAL:
+            self._show()
+
+    def stop(self) -> None:
+        if self.transient and self.handle:
+            self.handle.update({"text/plain": ""}, raw=True)
+        else:
+            self._show()
+
+    def _show(self) -> None:
+        self.shown = time.monotonic()
+        if self.handle:
+            self.handle.update(self._content(), raw=True)
+
+    def _content(self) -> dict[str, str]:
+        seconds = time.monotonic() - self.started
+        text = f"{self.title} · {self.completed}/{self.total} · {seconds:.0f} s"
+        bar = f'<progress value="{self.completed}" max="{self.total}"></progress>'
+        return {"text/plain": text, "text/html": f"{bar} {html.escape(text)}"}
+
+
+def in_notebook() -> bool:
+    """True in a Jupyter kernel, as opposed to a terminal, IPython's included."""
+    ipython = sys.modules.get("IPython")
+    return bool(ipython and getattr(ipython.get_ipython(), "kernel", None))
+
+
+def _bar(transient: bool) -> Bar | NotebookBar | None:
+    """A bar if there is something that shows it: a notebook, or a terminal as standard error."""
+    if in_notebook():
+        return NotebookBar(transient)
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar

@@ -89,6 +89,9 @@ class Run:
         self.created = False
         """True in the process that created the folder."""
 
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r}, {self.config.method} on {self.config.problem.label})"
+
     @classmethod
     def create(cls, folder: Path, config: Config) -> Run:
         """Create a run in a new or empty folder; raise `UsageError` if the folder has files."""

@@ -55,6 +55,10 @@ class Table:
         """For each column, whether it holds numbers and is aligned right. The first one names its row."""
         return [i > 0 and self._holds_numbers(i) for i in range(len(self.header))]
 
+    def _repr_markdown_(self) -> str:
+        """What notebooks show."""
+        return markdown(self)
+
     def _holds_numbers(self, column: int) -> bool:
         cells = [row.cells[column] for row in self.rows if not isinstance(row.cells[column], Remark)]
         return bool(cells) and all(cell in (NOTHING, "") or _QUANTITY.fullmatch(cell) for cell in cells)

@@ -8,7 +8,6 @@ from functools import partial
 from textwrap import wrap
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from matplotlib.axes import Axes
@@ -20,7 +19,7 @@ from pathaware.experiments.bench.comparison import number
 from pathaware.experiments.bench.implementations import ENGINE
 from pathaware.experiments.bench.timing import Work, in_turns, one_line, warmed_up
 from pathaware.experiments.bench.workloads import Inputs, Job, SyntheticImages, Workload
-from pathaware.experiments.report.style import FAINT, INK, colour, styled
+from pathaware.experiments.report.style import FAINT, INK, colour, styled, subplots
 from pathaware.training.tables import NOTHING, Remark
 
 LINEAR = ("tasks", "steps")
@@ -212,7 +211,7 @@ def draw(record: dict[str, Any]) -> Figure:
     ]
     rows, columns = max(1, len(known)), len(series)
     with styled():
-        figure, axes = plt.subplots(rows, columns, figsize=(3.2 * columns, 2.9 * rows), squeeze=False)
+        figure, axes = subplots(rows, columns, (3.2 * columns, 2.9 * rows), squeeze=False)
         for row, key in zip(axes, known, strict=False):
             for axis, (name, one) in zip(row, series.items(), strict=True):
                 points = {p["value"]: p[key] for p in one["points"] if p.get(key) is not None}

@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
 from numpy.typing import NDArray
 
 from pathaware.experiments.online.comparison import early_error, interval, late_error
-from pathaware.experiments.report.style import COLOURS, QUIET, save, styled
+from pathaware.experiments.report.style import COLOURS, QUIET, save, styled, subplots
 from pathaware.training.provenance import environment, revision, write_record
 from pathaware.training.tables import Row, Table
 
@@ -76,7 +75,7 @@ def draw(record: Mapping[str, Any]) -> Figure:
     curves = {name: _curve(found["errors"], window) for name, found in record["contestants"].items()}
     squared = record["metric"] == "mse"
     with styled():
-        figure, axes = plt.subplots(figsize=(8.6, 4.2))
+        figure, axes = subplots(1, 1, (8.6, 4.2))
         for name, (mean, half) in curves.items():
             label = record["contestants"][name]["label"]
             axes.plot(positions, mean, color=SHADES[name], label=label, linewidth=1.8)

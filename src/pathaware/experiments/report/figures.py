@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import matplotlib.pyplot as plt
+import matplotlib
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -16,7 +16,7 @@ from pathaware.core.parameters import Layout
 from pathaware.core.rule import Rule
 from pathaware.core.seeding import generator
 from pathaware.experiments.report.gradient_figures import gradient_histograms
-from pathaware.experiments.report.style import INK, TRUTH, labels, run_styles, styled
+from pathaware.experiments.report.style import INK, TRUTH, labels, run_styles, styled, subplots
 from pathaware.training.evaluation import evaluate
 from pathaware.training.run_folder import Run
 
@@ -67,7 +67,7 @@ def fitted_curves(runs: Sequence[Trained], seed: int = 10) -> Figure:
         return [output[0, :, 0] for output in steps.outputs]
 
     with styled():
-        figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), sharey=True)
+        figure, (left, right) = subplots(1, 2, (11, 4), sharey=True)
         for axes in (left, right):
             axes.plot(x, y, color=TRUTH, linestyle="--", label="true wave")
             axes.set_xlabel("x")
@@ -75,7 +75,7 @@ def fitted_curves(runs: Sequence[Trained], seed: int = 10) -> Figure:
             left.plot(x, predictions(each)[-1], color=shade, label=label)
         left.set(ylabel="y", title="after adaptation")
         curves = predictions(learner)
-        shades = plt.get_cmap("viridis_r")(torch.linspace(0.05, 0.95, len(curves)).numpy())
+        shades = matplotlib.colormaps["viridis_r"](torch.linspace(0.05, 0.95, len(curves)).numpy())
         for j, (curve, shade) in enumerate(zip(curves, shades, strict=True)):
             right.plot(x, curve, color=shade, label=f"{j} steps" if j != 1 else "1 step")
         right.set_title(f"{styles[0][0]}, step by step")
@@ -89,7 +89,7 @@ def metric_per_step(runs: Sequence[Trained], tasks: int = 100) -> Figure:
     """Fig. 5: the metric after every inner step: mean and central 50 % and 90 % of test tasks."""
     metric = runs[0][0].config.problem.metric
     with styled():
-        figure, axes = plt.subplots(figsize=(6, 4))
+        figure, axes = subplots(1, 1, (6, 4))
         longest = 0
         for (run, learner), (label, shade) in zip(runs, run_styles([run for run, _ in runs]), strict=True):
             values = metric.scale * evaluate(learner, run.config.problem, tasks=tasks).values.double()
@@ -129,7 +129,7 @@ def coefficients(rule: Rule) -> Figure:
     layers = rule.layout.layers
     with styled():
         size = (4.2 * len(panels), 0.6 * len(layers) + 1.6)
-        figure, grid = plt.subplots(1, len(panels), figsize=size, squeeze=False)
+        figure, grid = subplots(1, len(panels), size, squeeze=False)
         for axes, (title, values, steps, cmap) in zip(grid[0], panels, strict=True):
             _heat_map(axes, title, layer_means(rule.layout, values).T, layers, steps, cmap)
     return figure
@@ -163,7 +163,7 @@ def training_curves(runs: Sequence[Run]) -> Figure:
     if not any(row["validation"] is not None for rows in metrics for row in rows):
         panels.pop()
     with styled():
-        figure, grid = plt.subplots(1, len(panels), figsize=(1 + 4 * len(panels), 3.6))
+        figure, grid = subplots(1, len(panels), (1 + 4 * len(panels), 3.6))
         for axes, (key, title, scale) in zip(grid, panels, strict=True):
             for rows, (label, shade) in zip(metrics, run_styles(runs), strict=True):
                 known = [row for row in rows if row[key] is not None]

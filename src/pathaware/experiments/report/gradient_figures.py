@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import matplotlib.pyplot as plt
+import matplotlib
 import numpy as np
 import torch
 from matplotlib.axes import Axes
@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from torch import Tensor
 
 from pathaware.experiments.report.gradient_flow import QUARTILES, Flow
-from pathaware.experiments.report.style import TRUTH, styled
+from pathaware.experiments.report.style import TRUTH, styled, subplots
 from pathaware.training.gradient_probe import edges
 from pathaware.training.run_folder import Run
 
@@ -74,7 +74,7 @@ def gradient_histograms(runs: Sequence[Run]) -> Figure:
     meta = Scale.of(torch.cat([each[:, -1] for each in counts]))
     with styled():
         size = (1.9 * (steps + 1) + 1, 1.9 * len(recorded) + 0.6)
-        figure, grid = plt.subplots(len(recorded), steps + 1, figsize=size, squeeze=False)
+        figure, grid = subplots(len(recorded), steps + 1, size, squeeze=False)
         for line, (name, found), each in zip(grid, recorded, counts, strict=True):
             for j, axes in enumerate(line[:steps]):
                 if j < each.shape[1] - 1:
@@ -123,9 +123,9 @@ def flow_figure(flows: Sequence[Flow], title: str) -> Figure:
     The third panel shows the ratio against the query loss, which tells whether a rule preserves the gradient
     or merely descends more slowly.
     """
-    shades = plt.get_cmap("viridis")(torch.linspace(0.0, 0.85, len(flows)).numpy())
+    shades = matplotlib.colormaps["viridis"](torch.linspace(0.0, 0.85, len(flows)).numpy())
     with styled():
-        figure, (norm, ratio, progress) = plt.subplots(1, 3, figsize=(13, 3.9))
+        figure, (norm, ratio, progress) = subplots(1, 3, (13, 3.9))
         for flow, shade in zip(flows, shades, strict=True):
             _along_steps(norm, flow.initial_norm, shade, flow.label)
             _along_steps(ratio, flow.ratio, shade, flow.label)

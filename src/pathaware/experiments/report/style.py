@@ -10,14 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib.figure import Figure
 
 from pathaware.training.checksummed import replace_file
 from pathaware.training.run_folder import Run
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
-from matplotlib.figure import Figure
 
 # Colours that colour-blind readers can tell apart (Okabe and Ito). A method has the same one in every figure.
 COLOURS = {
@@ -28,6 +24,8 @@ COLOURS = {
     "reptile": "#cc79a7",
 }
 OTHER_COLOUR = "#8172b3"
+DPI = 150
+"""Resolution of figures in files. Notebooks show less, so that they stay small."""
 INK, QUIET, FAINT, TRUTH = "#222222", "#6b6b6b", "#b8b8b8", "#999999"
 
 
@@ -37,9 +35,9 @@ def colour(method: str) -> str:
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Apply the style to figures made in this block; pyplot's global settings are restored after it."""
+    """Apply the style to figures made in this block; matplotlib's global settings are restored after it."""
     settings: dict[Any, Any] = {
-        "figure.dpi": 150,
+        "figure.dpi": 100,
         "figure.constrained_layout.use": True,
         "font.size": 10,
         "axes.spines.top": False,
@@ -52,25 +50,38 @@ def styled() -> Iterator[None]:
         "legend.frameon": False,
         "svg.hashsalt": "pathaware",
     }
-    with plt.rc_context(settings):
+    with matplotlib.rc_context(settings):
         yield
 
 
+class NotebookFigure(Figure):
+    """A figure outside of pyplot: it changes no backend and opens no window, and notebooks show it."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png")
+        return buffer.getvalue()
+
+
+def subplots(rows: int, columns: int, size: tuple[float, float], **options: Any) -> tuple[Figure, Any]:
+    """A figure of `size` inches and its axes, as `matplotlib.pyplot.subplots` returns them."""
+    figure = NotebookFigure(figsize=size)
+    return figure, figure.subplots(rows, columns, **options)
+
+
 def save(figure: Figure, path: Path) -> Path:
-    """Write the figure in the format of the path's ending, and close it."""
+    """Write the figure in the format of the path's ending."""
     path.parent.mkdir(parents=True, exist_ok=True)
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=path.suffix[1:] or "png")
-    plt.close(figure)
+    figure.savefig(buffer, format=path.suffix[1:] or "png", dpi=DPI)
     replace_file(path, buffer.getvalue())
     return path
 
 
 def data_uri(figure: Figure) -> str:
-    """The figure as an SVG in a `data:` URI, for pages in a single file. Closes the figure."""
+    """The figure as an SVG in a `data:` URI, for pages in a single file."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
-    plt.close(figure)
     return "data:image/svg+xml;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
