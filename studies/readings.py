@@ -1,9 +1,9 @@
-"""What the paper leaves open about PAMELA's rule, and what each reading of it costs, on sine waves.
+"""Compare readings of the points that the paper leaves open about PAMELA's rule, on sine waves.
 
 python studies/readings.py [--shots 10] [--iterations 6000] [--seeds 3] [--json results/readings-sine.json]
 
-Every reading is trained with the same tasks and judged on the same 1,000 new waves. Those that are settings
-of `Pamela` are made with them; the others are subclasses here, so that the product keeps one meaning.
+Every reading is trained with the same tasks and evaluated on the same 1,000 new waves. Those that are
+settings of `Pamela` use those settings; the others are subclasses in this file.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ READINGS: dict[str, Callable[[nn.Module], Pamela]] = {
 
 
 def trained(reading: str, shots: int, iterations: int, seed: int) -> dict[str, Any]:
-    """One run, judged on new waves."""
+    """Train one run and evaluate it on new waves."""
     config = Config.from_dict(
         {
             "problem": {"name": "sine", "shots": shots},

@@ -39,7 +39,7 @@ def somebody(tmp_path, monkeypatch):
     """Make the folders that the guide assumes."""
     monkeypatch.setenv("PATHAWARE_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    draw(tmp_path / "pictures", range(25), 6)
+    draw(tmp_path / "photos", range(25), 6)
     draw(tmp_path / "labelled", range(30, 33), 2)
     draw(tmp_path / "new", range(30, 33), 3)
     return tmp_path
@@ -69,7 +69,7 @@ def labelled_in_python(folder: Path) -> str:
     images = open_store("glyphs").images
     for i, name in enumerate(("a.jpg", "b.jpg", "IMG_2201.jpg")):
         Image.fromarray(images[20 * i, 0].numpy()).save(folder / name)
-    (code,) = re.findall(r"```py\n(.*?)```", GUIDE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), flags=re.DOTALL)
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

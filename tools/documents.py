@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from scipy import stats
 from torch import Tensor
 
 from pathaware.experiments.online.report import comparison_table
@@ -25,22 +24,22 @@ from pathaware.experiments.paper.complexity import table5
 from pathaware.experiments.paper.method_table import mean, method_table, render
 from pathaware.experiments.paper.tables import (
     TUNED,
-    CellSpec,
     TableSpec,
     table1,
     table2,
     table3,
     table4,
 )
-from pathaware.experiments.run_store import Experiment, Result, Results, signature
+from pathaware.experiments.run_store import Experiment, Result, Results, own_level, signature
+from pathaware.experiments.statistics import over_seeds, over_tasks, paired_differences
 from pathaware.methods import METHODS
 from pathaware.methods.method import Method
 from pathaware.online.streams import STREAMS
 from pathaware.training.config import Config
 from pathaware.training.metric import ACCURACY, MSE, Metric
-from pathaware.training.provenance import task_values
 from pathaware.training.tables import NOTHING, Row, Table, pipe_table
-from tools import house, performance_page
+from tools import evidence_page, house, performance_page
+from tools.evidence_page import NOT_RUN
 from tools.method_pages import page_name
 
 
@@ -79,17 +78,32 @@ class ProblemResults:
         """The longest training of `maml`, `pamela` or `TUNED`, one result per seed."""
         return self.results.of(self.experiments[key]) if key in self.experiments else []
 
-    def equally_long(self) -> tuple[list[Result], list[Result]]:
-        """MAML and PAMELA after the same number of iterations, the largest there is; or nothing."""
-        lengths = [self._lengths(key) for key in ("maml", "pamela")]
-        if not (common := set.intersection(*lengths)):
-            return [], []
-        maml, pamela = (self.results.of(self.experiments[key], max(common)) for key in ("maml", "pamela"))
-        return maml, pamela
+    def compared(self) -> tuple[list[Result], list[Result]]:
+        """MAML and PAMELA under equal conditions: iterations, precision, settings, tasks and seeds.
 
-    def _lengths(self, key: str) -> set[int]:
-        wanted = signature(self.experiments[key].config())
-        return {result.iterations for result in self.results.found if result.signature == wanted}
+        Of several lengths the largest that both have counts; nothing is returned if they share none.
+        """
+        lengths = [{r.iterations for r in self._of(key)} for key in ("maml", "pamela")]
+        for length in sorted(set.intersection(*lengths), reverse=True):
+            pair = comparable(
+                *([r for r in self._of(k) if r.iterations == length] for k in ("maml", "pamela"))
+            )
+            if pair[0]:
+                return pair
+        return [], []
+
+    def _of(self, key: str) -> list[Result]:
+        config = self.experiments[key].config()
+        return [r for r in self.results.found if r.matches(config, self.results.precision)]
+
+
+def comparable(one: Sequence[Result], other: Sequence[Result]) -> tuple[list[Result], list[Result]]:
+    """The results of the seeds that both have, under equal conditions."""
+    by_seed = [{result.seed: result for result in results} for results in (one, other)]
+    shared = sorted(by_seed[0].keys() & by_seed[1].keys())
+    pairs = [(by_seed[0][seed], by_seed[1][seed]) for seed in shared]
+    equal = [(a, b) for a, b in pairs if a.conditions == b.conditions]
+    return [a for a, _ in equal], [b for _, b in equal]
 
 
 def compared_problems(results: Results) -> Iterator[ProblemResults]:
@@ -101,21 +115,23 @@ def compared_problems(results: Results) -> Iterator[ProblemResults]:
         cells = {key: lines[f"k{shots}-{key}"] for key in ("maml", "pamela")}
         experiments = {key: cell.experiment for key, cell in cells.items()}
         printed = {key: cell.printed for key, cell in cells.items()}
-        yield ProblemResults(f"sine, {shots} points, error", goal.metric, experiments, printed, results)
+        chosen = results.in_one_precision(list(experiments.values()))
+        yield ProblemResults(f"sine, {shots} points, error", goal.metric, experiments, printed, chosen)
     for goal in (table1(is_available), table2(is_available)):
         rows = {line.key: line.cells for line in goal.rows}
         for column in goal.columns:
             cells = {key: rows[key][column] for key in ("maml", "pamela", TUNED)}
             experiments = {key: cell.experiment for key, cell in cells.items()}
             printed = {key: cell.printed for key, cell in cells.items()}
-            yield ProblemResults(f"{column}, %", goal.metric, experiments, printed, results)
+            chosen = results.in_one_precision(list(experiments.values()))
+            yield ProblemResults(f"{column}, %, batch", goal.metric, experiments, printed, chosen)
 
 
 def readme(folder: Path) -> dict[str, str]:
     """MAML and PAMELA with equal settings and iterations, and PAMELA with our settings in its own column."""
     rows = []
     for each in compared_problems(Results.read(folder)):
-        maml, pamela = each.equally_long()
+        maml, pamela = each.compared()
         tuned = each.longest(TUNED)
         if not maml and not tuned:
             continue
@@ -173,7 +189,11 @@ def own_data_page(folder: Path) -> dict[str, str]:
     }
     rows = []
     for name, label in {"glyphs": "glyphs", "cifar-fs": "CIFAR-FS"}.items():
-        for row in _read(folder / f"ways-{name}.json")["rows"]:
+        path = folder / f"ways-{name}.json"
+        if not path.exists():
+            rows.append(Row((label, NOTHING, *[NOT_RUN] * len(columns))))
+            continue
+        for row in _read(path)["rows"]:
             found = (row.get(key) for key in columns)
             cells = (NOTHING if each is None else _percent(each) for each in found)
             rows.append(Row((label, str(row["classes"]), *cells)))
@@ -214,13 +234,14 @@ def reproduction_page(folder: Path) -> dict[str, str]:
     goals = [table1(is_available), table2(is_available), table3(), table4("cifar-fs", is_available)]
     complexity = [table5(_read(path)) for path in sorted(folder.glob("complexity-*.json"))]
     return {
-        **{goal.name: pipe_table(render(goal, results)) for goal in goals},
+        **{goal.name: pipe_table(render(goal, results)) for goal in goals if goal.name != "table3"},
+        "table3": pipe_table(evidence_page.sine_table(results)),
         "table5": "\n\n".join(map(pipe_table, complexity)),
         "readings": pipe_table(_readings(_read(folder / "readings-sine.json"))),
         "standing": pipe_table(_standing(results)),
         "paired": pipe_table(_paired(results)),
-        "tried": pipe_table(_tried(_read(folder / "tried-cifar-fs-h200.json"))),
         "others": pipe_table(_others(folder, [*goals, *equal_time_tables()])),
+        **evidence_page.blocks(folder, results),
     }
 
 
@@ -232,10 +253,10 @@ def _standing(results: Results) -> Table:
             continue
         printed = each.printed["pamela"], each.printed["maml"]
         values = [float(text.partition(" ")[0]) for text in printed]
-        maml, pamela = each.equally_long()
+        maml, pamela = each.compared()
         lead = f"{100 * (mean(pamela, ACCURACY)[0] - mean(maml, ACCURACY)[0]):+.1f}" if maml else NOTHING
         numbers = (_with_iterations(each.longest(key), ACCURACY) for key in (TUNED, "pamela", "maml"))
-        name = each.name.removesuffix(", %")
+        name = each.name.removesuffix(", %, batch")
         rows.append(Row((name, printed[0], *numbers, f"{values[0] - values[1]:+.1f}", lead)))
     header = (
         "",
@@ -258,43 +279,23 @@ def _paired(results: Results) -> Table:
     for spec in (table1(is_available), table2(is_available)):
         cells = {row.key: row.cells for row in spec.rows}
         for column in spec.columns:
+            chosen = results.in_one_precision([each[column].experiment for each in cells.values()])
             for one, other in PAIRS:
-                per_seed = _differences(results, cells[one][column], cells[other][column])
+                per_seed = paired_differences(
+                    *(chosen.of(cells[key][column].experiment) for key in (one, other))
+                )
                 if per_seed:
                     rows.append(Row((column, f"{one} − {other}", *_difference_cells(per_seed))))
     return Table("", ("", "difference", "each seed", "mean, ± over tasks", "± over seeds"), rows)
 
 
-def _differences(results: Results, one: CellSpec, other: CellSpec) -> list[Tensor]:
-    """For each seed that both have, the difference on every task; records must be equally long."""
-    found = [{r.seed: r for r in results.of(cell.experiment)} for cell in (one, other)]
-    differences = []
-    for seed in sorted(found[0].keys() & found[1].keys()):
-        pair = [by_seed[seed] for by_seed in found]
-        values = [task_values(result.record) for result in pair]
-        if pair[0].iterations == pair[1].iterations and values[0] is not None and values[1] is not None:
-            differences.append(100 * (values[0] - values[1]).double())
-    return differences
-
-
 def _difference_cells(per_seed: list[Tensor]) -> tuple[str, str, str]:
-    means = [float(seed.mean()) for seed in per_seed]
-    over_tasks = torch.stack(per_seed).mean(0)
-    half = 1.96 * float(over_tasks.std()) / len(over_tasks) ** 0.5
-    seeds = NOTHING
-    if len(means) > 1:
-        quantile = float(stats.t.ppf(0.975, len(means) - 1))
-        seeds = f"± {quantile * statistics.stdev(means) / len(means) ** 0.5:.2f}"
+    points = [100 * seed for seed in per_seed]
+    means = [float(seed.mean()) for seed in points]
+    seeds = over_seeds(means)
     each = ", ".join(f"{value:+.2f}" for value in means)
-    return each, f"{statistics.fmean(means):+.2f} ± {half:.2f}", seeds
-
-
-def _tried(record: dict[str, Any]) -> Table:
-    rows = []
-    for each in record["tried"]:
-        value = ACCURACY.with_interval(each["accuracy"], each["accuracy_ci95"])
-        rows.append(Row((each["what"], value, f"{each['train_loss']:.3f}")))
-    return Table("", ("settings", "validation accuracy, %", "training loss"), rows)
+    mean_value = f"{statistics.fmean(means):+.2f} ± {over_tasks(torch.stack(points).mean(0)):.2f}"
+    return each, mean_value, NOTHING if seeds is None else f"± {seeds:.2f}"
 
 
 def _readings(record: dict[str, Any]) -> Table:
@@ -323,14 +324,19 @@ def _others(folder: Path, goals: Sequence[TableSpec]) -> Table:
         record = _read(path)
         if "result" not in record:
             continue
-        result, transductive = Result.of(record), record["result"]["transductive"]
-        if result.signature in known and transductive:
+        result = Result.of(record)
+        if result.signature in known and result.queries == own_level(result.config):
+            continue
+        if path.name.startswith(evidence_page.STUDIES):
             continue
         metric = ACCURACY if "accuracy" in record["result"] else MSE
-        kind = "" if transductive else ", inductive"
         value = metric.with_interval(*result.value(metric))
-        rows.append(Row((f"[{path.stem}](../results/{path.name}){kind}", value, _changed_settings(record))))
-    return Table("", ("file", "result", "settings other than the defaults"), rows)
+        level = result.queries
+        if result.conditions["balance"] != "balanced":
+            level += ", unbalanced"
+        cells = (f"[{path.stem}](../results/{path.name})", level, value, _changed_settings(record))
+        rows.append(Row(cells))
+    return Table("", ("file", "queries", "result", "settings other than the defaults"), rows)
 
 
 def _changed_settings(record: dict[str, Any]) -> str:

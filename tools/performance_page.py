@@ -69,8 +69,13 @@ def heading(record: dict[str, Any]) -> str:
     return f"{kind}: {hardware}, PyTorch {environment['torch']}"
 
 
+def sizes_text(recorded: str) -> str:
+    """The sizes of a workload; those of earlier records have another wording."""
+    return recorded.replace("queries a class", "queries per class")
+
+
 def comparison_section(record: dict[str, Any]) -> list[str]:
-    sizes = dict.fromkeys((row["row"], row["sizes"], row["threads"]) for row in record["rows"])
+    sizes = dict.fromkeys((row["row"], sizes_text(row["sizes"]), row["threads"]) for row in record["rows"])
     threads = record["device"] != "cuda"
     body = [f"- `{n}`: {text}{f', threads: {count}' if threads else ''}" for n, text, count in sizes]
     versions = ", ".join(f"{comparison.TITLES.get(n, n)} {v}" for n, v in record["contestants"].items())
@@ -88,7 +93,8 @@ def comparison_section(record: dict[str, Any]) -> list[str]:
 
 def growth_section(record: dict[str, Any]) -> list[str]:
     body = [
-        f"One meta-iteration of PAMELA, second order, from {record['base']}; medians of {record['repeats']}."
+        f"One meta-iteration of PAMELA, second order, from {sizes_text(record['base'])}; "
+        f"medians of {record['repeats']}."
     ]
     body += ["", *(f"- {sentence}" for sentence in scaling.verdicts(record))]
     return [*body, "", pipe_table(Table.of("", scaling.header(record), scaling.lines(record)))]

@@ -57,7 +57,7 @@ PLATFORMS: dict[str, tuple[list[str], dict[str, str]]] = {
 }
 
 # pip chooses files for --platform and --python-version, but reads environment markers for the machine it runs
-# on: on Linux it would look for NVIDIA's libraries for macOS. So it is told what markers say elsewhere.
+# on: on Linux it would look for NVIDIA's libraries for macOS. So it is given the markers of the other system.
 ELSEWHERE = """
 import json, sys
 from pip._vendor.packaging import markers

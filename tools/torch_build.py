@@ -58,7 +58,7 @@ def installed() -> str | None:
 
 
 def new_enough(version: str) -> bool:
-    """Whether this version is one that pyproject.toml allows."""
+    """True if pyproject.toml allows this version."""
     least = re.search(r'"torch>=([\d.]+)"', (ROOT / "pyproject.toml").read_text())
     found = re.match(r"[\d.]*\d", version)
 
@@ -69,12 +69,12 @@ def new_enough(version: str) -> bool:
 
 
 def is_cpu(version: str) -> bool:
-    """Whether this is a CPU build; what macOS gets is one without saying so."""
+    """True for a CPU build. Builds for macOS are CPU builds too, without a suffix."""
     return version.endswith("+cpu") or platform.system() != "Linux"
 
 
 def has_gpu() -> bool:
-    """Whether there is an NVIDIA GPU, asked without PyTorch, which is not there yet."""
+    """True if there is an NVIDIA GPU; PyTorch is not installed yet and cannot be asked."""
     if Path("/proc/driver/nvidia/version").exists():
         return True
     program = shutil.which("nvidia-smi")
@@ -97,7 +97,7 @@ def on_disk(requirement: str) -> str | None:
 
 
 def on_index(version: str) -> int | None:
-    """How many bytes the CPU build has on PyTorch's own index, or None where it cannot be had."""
+    """Size in bytes of the CPU build on PyTorch's own index, or None if it is not available."""
     tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
     name = rf"torch-{re.escape(version)}(?:\+|%2B)cpu-{tag}-{tag}-\w*{platform.machine()}\.whl"
     page = f"{CPU_INDEX}/torch/"
@@ -157,7 +157,7 @@ def choose(wish: str, version: str) -> str:
 def main(arguments: list[str]) -> int:
     wish = arguments[0] if arguments else "auto"
     if wish not in ("auto", "cpu", "cuda", "keep"):
-        say(f"TORCH={wish} is none of auto, cpu, cuda, keep")
+        say(f"TORCH={wish}: must be one of auto, cpu, cuda, keep")
         return 2
     constraints = (ROOT / "constraints.txt").read_text()
     chosen = choose(wish, pinned(constraints))

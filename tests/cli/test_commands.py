@@ -57,12 +57,15 @@ def test_evaluate_records_what_made_the_result(run, tmp_path):
     assert record["config"]["method"]["name"] == "pamela"
     assert record["result"]["tasks"] == 20
     assert {"commit", "dirty", "environment", "training_seconds", "checkpoint_sha256"} <= set(record)
-    assert (record["level"], record["evaluation_seed"], record["training_iterations"]) == (
-        "transductive",
-        0,
-        20,
-    )
-    assert [entry["iteration"] for entry in record["trained_with"]] == [0]
+    assert (record["result"]["queries"], record["result"]["balance"]) == ("batch", "balanced")
+    assert (record["evaluation_seed"], record["training_iterations"]) == (0, 20)
+    assert record["identity"] == {"validated": False, "precision": "tf32", "method_version": 1}
+    assert record["checkpoint_rule"] == "the last"
+    assert len(record["tensors_sha256"]) == 64
+    assert [point[0] for point in record["training_loss"]] == list(range(1, 21))
+    (origin,) = record["trained_with"]
+    assert (origin["iteration"], origin["method_version"], origin["device"]) == (0, 1, "cpu")
+    assert "," in origin["environment"]["cpu"]
     values = task_values(record)
     assert values.shape == (20,)
     assert values.double().mean().item() == pytest.approx(record["result"]["mse"], rel=1e-6)
@@ -159,7 +162,7 @@ def test_the_demo_writes_one_report_that_needs_nothing_else(tmp_path):
     page = (tmp_path / "demo" / "report.html").read_text()
     assert "0.41 ± 0.04" in page
     assert page.count("data:image/svg+xml;base64,") == 7
-    assert "Transductive: " in page
+    assert "batch norm over the queries (transductive)" in page
     assert set(re.findall(r"https?://[^\s\"<]+", page)) == {"https://arxiv.org/abs/2010.09291"}
 
 
@@ -194,6 +197,8 @@ COMMANDS = (
         "reproduce",
         "sweep",
         "bench",
+        "results",
+        "results verify",
     ),
 )
 
@@ -214,10 +219,10 @@ def test_no_text_of_a_help_page_is_taken_for_markup(command, capsys, monkeypatch
         assert " ".join(text.split()) in page
 
 
-def test_help_shows_defaults(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "300")
-    with pytest.raises(SystemExit):
-        main(["train", "sine", "--help"])
-    page = capsys.readouterr().out
-    for text in ("(default: 5; meta-sgd: 1)", "(default: 2)", "(default: 0.01)", "(default: runs/…)"):
-        assert text in page
+def test_evaluate_knows_three_levels_and_refuses_joint_where_the_method_has_none(run):
+    done = pathaware("evaluate", str(run), "--tasks", "5", "--queries", "alone", "--json", cwd=run.parent)
+    result = json.loads(done.stdout)
+    assert (result["queries"], result["transductive"], result["balance"]) == ("alone", False, "balanced")
+    refused = pathaware("evaluate", str(run), "--tasks", "5", "--queries", "joint", cwd=run.parent)
+    assert refused.returncode == 2
+    assert refused.stderr == "error: --queries: the method has no joint inference; use alone or batch\n"

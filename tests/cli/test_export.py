@@ -75,10 +75,10 @@ def test_loggers_are_left_as_they_were():
 def test_nothing_is_written_over_unasked(export, here):
     (here / "mine.pt2").write_text("precious")
     _, err = export("--to", "torch", code=2)
-    assert err == "error: --out: mine.pt2 is already there; --replace writes over it\n"
+    assert err == "error: --out: mine.pt2 exists; add --replace to overwrite it\n"
     (here / "x.py").write_text("precious")
     _, err = export("--to", "torch", "--out", "x.pt2", "--script", code=2)
-    assert err == "error: --script: x.py is already there; --replace writes over it\n"
+    assert err == "error: --script: x.py exists; add --replace to overwrite it\n"
     assert not (here / "x.pt2").exists()
     export("--to", "torch", "--replace")
     assert (here / "mine.pt2").read_bytes() != b"precious"

@@ -72,7 +72,7 @@ def test_json_is_one_object_and_nothing_else(tmp_path):
         (("sine", "--every", "13"), "every: 13 is more than the 12 items of a data set"),
         (("glyphs", "--items", "5000"), "shots 5000 and queries 10"),
         (("sine", "--items", "9" * 30), "'--items'"),
-        (("sine", "--out", "file/out"), "--out: file/out cannot be made"),
+        (("sine", "--out", "file/out"), "--out: file/out cannot be created"),
         (("sine", "--out", "a\0b"), "null byte"),
         (("sine", "--out", "x" * 300), "File name too long"),
     ],

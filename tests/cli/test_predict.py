@@ -69,7 +69,7 @@ def test_the_name_of_a_file_says_its_form_and_nothing_is_written_over(predict, h
         assert (out, err) == ("", "")
         assert (here / name).read_text(encoding="utf-8").startswith(start)
     _, err = predict("--out", "a.csv", code=2)
-    assert err == "error: --out: a.csv is already there; --replace writes over it\n"
+    assert err == "error: --out: a.csv exists; add --replace to overwrite it\n"
     (here / "a.csv").write_text("old")
     predict("--out", "a.csv", "--replace")
     assert (here / "a.csv").read_text(encoding="utf-8").startswith("picture")
@@ -127,7 +127,7 @@ def test_what_cannot_be_used_is_one_line(predict, option, value, line):
 
 
 def test_a_csv_has_all_classes_so_top_is_refused(predict):
-    assert "--top: a csv has" in predict("--format", "csv", "--top", "1", code=2)[1]
+    assert "--top: does not apply to csv" in predict("--format", "csv", "--top", "1", code=2)[1]
     assert "| probability |\n" in predict("--top", "1")[0]
     assert "--top" in predict("--top", "0", code=2)[1]
 

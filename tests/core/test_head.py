@@ -39,8 +39,8 @@ def test_features_are_those_of_each_task_alone():
 def test_inductive_predictions_do_not_depend_on_other_queries():
     learner, _, episodes = learner_of("prototypical")
     x, y, query_x, _ = episodes.tensors()
-    all_of_them = learner.predictions_per_step(x, y, query_x, inductive=True).outputs[-1]
-    alone = learner.predictions_per_step(x, y, query_x[:, :1], inductive=True).outputs[-1]
+    all_of_them = learner.predictions_per_step(x, y, query_x, queries="alone").outputs[-1]
+    alone = learner.predictions_per_step(x, y, query_x[:, :1], queries="alone").outputs[-1]
     assert torch.allclose(all_of_them[:, :1], alone, atol=1e-10)
     transductive = learner.predictions_per_step(x, y, query_x[:, :2]).outputs[-1]
     assert not torch.allclose(transductive[:, :1], alone, atol=1e-3)
@@ -57,5 +57,5 @@ def test_statistics_per_task_are_those_of_plain_batch_norm():
 
 def test_the_number_of_steps_cannot_be_chosen():
     learner, _, episodes = learner_of("prototypical")
-    with pytest.raises(UsageError, match="adapts at once"):
+    with pytest.raises(UsageError, match="no inner steps"):
         learner.predictions_per_step(*episodes.tensors()[:3], steps=3)

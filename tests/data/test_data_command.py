@@ -94,7 +94,7 @@ def test_an_interrupted_import_says_how_to_resume(
     def interrupted(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pathaware.cli.data.import_dataset", interrupted)
+    monkeypatch.setattr("pathaware.data.importing.import_dataset", interrupted)
     result = run("import", "pets", "--from", source)
     assert result.exit_code == 130
     assert "run the same command to resume" in result.output

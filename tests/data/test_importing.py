@@ -9,6 +9,7 @@ import pytest
 from pathaware.core.errors import UsageError
 from pathaware.data import importing
 from pathaware.data import pixels as images
+from pathaware.data.catalogue import imported_stores, open_store
 from pathaware.data.importers.folder import FolderImporter
 from pathaware.data.importers.source import ImportRefused
 from pathaware.data.importing import PartialStore, import_dataset
@@ -172,6 +173,62 @@ def test_a_source_that_changed_since_the_interruption_is_packed_from_the_start(
     store.verify()
 
 
+@pytest.mark.parametrize("length", [0, 1, 30, 64, 65, 80, 200, -1, -30])
+def test_an_import_killed_while_it_wrote_its_journal_resumes(source: Path, data: Path, length: int) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        import_dataset("mine", IMPORTER, source, data, progress=interrupt_after(3))
+    journal = data / ".mine.partial" / importing.JOURNAL
+    journal.write_bytes(journal.read_bytes()[:length])
+    store = import_dataset("mine", IMPORTER, source, data)
+    assert [c.name for c in store.manifest.classes] == ["a", "b", "c", "d", "e"]
+    store.verify()
+    assert left_behind(data) == ["mine"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_import_recovers_from_any_journal(source: Path, data: Path, seed: int) -> None:
+    whole = import_dataset("whole", IMPORTER, source, data)
+    with pytest.raises(KeyboardInterrupt):
+        import_dataset("mine", IMPORTER, source, data, progress=interrupt_after(4))
+    journal = data / ".mine.partial" / importing.JOURNAL
+    content = bytearray(journal.read_bytes())
+    chance = np.random.default_rng(seed)
+    for at in chance.integers(0, len(content), size=1 + seed % 3):
+        content[at] = chance.integers(0, 256)
+    journal.write_bytes(content)
+    store = import_dataset("mine", IMPORTER, source, data)
+    assert store.manifest.classes == whole.manifest.classes
+    assert (store.manifest.sha256, store.manifest.mean) == (whole.manifest.sha256, whole.manifest.mean)
+
+
+@pytest.mark.parametrize("renames", [0, 1, 2])
+def test_a_replacement_killed_at_any_moment_leaves_a_data_set(
+    source: Path, data: Path, renames: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import_dataset("mine", IMPORTER, source, data)
+    write(source / "train/a/one_more.png", encoded(99))
+    rename, done = os.rename, []
+
+    def killed(*arguments: Path) -> None:
+        if len(done) == renames:
+            raise KeyboardInterrupt
+        done.append(arguments)
+        rename(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(importing.os, "rename", killed)
+        if renames < 2:
+            with pytest.raises(KeyboardInterrupt):
+                import_dataset("mine", IMPORTER, source, data, replace=True)
+        else:
+            import_dataset("mine", IMPORTER, source, data, replace=True)
+    assert [folder.name for folder in imported_stores(data)] == ["mine"]
+    open_store("mine", data).verify()
+    assert len(open_store("mine", data)) == (15 if renames < 2 else 16)
+    assert len(import_dataset("mine", IMPORTER, source, data, replace=True)) == 16
+    assert left_behind(data) == ["mine"]
+
+
 def test_two_imports_of_one_name_do_not_write_into_each_other(source: Path, data: Path) -> None:
     first = PartialStore(data / "mine", IMPORTER.format, "the first")
     with pytest.raises(UsageError, match="another import of mine is under way"):
@@ -193,7 +250,7 @@ def test_an_imported_set_is_replaced_only_when_asked(source: Path, data: Path) -
 
 def test_a_data_folder_that_cannot_be_written_is_named(source: Path, data: Path) -> None:
     data.write_text("a file")
-    with pytest.raises(UsageError, match=r"data: cannot be written"):
+    with pytest.raises(UsageError, match=r"data_dir: .*data is a file, not a folder"):
         import_dataset("mine", IMPORTER, source, data)
 
 

@@ -83,7 +83,7 @@ def test_if_compiling_fails_it_warns_once_and_the_numbers_are_the_same(monkeypat
 
     monkeypatch.setattr(torch, "compile", broken)
     subject, estimator, episodes = learner(), CompiledUnrolled(), regression_episodes()
-    with pytest.warns(UserWarning, match=r"runs without: no compiler here$") as record:
+    with pytest.warns(UserWarning, match=r"runs uncompiled: no compiler here$") as record:
         ours = gradient(estimator, subject, episodes, episodes)
     assert len(record) == 1
     plain = gradient(Unrolled(), subject, episodes, episodes)

@@ -90,7 +90,7 @@ def test_auto_picks_the_fastest_execution_and_agrees_with_the_loop(name):
 def test_control_flow_falls_back_to_the_loop_with_a_warning():
     model, episodes = Branching(), regression_episodes()
     learner = MetaLearner(model, GradientDescent(model, 2), F.mse_loss)
-    with pytest.warns(UserWarning, match="tasks go one by one"):
+    with pytest.warns(UserWarning, match="tasks run one after another"):
         learner.meta_loss(episodes)
     learner.meta_loss(episodes)
 

@@ -61,6 +61,8 @@ OPTIONS: dict[str, dict[str, st.SearchStrategy[str]]] = {
     "evaluate": {
         "--split": st.sampled_from(["val", "test", "all", "a\nb"]),
         **dict.fromkeys(("--tasks", "--steps", "--seed"), numbers),
+        "--queries": st.sampled_from(["alone", "batch", "joint"]) | odd,
+        "--balance": st.sampled_from(["balanced", "dirichlet"]) | odd,
         "--record": paths,
         "--device": odd,
     },

@@ -16,7 +16,7 @@ from pathaware.inference.trained_model import TrainedModel
 from tests.inference.models import class_folders, save_run
 
 DOCUMENT = Path(__file__).parents[2] / "docs/export.md"
-BLOCKS = re.findall(r"```py\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), flags=re.DOTALL)
+BLOCKS = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -26,13 +26,13 @@ def folder(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(path)
         save_run(path / "glyphs")
-        class_folders(path / "my-letters", {"alpha": 2, "beta": 1, "gamma": 3})
+        class_folders(path / "letters", {"alpha": 2, "beta": 1, "gamma": 3})
         picture = Image.new("L", (80, 60), 255)
         ImageDraw.Draw(picture).line([(20, 10), (60, 50), (60, 10)], fill=0, width=6)
         picture.save("picture.png")
         for to in ("onnx", "torch", "safetensors"):
             with pytest.raises(SystemExit) as left:
-                main(["export", "glyphs", "--support", "my-letters", "--to", to])
+                main(["export", "glyphs", "--support", "letters", "--to", to])
             assert not left.value.code
     return path
 
@@ -47,7 +47,7 @@ def test_a_block_of_the_document_does_what_it_says(block, folder):
         assert float(done.stdout) < 1e-5
         return
     model = TrainedModel.open(folder / "glyphs", "cpu")
-    support = read_support(folder / "my-letters", model.image_input)
+    support = read_support(folder / "letters", model.image_input)
     adapted = model.adapt(support.pixels, support.labels, 3)
     ((expected, place),) = zip(
         *adapted.probabilities(model.pixels([folder / "picture.png"])).max(1), strict=True

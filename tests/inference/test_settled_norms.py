@@ -23,7 +23,7 @@ def test_the_network_answers_as_the_learner_does_inductively(name):
     learner, network, x, y, query_x = settled(name)
     torch.manual_seed(1)
     with torch.no_grad():
-        expected = learner.predictions_per_step(x[None], y[None], query_x[None], inductive=True).outputs[-1][
+        expected = learner.predictions_per_step(x[None], y[None], query_x[None], queries="alone").outputs[-1][
             0
         ]
         assert expected.dtype == torch.float64

@@ -55,7 +55,7 @@ def test_an_adapted_module_predicts_as_the_learner_does(name, kind):
     learner, _, episodes = learner_of(name, kind)
     x, y, query_x, _ = episodes.tensors()
     with torch.no_grad():
-        expected = learner.predictions_per_step(x[:1], y[:1], query_x[:1], inductive=False).outputs[-1][0]
+        expected = learner.predictions_per_step(x[:1], y[:1], query_x[:1]).outputs[-1][0]
         more = {"query_x": query_x[0]} if METHODS[name].queries else {}
         assert torch.allclose(learner.adapt(x[0], y[0], **more)(query_x[0]), expected, atol=1e-10)
 

@@ -53,8 +53,8 @@ def test_the_order_of_the_support_set_does_not_matter():
 def test_no_query_changes_the_answer_to_another_where_predictions_are_inductive():
     learner, _, episodes = learner_of("relation")
     x, y, query_x, _ = episodes.tensors()
-    whole = learner.predictions_per_step(x, y, query_x, inductive=True).outputs[-1]
-    alone = learner.predictions_per_step(x, y, query_x[:, :1], inductive=True).outputs[-1]
+    whole = learner.predictions_per_step(x, y, query_x, queries="alone").outputs[-1]
+    alone = learner.predictions_per_step(x, y, query_x[:, :1], queries="alone").outputs[-1]
     assert torch.allclose(whole[:, :1], alone)
 
 

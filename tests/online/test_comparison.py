@@ -191,7 +191,7 @@ def test_what_is_given_is_set_in_every_candidate_and_leaves_no_choice_of_it():
     [
         (["nobody"], {}, "^only: 'nobody' must be one of online, literal, leader, tuning, scratch"),
         ([], {"nobody": {}}, "^set: 'nobody'"),
-        (["online"], {"scratch": {"rate": 0.1}}, "^set: scratch does not take part"),
+        (["online"], {"scratch": {"rate": 0.1}}, "^set: scratch is not among the learners"),
         ([], {"scratch": {"pull": 0.1}}, "pull: scratch has no such setting; it has rate, fresh"),
         ([], {"online": {"rate": "fast"}}, "rate: 'fast' is not allowed; a finite number"),
         ([], {"online": {"forget": "all"}}, "forget: 'all' is not allowed; one of reservoir, oldest"),

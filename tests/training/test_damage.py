@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 import pathaware
 from pathaware.core.errors import UsageError
 from pathaware.training.checksummed import CorruptFile, read_checksummed, write_checksummed
-from pathaware.training.run_folder import Run
+from pathaware.training.run_folder import FolderLock, Run
 from pathaware.training.session import TrainingSession, open_to_resume, resume_run, train_run
 from tests.training.runs import assert_same_end, sine, stopped_run
 
@@ -221,3 +221,31 @@ def test_nothing_on_a_load_path_unpickles():
         if any(word in path.read_text(encoding="utf-8") for word in UNSAFE)
     }
     assert found == {"data/importers/pickles.py"}
+
+
+@pytest.mark.parametrize("left", [["config.toml"], ["config.toml.new"], ["run.lock"], []])
+def test_a_run_killed_while_it_was_created_can_be_started_again(tmp_path, left):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name in left:
+        (folder / name).write_bytes(b"")
+    assert train_run(sine(iterations=3), folder, quiet=True).finished
+
+
+def test_a_configuration_is_never_taken_for_a_leftover(tmp_path):
+    Run.create(tmp_path / "run", sine())
+    with pytest.raises(UsageError, match="holds another run"):
+        Run.create(tmp_path / "run", sine())
+
+
+def test_what_a_killed_clean_up_left_is_removed_at_the_next_opening(tmp_path):
+    run = train_run(sine(iterations=3), tmp_path / "run", quiet=True)
+    clean = {path.name for path in run.folder.iterdir()}
+    for name in ("run.lock", "state-2.safetensors", "state-3.safetensors", "metrics.jsonl.new"):
+        (run.folder / name).write_bytes(b"left")
+    held = FolderLock(run.folder, "held")
+    Run.open(run.folder)
+    assert (run.folder / "state-2.safetensors").exists()  # a process is at work here
+    held.release()
+    assert Run.open(run.folder).finished
+    assert {path.name for path in run.folder.iterdir()} == clean

@@ -46,8 +46,12 @@ DIGESTS = {
 """SHA-256 of the configuration as TOML, from when each preset was a file of its own."""
 
 
+SINE_METHODS = ("maml", "meta-sgd", "mt-net", "pamela")
+WAVES = [f"table3-sine-k{shots}-{method}" for shots in (5, 10, 20) for method in SINE_METHODS]
+
+
 def test_the_names_of_presets_do_not_change():
-    assert presets() == list(DIGESTS)
+    assert presets() == sorted([*DIGESTS, *WAVES])
 
 
 @pytest.mark.parametrize("name", DIGESTS)
@@ -59,7 +63,7 @@ def test_the_configuration_of_a_preset_does_not_change(name):
 
 
 def test_there_is_a_preset_for_every_row_that_our_methods_have_in_tables_1_and_2():
-    rows = [name for name in presets() if name.startswith("table")]
+    rows = [name for name in presets() if name.startswith("table") and name not in WAVES]
     assert len(rows) == 22 + 6  # and PAMELA with our settings on three sets
     for name in rows:
         built = Config.from_dict(load_preset(name))
@@ -67,6 +71,25 @@ def test_there_is_a_preset_for_every_row_that_our_methods_have_in_tables_1_and_2
         assert built.problem.shots == shots
         plain = name.replace("-tuned", "")
         assert plain == f"{table}-{built.problem.data}-{built.method}-{shots}shot"
+
+
+@pytest.mark.parametrize("name", [name for name in presets() if name.startswith("table")])
+def test_a_strict_row_leaves_out_what_the_paper_does_not_mention_and_nothing_else(name):
+    plain, strict = (Config.from_dict(load_preset(each)) for each in (name, f"{name}-strict"))
+    training = strict.training
+    assert (training.schedule, training.clip, training.guard) == ("constant", 0.0, False)
+    own = {"schedule": "cosine", "clip": plain.training.clip, "guard": True}
+    if name in WAVES:
+        assert (training.tasks, training.rate, training.iterations) == (4, 1e-3, 60_000)
+        own |= {key: getattr(plain.training, key) for key in ("tasks", "rate", "iterations")}
+    assert strict.with_training(**own) == plain
+
+
+def test_waves_are_rows_of_table_3():
+    for name in WAVES:
+        built = Config.from_dict(load_preset(name))
+        assert name == f"table3-sine-k{built.problem.shots}-{built.method}"
+        assert built.training.iterations == 40_000
 
 
 def test_an_unknown_preset_is_refused_with_the_known_ones():

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from pathaware.cli import (
     bench,
@@ -23,37 +24,85 @@ from pathaware.cli import (
     predict,
     report,
     reproduce,
+    results,
     serve,
     sweep,
     train,
 )
+from pathaware.cli.options import examples, paragraphs
+from pathaware.core import VERSION
 from pathaware.core.errors import RunError, Stopped, UsageError, printable
 
+PANELS = {
+    "Start here": {"demo": demo},
+    "Label images": {"predict": predict, "serve": serve, "export": export},
+    "Train": {"train": train, "methods": methods},
+    "Evaluate and compare": {"evaluate": evaluate, "plot": plot, "report": report, "results": results},
+    "Data": {"data": data},
+    "Research": {"reproduce": reproduce, "sweep": sweep, "online": online, "bench": bench},
+}
+"""The commands by what people want, in the order of the help."""
+
+
+class Commands(TyperGroup):
+    """Lists the commands in the order of `PANELS`."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for commands in PANELS.values() for name in commands]
+
+
 app = typer.Typer(
+    cls=Commands,
     help="Path-aware meta-learning: train, evaluate and use models that adapt to new tasks.",
+    epilog=examples(
+        "pathaware serve glyphs --open",
+        "pathaware train glyphs",
+        "pathaware COMMAND --help",
+    ),
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(train.app, name="train")
-app.add_typer(data.app, name="data")
-app.command("evaluate")(evaluate.evaluate)
-app.command("predict")(predict.predict)
-app.command("serve")(serve.serve)
-app.command("export")(export.export)
-app.command("plot")(plot.plot)
-app.command("report")(report.report)
-app.command("methods")(methods.methods)
-app.command("online")(online.online)
-app.command("reproduce")(reproduce.reproduce)
-app.command("sweep")(sweep.sweep)
-app.command("demo")(demo.demo)
-app.command("bench")(bench.bench)
+for _panel, _commands in PANELS.items():
+    for _name, _module in _commands.items():
+        if hasattr(_module, "app"):
+            app.add_typer(_module.app, name=_name, rich_help_panel=_panel)
+        else:
+            _function = getattr(_module, _name)
+            app.command(_name, help=paragraphs(_function), epilog=_module.EXAMPLES, rich_help_panel=_panel)(
+                _function
+            )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"pathaware {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            metavar="",
+            help="Print the version and exit.",
+        ),
+    ] = False,
+) -> None:
+    """Options of `pathaware` itself; the help text is `app`'s."""
+
+
+command = typer.main.get_command(app)
+"""The parser of the command line, built once."""
 
 LONGEST = 2000
 """Characters of an error message; the longest of ours lists all presets."""
 
-_ARGUMENTS = {"run": "RUN", "file": "FILE", "target": "TARGET"}
+_ARGUMENTS = {"run": "RUN", "file": "FILE", "target": "TARGET", "folder": "FOLDER"}
 
 # Typer imports click or bundles it, depending on its version; this is the base class of its usage errors.
 _CallError: Any = typer.BadParameter.__bases__[0]
@@ -65,8 +114,12 @@ def main(arguments: list[str] | None = None) -> None:
     Invalid input is one line on standard error and exit code 2; a failed run is one line and code 1; a
     stopped run prints how to resume it and exits with 128 plus the signal's number.
     """
+    given = sys.argv[1:] if arguments is None else arguments
+    if "" in given:  # as a path it would mean the current folder
+        before = given[given.index("") - 1] if given.index("") else ""
+        fail(f"{before}: must not be empty" if before.startswith("-") else "an argument is empty")
     try:
-        code = app(arguments, standalone_mode=False)
+        code = command(arguments, standalone_mode=False)
     except UsageError as error:
         fail(f"{option(error.field)}: {error.message}" if error.field else error.message)
     except RunError as error:
@@ -79,6 +132,8 @@ def main(arguments: list[str] | None = None) -> None:
         message = error.format_message()
         if not message:  # a group without a command has printed its help
             sys.exit(2)
+        if context := getattr(error, "ctx", None):
+            message += f"{'' if message.endswith(('.', '?')) else '.'} See `{context.command_path} --help`."
         fail(message)
     except OSError as error:
         if error.filename is None:

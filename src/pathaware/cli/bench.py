@@ -1,4 +1,4 @@
-"""`pathaware bench`: time the engine against other libraries, or its growth with the size of tasks."""
+"""`pathaware bench`: time the engine beside other libraries, or measure how its cost grows with the task."""
 
 from __future__ import annotations
 
@@ -7,36 +7,68 @@ from typing import Annotated, Any
 
 import typer
 
+from pathaware.cli.options import COMPUTE, OUTPUT, TASKS, Device, Replace, examples, flag, panel_option
+
+EXAMPLES = examples(
+    "pathaware bench --rows sine --repeats 3",
+    "pathaware bench --scaling --plot scaling.png",
+)
+MEASUREMENT = "Measurement"
+
 
 def bench(
     rows: Annotated[
         str | None,
-        typer.Option(
-            help="sine, glyphs, images-32, images-84, with commas between (default: by device); "
-            "with --scaling: tasks, steps, size, width (default: all)."
+        panel_option(
+            help="Rows to time, separated by commas: sine, glyphs, images-32, images-84; "
+            "with --scaling: tasks, steps, size, width.",
+            panel=TASKS,
+            default="sine,glyphs on a CPU, images-32,images-84 on a GPU; with --scaling all",
         ),
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="All rows, on any device.")] = False,
+    full: Annotated[bool, flag("--full", help="Time all rows, on any device.", panel=TASKS)] = False,
     only: Annotated[
         list[str] | None,
-        typer.Option(
-            help="An implementation: pathaware, compiled, loop, higher, torchopt, learn2learn. Repeatable."
+        panel_option(
+            help="Time only this implementation: pathaware, compiled, loop, higher, torchopt, learn2learn. "
+            "Can be repeated.",
+            panel=MEASUREMENT,
+            default="all but compiled",
+            metavar="NAME",
         ),
     ] = None,
     repeats: Annotated[
-        int | None, typer.Option(help="Turns to take medians of (default: 11; CUDA 30; CPU scaling 7).")
+        int | None,
+        panel_option(
+            help="Number of repeats, of which the median is reported.",
+            panel=MEASUREMENT,
+            default="30 on a GPU, 11 on a CPU, 7 on a CPU with --scaling",
+        ),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    precision: Annotated[str | None, typer.Option(help="As in training.precision.")] = None,
-    threads: Annotated[int | None, typer.Option(help="As in training.threads.")] = None,
     scaling: Annotated[
-        bool, typer.Option("--scaling", help="Measure growth with tasks, steps and image size instead.")
+        bool,
+        flag(
+            "--scaling",
+            help="Measure how the cost grows with tasks, steps, image size and width instead.",
+            panel=MEASUREMENT,
+        ),
     ] = False,
-    plot: Annotated[Path | None, typer.Option(help="With --scaling: the figure to write.")] = None,
-    json: Annotated[Path | None, typer.Option(help="Write all measurements to this file.")] = None,
+    device: Device = "auto",
+    precision: Annotated[
+        str | None,
+        panel_option(help="Precision on a GPU: fp32, tf32 or bf16.", panel=COMPUTE, default="tf32"),
+    ] = None,
+    threads: Annotated[
+        int | None, panel_option(help="Number of CPU threads.", panel=COMPUTE, default="PyTorch's")
+    ] = None,
+    plot: Annotated[Path | None, panel_option(help="With --scaling: figure to write.", panel=OUTPUT)] = None,
+    json: Annotated[
+        Path | None, panel_option(help="Also write all measurements to this JSON file.", panel=OUTPUT)
+    ] = None,
+    replace: Replace = False,
 ) -> None:
-    """Time a meta-iteration and an adaptation against other libraries, after checking that results agree."""
-    from pathaware.cli.options import must_be_writable
+    """Time a meta-iteration and an adaptation beside other libraries, after checking that results agree."""
+    from pathaware.cli.options import must_be_new
     from pathaware.core.errors import UsageError
     from pathaware.core.settings import at_least, coerce
     from pathaware.training.config import Training, setting_type
@@ -54,10 +86,10 @@ def bench(
     }
     for option, path in (("--json", json), ("--plot", plot)):
         if path is not None:
-            must_be_writable(option, path)
+            must_be_new(option, path, replace)
     names = [name.strip() for name in rows.split(",")] if rows else []
     if plot and not scaling:
-        raise UsageError("only --scaling draws a figure", field="plot")
+        raise UsageError("applies to --scaling only", field="plot")
     if scaling and (full or only):
         raise UsageError("cannot be combined with --scaling", field="full" if full else "only")
     record = _scaling(names, settings, plot) if scaling else _compare(names, full, only or [], settings)

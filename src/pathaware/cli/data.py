@@ -5,76 +5,139 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pathaware.core.errors import UsageError
-from pathaware.data.catalogue import GLYPHS, IMPORTERS, imported_stores, open_store
-from pathaware.data.catalogue import data_dir as default_data_dir
-from pathaware.data.importers.folder import FolderImporter
-from pathaware.data.importers.omniglot import Omniglot
-from pathaware.data.importers.source import Importer, ImportRefused
-from pathaware.data.importing import ImportProgress, import_dataset
-from pathaware.data.pixels import ImageFormat
-from pathaware.data.store import SPLITS, ImageStore
-from pathaware.training.progress import ProgressDisplay
+from pathaware.cli.completion import DATA_SETS, complete_data
+from pathaware.cli.options import (
+    DATA,
+    OUTPUT,
+    TASKS,
+    DataDir,
+    Replace,
+    examples,
+    flag,
+    must_be_new,
+    panel_option,
+    print_problems,
+)
+from pathaware.core.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from pathaware.data.importers.source import Importer
+    from pathaware.data.importing import ImportProgress
+    from pathaware.data.store import ImageStore
+
+IMPORTABLE = ", ".join(name for name in DATA_SETS if name != "glyphs")
+FOLDERS = "Class folders"
+IMPORT_EXAMPLES = examples(
+    "pathaware data import cifar-fs --from cifar-100-python.tar.gz",
+    "pathaware data import birds --from photographs --proportions 0.64,0.16,0.20",
+)
+LIST_EXAMPLES = examples("pathaware data list")
+SHOW_EXAMPLES = examples("pathaware data show glyphs --ways 3 --out episode.png")
+
+app = typer.Typer(
+    help="Import data sets, list them and look at them.",
+    no_args_is_help=True,
+    epilog=examples("pathaware data list", "pathaware data show glyphs"),
+)
 
 
 @contextmanager
 def shown_progress(name: str) -> Iterator[ImportProgress]:
-    """Show the progress of an import: a bar on a terminal, a line now and then in a pipe."""
+    """Show the progress of an import: a bar on a terminal, a line per tenth otherwise."""
+    from pathaware.training.progress import ProgressDisplay
+
     with ProgressDisplay(name, transient=True) as display:
         yield lambda done, total, class_name: display.update(
             done, class_name, f"{done:,} of {total:,} images", total
         )
 
 
-app = typer.Typer(help="Import data sets, list them, look at them.", no_args_is_help=True)
-
-DataDir = Annotated[
-    Path | None,
-    typer.Option(help="Folder of the packed data sets (default: $PATHAWARE_DATA, else the XDG data home)."),
-]
-
-
-@app.command("import")
+@app.command(
+    "import",
+    help="Pack a data set for training.\n\nIt can be used once all images have been read and counted. Class "
+    "folders that are not in folders train, val and test need --split-lists or --proportions.",
+    epilog=IMPORT_EXAMPLES,
+)
 def import_(
-    name: Annotated[str, typer.Argument(help=f"{', '.join(IMPORTERS)}, or a name for your own folder.")],
-    source: Annotated[Path, typer.Option("--from", help="The folder or archive to read.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help=f"{IMPORTABLE}, or a new name for your own images.",
+            metavar="NAME",
+            autocompletion=complete_data,
+        ),
+    ],
+    source: Annotated[
+        Path, panel_option("--from", help="Folder or archive to read.", panel=DATA, metavar="PATH")
+    ],
     data_dir: DataDir = None,
     layout: Annotated[
-        str | None, typer.Option(help="A known data set or 'folder' (default: by NAME).")
+        str | None,
+        panel_option(
+            help="How the source is organised: like one of the known data sets, or folder for one folder per "
+            "class.",
+            panel=DATA,
+            default="NAME if it is known, else folder",
+        ),
     ] = None,
     rotations: Annotated[
-        bool, typer.Option(help="Omniglot: add rotated characters as further classes.")
+        bool, panel_option(help="Omniglot: add rotated characters as further classes.", panel=DATA)
     ] = False,
     split_lists: Annotated[
-        Path | None, typer.Option(help="Folder: a folder with train.txt, val.txt, test.txt.")
+        Path | None,
+        panel_option(
+            help="Folder with train.txt, val.txt and test.txt, which list the classes of each split.",
+            panel=FOLDERS,
+        ),
     ] = None,
     proportions: Annotated[
-        str | None, typer.Option(help="Folder: split at random, such as 0.64,0.16,0.20.")
+        str | None,
+        panel_option(
+            help="Split the classes at random in these proportions, such as 0.64,0.16,0.20.", panel=FOLDERS
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Folder: seed of the random split.")] = 0,
+    seed: Annotated[int, panel_option(help="Seed of the random split.", panel=FOLDERS)] = 0,
     size: Annotated[
-        int | None, typer.Option(help="Folder: side of the stored images in pixels (default: 84).")
+        int | None,
+        panel_option(help="Side of the stored images in pixels.", panel=FOLDERS, default="84"),
     ] = None,
     grey: Annotated[
-        bool | None, typer.Option("--grey/--colour", help="Folder: one channel or three (default).")
+        bool | None,
+        panel_option("--grey/--colour", help="Store one channel or three.", panel=FOLDERS, default="colour"),
     ] = None,
     mirror: Annotated[
-        bool | None, typer.Option(help="Folder: a mirrored image still shows its class.")
+        bool | None,
+        panel_option(
+            help="A mirrored image still shows its class, so training may mirror images.",
+            panel=FOLDERS,
+            default="mirror for colour, no-mirror for grey",
+        ),
     ] = None,
     min_images: Annotated[
-        int | None, typer.Option(help="Folder: smallest number of images per class (default: 2).")
+        int | None,
+        panel_option(help="Smallest number of images per class.", panel=FOLDERS, default="2"),
     ] = None,
-    replace_: Annotated[bool, typer.Option("--replace", help="Replace an earlier import.")] = False,
+    replace_: Annotated[bool, flag("--replace", help="Replace an earlier import.", panel=OUTPUT)] = False,
 ) -> None:
-    """Pack a data set for training. The store appears only when all images have been read and counted."""
+    """Pack a data set for training."""
+    from pathaware.data.catalogue import GLYPHS, IMPORTERS
+    from pathaware.data.importers.folder import FolderImporter
+    from pathaware.data.importers.omniglot import Omniglot
+    from pathaware.data.importers.source import ImportRefused
+    from pathaware.data.importing import import_dataset
+    from pathaware.data.pixels import ImageFormat
+
     kind = layout or (name if name in IMPORTERS else "folder")
     if GLYPHS in (kind, name):
-        raise UsageError("glyphs: built in, no import needed; use it by its name")
+        raise UsageError("glyphs: built in, no import needed; try `pathaware data show glyphs`")
+    if layout is None and kind == "folder" and (hint := did_you_mean(name, IMPORTERS)):
+        typer.echo(f"{name} is a new name, so the source is read as class folders{hint}", err=True)
     chosen: Importer
     if kind == "folder":
         form = ImageFormat(
@@ -103,8 +166,7 @@ def import_(
         with shown_progress(name) as progress:
             store = import_dataset(name, chosen, source, data_dir, replace=replace_, progress=progress)
     except ImportRefused as refused:
-        for problem in refused.problems:
-            typer.echo(problem, err=True)
+        print_problems(refused.problems)
         raise
     except KeyboardInterrupt:
         typer.echo(f"{name}: interrupted; run the same command to resume", err=True)
@@ -112,9 +174,13 @@ def import_(
     typer.echo(f"{_summary(store)}  {store.folder}")
 
 
-@app.command("list")
+@app.command("list", epilog=LIST_EXAMPLES)
 def list_(data_dir: DataDir = None) -> None:
     """List the imported data sets and where they are."""
+    from pathaware.data.catalogue import GLYPHS, imported_stores
+    from pathaware.data.catalogue import data_dir as default_data_dir
+    from pathaware.data.store import ImageStore
+
     found = imported_stores(data_dir)
     typer.echo(f"data folder: {default_data_dir(data_dir)}")
     for folder in found:
@@ -126,24 +192,35 @@ def list_(data_dir: DataDir = None) -> None:
         typer.echo(f"{GLYPHS:16} built in, drawn on first use")
 
 
-@app.command()
+@app.command(epilog=SHOW_EXAMPLES)
 def show(
-    name: Annotated[str, typer.Argument(help="An imported data set, or glyphs.")],
-    ways: Annotated[int, typer.Option(help="Classes in the episode.")] = 5,
-    shots: Annotated[int, typer.Option(help="Support images per class.")] = 5,
-    queries: Annotated[int, typer.Option(help="Query images per class.")] = 5,
-    split: Annotated[str, typer.Option(help=", ".join(SPLITS))] = "test",
-    seed: Annotated[int, typer.Option(help="Seed of the episode.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Image file to write (default: NAME-episode.png).")] = None,
+    name: Annotated[
+        str,
+        typer.Argument(help="An imported data set, or glyphs.", metavar="NAME", autocompletion=complete_data),
+    ],
+    ways: Annotated[int, panel_option(help="Classes in the episode.", panel=TASKS)] = 5,
+    shots: Annotated[int, panel_option(help="Support images per class.", panel=TASKS)] = 5,
+    queries: Annotated[int, panel_option(help="Query images per class.", panel=TASKS)] = 5,
+    split: Annotated[str, panel_option(help="train, val or test.", panel=TASKS)] = "test",
+    seed: Annotated[int, panel_option(help="Seed of the episode.", panel=TASKS)] = 0,
+    out: Annotated[
+        Path | None, panel_option(help="Image file to write.", panel=OUTPUT, default="NAME-episode.png")
+    ] = None,
+    replace: Replace = False,
     data_dir: DataDir = None,
 ) -> None:
     """Draw one episode as an image, as the learner would see it."""
     import torch
+    from PIL import Image
 
     from pathaware.core.seeding import generator
+    from pathaware.data.catalogue import open_store
     from pathaware.data.contact_sheet import contact_sheet
     from pathaware.data.episodes import ImageEpisodes
+    from pathaware.training.checksummed import replace_file
 
+    path = out or Path(f"{name}-episode.png")
+    must_be_new("--out", path, replace)
     store = open_store(name, data_dir)
     episodes = ImageEpisodes(store, split, ways, shots, queries)
     plan = episodes.draw(1, generator(seed, "show"))
@@ -155,15 +232,18 @@ def show(
     sheet = contact_sheet(
         title, [classes.names[r] for r in rows.tolist()], images[:, :shots], images[:, shots:]
     )
-    path = out or Path(f"{name}-episode.png")
+    buffer = BytesIO()
     try:
-        sheet.save(path)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be written ({error})", field="out") from None
+        sheet.save(buffer, Image.registered_extensions().get(path.suffix.lower(), path.suffix[1:] or "PNG"))
+    except (OSError, KeyError, ValueError) as error:
+        raise UsageError(f"{path}: {path.suffix} is not a format of images ({error})", field="out") from None
+    replace_file(path, buffer.getvalue())
     typer.echo(str(path))
 
 
 def _summary(store: ImageStore) -> str:
+    from pathaware.data.store import SPLITS
+
     classes = "/".join(str(len(store.split(split))) for split in SPLITS)
     channels, height, width = store.shape
     megabytes = store.manifest.bytes / 1e6
@@ -175,8 +255,11 @@ def _summary(store: ImageStore) -> str:
 
 def _published(kind: str, fields: list[str]) -> Importer:
     """Return the importer of a published data set, to which the given `fields` do not apply."""
+    from pathaware.data.catalogue import IMPORTERS
+
     if kind not in IMPORTERS:
-        raise UsageError(f"must be folder or one of {', '.join(IMPORTERS)}, not {kind}", field="layout")
+        hint = did_you_mean(kind, ["folder", *IMPORTERS])
+        raise UsageError(f"must be folder or one of {', '.join(IMPORTERS)}, not {kind}{hint}", field="layout")
     if fields:
         raise UsageError(f"fixed for {kind}; applies to class folders only", field=fields[0])
     return IMPORTERS[kind]
@@ -191,6 +274,3 @@ def _numbers(text: str | None) -> tuple[float, ...] | None:
         raise UsageError(
             f"must be three numbers such as 0.64,0.16,0.20, not {text}", field="proportions"
         ) from None
-
-
-# Progress of an import: a bar on a terminal, a line per tenth otherwise.

@@ -5,16 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from pathaware.cli.options import OUTPUT, TRAINING, examples, panel_option
+from pathaware.core.errors import UsageError
 
+EXAMPLES = examples("pathaware demo --scale 0.1", "pathaware demo --out demo")
+MAX_SCALE = 1000.0
 SINE: dict[str, Any] = {"problem": {"name": "sine", "shots": 10}}
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("demo"),
-    scale: Annotated[float, typer.Option(help="Fraction of the usual training iterations.", min=0.001)] = 1.0,
+    out: Annotated[Path, panel_option(help="Folder for the runs and the report.", panel=OUTPUT)] = Path(
+        "demo"
+    ),
+    scale: Annotated[
+        float,
+        panel_option(help="Fraction of the usual number of training iterations.", panel=TRAINING, min=0.001),
+    ] = 1.0,
 ) -> None:
-    """Train on sine waves and on glyphs, compare with the paper, write an HTML report."""
+    """Train on sine waves and on glyphs, compare with the paper and write an HTML report."""
+    if not 0.001 <= scale <= MAX_SCALE:  # neither infinite nor NaN
+        raise UsageError(f"must be between 0.001 and {MAX_SCALE:g}, not {scale}", field="scale")
     from pathaware.cli.report import REPORT
     from pathaware.cli.show import print_table
     from pathaware.experiments.report.run_report import compare, write_report

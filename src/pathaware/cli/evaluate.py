@@ -3,38 +3,79 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from pathaware.cli.completion import complete_model
+from pathaware.cli.options import METHOD, OUTPUT, TASKS, Device, Json, Replace, examples, flag, panel_option
+
+if TYPE_CHECKING:
+    from pathaware.core.learner import QueryLevel
+    from pathaware.training.evaluation import Balance
+
+EXAMPLES = examples(
+    "pathaware evaluate glyphs --tasks 100",
+    "pathaware evaluate glyphs --tasks 100 --queries alone",
+    "pathaware evaluate runs/sine-k10-pamela-seed0 --json",
+)
+
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Folder of a trained run, or glyphs or sine.", metavar="RUN")],
-    split: Annotated[str, typer.Option(help="Split of the tasks: train, val or test.")] = "test",
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder of a trained run, or glyphs or sine.", metavar="RUN", autocompletion=complete_model
+        ),
+    ],
+    split: Annotated[str, panel_option(help="Split of the tasks: train, val or test.", panel=TASKS)] = "test",
     tasks: Annotated[
-        int | None, typer.Option(help="Number of new tasks (default: 1000 waves or 600 episodes).")
+        int | None,
+        panel_option(help="Number of new tasks.", panel=TASKS, default="1000 for sine, 600 for images"),
     ] = None,
-    inductive: Annotated[
-        bool, typer.Option("--inductive", help="Use batch-norm statistics of the support set only.")
-    ] = False,
-    steps: Annotated[int | None, typer.Option(help="Inner steps (default: as trained).")] = None,
+    queries: Annotated[
+        str | None,
+        panel_option(
+            help="What a prediction may know of the other queries of its task: nothing (alone), their "
+            "batch-norm statistics (batch), or all that the method uses (joint).",
+            panel=METHOD,
+            default="joint if the method has it, else batch",
+        ),
+    ] = None,
+    inductive: Annotated[bool, flag("--inductive", help="Same as --queries alone.", panel=METHOD)] = False,
+    balance: Annotated[
+        str,
+        panel_option(
+            help="Classes among the queries: balanced, or dirichlet for unequal numbers.", panel=TASKS
+        ),
+    ] = "balanced",
+    steps: Annotated[
+        int | None, panel_option(help="Number of inner steps.", panel=METHOD, default="as trained")
+    ] = None,
     extend: Annotated[
-        bool, typer.Option("--extend", help="Allow more steps than trained: repeat the last one.")
+        bool, flag("--extend", help="Allow more steps than trained: repeat the last one.", panel=METHOD)
     ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the tasks; the same for every method.", min=0)] = 0,
+    seed: Annotated[
+        int, panel_option(help="Seed of the tasks; the same for every method.", panel=TASKS, min=0)
+    ] = 0,
     record: Annotated[
-        Path | None, typer.Option(help="Also write the result and its provenance to this JSON file.")
+        Path | None,
+        panel_option(help="Also write the result and its provenance to this JSON file.", panel=OUTPUT),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    replace: Replace = False,
+    device: Device = "auto",
+    json: Json = False,
 ) -> None:
     """Adapt to new tasks and measure predictions after every inner step."""
+    from pathaware.cli.options import must_be_new
     from pathaware.cli.show import print_evaluation
     from pathaware.inference.trained_model import find_run
     from pathaware.training.evaluation import evaluate as measure
     from pathaware.training.provenance import evaluation_record, write_record
     from pathaware.training.run_folder import Run
 
+    if record:
+        must_be_new("--record", record, replace)
     opened = Run.open(find_run(run))
     learner = opened.load(device)
     problem = opened.config.problem
@@ -46,6 +87,8 @@ def evaluate(
         seed=seed,
         steps=steps,
         extend=extend,
+        queries=cast("QueryLevel | None", queries),
+        balance=cast("Balance", balance),
         inductive=inductive,
     )
     if record:

@@ -5,27 +5,38 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from pathaware.cli.options import Json
+from pathaware.cli.options import COMPUTE, OUTPUT, Json, Replace, examples, flag, panel_option
+from pathaware.cli.predict import Model, Support
 
 if TYPE_CHECKING:
     from pathaware.inference.export.export import Exported
 
+EXAMPLES = examples(
+    "pathaware export glyphs --support letters --to torch --out letters.pt2",
+    "pathaware export glyphs --support letters --to onnx --script",
+)
+
 
 def export(
-    run: Annotated[str, typer.Argument(help="Folder of a run on images, or `glyphs`.", metavar="RUN")],
-    support: Annotated[Path, typer.Option(help="Folder, zip or tar with one folder of pictures per class.")],
-    to: Annotated[str, typer.Option(help="onnx, torch or safetensors.")],
+    run: Model,
+    support: Support,
+    to: Annotated[str, panel_option(help="Format: onnx, torch or safetensors.", panel=OUTPUT)],
     out: Annotated[
-        Path | None, typer.Option(help="File to write (default: NAME.onnx, .pt2 or .safetensors).")
+        Path | None,
+        panel_option(help="File to write.", panel=OUTPUT, default="RUN.onnx, RUN.pt2 or RUN.safetensors"),
     ] = None,
     script: Annotated[
         bool,
-        typer.Option("--script", help="Also write NAME.py, which labels pictures with the file."),
+        flag(
+            "--script",
+            help="Also write a Python script beside the file, which labels pictures with it.",
+            panel=OUTPUT,
+        ),
     ] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Overwrite existing files.")] = False,
-    device: Annotated[str, typer.Option(help="Where to adapt: auto, cpu, cuda or cuda:N.")] = "cpu",
+    replace: Replace = False,
+    device: Annotated[
+        str, panel_option(help="Where to adapt: auto, cpu, cuda or cuda:N.", panel=COMPUTE)
+    ] = "cpu",
     json: Json = False,
 ) -> None:
     """Adapt to a few pictures and write the network to a file that runs without this package."""

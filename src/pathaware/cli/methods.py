@@ -8,17 +8,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pathaware.cli.options import Json
+from pathaware.cli.completion import complete_method
+from pathaware.cli.options import Json, examples
 
 if TYPE_CHECKING:
     from pathaware.methods.method import Method
 
+EXAMPLES = examples("pathaware methods", "pathaware methods pamela")
+
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="A method whose equations and settings to show.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Show the paper, the equations and the settings of this method.",
+            metavar="NAME",
+            autocompletion=complete_method,
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """List the methods, or show the paper, the equations and the settings of one."""
+    """List the methods, or show one of them in detail."""
     from pathaware.core.settings import trust
     from pathaware.methods import METHODS, get_method
 
@@ -54,7 +64,7 @@ def print_list(chosen: Sequence[Method]) -> None:
         keys = ("name", "year", "summary", "order", "transductive", "paper")
         table.add_row(*(str(row[key]) for key in keys))
     Console().print(table)
-    print("pathaware methods NAME shows the equations and settings of one")
+    print("For the equations and settings of a method: pathaware methods NAME")
 
 
 def print_one(name: str, method: Method) -> None:

@@ -8,38 +8,67 @@ from typing import Annotated, Any
 
 import typer
 
-from pathaware.cli.options import Json
+from pathaware.cli.options import METHOD, OUTPUT, TASKS, Json, examples, panel_option
 
-TASKS = {"sine": 200, "glyphs": 60}
+EXAMPLES = examples(
+    "pathaware online sine --tasks 20 --seeds 1",
+    "pathaware online glyphs --only online --only scratch --out online",
+)
+TASKS_PER_STREAM = {"sine": 200, "glyphs": 60}
 MOST = 10_000
 
 
 def online(
     stream: Annotated[str, typer.Argument(help="sine or glyphs.", metavar="STREAM")],
     tasks: Annotated[
-        int | None, typer.Option(help="Data sets per stream [200 for sine, 60 for glyphs].", min=4, max=MOST)
+        int | None,
+        panel_option(
+            help="Data sets per stream.",
+            panel=TASKS,
+            default=f"{TASKS_PER_STREAM['sine']} for sine, {TASKS_PER_STREAM['glyphs']} for glyphs",
+            min=4,
+            max=MOST,
+        ),
     ] = None,
     seeds: Annotated[
-        int, typer.Option(help="Number of streams, each with its own initialisation.", min=1, max=MOST)
+        int,
+        panel_option(
+            help="Number of streams, each with its own initialisation.", panel=TASKS, min=1, max=MOST
+        ),
     ] = 5,
     items: Annotated[
-        int | None, typer.Option(help="Items per data set [12 for sine, 8 for glyphs].", min=2, max=MOST)
+        int | None,
+        panel_option(
+            help="Items per data set.", panel=TASKS, default="12 for sine, 8 for glyphs", min=2, max=MOST
+        ),
     ] = None,
     every: Annotated[
-        int, typer.Option(help="Hold out every k-th item for the update of θ.", min=1, max=MOST)
+        int,
+        panel_option(help="Hold out every k-th item for the update of θ.", panel=METHOD, min=1, max=MOST),
     ] = 4,
-    steps: Annotated[int, typer.Option(help="φ-steps per item.", min=1, max=MOST)] = 1,
+    steps: Annotated[int, panel_option(help="φ-steps per item.", panel=METHOD, min=1, max=MOST)] = 1,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="Compare only these: online, literal, leader, tuning, scratch. Can be repeated."),
+        panel_option(
+            help="Compare only these: online, literal, leader, tuning, scratch. Can be repeated.",
+            panel=METHOD,
+            default="all",
+            metavar="NAME",
+        ),
     ] = None,
     setting: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", help="A setting of one of them, as `online.pull=1`; the others are still chosen."
+        panel_option(
+            "--set",
+            help="Fix a setting of one of them, such as online.pull=1. Can be repeated.",
+            panel=METHOD,
+            default="chosen on a validation stream",
+            metavar="NAME.SETTING=VALUE",
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for online-STREAM.json, .png and .svg.")] = None,
+    out: Annotated[
+        Path | None, panel_option(help="Folder for online-STREAM.json, .png and .svg.", panel=OUTPUT)
+    ] = None,
     json: Json = False,
 ) -> None:
     """Compare online meta-training (the paper's Algorithm 2) with baselines on a stream of data sets.
@@ -61,7 +90,7 @@ def online(
     if out is not None:
         must_have_room("--out", out, [f"online-{stream}.{ending}" for ending in ("json", "png", "svg")])
     made_by = origin()
-    record = {**compare(candidates, setup, tasks or TASKS[stream], seeds, _log), **made_by}
+    record = {**compare(candidates, setup, tasks or TASKS_PER_STREAM[stream], seeds, _log), **made_by}
     written = [] if out is None else write(record, out, f"online-{stream}")
     if json:
         print(jsonlib.dumps(record))

@@ -1,46 +1,115 @@
-"""Options and checks that several commands share."""
+"""Panels, options and checks that several commands share."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pathaware.cli.completion import complete_method
 from pathaware.core.errors import UsageError
 
 if TYPE_CHECKING:
     from pathaware.inference.trained_model import AdaptedClassifier, SupportSet, TrainedModel
 
+# Titles of the panels that group options. Every command uses the same ones.
+TASKS = "Tasks"
+METHOD = "Method and network"
+TRAINING = "Training"
+DATA = "Data"
+OUTPUT = "Output"
+COMPUTE = "Device and processes"
 
-Method = Annotated[str, typer.Option(help="See `pathaware methods`.")]
-Steps = Annotated[int | None, typer.Option(help="Inner steps (default: 5; meta-sgd: 1).")]
+
+def panel_option(
+    *names: str,
+    help: str,
+    panel: str,
+    default: str | bool = True,
+    complete: Callable[[str], list[str]] | None = None,
+    **more: Any,
+) -> Any:
+    """An option in a panel; `default` is the text to show where the default is found only later."""
+    return typer.Option(
+        *names, help=help, rich_help_panel=panel, show_default=default, autocompletion=complete, **more
+    )
+
+
+def flag(name: str, *, help: str, panel: str) -> Any:
+    """An option without a value."""
+    return typer.Option(name, help=help, rich_help_panel=panel, metavar="", show_default=False)
+
+
+def examples(*lines: str) -> str:
+    """The end of a help page: command lines to copy."""
+    return "\n".join(["Examples:", *(f"  {line}" for line in lines)])
+
+
+def paragraphs(function: Callable[..., Any]) -> str:
+    """The docstring of a command with one line per paragraph, so that a terminal wraps it."""
+    return "\n\n".join(" ".join(part.split()) for part in (function.__doc__ or "").split("\n\n"))
+
+
+Method = Annotated[
+    str,
+    panel_option(
+        help="Method to train; `pathaware methods` lists them, `pathaware methods NAME` their settings.",
+        panel=METHOD,
+        complete=complete_method,
+    ),
+]
+Steps = Annotated[int | None, panel_option(help="Number of inner steps.", panel=METHOD)]
 Skip = Annotated[
-    str | None, typer.Option(help="PAMELA's interval w: 1 to the number of steps, or none (default: 2).")
+    str | None,
+    panel_option(help="PAMELA's interval w: from 1 to the number of steps, or none.", panel=METHOD),
 ]
 Rate = Annotated[
     float | None,
-    typer.Option(help="Inner learning rate, or the initial value of learned ones (default: 0.01)."),
+    panel_option(help="Inner learning rate, or the initial value of learned ones.", panel=METHOD),
 ]
-Iterations = Annotated[
-    int | None, typer.Option(help="Meta-iterations (default: 40000 for sine, 60000 for images).")
-]
-Tasks = Annotated[
-    int | None, typer.Option(help="Tasks per meta-iteration (default: 25 for sine, 4 for images).")
-]
-Seed = Annotated[int | None, typer.Option(help="Seed of the initialisation and of all tasks (default: 0).")]
-Out = Annotated[Path | None, typer.Option(help="New folder for the run (default: runs/…).")]
-FitMemory = Annotated[
-    bool | None, typer.Option("--fit-memory", help="On out-of-memory, use smaller chunks and continue.")
+Iterations = Annotated[int | None, panel_option(help="Number of meta-iterations.", panel=TRAINING)]
+Tasks = Annotated[int | None, panel_option(help="Tasks per meta-iteration.", panel=TRAINING)]
+Seed = Annotated[
+    int | None, panel_option(help="Seed of the initialisation and of all tasks.", panel=TRAINING)
 ]
 Setting = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Any other setting, such as `method.q=shared` or `training.clip=1`."),
+    panel_option(
+        "--set",
+        help="Any other setting, such as method.q=shared or training.clip=1. Can be repeated.",
+        panel=TRAINING,
+        metavar="TABLE.NAME=VALUE",
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Out = Annotated[Path | None, panel_option(help="New folder for the run.", panel=OUTPUT)]
+FitMemory = Annotated[
+    bool | None,
+    flag("--fit-memory", help="On out-of-memory, use smaller chunks and continue.", panel=COMPUTE),
+]
+Json = Annotated[bool, flag("--json", help="Print one JSON object and nothing else.", panel=OUTPUT)]
+Device = Annotated[str, panel_option(help="auto, cpu, cuda or cuda:N.", panel=COMPUTE)]
+Replace = Annotated[bool, flag("--replace", help="Overwrite existing files.", panel=OUTPUT)]
+DataDir = Annotated[
+    Path | None,
+    panel_option(
+        help="Folder of the imported data sets.",
+        panel=DATA,
+        default="$PATHAWARE_DATA, else pathaware in the XDG data home",
+    ),
+]
+NewTasks = Annotated[
+    int | None,
+    panel_option(
+        help="Number of new tasks to evaluate on.",
+        panel=TASKS,
+        default="1000 for sine, 600 for images",
+        min=2,
+    ),
+]
 
 
 def must_be_writable(option: str, path: Path) -> None:
@@ -54,7 +123,7 @@ def must_be_new(option: str, path: Path, replace: bool) -> None:
     """Raise if a file cannot be written, or exists and may not be replaced."""
     must_be_writable(option, path)
     if path.exists() and not replace:
-        raise UsageError(f"{option}: {path} is already there; --replace writes over it")
+        raise UsageError(f"{option}: {path} exists; add --replace to overwrite it")
 
 
 def must_have_room(option: str, folder: Path, names: Sequence[str]) -> None:
@@ -65,19 +134,19 @@ def must_have_room(option: str, folder: Path, names: Sequence[str]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:  # the latter from a name that no system allows
-        raise UsageError(f"{option}: {folder} cannot be made ({error})") from None
+        raise UsageError(f"{option}: {folder} cannot be created ({error})") from None
     must_be_writable(option, folder / names[0])
 
 
 def read_support(source: Path, model: TrainedModel) -> SupportSet:
-    """Read the labelled pictures; if some cannot be used, name all of them."""
+    """Read the labelled images; if some cannot be used, name all of them."""
     from pathaware.inference import class_folders as folders
 
     try:
         return folders.read_support(source, model.image_input)
     except folders.SupportRefused as refused:
         if len(refused.problems) > 1:  # a single one is the message of the error
-            say_all(refused.problems)
+            print_problems(refused.problems)
         raise
 
 
@@ -85,9 +154,11 @@ def adapt(model: TrainedModel, support: SupportSet) -> AdaptedClassifier:
     return model.adapt(support.pixels, support.labels, len(support.classes))
 
 
-def say_all(problems: tuple[str, ...] | list[str]) -> None:
-    """Print each problem on a line of standard error, with control characters escaped."""
+def print_problems(problems: tuple[str, ...] | list[str], most: int | None = 10) -> None:
+    """Print problems, one per line of standard error, and the number of those beyond `most`."""
     from pathaware.cli import one_line
 
-    for problem in problems:
+    for problem in problems[:most]:
         print(one_line(problem), file=sys.stderr)
+    if most is not None and len(problems) > most:
+        print(f"… and {len(problems) - most:,} more", file=sys.stderr)

@@ -7,10 +7,27 @@ from typing import Annotated
 
 import typer
 
+from pathaware.cli.completion import complete_run
+from pathaware.cli.options import OUTPUT, Replace, examples, panel_option
+
+EXAMPLES = examples(
+    "pathaware plot runs/sine-k10-pamela-seed0",
+    "pathaware plot runs/sine-k10-pamela-seed0 runs/sine-k10-maml-seed0",
+)
+
+Runs = Annotated[
+    list[Path],
+    typer.Argument(help="Folders of trained runs.", metavar="RUN...", autocompletion=complete_run),
+]
+
 
 def plot(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of trained runs.", metavar="RUN...")],
-    out: Annotated[Path | None, typer.Option(help="Folder for the figures (default: RUN/figures).")] = None,
+    runs: Runs,
+    out: Annotated[
+        Path | None,
+        panel_option(help="Folder for the figures.", panel=OUTPUT, default="figures in the first RUN"),
+    ] = None,
+    replace: Replace = False,
 ) -> None:
     """Draw predictions, loss along the path, learned Q and P, recorded gradients, and the training curve."""
     from pathaware.core.errors import UsageError
@@ -26,6 +43,9 @@ def plot(
     folder = out or opened[0].folder / FIGURES
     try:
         for name, _, figure in figures(opened):
-            print(save(figure, folder / f"{name}.png"))
+            path = folder / f"{name}.png"
+            if out is not None and path.exists() and not replace:  # the default belongs to the run
+                raise UsageError(f"{path} exists; add --replace to overwrite it", field="out")
+            print(save(figure, path))
     except OSError as error:
         raise UsageError(f"{folder} cannot be written ({error.strerror})", field="out") from None

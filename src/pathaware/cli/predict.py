@@ -1,48 +1,82 @@
-"""`pathaware predict RUN --support DIR --images PATH`: label pictures after a few labelled examples."""
+"""`pathaware predict RUN --support DIR --images PATH`: label images after a few labelled examples."""
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pathaware.cli.completion import complete_model
+from pathaware.cli.options import DATA, OUTPUT, Device, Replace, examples, flag, panel_option
+
 if TYPE_CHECKING:
     from pathaware.inference.predictions import Predictions
 
 FORMATS = ("table", "csv", "json")
+EXAMPLES = examples(
+    "pathaware predict glyphs --support letters --images new",
+    "pathaware predict glyphs --support letters --images new --out labels.csv",
+)
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        help="Folder of a run on images, or glyphs.", metavar="RUN", autocompletion=complete_model
+    ),
+]
+Support = Annotated[
+    Path,
+    panel_option(help="Labelled pictures: a folder, zip or tar with one folder per class.", panel=DATA),
+]
 
 
 def predict(
-    run: Annotated[str, typer.Argument(help="Folder of a run on images, or `glyphs`.", metavar="RUN")],
-    support: Annotated[Path, typer.Option(help="Folder, zip or tar with one folder of pictures per class.")],
-    images: Annotated[Path, typer.Option(help="Pictures to label: a file, folder, zip or tar.")],
+    run: Model,
+    support: Support,
+    images: Annotated[Path, panel_option(help="Pictures to label: a file, folder, zip or tar.", panel=DATA)],
     format: Annotated[
-        str | None, typer.Option(help="table, csv or json (default: by the name of --out, else table).")
+        str | None,
+        panel_option(help="table, csv or json.", panel=OUTPUT, default="by the ending of --out, else table"),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write to this file instead of stdout.")] = None,
-    show: Annotated[Path | None, typer.Option(help="Also draw pictures and labels in this .png.")] = None,
+    out: Annotated[
+        Path | None, panel_option(help="File to write.", panel=OUTPUT, default="standard output")
+    ] = None,
+    show: Annotated[
+        Path | None, panel_option(help="Also draw pictures and labels in this .png file.", panel=OUTPUT)
+    ] = None,
     top: Annotated[
         int | None,
-        typer.Option(help="Classes to show per picture (default: 2 in a table, all in json).", min=1),
+        panel_option(
+            help="Classes to show per picture, the most probable first.",
+            panel=OUTPUT,
+            default="2 in a table, all in json",
+            min=1,
+        ),
     ] = None,
     score: Annotated[
         bool,
-        typer.Option("--score", help="Report the accuracy, for pictures in folders named after classes."),
+        flag(
+            "--score", help="Report the accuracy, for pictures in folders named after classes.", panel=OUTPUT
+        ),
     ] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Overwrite existing files.")] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    replace: Replace = False,
+    device: Device = "auto",
 ) -> None:
     """Adapt to a few labelled pictures and label other pictures."""
-    from pathaware.cli.options import adapt, must_be_new, read_support, say_all
+    from pathaware.cli.options import adapt, must_be_new, print_problems, read_support
     from pathaware.core.errors import UsageError
     from pathaware.inference.class_folders import read_images
     from pathaware.inference.predictions import Predictions, Score, true_labels
     from pathaware.inference.trained_model import TrainedModel
+    from pathaware.training.checksummed import replace_file
 
     chosen = _format(format, out)
     if chosen == "csv" and top is not None:
-        raise UsageError("a csv has a column for every class; leave it out", field="top")
+        raise UsageError("does not apply to csv, which has a column for every class", field="top")
+    if out is not None and show is not None and out.resolve() == show.resolve():
+        raise UsageError(f"{show} is also the file of --out", field="show")
     for option, path in (("--out", out), ("--show", show)):
         if path is not None:
             must_be_new(option, path, replace)
@@ -61,11 +95,13 @@ def predict(
         from pathaware.inference.prediction_sheet import prediction_sheet
 
         title = f"{images.absolute().name} · {len(names):,} pictures, {len(labelled.classes)} classes"
-        prediction_sheet(title, labelled, pixels, predictions, truths).save(show, "PNG")
+        buffer = BytesIO()
+        prediction_sheet(title, labelled, pixels, predictions, truths).save(buffer, "PNG")
+        replace_file(show, buffer.getvalue())
     if truths is not None:
-        say_all(Score.of(predictions, truths).lines())
+        print_problems(Score.of(predictions, truths).lines(), most=None)
     if problems:
-        say_all(problems)
+        print_problems(problems)
         raise typer.Exit(1)
 
 
@@ -73,7 +109,7 @@ def _format(given: str | None, out: Path | None) -> str:
     from pathaware.core.errors import UsageError
 
     by_name = out.suffix[1:].lower() if out else ""
-    format = given or (by_name if by_name in FORMATS else "table")
+    format = (by_name if by_name in FORMATS else "table") if given is None else given
     if format not in FORMATS:
         raise UsageError(f"must be one of {', '.join(FORMATS)}, not {format}", field="format")
     return format
@@ -82,6 +118,7 @@ def _format(given: str | None, out: Path | None) -> str:
 def _write(predictions: Predictions, format: str, out: Path | None, top: int | None) -> None:
     """Write to the file, or to stdout, where nothing else is printed."""
     from pathaware.cli.show import print_table
+    from pathaware.training.checksummed import replace_file
     from pathaware.training.tables import markdown
 
     table = predictions.table(2 if top is None else top)
@@ -98,7 +135,7 @@ def _write(predictions: Predictions, format: str, out: Path | None, top: int | N
     if out is None:
         print(text, end="")
     else:
-        out.write_text(text, encoding="utf-8")
+        replace_file(out, text)
 
 
 def _writable(name: str) -> str:

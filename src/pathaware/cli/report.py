@@ -5,20 +5,32 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from pathaware.cli.options import OUTPUT, TASKS, Replace, examples, panel_option
+from pathaware.cli.plot import Runs
 
+EXAMPLES = examples(
+    "pathaware report runs/sine-k10-pamela-seed0",
+    "pathaware report runs/sine-k10-pamela-seed0 runs/sine-k10-maml-seed0",
+)
 REPORT = "report.html"
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of trained runs.", metavar="RUN...")],
-    out: Annotated[Path | None, typer.Option(help="The file to write (default: RUN/report.html).")] = None,
-    tasks: Annotated[
-        int | None, typer.Option(help="Number of new tasks (default: 1000 waves or 600 episodes).")
+    runs: Runs,
+    out: Annotated[
+        Path | None,
+        panel_option(help="HTML file to write.", panel=OUTPUT, default="report.html in the first RUN"),
     ] = None,
+    tasks: Annotated[
+        int | None,
+        panel_option(
+            help="Number of new tasks to evaluate on.", panel=TASKS, default="1000 for sine, 600 for images"
+        ),
+    ] = None,
+    replace: Replace = False,
 ) -> None:
     """Write results, figures and settings to one HTML file; runs of the same problem are compared."""
-    from pathaware.cli.options import must_be_writable
+    from pathaware.cli.options import must_be_new
     from pathaware.cli.show import print_table
     from pathaware.core.errors import UsageError
     from pathaware.core.settings import at_least
@@ -34,7 +46,8 @@ def report(
             raise UsageError(f"{folder} is not finished; resume its training first", field="run")
         groups.setdefault(run.config.problem, []).append(run)
     path = out or runs[0] / REPORT
-    must_be_writable("--out", path)
+    # The default belongs to the run and is brought up to date.
+    must_be_new("--out", path, replace or out is None)
     comparisons = []
     for problem, group in groups.items():
         comparisons.append(compare(group, problem.evaluation_tasks if tasks is None else tasks))

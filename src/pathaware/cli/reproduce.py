@@ -1,4 +1,4 @@
-"""`pathaware reproduce table1 … fig6 | all`: the paper's tables and figures, made again."""
+"""`pathaware reproduce TARGET…`: reproduce the paper's tables and figures."""
 
 from __future__ import annotations
 
@@ -8,52 +8,99 @@ from typing import Annotated
 
 import typer
 
-from pathaware.cli.options import Setting
+from pathaware.cli.completion import complete_data
+from pathaware.cli.options import (
+    COMPUTE,
+    DATA,
+    OUTPUT,
+    TASKS,
+    TRAINING,
+    NewTasks,
+    Setting,
+    examples,
+    panel_option,
+)
 from pathaware.cli.train import parse_settings
-from pathaware.core.errors import UsageError
+from pathaware.core.errors import UsageError, did_you_mean
+
+EXAMPLES = examples(
+    "pathaware reproduce table2 --budget 1h",
+    "pathaware reproduce table3 fig4 --iterations 2000",
+    "pathaware reproduce all --no-train",
+)
 
 TARGETS = (
-    "table1 to table5, fig4, fig5, fig6, gradients (of section 3.2), methods (all, in the same time), or all"
+    "table1 to table5, fig4, fig5, fig6, gradients (Section 3.2), methods (all of ours, trained for the same "
+    "time), or all"
 )
 
 
 def reproduce(
     targets: Annotated[list[str], typer.Argument(help=f"{TARGETS}.", metavar="TARGET...")],
-    out: Annotated[Path, typer.Option(help="Folder for runs, records, tables and figures.")] = Path("paper"),
+    out: Annotated[
+        Path, panel_option(help="Folder for runs, records, tables and figures.", panel=OUTPUT)
+    ] = Path("paper"),
     budget: Annotated[
         str | None,
-        typer.Option(help="Train each target for this long, such as 10m or 2h; its rows say so."),
+        panel_option(
+            help="Training time per target, such as 10m or 2h; the table states it.",
+            panel=TRAINING,
+            default="none: train all iterations",
+        ),
     ] = None,
     iterations: Annotated[
-        int | None, typer.Option(help="Iterations per run (default: the paper's).", min=1)
+        int | None,
+        panel_option(help="Meta-iterations per run.", panel=TRAINING, default="the paper's", min=1),
     ] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Only this row; can be repeated.")] = None,
+    only: Annotated[
+        list[str] | None,
+        panel_option(
+            help="Train and show only this row. Can be repeated.",
+            panel=TASKS,
+            default="all rows",
+            metavar="ROW",
+        ),
+    ] = None,
     columns: Annotated[
         list[str] | None,
-        typer.Option(help="Only this column, such as 'CIFAR-FS 5-shot' or cifar-fs-5shot; can be repeated."),
+        panel_option(
+            help="Only this column, such as 'CIFAR-FS 5-shot' or cifar-fs-5shot. Can be repeated.",
+            panel=TASKS,
+            default="all columns",
+            metavar="COLUMN",
+        ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Runs per cell, with seeds 0, 1, …", min=1)] = 1,
-    data: Annotated[str, typer.Option(help="Data set of table4, fig6 and methods.")] = "miniimagenet",
-    tasks: Annotated[
-        int | None,
-        typer.Option(help="New tasks to evaluate on (default: 1000 waves, 600 episodes).", min=2),
+    seeds: Annotated[int, panel_option(help="Runs per cell, with seeds 0, 1, …", panel=TRAINING, min=1)] = 1,
+    data: Annotated[
+        str,
+        panel_option(help="Data set of table4, fig6 and methods.", panel=DATA, complete=complete_data),
+    ] = "miniimagenet",
+    tasks: NewTasks = None,
+    together: Annotated[int, panel_option(help="Number of runs that share a GPU.", panel=COMPUTE, min=1)] = 1,
+    results: Annotated[
+        Path | None, panel_option(help="Folder of records.", panel=OUTPUT, default="results in OUT")
     ] = None,
-    together: Annotated[int, typer.Option(help="Runs that share a GPU, side by side.", min=1)] = 1,
-    results: Annotated[Path | None, typer.Option(help="Folder of records (default: OUT/results).")] = None,
-    train: Annotated[bool, typer.Option(help="Train what is missing, or only show what is there.")] = True,
+    train: Annotated[
+        bool, panel_option(help="Train missing runs, or only show finished ones.", panel=TRAINING)
+    ] = True,
     setting: Setting = None,
 ) -> None:
-    """Train what is missing, resume what was stopped, and show our numbers beside the paper's."""
+    """Reproduce tables and figures of the paper: train what is missing and show our numbers beside its own.
+
+    The same command resumes a reproduction that was stopped.
+    """
     from pathaware.cli.show import print_table
     from pathaware.experiments.paper import targets as paper
     from pathaware.experiments.paper.time_estimate import TrainingLength, parse_duration
     from pathaware.experiments.run_store import RunStore
 
     if budget and iterations:
-        raise UsageError("it decides the number of iterations; leave out --iterations", field="budget")
+        raise UsageError("cannot be combined with --iterations", field="budget")
     for target in targets:
         if target not in (*paper.TARGETS, "all"):
-            raise UsageError(f"{target!r} must be one of {', '.join(paper.TARGETS)}, all", field="target")
+            known = (*paper.TARGETS, "all")
+            hint = did_you_mean(target, known)
+            raise UsageError(f"{target!r} must be one of {', '.join(known)}{hint}", field="target")
     for name, folder in (("out", out), ("results", results or out)):
         _check_folder(name, folder)
     paper.check_data(data)
@@ -61,7 +108,7 @@ def reproduce(
     reproduction = paper.Reproduction(
         RunStore(out, results, tasks),
         out,
-        _say,
+        _print,
         seeds,
         TrainingLength(iterations, None if budget is None else parse_duration(budget)),
         together,
@@ -74,7 +121,7 @@ def reproduce(
         except UsageError as error:
             if len(chosen) == 1:
                 raise
-            _say(f"{target} left out: {error.message}")  # the others are made
+            _print(f"{target} left out: {error.message}")  # the others are made
         else:
             if table:
                 print_table(table)
@@ -90,5 +137,5 @@ def _check_folder(name: str, folder: Path) -> None:
         raise UsageError(f"{there} is a file; name a folder", field=name)
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     print(line, file=sys.stderr, flush=True)

@@ -8,25 +8,51 @@ from typing import Annotated
 
 import typer
 
+from pathaware.cli.completion import complete_model
+from pathaware.cli.options import OUTPUT, Device, examples, panel_option
 from pathaware.core.errors import UsageError
+
+EXAMPLES = examples(
+    "pathaware serve glyphs --open",
+    "pathaware serve glyphs --host 0.0.0.0 --allow-host models.example.org",
+)
+SERVER = "Server"
 
 
 def serve(
-    run: Annotated[Path, typer.Argument(help="Folder of a run on images, or `glyphs`.", metavar="RUN")],
-    port: Annotated[int, typer.Option(help="Port; 0 for any free one.", min=0, max=65535)] = 8765,
-    host: Annotated[str, typer.Option(help="Address to listen on; default: this machine only.")] = (
-        "127.0.0.1"
-    ),
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder of a run on images, or glyphs.", metavar="RUN", autocompletion=complete_model
+        ),
+    ],
+    port: Annotated[
+        int, panel_option(help="Port to listen on; 0 for any free one.", panel=SERVER, min=0, max=65535)
+    ] = 8765,
+    host: Annotated[
+        str,
+        panel_option(
+            help="Address to listen on: 127.0.0.1 is this machine only, 0.0.0.0 every network.", panel=SERVER
+        ),
+    ] = "127.0.0.1",
     allow_host: Annotated[
-        list[str] | None, typer.Option(help="Another name of this server, such as a proxy's.")
+        list[str] | None,
+        panel_option(
+            help="Another name of this server, such as that of a proxy, or *.example.org. Can be repeated.",
+            panel=SERVER,
+            metavar="NAME",
+        ),
     ] = None,
     forget_after: Annotated[
-        float, typer.Option(help="Minutes without a request after which a session is deleted.")
+        float,
+        panel_option(help="Minutes without a request after which a session is deleted.", panel=SERVER),
     ] = 10.0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    open: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = False,
+    device: Device = "auto",
+    open: Annotated[
+        bool, panel_option("--open/--no-open", help="Open the page in a browser.", panel=OUTPUT)
+    ] = False,
 ) -> int:
-    """Serve a web page and a JSON API with which people teach the model their own classes."""
+    """Serve a web page and a JSON API on which people teach the model their own classes."""
     if not 0 < forget_after <= 1e6:  # also false for nan
         raise UsageError(f"must be a number of minutes above 0, not {forget_after}", field="forget_after")
     try:
@@ -50,14 +76,14 @@ def serve(
     address = address_of(bound)
     if not local:
         print(
-            f"warning: --host {host}: whoever reaches this machine can use the model; "
+            f"warning: --host {host}: anyone who can reach this machine can use the model; "
             "there is no password and no encryption",
             file=sys.stderr,
         )
     quiet()
 
     def ready() -> None:
-        print(f"{model.config.method} from {run} at {address} (Ctrl-C ends it)", flush=True)
+        print(f"{model.config.method} from {run} at {address} (stop with Ctrl-C)", flush=True)
         if open:
             import webbrowser
 

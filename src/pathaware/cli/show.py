@@ -6,7 +6,7 @@ import json as jsonlib
 import sys
 from typing import Any
 
-from pathaware.training.evaluation import Evaluation
+from pathaware.training.evaluation import LEVEL_TITLES, Evaluation
 from pathaware.training.metric import ACCURACY, Metric
 from pathaware.training.run_folder import Run
 from pathaware.training.tables import Table
@@ -58,5 +58,6 @@ def headline(summary: dict[str, Any], metric: Metric) -> str:
     text += f"{summary['split']} tasks, worst {worst:.3g}, "
     text += f"{100 * summary['reverted']:.2f} % of tasks reverted by the divergence guard"
     if metric is ACCURACY:
-        text += ", transductive" if summary["transductive"] else ", inductive"
+        text += f", {LEVEL_TITLES[summary['queries']]}"
+        text += ", classes unbalanced" if summary["balance"] != "balanced" else ""
     return text

@@ -1,4 +1,4 @@
-"""`pathaware sweep FILE`: many runs from one file, and one table of their results."""
+"""`pathaware sweep FILE`: train many runs that one file describes, and compare them in one table."""
 
 from __future__ import annotations
 
@@ -10,43 +10,60 @@ from typing import Annotated
 
 import typer
 
+from pathaware.cli.options import COMPUTE, OUTPUT, TASKS, NewTasks, examples, panel_option
 from pathaware.core.errors import UsageError
 
+EXAMPLES = examples(
+    "pathaware sweep rates.toml --workers 2",
+    "pathaware sweep rates.toml --backend dask --cluster tcp://localhost:8786",
+)
 TABLE = "summary"
 
 
 def sweep(
-    file: Annotated[Path, typer.Argument(help="TOML: a configuration and what to vary.", metavar="FILE")],
+    file: Annotated[
+        Path, typer.Argument(help="TOML file: a configuration and the settings to vary.", metavar="FILE")
+    ],
     out: Annotated[
-        Path | None, typer.Option(help="Folder for runs, records and the table (default: sweeps/FILE).")
+        Path | None,
+        panel_option(
+            help="Folder for runs, records and the table.",
+            panel=OUTPUT,
+            default="sweeps/ and the name of FILE",
+        ),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(
-            help="Runs at a time (default: one per GPU, or what the threads of a CPU allow; on a cluster one "
-            "per worker).",
+        panel_option(
+            help="Number of runs at a time.",
+            panel=COMPUTE,
+            default="one per GPU or cluster worker, else as many as the CPU's threads allow",
             min=1,
         ),
     ] = None,
     devices: Annotated[
-        str | None, typer.Option(help="GPUs to use, such as cuda:0,cuda:1 (default: all).")
+        str | None, panel_option(help="GPUs to use, such as cuda:0,cuda:1.", panel=COMPUTE, default="all")
     ] = None,
     split: Annotated[
-        str, typer.Option(help="Classes to evaluate on: val, or test once all is chosen.")
+        str,
+        panel_option(help="Split to evaluate on: val, or test once all settings are chosen.", panel=TASKS),
     ] = "val",
-    tasks: Annotated[
-        int | None,
-        typer.Option(help="New tasks to evaluate on (default: 1000 waves, 600 episodes).", min=2),
-    ] = None,
+    tasks: NewTasks = None,
     backend: Annotated[
-        str, typer.Option(help="Where workers are: loky (this machine), dask or ray (a cluster).")
+        str,
+        panel_option(help="Where workers run: loky (this machine), dask or ray (a cluster).", panel=COMPUTE),
     ] = "loky",
     cluster: Annotated[
         str | None,
-        typer.Option(help="Address of the cluster, such as tcp://host:8786, or a Dask scheduler file."),
+        panel_option(
+            help="Address of the cluster, such as tcp://host:8786, or a Dask scheduler file.", panel=COMPUTE
+        ),
     ] = None,
 ) -> None:
-    """Train every combination in worker processes. The same command resumes a sweep that was stopped."""
+    """Train every combination of settings in worker processes.
+
+    The same command resumes a sweep that was stopped.
+    """
     from pathaware.cli.show import print_table
     from pathaware.experiments.report.table_files import write_table
     from pathaware.experiments.run_store import RunStore
@@ -61,7 +78,10 @@ def sweep(
     plan = SweepPlan.read(file)
     if plan.trials:
         if split != "val":
-            raise UsageError("a search chooses by validation; use evaluate for what it finds", field="split")
+            raise UsageError(
+                "must be val for a search; evaluate the best run on test with `pathaware evaluate`",
+                field="split",
+            )
         optuna()
     runs = list(plan.grid())
     folder = out or Path("sweeps") / file.stem
@@ -72,33 +92,35 @@ def sweep(
     with closing(open_backend(backend, cluster, runs, workers, devices)) as opened:
         store.create()
         with _locked(folder):
-            pool = WorkerPool(store, opened, _say)
+            pool = WorkerPool(store, opened, _print)
             try:
                 outcomes = (
-                    Search(plan, store, _say).run(pool) if plan.trials else run_grid(runs, store, pool, _say)
+                    Search(plan, store, _print).run(pool)
+                    if plan.trials
+                    else run_grid(runs, store, pool, _print)
                 )
             except KeyboardInterrupt:
-                _say("interrupted; the same command resumes it")
+                _print("interrupted; run the same command to resume")
                 raise typer.Exit(130) from None
     table = summary(file.stem, outcomes, store)
     print_table(table)
     for path in write_table(table, folder, TABLE):
-        _say(str(path))
+        _print(str(path))
     if all(outcome.result is None for outcome in outcomes):
         raise typer.Exit(1)
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """One sweep at a time in a folder: two would train the same runs over each other."""
+    """Allow one sweep at a time in a folder: two would overwrite each other's runs."""
     from pathaware.training.run_folder import FolderLock
 
-    lock = FolderLock(folder, f"another sweep is at work in {folder}", field="out")
+    lock = FolderLock(folder, f"another sweep is running in {folder}", field="out")
     try:
         yield
     finally:
         lock.release()
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     print(" ".join(line.split()), file=sys.stderr, flush=True)

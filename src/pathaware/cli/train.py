@@ -6,8 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
+from pathaware.cli.completion import DATA_SETS, complete_data, complete_preset, complete_run
 from pathaware.cli.options import (
+    DATA,
+    METHOD,
+    OUTPUT,
+    TASKS,
+    TRAINING,
+    DataDir,
     FitMemory,
     Iterations,
     Json,
@@ -19,39 +27,75 @@ from pathaware.cli.options import (
     Skip,
     Steps,
     Tasks,
+    examples,
+    panel_option,
 )
 from pathaware.core.errors import UsageError
 
 if TYPE_CHECKING:
     from pathaware.training.config import Config
 
-app = typer.Typer(help="Meta-train a method on a problem, or resume a run that was stopped.")
-
 FOLDER = "folder"
-SETS = ("miniimagenet", "cifar-fs", "fc100", "tieredimagenet", "omniglot", "glyphs")
 
-Shots = Annotated[
-    int | None, typer.Option(help="Support examples: points (default: 10) or images per class (default: 5).")
-]
-Queries = Annotated[
-    int | None, typer.Option(help="Query examples: points (default: 10) or images per class (default: 15).")
-]
-Ways = Annotated[int | None, typer.Option(help="Classes per task (default: 5).")]
+Shots = Annotated[int | None, panel_option(help="Support images per class.", panel=TASKS)]
+Queries = Annotated[int | None, panel_option(help="Query images per class.", panel=TASKS)]
+Ways = Annotated[int | None, panel_option(help="Classes per task.", panel=TASKS)]
 Model = Annotated[
-    str | None, typer.Option(help="conv4, resnet12 or package.module:function (default: conv4).")
+    str | None,
+    panel_option(help="Network: conv4, resnet12 or your own package.module:function.", panel=METHOD),
 ]
-Width = Annotated[int | None, typer.Option(help="Filters per layer (default: 64).")]
-Data = Annotated[str | None, typer.Option(help="Another imported data set; see `pathaware data list`.")]
-DataDir = Annotated[Path | None, typer.Option(help="Folder of the imported data sets.")]
+Width = Annotated[int | None, panel_option(help="Filters per layer.", panel=METHOD, default="64 for conv4")]
+Data = Annotated[
+    str | None,
+    panel_option(
+        help="Imported data set to train on; `pathaware data list` lists them.",
+        panel=DATA,
+        complete=complete_data,
+    ),
+]
+
+
+class TrainingCommand(TyperCommand):
+    """A command whose help shows the defaults that its configuration has, found when the help is printed."""
+
+    def get_help(self, ctx: Any) -> str:
+        shown = default_texts(str(ctx.info_name))
+        for parameter in self.params:
+            if ctx.info_name == FOLDER and parameter.name == "data":
+                parameter.required = True  # for the help; `images` has a better message
+            elif parameter.name in shown:
+                parameter.show_default = shown[parameter.name]  # type: ignore[attr-defined]
+        return super().get_help(ctx)
+
+
+app = typer.Typer(
+    help="Meta-train a method on a problem, or resume a run that was stopped.",
+    epilog=examples("pathaware train glyphs", "pathaware train --resume runs/sine-k10-pamela-seed0"),
+)
 
 
 @app.callback(invoke_without_command=True)
 def resume(
     context: typer.Context,
     run: Annotated[
-        Path | None, typer.Option("--resume", help="Resume the run in this folder.", metavar="RUN")
+        Path | None,
+        panel_option(
+            "--resume",
+            help="Resume the run in this folder, with the settings it began with.",
+            panel=TRAINING,
+            metavar="RUN",
+            complete=complete_run,
+        ),
     ] = None,
-    setting: Setting = None,
+    setting: Annotated[
+        list[str] | None,
+        panel_option(
+            "--set",
+            help="With --resume: fail unless this setting of the run has this value. Can be repeated.",
+            panel=TRAINING,
+            metavar="TABLE.NAME=VALUE",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     if context.invoked_subcommand is not None:
@@ -69,11 +113,20 @@ def resume(
     train_and_evaluate(opened.config, opened.folder, json, resume=True)
 
 
-@app.command("sine")
+@app.command(
+    "sine",
+    cls=TrainingCommand,
+    epilog=examples(
+        "pathaware train sine --method maml --iterations 2000",
+        "pathaware train sine --set method.q=shared --seed 1",
+    ),
+)
 def sine(
     method: Method = "pamela",
-    shots: Shots = None,
-    queries: Queries = None,
+    shots: Annotated[int | None, panel_option(help="Support points per wave.", panel=TASKS)] = None,
+    queries: Annotated[
+        int | None, panel_option(help="Query points per wave during training.", panel=TASKS)
+    ] = None,
     steps: Steps = None,
     skip: Skip = None,
     rate: Rate = None,
@@ -91,6 +144,7 @@ def sine(
         "method": {"name": method, "steps": steps, "skip": skip, "rate": rate},
         "training": {"iterations": iterations, "tasks": tasks, "seed": seed, "fit_memory": fit_memory},
     }
+    check_problem("sine", setting)
     run_training(given(tables), setting, out, json)
 
 
@@ -126,28 +180,106 @@ def images(
         "method": {"name": method, "steps": steps, "skip": skip, "rate": rate},
         "training": {"iterations": iterations, "tasks": tasks, "seed": seed, "fit_memory": fit_memory},
     }
+    check_problem("classification", setting)
     run_training(over_preset(named, given(tables)), setting, out, json)
 
 
-for _name in SETS:
-    _note = ", with the defaults of the preset glyphs" if _name == "glyphs" else ""
-    app.command(_name, help=f"Few-shot classification on {_name}{_note}.")(images)
-app.command(FOLDER, help="Few-shot classification of your own images, once imported (--data).")(images)
+def check_problem(problem: str, settings: list[str] | None) -> None:
+    """Refuse a `--set` of another problem than the command's, whose other options would make no sense."""
+    chosen = parse_settings(settings).get("problem", {}).get("name", problem)
+    if chosen != problem:
+        raise UsageError(
+            f"problem.name={chosen}: the problem is named by the command (see pathaware train --help)",
+            field="set",
+        )
 
 
-@app.command("preset")
+def default_texts(command: str) -> dict[str, str]:
+    """The defaults of the options of `pathaware train COMMAND`, for its help."""
+    from pathaware.training.config import Config
+    from pathaware.training.session import default_folder
+
+    data = "DATA" if command == FOLDER else command
+    problem = {"name": "sine"} if command == "sine" else {"name": "classification", "data": data}
+    tables = over_preset(command, {"problem": problem, "method": {"name": "pamela"}, "training": {}})
+    config = Config.from_dict(tables)
+    values = config.to_dict()
+    texts = {"out": str(default_folder(config)), "data": data}
+    for option, table in (
+        *((name, "problem") for name in ("ways", "shots", "queries")),
+        *((name, "training") for name in ("iterations", "tasks", "seed")),
+    ):
+        if option in values[table]:
+            texts[option] = str(values[table][option])
+    texts["skip"] = str(values["method"]["skip"])
+    for option in ("steps", "rate"):
+        texts[option] = f"{values['method'][option]} for pamela"
+    if command != "sine":
+        texts["model"] = values["problem"]["model_name"]
+        if width := values["problem"]["width"]:
+            texts["width"] = str(width)
+    return texts
+
+
+for _name in DATA_SETS:
+    _short = (
+        "pathaware train glyphs --iterations 200"
+        if _name == "glyphs"
+        else f"pathaware train {_name} --shots 1"
+    )
+    app.command(
+        _name,
+        cls=TrainingCommand,
+        help="Few-shot classification on glyphs, which need no import; a small model in minutes."
+        if _name == "glyphs"
+        else f"Few-shot classification on {_name}, with the paper's settings.",
+        epilog=examples(_short, f"pathaware train {_name} --method maml --set training.validate=100"),
+    )(images)
+app.command(
+    FOLDER,
+    cls=TrainingCommand,
+    help="Few-shot classification of your own images, after `pathaware data import`.",
+    epilog=examples("pathaware train folder --data birds --ways 5 --shots 5"),
+)(images)
+
+
+@app.command(
+    "preset",
+    epilog=examples(
+        "pathaware train preset glyphs --iterations 200",
+        "pathaware train preset table2-cifar-fs-pamela-5shot --iterations 20000",
+    ),
+)
 def preset(
     name: Annotated[
-        str, typer.Argument(help="A row of the paper's tables, such as table2-cifar-fs-pamela-5shot.")
+        str,
+        typer.Argument(
+            help="Name of a preset, such as table2-cifar-fs-pamela-5shot, or a TOML file.",
+            metavar="NAME",
+            autocompletion=complete_preset,
+        ),
     ],
-    iterations: Iterations = None,
-    seed: Seed = None,
-    out: Out = None,
+    iterations: Annotated[
+        int | None,
+        panel_option(help="Number of meta-iterations.", panel=TRAINING, default="the preset's"),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        panel_option(
+            help="Seed of the initialisation and of all tasks.",
+            panel=TRAINING,
+            default="the preset's, else 0",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        panel_option(help="New folder for the run.", panel=OUTPUT, default="runs/PROBLEM-METHOD-seedN"),
+    ] = None,
     fit_memory: FitMemory = None,
     setting: Setting = None,
     json: Json = False,
 ) -> None:
-    """Train a named configuration or your own TOML file; options override its settings."""
+    """Train a named configuration, such as a row of the paper's tables, or your own TOML file."""
     from pathaware.training.presets import load_preset
 
     tables = load_preset(name)

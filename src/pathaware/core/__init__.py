@@ -12,4 +12,4 @@ and what every room needs: `errors`, `settings`, `plugins`, `seeding`. Every roo
 imports none, except that `MetaLearner.__init__` asks `engine.execution` how to run its network.
 """
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"

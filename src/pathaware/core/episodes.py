@@ -18,6 +18,11 @@ class Episodes:
     """T tasks, each with a support set to adapt on and a query set to evaluate on.
 
     Shapes: `support_x [T, S, …]`, `support_y [T, S, …]`, `query_x [T, Q, …]`, `query_y [T, Q, …]`.
+
+    >>> episodes = Episodes(*(torch.randn(4, count, 1) for count in (5, 5, 7, 7)))  # four tasks
+    >>> len(episodes), len(episodes[:3]), [len(chunk) for chunk in episodes.chunks(3)]
+    (4, 3, [3, 1])
+
     Classification episodes are laid out shot by shot (index `shot · ways + way`), so that any
     `ways` consecutive examples hold every class once.
     """
@@ -36,6 +41,7 @@ class Episodes:
         return self.support_x.shape[0]
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The four tensors: support inputs and targets, query inputs and targets."""
         return self.support_x, self.support_y, self.query_x, self.query_y
 
     def __getitem__(self, tasks: slice) -> Episodes:
@@ -79,10 +85,13 @@ class TaskSource(ABC):
     """True if `gather` runs on the GPU without synchronising with the host."""
 
     @abstractmethod
-    def draw(self, tasks: int, generator: torch.Generator) -> Any: ...
+    def draw(self, tasks: int, generator: torch.Generator) -> Any:
+        """Make all random choices for this number of tasks; return them as a plan."""
 
     @abstractmethod
-    def gather(self, plan: Any) -> Episodes: ...
+    def gather(self, plan: Any) -> Episodes:
+        """Turn a plan into episodes on the device."""
 
     def sample(self, tasks: int, generator: torch.Generator) -> Episodes:
+        """Draw and gather this number of tasks."""
         return self.gather(self.draw(tasks, generator))

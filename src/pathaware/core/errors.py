@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 
 class UsageError(ValueError):
-    """Something the caller gave cannot be used.
+    """An argument, setting or file cannot be used.
 
     The message is one line that names the setting or file and says what is allowed. `field` is the name of
     the argument at fault, where there is one; the command line turns it into an option. There the line is
@@ -36,9 +37,21 @@ class Stopped(Exception):
 
     def __init__(self, signum: int, folders: Sequence[Path]) -> None:
         self.signum, self.folders = signum, list(folders)
-        super().__init__(f"{signal.Signals(signum).name}: stopped after a whole step, and saved")
+        super().__init__(f"{signal.Signals(signum).name}: stopped after a complete step; the state is saved")
 
 
 def printable(text: str) -> str:
     """Make control characters visible, so that names from files cannot control a terminal."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the known name that is spelled most like it, if any.
+
+    >>> did_you_mean("protoypical", ["maml", "prototypical"])
+    '; did you mean prototypical?'
+    >>> did_you_mean("xyz", ["maml", "prototypical"])
+    ''
+    """
+    nearest = get_close_matches(name, known, n=1)
+    return f"; did you mean {nearest[0]}?" if nearest else ""

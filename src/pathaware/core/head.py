@@ -12,7 +12,12 @@ from torch import Tensor, nn
 from pathaware.core.batch_norm import TaskStatistics
 from pathaware.core.episodes import Episodes
 from pathaware.core.errors import UsageError
-from pathaware.core.learner import FewShotLearner, StepPredictions, refuse_running_statistics
+from pathaware.core.learner import (
+    FewShotLearner,
+    QueryLevel,
+    StepPredictions,
+    refuse_running_statistics,
+)
 from pathaware.core.losses import Loss, per_task
 from pathaware.core.path import Order
 
@@ -82,10 +87,11 @@ class HeadLearner(FewShotLearner):
         return by_task[:, count:]
 
     def fit(self, support_x: Tensor, support_y: Tensor) -> Fitted:
+        """Fit the head to the support sets of T tasks, `support_x [T, S, …]`."""
         return self.head.fit(self.embed(support_x), support_y)
 
     def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
-        """`order` is ignored: there is no inner gradient."""
+        """The loss on each query set, `[T]`. `order` is ignored: there is no inner gradient."""
         fitted = self.fit(episodes.support_x, episodes.support_y)
         features = self.embed(episodes.query_x)
         return self.head.losses(fitted, features, episodes.query_y, per_task(self.loss))
@@ -98,13 +104,14 @@ class HeadLearner(FewShotLearner):
         *,
         steps: int | None = None,
         extend: bool = False,
-        inductive: bool = False,
+        queries: QueryLevel | None = None,
     ) -> StepPredictions:
         """Two predictions: zeros before adaptation, and those of the fitted head."""
         if steps not in (None, 1) or extend:
-            raise UsageError("steps: the method adapts at once; leave steps out")
+            raise UsageError("steps: this method has no inner steps; leave it out")
+        alone = self.query_level(queries) == "alone"
         fitted = self.fit(support_x, support_y)
-        after = self.head.predict(fitted, self.embed(query_x, support_x if inductive else None))
+        after = self.head.predict(fitted, self.embed(query_x, support_x if alone else None))
         reverted = torch.zeros(len(support_x), dtype=torch.bool)
         return StepPredictions([torch.zeros_like(after), after], reverted)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,15 @@ if TYPE_CHECKING:
 ExecutionName = Literal["auto", "loop", "vmap", "batched"]
 """How tasks run side by side, see `pathaware.engine.execution`."""
 
+QueryLevel = Literal["alone", "batch", "joint"]
+"""How much a prediction may know of the other queries of its task.
+
+- `alone`: nothing (inductive); batch norm uses the statistics of the support set.
+- `batch`: batch norm uses the statistics of all queries together, and nothing else does.
+- `joint`: the method may use all queries together, for example in its inner loop.
+"""
+QUERY_LEVELS: tuple[QueryLevel, ...] = get_args(QueryLevel)
+
 
 @dataclass(frozen=True)
 class StepPredictions:
@@ -35,10 +44,14 @@ class StepPredictions:
     reverted: Tensor
 
 
+MAX_STEPS = 10_000
+"""Bound of a path extended at test time; every point of it is kept in memory."""
+
+
 class FewShotLearner(nn.Module, ABC):
     """Interface of all few-shot learners, gradient-based or not.
 
-    A learner adapts to tasks by their support sets. Its parameters are what meta-training learns.
+    A learner adapts to tasks by their support sets. Meta-training learns its parameters.
     """
 
     model: nn.Module
@@ -61,6 +74,21 @@ class FewShotLearner(nn.Module, ABC):
         """Names of the model's parameters that inner steps change; empty if there is no inner loop."""
         return ()
 
+    @property
+    def joint(self) -> bool:
+        """True if the learner can use all queries of a task together (`joint` inference)."""
+        return False
+
+    def query_level(self, queries: QueryLevel | None) -> QueryLevel:
+        """Check a level; None means the learner's own: `joint` if it has joint inference, else `batch`."""
+        if queries is None:
+            return "joint" if self.joint else "batch"
+        if queries not in QUERY_LEVELS:
+            raise UsageError(f"{queries!r} must be one of {', '.join(QUERY_LEVELS)}", field="queries")
+        if queries == "joint" and not self.joint:
+            raise UsageError("the method has no joint inference; use alone or batch", field="queries")
+        return queries
+
     def inner_gradients(self, episodes: Episodes, name: str) -> list[Tensor]:
         """The gradients of one adapted parameter along the path: a tensor `[T, …]` per inner step."""
         raise UsageError(f"method: {type(self).__name__} takes no inner gradients")
@@ -78,9 +106,12 @@ class FewShotLearner(nn.Module, ABC):
         *,
         steps: int | None = None,
         extend: bool = False,
-        inductive: bool = False,
+        queries: QueryLevel | None = None,
     ) -> StepPredictions:
-        """Adapt T tasks and predict their queries after every step. Call it without gradients."""
+        """Adapt T tasks and predict their queries after every step. Call it without gradients.
+
+        `queries` is how much a prediction may know of the other queries, see `query_level`.
+        """
 
     @abstractmethod
     def adapt(self, support_x: Tensor, support_y: Tensor) -> nn.Module:
@@ -92,7 +123,7 @@ class FewShotLearner(nn.Module, ABC):
         """Adapt once; return the adapted network and its inductive predictions after every step."""
         examples = support_x[None], support_y[None], query_x[None]
         with torch.no_grad():
-            return self.adapt(support_x, support_y), self.predictions_per_step(*examples, inductive=True)
+            return self.adapt(support_x, support_y), self.predictions_per_step(*examples, queries="alone")
 
     def meta_loss(self, episodes: Episodes, order: Order = "second") -> Tensor:
         """The mean query loss after adaptation, differentiable in all parameters."""
@@ -111,10 +142,11 @@ def refuse_running_statistics(model: nn.Module) -> None:
 
 @dataclass(frozen=True)
 class Context:
-    """T tasks being adapted: what a rule may look at.
+    """T tasks during their adaptation, as a rule sees them.
 
-    `query_x` are the inputs to be predicted, where they are known already; a rule that looks at them is
-    transductive. `order` says whether gradients must be differentiable.
+    `query_x` are all queries of each task, or None unless inference is `joint` (see `QueryLevel`); only rules
+    with `joint` set may use them. `order` is the order of derivatives
+    that the meta-gradient needs.
     """
 
     learner: MetaLearner
@@ -190,6 +222,10 @@ class MetaLearner(FewShotLearner):
         return self.rule.steps
 
     @property
+    def joint(self) -> bool:
+        return self.rule.joint
+
+    @property
     def adapted_names(self) -> tuple[str, ...]:
         return tuple(entry.name for entry in self.rule.layout.entries)
 
@@ -207,7 +243,7 @@ class MetaLearner(FewShotLearner):
 
         Shapes: `support_x [T, S, …]`, `support_y [T, S, …]`; points are `[T, D]`. By default no graph is
         kept. More `steps` than the rule was trained for need `extend=True`, which repeats the coefficients of
-        the last trained step. `query_x [T, Q, …]` are inputs to be predicted later, for transductive rules.
+        the last trained step. `query_x [T, Q, …]` are the queries, for rules with joint inference.
         """
         steps = self._steps(steps, extend)
         context = Context(self, support_x, support_y, query_x, order)
@@ -269,7 +305,7 @@ class MetaLearner(FewShotLearner):
     def gradient(
         self, point: Tensor, x: Tensor, y: Tensor, *, create_graph: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Loss `[T]` at a point `[T, D]` and its gradient `[T, D]`, each task's own."""
+        """The loss of each task at a point `[T, D]`, `[T]`, and its gradient `[T, D]`."""
         return self.execution.gradient(point, x, y, create_graph=create_graph)
 
     def predict(self, point: Tensor, x: Tensor, support_x: Tensor | None = None) -> Tensor:
@@ -301,12 +337,13 @@ class MetaLearner(FewShotLearner):
         *,
         steps: int | None = None,
         extend: bool = False,
-        inductive: bool = False,
+        queries: QueryLevel | None = None,
     ) -> StepPredictions:
-        """Outputs for `query_x` at θ₀ and after every step. With `inductive` no query affects another."""
-        seen = None if inductive else query_x
+        """Outputs for `query_x` at θ₀ and after every step."""
+        level = self.query_level(queries)
+        seen = query_x if level == "joint" else None
         path = self.path(support_x, support_y, steps=steps, extend=extend, query_x=seen)
-        return self._predictions(path, query_x, support_x if inductive else None)
+        return self._predictions(path, query_x, support_x if level == "alone" else None)
 
     def adapt_and_predict(
         self, support_x: Tensor, support_y: Tensor, query_x: Tensor
@@ -343,8 +380,8 @@ class MetaLearner(FewShotLearner):
         trained = self.rule.steps
         if steps is None:
             return trained
-        if steps < 0:
-            raise UsageError(f"steps: {steps} is not allowed; 0 to {trained}")
+        if not 0 <= steps <= MAX_STEPS:
+            raise UsageError(f"steps: {steps} is not allowed; 0 to {MAX_STEPS if extend else trained}")
         if steps > trained and not extend:
             raise UsageError(
                 f"steps: {steps} is more than the {trained} the rule was trained for; "

@@ -96,6 +96,7 @@ class Layout:
 
     @property
     def layers(self) -> list[str]:
+        """The names of the layers, in order."""
         return list(dict.fromkeys(e.layer for e in self.entries))
 
     def flatten(self, model: nn.Module) -> Tensor:

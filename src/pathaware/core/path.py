@@ -38,6 +38,7 @@ class Path:
 
     @property
     def end(self) -> Tensor:
+        """The last point θₙ, `[T, D]`."""
         return self.points[-1]
 
     def parameters(self, j: int) -> dict[str, Tensor]:

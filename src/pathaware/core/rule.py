@@ -34,6 +34,9 @@ class Rule(nn.Module):
     fixed_ways: ClassVar[bool] = False
     """True if learned parameters are tied to class indices, which rules out more classes than in training."""
 
+    joint: bool = False
+    """True if steps use all queries of a task (`Context.query_x`), where inference allows it."""
+
     def __init__(self, network: nn.Module | Layout, steps: int) -> None:
         super().__init__()
         at_least(1, steps=steps)
@@ -52,7 +55,7 @@ class Rule(nn.Module):
     def advance(
         self, j: int, points: Sequence[Tensor], gradient: Tensor, losses: Tensor, memory: Memory
     ) -> tuple[Tensor, Memory]:
-        """`step` with the losses `[T]` at θⱼ and memory, for rules that need these; return both anew."""
+        """Like `step`, for rules that need the losses `[T]` at θⱼ or memory; return the point and memory."""
         return self.step(j, points, gradient), memory
 
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Settings from files and command lines: checks of their types, and the code that some of them name.
+"""Settings from files, command lines and the environment: checks of types, and plug-ins that they name.
 
 A network or a method can be named as `package.module:attribute`. Importing a module runs it, and a run folder
 from somebody else brings its settings along. So a module is loaded only if the caller has named it (`trust`),
@@ -12,6 +12,7 @@ import math
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -83,6 +84,18 @@ def _describe(kind: Any) -> str:
     return _DESCRIPTIONS.get(kind, str(kind))
 
 
+def data_dir(chosen: Path | None = None) -> Path:
+    """The folder of the imported data sets: `chosen`, else `$PATHAWARE_DATA`, else in the XDG data home."""
+    if chosen is not None:
+        if chosen.exists() and not chosen.is_dir():
+            raise UsageError(f"{chosen} is a file, not a folder", field="data_dir")
+        return chosen
+    if named := os.environ.get("PATHAWARE_DATA"):
+        return Path(named).expanduser()
+    home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(home).expanduser() / "pathaware"
+
+
 _trusted: set[str] = set()
 
 
@@ -102,5 +115,6 @@ def load_plugin(setting: str, name: str) -> Any:
         raise UsageError(f"{setting}: {name} is code; if you trust it, set PATHAWARE_TRUST={module}")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise UsageError(f"{setting}: {name} cannot be imported ({error})") from None
+    except Exception as error:  # importing runs the module, which may raise anything
+        reason = f"{type(error).__name__}: {error}"
+        raise UsageError(f"{setting}: {name} cannot be imported ({reason})") from error

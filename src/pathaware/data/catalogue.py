@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
-from pathaware.core.errors import UsageError
+from pathaware.core.errors import UsageError, did_you_mean
+from pathaware.core.settings import data_dir as data_dir
 from pathaware.data.importers.cifar import Cifar100
 from pathaware.data.importers.mini_imagenet import MiniImageNet
 from pathaware.data.importers.omniglot import Omniglot
 from pathaware.data.importers.source import Importer
 from pathaware.data.importers.tiered_imagenet import TieredImageNet
-from pathaware.data.store import MANIFEST, ImageStore
+from pathaware.data.store import MANIFEST, ImageStore, restore
 
 GLYPHS = "glyphs"
 IMPORTERS: dict[str, Importer] = {
@@ -24,16 +24,6 @@ IMPORTERS: dict[str, Importer] = {
 }
 
 
-def data_dir(chosen: Path | None = None) -> Path:
-    """Return `chosen`, else `$PATHAWARE_DATA`, else `pathaware` in the XDG data home."""
-    if chosen is not None:
-        return chosen
-    if named := os.environ.get("PATHAWARE_DATA"):
-        return Path(named).expanduser()
-    home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(home).expanduser() / "pathaware"
-
-
 def store_folder(name: str, chosen: Path | None = None) -> Path:
     """Return the folder of a data set, or raise if `name` cannot be a folder name."""
     # A leading dot is reserved for imports in progress.
@@ -41,7 +31,9 @@ def store_folder(name: str, chosen: Path | None = None) -> Path:
         raise UsageError(
             f"data set name {name!r}: must begin with a letter or digit, then only those, '.', '_' and '-'"
         )
-    return data_dir(chosen) / name
+    folder = data_dir(chosen) / name
+    restore(folder)
+    return folder
 
 
 def open_store(name: str, directory: Path | None = None) -> ImageStore:
@@ -56,10 +48,13 @@ def open_store(name: str, directory: Path | None = None) -> ImageStore:
     available = sorted({GLYPHS} | {path.name for path in imported_stores(directory)})
     raise UsageError(
         f"data set {name!r}: not in {folder.parent} (available: {', '.join(available)}); "
-        f"import it with `pathaware data import {name}`"
+        f"import it with `pathaware data import {name}`{did_you_mean(name, [*IMPORTERS, *available])}"
     )
 
 
 def imported_stores(directory: Path | None = None) -> list[Path]:
     """Return the folders of all stores, sorted by name."""
-    return [path.parent for path in sorted(data_dir(directory).glob(f"[!.]*/{MANIFEST}"))]
+    folder = data_dir(directory)
+    for old in folder.glob(".*.old"):
+        restore(folder / old.name[1 : -len(".old")])
+    return [path.parent for path in sorted(folder.glob(f"[!.]*/{MANIFEST}"))]

@@ -35,7 +35,17 @@ from pathaware.data.importers.source import (
     SourceImage,
 )
 from pathaware.data.pixels import BadImage, ImageFormat, decode
-from pathaware.data.store import MANIFEST, PIXELS, ClassSpan, ImageStore, Manifest, Split, checksum
+from pathaware.data.store import (
+    MANIFEST,
+    PIXELS,
+    ClassSpan,
+    ImageStore,
+    Manifest,
+    Split,
+    checksum,
+    import_lock,
+    replaced_folder,
+)
 
 JOURNAL = "journal.jsonl"
 
@@ -105,6 +115,14 @@ def in_memory(
     return ImageStore(manifest_of(name, packed, form, checksum(pixels), source), pixels)
 
 
+def _journal_line(packed: PackedClass) -> str:
+    return _checked_line(json.dumps(asdict(packed)))
+
+
+def _checked_line(content: str) -> str:
+    return f"{zlib.crc32(content.encode()):08x} {content}"
+
+
 class PartialStore:
     """A store being written, in a hidden folder beside its final one.
 
@@ -117,8 +135,7 @@ class PartialStore:
         self.folder = final.parent / f".{final.name}.partial"
         self.done: list[PackedClass] = []
         self.folder.mkdir(parents=True, exist_ok=True)
-        # Beside the folder: Windows does not rename a folder that holds an open file.
-        self._lock = filelock.FileLock(final.parent / f".{final.name}.lock")
+        self._lock = import_lock(final)
         try:
             self._lock.acquire(blocking=False)
         except filelock.Timeout:
@@ -129,7 +146,9 @@ class PartialStore:
 
     def _recover(self, fingerprint: str) -> None:
         path = self.folder / JOURNAL
-        header, *lines = path.read_text().splitlines() if path.exists() else [""]
+        # A process that is killed while it writes may leave an empty file or half a line.
+        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        header, *lines = text.splitlines() or [""]
         self._pixels.seek(0)
         if header == fingerprint:
             for line in lines:
@@ -138,16 +157,17 @@ class PartialStore:
                     break
                 self.done.append(packed)
         self._pixels.truncate(sum(c.count for c in self.done) * self._image_bytes)
-        self._journal = path.open("w")
+        self._journal = path.open("w", encoding="utf-8")
         self._write_line(fingerprint)
         for packed in self.done:
-            self._write_line(json.dumps(asdict(packed)))
+            self._write_line(_journal_line(packed))
 
     def _surviving(self, line: str) -> PackedClass | None:
-        try:
-            packed = PackedClass(**json.loads(line))
-        except (ValueError, TypeError):  # a line cut short by the interruption
+        """Return the class of a journal line if both the line and the pixels are undamaged."""
+        _, _, content = line.partition(" ")
+        if line != _checked_line(content):
             return None
+        packed = PackedClass(**json.loads(content))
         pixels = self._pixels.read(packed.count * self._image_bytes)
         return packed if zlib.crc32(pixels) == packed.crc32 else None
 
@@ -166,7 +186,7 @@ class PartialStore:
         while remaining:  # an unbuffered write may be partial
             remaining = remaining[self._pixels.write(remaining) :]
         self.done.append(packed)
-        self._write_line(json.dumps(asdict(packed)))
+        self._write_line(_journal_line(packed))
 
     def publish(self, source: str) -> None:
         """Write the manifest and move the store to its final folder in one step."""
@@ -177,9 +197,10 @@ class PartialStore:
         (self.folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
         self._close_files()
         (self.folder / JOURNAL).unlink()
-        old = self.final.parent / f".{self.final.name}.old"
+        old = replaced_folder(self.final)
+        shutil.rmtree(old, ignore_errors=True)
         if self.final.exists():
-            os.rename(self.final, old)
+            os.rename(self.final, old)  # between these two lines, `restore` finds the data set
         os.rename(self.folder, self.final)
         shutil.rmtree(old, ignore_errors=True)
         self.close()
@@ -261,10 +282,10 @@ def _pack(listing: Listing, form: ImageFormat, partial: PartialStore, progress: 
 def _load(image: SourceImage, form: ImageFormat) -> Pixels | str:
     try:
         return decode(image.read(), form)
-    except (BadImage, UsageError) as error:
+    except BadImage as error:
         return f"{image.label}: {error}"
-    except OSError as error:
-        return f"{image.label}: cannot be read ({error.strerror or error})"
+    except UsageError as error:  # names the file or member already
+        return error.message
 
 
 def _fingerprint(listing: Listing, form: ImageFormat) -> str:

@@ -143,18 +143,22 @@ class ImageInput:
 
     @classmethod
     def of(cls, store: ImageStore) -> ImageInput:
+        """The input of a network trained on the images of a store."""
         manifest = store.manifest
         return cls(manifest.shape[1], manifest.shape[0], manifest.ink, manifest.mean, manifest.std)
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> ImageInput:
+        """The inverse of `to_dict`."""
         return cls(**{**saved, "mean": tuple(saved["mean"]), "std": tuple(saved["std"])})
 
     def to_dict(self) -> dict[str, Any]:
+        """The fields as plain values, as checkpoints store them."""
         return asdict(self)
 
     @property
     def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width."""
         return (self.channels, self.size, self.size)
 
     def pixels(self, image: ImageLike) -> NDArray[np.uint8]:

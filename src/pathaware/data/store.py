@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import filelock
 import torch
 from torch import Tensor
 
@@ -145,6 +148,7 @@ class ImageStore:
 
     @staticmethod
     def open(folder: Path) -> ImageStore:
+        """Map the store in a folder into memory, after checking its size."""
         manifest = Manifest.read(folder / MANIFEST)
         pixels = folder / PIXELS
         size = pixels.stat().st_size if pixels.is_file() else 0
@@ -158,10 +162,12 @@ class ImageStore:
 
     @property
     def name(self) -> str:
+        """The name of the data set."""
         return self.manifest.name
 
     @property
     def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of the images."""
         return self.manifest.shape
 
     def __len__(self) -> int:
@@ -214,3 +220,26 @@ def _indexed(device: torch.device | str) -> torch.device:
 def checksum(images: Tensor) -> str:
     """Return the SHA-256 of the pixels."""
     return hashlib.sha256(images.contiguous().view(-1).numpy().data).hexdigest()
+
+
+def import_lock(folder: Path) -> filelock.BaseFileLock:
+    """Return the lock of imports into this folder.
+
+    It lies beside the folder: Windows does not rename a folder that holds an open file.
+    """
+    return filelock.FileLock(folder.parent / f".{folder.name}.lock")
+
+
+def replaced_folder(folder: Path) -> Path:
+    """Return where the old store lies for the moment in which a new one takes its place."""
+    return folder.parent / f".{folder.name}.old"
+
+
+def restore(folder: Path) -> None:
+    """Put a store back that was about to be replaced when its import was killed."""
+    old = replaced_folder(folder)
+    if folder.exists() or not old.exists():
+        return
+    with suppress(OSError, filelock.Timeout), import_lock(folder).acquire(timeout=10):
+        if not folder.exists() and old.exists():  # not while an import is between its two renames
+            os.rename(old, folder)

@@ -64,7 +64,9 @@ class CompiledUnrolled(Unrolled):
                 compiled(parameters, tensors)
         except Exception as error:  # a compiler fails in many ways
             reason = str(error).strip().split("\n")[0]
-            warnings.warn(f"the meta-iteration cannot be compiled and runs without: {reason}", stacklevel=4)
+            warnings.warn(
+                f"the meta-iteration cannot be compiled and runs uncompiled: {reason}", stacklevel=4
+            )
             return None
         return compiled
 

@@ -151,7 +151,7 @@ def _vmap_or_loop(model: nn.Module, layout: Layout) -> Forward:
         except (RuntimeError, ValueError) as error:
             outputs = looped(point, inputs)  # raises again if the error is the model's own
             reason = str(error).split("\n")[0]
-            warnings.warn(f"vmap cannot run this model, tasks go one by one: {reason}", stacklevel=2)
+            warnings.warn(f"vmap cannot run this model; tasks run one after another: {reason}", stacklevel=2)
             chosen.append(looped)
             return outputs
         chosen.append(mapped)

@@ -11,6 +11,7 @@ import glob
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ from pathaware.methods import get_method
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
 from pathaware.training.metric import Metric
-from pathaware.training.provenance import evaluation_record, write_record
+from pathaware.training.provenance import evaluation_record, identity, write_record
 from pathaware.training.run_folder import CONFIG, Run
 from pathaware.training.session import TrainingSession, check, train_sessions
 
@@ -38,19 +39,6 @@ def signature(config: Config) -> str:
     training = {name: getattr(config.training, name) for name in _DECISIVE}
     method_settings = sorted(config.method_settings.items(), key=str)
     return repr((config.problem.name, settings, config.method, method_settings, training))
-
-
-def identity(config: Config) -> dict[str, Any]:
-    """The rest of what identifies a result, which older records do not carry.
-
-    True under `validated` means that the checkpoint was chosen on validation tasks. `method_version` grows
-    when the mathematics of a method changes.
-    """
-    return {
-        "validated": config.training.validate > 0,
-        "precision": config.training.precision,
-        "method_version": getattr(get_method(config.method), "version", 1),
-    }
 
 
 def experiment_key(config: Config) -> tuple[str, str]:
@@ -115,29 +103,77 @@ class Result:
         result = self.record["result"]
         return result[metric.name], result[f"{metric.name}_ci95"]
 
-    def matches(self, config: Config) -> bool:
-        """True if it is of the same experiment, as far as the record says.
+    @property
+    def config(self) -> Config:
+        return Config.from_dict(self.record["config"])
 
-        Records without an identity say in their configuration whether the checkpoint was chosen on
-        validation tasks; their precision and the version of the method are not compared.
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What `identity` gave when the run was trained.
+
+        Older records do not have it. Their configuration says the same, and versions of methods began with 1.
         """
-        wanted = identity(config)
-        validated = self.record["config"]["training"].get("validate", 0) > 0
-        known = self.record.get(IDENTITY, {**wanted, "validated": validated})
-        return self.signature == signature(config) and known == wanted
+        known: dict[str, Any] = self.record.get(IDENTITY, {**identity(self.config), "method_version": 1})
+        return known
+
+    @property
+    def queries(self) -> str:
+        """The level of transduction. Older records only say whether it was transductive."""
+        result = self.record["result"]
+        if "queries" in result:
+            return str(result["queries"])
+        return own_level(self.config) if result["transductive"] else "alone"
+
+    @property
+    def precision(self) -> str:
+        """The precision of products in training; CPUs always compute in full."""
+        trained_with = self.record.get("trained_with") or [{}]
+        on_cpu = trained_with[0].get("device", "cuda" if "NVIDIA" in self.device else "cpu") == "cpu"
+        training = self.config.training
+        return "fp64" if training.dtype == "float64" else "fp32" if on_cpu else training.precision
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """What must be equal in two results that are compared, besides the settings of the problem."""
+        result, training = self.record["result"], self.config.training
+        names = ("tasks", "rate", "schedule", "clip", "guard", "pretrain", "validate", "validation_tasks")
+        return {
+            "iterations": self.iterations,
+            "precision": self.precision,
+            "training": {name: getattr(training, name) for name in names},
+            "evaluation": (result["tasks"], result["split"], self.record.get("evaluation_seed", 0)),
+            "queries": self.queries,
+            "balance": result.get("balance", "balanced"),
+        }
+
+    def matches(self, config: Config, precision: str | None = None) -> bool:
+        """True if it is of the same experiment, in the precision of `config` unless another is given."""
+        wanted = {**identity(config), **({"precision": precision} if precision else {})}
+        return self.signature == signature(config) and self.identity == wanted
+
+
+def own_level(config: Config) -> str:
+    """The level at which a method is evaluated by default: joint if it adapts to the queries, else batch."""
+    joint = get_method(config.method).queries and config.method_settings.get("transductive", True)
+    return "joint" if joint else "batch"
 
 
 class Results:
-    """The records of a folder, looked up by experiment."""
+    """The records of a folder, looked up by experiment.
 
-    def __init__(self, found: Iterable[Result]) -> None:
+    With `precision` they are those of runs in this precision, whatever the experiment says.
+    """
+
+    def __init__(self, found: Iterable[Result], precision: str | None = None) -> None:
         self.found = list(found)
+        self.precision = precision
 
     @classmethod
     def read(cls, folder: Path, names: Sequence[str] = ()) -> Results:
         """All records of a folder, or those of experiments with certain names.
 
-        Of a run that was evaluated in several ways the paper's way counts: test tasks, transductive.
+        Of a run that was evaluated in several ways the usual one counts: balanced test tasks, at the level
+        that `own_level` says.
         """
         patterns = [f"{glob.escape(name)}-[0-9]*-seed[0-9]*.json" for name in names] or ["*.json"]
         found = []
@@ -145,8 +181,9 @@ class Results:
             try:
                 record = json.loads(path.read_text(encoding="utf-8"))
                 result = record.get("result", {}) if isinstance(record, dict) else {}
-                if result.get("split") == "test" and result.get("transductive"):
-                    found.append(Result.of(record))
+                if result.get("split") == "test" and result.get("balance", "balanced") == "balanced":
+                    one = Result.of(record)
+                    found += [one] if one.queries == own_level(one.config) else []
             except (OSError, ValueError, KeyError) as error:
                 raise UsageError(f"{path} is not the record of a run ({error})", field="results") from None
         return cls(found)
@@ -154,17 +191,32 @@ class Results:
     def of(self, experiment: Experiment, iterations: int | None = None) -> list[Result]:
         """One result per seed, of the longest training unless `iterations` is given."""
         config = experiment.config()
-        same = [r for r in self.found if iterations in (None, r.iterations) and r.matches(config)]
+        same = [
+            r for r in self.found if iterations in (None, r.iterations) and r.matches(config, self.precision)
+        ]
         longest = max((r.iterations for r in same), default=0)
         by_seed = {r.seed: r for r in same if r.iterations == longest}
         return [by_seed[seed] for seed in sorted(by_seed)]
+
+    def in_one_precision(self, experiments: Sequence[Experiment]) -> Results:
+        """The results for a table of these experiments, all in one precision.
+
+        It is that of the experiments if there is such a result, else the one that most results have.
+        """
+        configs = [experiment.config() for experiment in experiments]
+        asked = {config.training.precision for config in configs}
+        signatures = {signature(config) for config in configs}
+        there = [r.config.training.precision for r in self.found if r.signature in signatures]
+        counts = Counter(there)
+        precision = max(counts, key=lambda each: (each in asked, counts[each]), default=None)
+        return Results(self.found, precision)
 
     def common_length(self, experiments: Sequence[Experiment]) -> int | None:
         """The number of iterations that most of these experiments have a result for; the largest if tied."""
         counts: dict[int, int] = {}
         for experiment in experiments:
             config = experiment.config()
-            for length in {r.iterations for r in self.found if r.matches(config)}:
+            for length in {r.iterations for r in self.found if r.matches(config, self.precision)}:
                 counts[length] = counts.get(length, 0) + 1
         return max(counts, key=lambda length: (counts[length], length)) if counts else None
 
@@ -273,7 +325,7 @@ class RunStore:
         problem, path = run.config.problem, self.record_path(planned)
         result = evaluate(run.load(), problem, split=self.split, tasks=self.evaluation_tasks(run.config))
         draft = path.with_name(f"{path.name}.new")  # a record that is there is a whole one
-        write_record(draft, {**evaluation_record(run, result), IDENTITY: identity(run.config)})
+        write_record(draft, evaluation_record(run, result))
         os.replace(draft, path)
 
     def result(self, planned: PlannedRun) -> Result | None:
@@ -312,7 +364,7 @@ class RunStore:
 
 
 def _session(run: Run, patience: float) -> TrainingSession:
-    """A process that was told to stop, or was killed on another machine, may hold the run a little longer."""
+    """Open a session, waiting for a process that is stopping, or was killed elsewhere, to release the run."""
     deadline = time.monotonic() + patience
     while True:
         try:

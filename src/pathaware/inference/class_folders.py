@@ -54,6 +54,8 @@ def read_support(source: Path, image_input: ImageInput) -> SupportSet:
                 labels.append(label)
             except BadImage as error:
                 problems.append(f"{image.label}: {error}")
+            except UsageError as error:  # names the file or member already
+                problems.append(error.message)
     if problems:
         raise SupportRefused(source, problems)
     return SupportSet(tuple(by_class), torch.from_numpy(np.stack(pixels)), torch.tensor(labels))
@@ -72,6 +74,8 @@ def read_images(source: Path, image_input: ImageInput) -> tuple[list[str], Tenso
             names.append(image.label)
         except BadImage as error:
             problems.append(f"{image.label}: {error}")
+        except UsageError as error:
+            problems.append(error.message)
     stacked = np.stack(pixels) if pixels else np.zeros((0, *image_input.shape), np.uint8)
     return names, torch.from_numpy(stacked), problems
 
@@ -100,7 +104,7 @@ def _common_depth(names: Sequence[PurePosixPath]) -> int:
 def _content(image: SourceImage) -> bytes:
     try:
         content = image.read()
-    except (OSError, UsageError) as error:
+    except OSError as error:
         raise BadImage(f"cannot be read ({error})") from None
     assert isinstance(content, bytes)  # folders and archives contain files
     return content

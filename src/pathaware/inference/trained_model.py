@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pathaware.core.batch_norm import freeze_batch_norm
-from pathaware.core.errors import UsageError
+from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.learner import FewShotLearner
 from pathaware.data.pixels import ImageInput, ImageLike
 from pathaware.inference.change_ways import change_ways
 from pathaware.training.config import Config
-from pathaware.training.run_folder import Run
+from pathaware.training.run_folder import Run, neighbours
 
 SHIPPED = Path(__file__).parent / "shipped"
 BATCH = 256
@@ -32,9 +32,20 @@ def shipped() -> list[str]:
 def find_run(run: str | Path) -> Path:
     """Return the folder of a run; a name that is not a folder may be that of a shipped model."""
     folder = Path(run)
-    if not folder.exists() and str(run) in shipped():
+    try:
+        exists = folder.exists()
+    except (OSError, ValueError):  # a name that no file can have
+        exists = False
+    if exists:
+        return folder
+    if str(run) in shipped():
         return SHIPPED / str(run)
-    return folder
+    names = ", ".join(shipped())
+    raise UsageError(
+        f"{run} is not a run folder, nor a model that ships with the package ({names})"
+        + did_you_mean(str(run), shipped() + neighbours(folder)),
+        field="run",
+    )
 
 
 @dataclass(frozen=True)
@@ -85,6 +96,11 @@ class TrainedModel:
     >>> model = TrainedModel.open("glyphs")
     >>> model.image_input.shape, model.ways
     ((1, 28, 28), 5)
+    >>> from pathaware.data import open_store
+    >>> glyphs = open_store("glyphs").images
+    >>> classifier = model.adapt(glyphs[[0, 20]], torch.tensor([0, 1]), classes=2)
+    >>> classifier.probabilities(glyphs[[1, 21]]).argmax(1).tolist()
+    [0, 1]
     """
 
     def __init__(

@@ -13,7 +13,7 @@ import inspect
 import sys
 from importlib import import_module
 
-from pathaware.core.errors import UsageError
+from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.settings import load_plugin
 from pathaware.methods.method import Method
 
@@ -55,7 +55,10 @@ def get_method(name: str) -> Method:
     if name in METHODS:
         return METHODS[name]
     if ":" not in name:
-        raise UsageError(f"method: {name!r} must be one of {', '.join(METHODS)}, or package.module:METHOD")
+        raise UsageError(
+            f"method: {name!r} must be one of {', '.join(METHODS)}, or package.module:METHOD"
+            + did_you_mean(name, METHODS)
+        )
     method = load_plugin("method", name)
     if not isinstance(method, Method):
         raise UsageError(f"method: {name} is {type(method).__name__}, not a pathaware.methods.Method")

@@ -19,7 +19,14 @@ from pathaware.methods.method import Method
 
 
 class GradientDescent(Rule):
-    """Gradient descent with one constant step size α, `rate`; only the initialisation is learned."""
+    """Gradient descent with one constant step size α, `rate`; only the initialisation is learned.
+
+    >>> from pathaware import MetaLearner
+    >>> model = nn.Linear(1, 1)
+    >>> maml = MetaLearner(model, GradientDescent(model, steps=5, rate=0.1), nn.functional.mse_loss)
+    >>> [name for name, _ in maml.named_parameters()]
+    ['model.weight', 'model.bias']
+    """
 
     def __init__(self, network: nn.Module | Layout, steps: int = 5, *, rate: float = 0.01) -> None:
         super().__init__(network, steps)

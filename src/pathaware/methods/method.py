@@ -9,7 +9,7 @@ from typing import Any, Literal, get_type_hints
 
 from torch import nn
 
-from pathaware.core.errors import UsageError
+from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.head import Head, HeadLearner
 from pathaware.core.learner import ExecutionName, FewShotLearner, MetaLearner
 from pathaware.core.losses import Loss
@@ -74,7 +74,8 @@ class Method:
         known = self.settings()
         for name in given:
             if name not in known:
-                raise UsageError(f"{name}: {self.name} has no such setting; it has {', '.join(known)}")
+                hint = did_you_mean(name, known)
+                raise UsageError(f"{name}: {self.name} has no such setting; it has {', '.join(known)}{hint}")
         hints: dict[str, Any] = {}
         for owner in self._owners():
             hints |= get_type_hints(owner.__init__ if inspect.isclass(owner) else owner)

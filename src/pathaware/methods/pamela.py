@@ -3,8 +3,7 @@
     θⱼ₊₁ = θⱼ − Qⱼ ∘ ∇L(θⱼ)                                       in general
     θⱼ₊₁ = (1 − Pⱼ)(θⱼ − Qⱼ ∘ ∇L(θⱼ)) + Pⱼ θⱼ₋w                   where j mod w = 0 and j ≥ w
 
-A preconditioner Qⱼ for every step says how each part of the network should move at that point of the path; a
-gradient-skip connection Pⱼ blends in the point w steps back.
+Preconditioner Qⱼ scales the gradient of step j; gradient-skip connection Pⱼ blends in the point w steps back.
 """
 
 from __future__ import annotations
@@ -25,17 +24,18 @@ QSharing = Literal["per-step", "shared", "constant"]
 
 
 class Pamela(Rule):
-    """Learned steps and skips: `q [n, groups]` initialised to `rate`, `p [skips, groups]` to 0.
+    """The rule of PAMELA: learns `q [n, groups]`, initialised to `rate`, and `p [skips, groups]`, to 0.
 
-    - `skip`: the interval w, from 1 to n; `None` for w = ∞, that is Q without P.
+    >>> rule = Pamela(nn.Linear(2, 3), steps=5, skip=2)
+    >>> rule.skips, rule.q.shape, rule.p.shape
+    ([2, 4], torch.Size([5, 9]), torch.Size([2, 1]))
+
+    - `skip`: the interval w, 1 to n, or `None` for Q without P. Steps beyond n repeat the last Q, unskipped.
     - `q`: `per-step`, the method; `shared`, one Q for all steps; `constant`, P without Q.
     - `q_granularity`, `p_granularity`: which parameters share an entry, see `Layout.index`.
-
-    Steps beyond the trained ones repeat the last Q and skip nothing.
     """
 
     step_sizes = ("q",)
-
     q: Tensor
     p: nn.Parameter
 

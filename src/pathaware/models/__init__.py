@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from pathaware.core.errors import UsageError
+from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.settings import load_plugin
 from pathaware.models.conv4 import conv4
 from pathaware.models.mlp import mlp
@@ -26,8 +26,11 @@ def build_model(name: str, ways: int, size: int, channels: int, width: int = 0) 
     build = MODELS[name] if name in MODELS else _load(name)
     try:
         model = build(**options)
-    except TypeError as error:
-        raise UsageError(f"model: {name} cannot be called with {', '.join(options)} ({error})") from None
+    except UsageError:
+        raise
+    except Exception as error:  # of a custom function, anything
+        called = f"cannot be called with {', '.join(options)}"
+        raise UsageError(f"model: {name} {called} ({type(error).__name__}: {error})") from error
     if not isinstance(model, nn.Module):
         raise UsageError(f"model: {name} returned {type(model).__name__}, not an nn.Module")
     return model
@@ -35,6 +38,9 @@ def build_model(name: str, ways: int, size: int, channels: int, width: int = 0) 
 
 def _load(name: str) -> Callable[..., nn.Module]:
     if ":" not in name:
-        raise UsageError(f"model: {name!r} must be one of {', '.join(MODELS)}, or package.module:function")
+        hint = did_you_mean(name, MODELS)
+        raise UsageError(
+            f"model: {name!r} must be one of {', '.join(MODELS)}, or package.module:function{hint}"
+        )
     build: Callable[..., nn.Module] = load_plugin("model", name)
     return build

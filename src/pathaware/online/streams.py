@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pathaware.core.episodes import TaskSource
-from pathaware.core.errors import UsageError
+from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.seeding import generator, seed_all
 from pathaware.core.settings import at_least
 from pathaware.online.buffer import Item
@@ -89,5 +89,6 @@ STREAMS: dict[str, Callable[..., Stream]] = {"sine": sine_stream, "glyphs": glyp
 
 def open_stream(name: str, items: int | None = None) -> Stream:
     if name not in STREAMS:
-        raise UsageError(f"stream: {name!r} must be one of {', '.join(STREAMS)}")
+        hint = did_you_mean(name, STREAMS)
+        raise UsageError(f"stream: {name!r} must be one of {', '.join(STREAMS)}{hint}")
     return STREAMS[name]() if items is None else STREAMS[name](items)

@@ -1,4 +1,4 @@
-"""Files of tensors that are written atomically, carry a checksum, and cannot run code.
+"""Files that are written atomically; files of tensors that also carry a checksum and cannot run code.
 
 safetensors stores numbers only, but without a checksum. Ours covers everything a reader uses: names, types,
 shapes, bytes and metadata.
@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,29 @@ from torch import Tensor
 
 class CorruptFile(Exception):
     """A file that is not what was written. The message gives the reason."""
+
+
+def replace_file(path: Path, content: str | bytes) -> None:
+    """Write a file in one step: a reader, or a full disk, leaves the old file or the new one, never half.
+
+    If it cannot be written, the `OSError` names the file.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        path = path.resolve()  # a link stays a link
+        if path.exists() and not path.is_file():  # a pipe or a device is written, not replaced
+            path.write_bytes(data)
+            return
+        draft = path.with_name(f"{path.name}.new")
+        try:
+            draft.write_bytes(data)
+            os.replace(draft, path)
+        except OSError:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def write_checksummed(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
@@ -54,6 +78,11 @@ def read_checksummed(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise CorruptFile("its checksum is wrong")
     found: dict[str, Any] = json.loads(about["about"])
     return tensors, found
+
+
+def tensor_digest(tensors: Mapping[str, Tensor]) -> str:
+    """The SHA-256 of the names, types, shapes and values of these tensors."""
+    return _digest({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, "")
 
 
 def _digest(tensors: Mapping[str, Tensor], about: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, get_type_hints
 
 import torch
 
-from pathaware.core.errors import UsageError
+from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.learner import ExecutionName
 from pathaware.core.settings import at_least, coerce, short_repr
 from pathaware.methods import get_method
@@ -62,7 +62,7 @@ _PRECISIONS = {"fp32": "highest", "tf32": "high", "bf16": "medium"}  # PyTorch's
 
 @dataclass(frozen=True)
 class Training:
-    """How θ₀ and Φ are learned.
+    """Settings of meta-training: how θ₀ and Φ are learned.
 
     - `rate`: learning rate of Adam; `schedule`: constant, or half a cosine down to zero.
     - `clip`: largest norm of the meta-gradient, 0 for no limit; `guard`: stop inner loops that diverge (see
@@ -115,6 +115,7 @@ class Training:
 
     @property
     def torch_device(self) -> torch.device:
+        """The device, after checking that this machine has it."""
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
         # PyTorch accepts other devices, some of which compute nothing.
@@ -128,6 +129,7 @@ class Training:
 
     @property
     def torch_dtype(self) -> torch.dtype:
+        """The type of all parameters and inputs."""
         dtype: torch.dtype = getattr(torch, self.dtype)
         return dtype
 
@@ -145,7 +147,18 @@ class Training:
 
 @dataclass(frozen=True)
 class Config:
-    """All settings of a run: problem, method with its settings, and training."""
+    """All settings of a run: problem, method with its settings, and training.
+
+    Every value is checked; a setting that is not given has its default.
+
+    >>> config = Config.from_dict(
+    ...     {"problem": {"name": "sine"}, "method": {"name": "maml"}, "training": {"iterations": 100}}
+    ... )
+    >>> config.problem.shots, config.method_settings["steps"], config.training.tasks
+    (10, 5, 25)
+    >>> Config.from_toml(config.to_toml()) == config
+    True
+    """
 
     problem: Problem
     method: str
@@ -158,6 +171,8 @@ class Config:
             raise UsageError(
                 f"method: {self.method} is for classification; {self.problem.name} has no classes"
             )
+        if self.problem.regression and self.training.pretrain:
+            raise UsageError(f"training.pretrain: {self.problem.name} has no classes to pretrain on")
         object.__setattr__(self, "method_settings", chosen.complete(self.method_settings))
 
     def with_training(self, **training: Any) -> Config:
@@ -165,6 +180,7 @@ class Config:
         return dataclasses.replace(self, training=dataclasses.replace(self.training, **training))
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
+        """All settings as the tables `problem`, `method` and `training`."""
         return {
             "problem": {"name": self.problem.name, **dataclasses.asdict(self.problem)},
             "method": {"name": self.method, **self.method_settings},
@@ -173,10 +189,12 @@ class Config:
 
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any]) -> Config:
+        """Build a configuration from tables: `problem` and `method` with a `name`, and `training`."""
         expected = ("problem", "method", "training")
         for table in tables:
             if table not in expected:
-                raise UsageError(f"[{table}]: no such table; must be one of {', '.join(expected)}")
+                hint = did_you_mean(table, expected)
+                raise UsageError(f"[{table}]: no such table; must be one of {', '.join(expected)}{hint}")
         for table, values in tables.items():
             if not isinstance(values, Mapping):
                 raise UsageError(f"{table}: {short_repr(values)} is not allowed; must be a table [{table}]")
@@ -186,7 +204,8 @@ class Config:
         problem, method = dict(tables["problem"]), dict(tables["method"])
         kind = coerce("problem", problem.pop("name"), str)
         if kind not in PROBLEMS:
-            raise UsageError(f"problem: {kind!r} must be one of {', '.join(PROBLEMS)}")
+            hint = did_you_mean(kind, PROBLEMS)
+            raise UsageError(f"problem: {kind!r} must be one of {', '.join(PROBLEMS)}{hint}")
         training = {**PROBLEMS[kind].training, **tables.get("training", {})}
         return cls(
             _build("problem", PROBLEMS[kind], problem),
@@ -196,6 +215,7 @@ class Config:
         )
 
     def to_toml(self) -> str:
+        """The text of `config.toml`."""
         blocks = []
         for table, values in self.to_dict().items():
             lines = [f"{key} = {json.dumps('none' if v is None else v)}" for key, v in values.items()]
@@ -204,6 +224,7 @@ class Config:
 
     @classmethod
     def from_toml(cls, text: str) -> Config:
+        """Read a configuration from the text of a TOML file."""
         return cls.from_dict(read_toml(text))
 
 
@@ -230,7 +251,8 @@ def _build(table: str, kind: type[S], values: Mapping[str, Any]) -> S:
     known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     for name in values:
         if name not in known:
-            raise UsageError(f"{name}: [{table}] has no such setting; it has {', '.join(known)}")
+            hint = did_you_mean(name, known)
+            raise UsageError(f"{name}: [{table}] has no such setting; it has {', '.join(known)}{hint}")
     return kind(**{name: coerce(name, value, hints[name]) for name, value in values.items()})
 
 
@@ -238,8 +260,12 @@ def parse_setting(text: str) -> tuple[str, str, Any]:
     """`"method.skip=none"` → `("method", "skip", None)`."""
     name, equals, value = text.partition("=")
     table, dot, key = name.partition(".")
-    if not (equals and dot and key) or table not in ("problem", "method", "training"):
-        raise UsageError(f"{text!r} is not of the form problem.X=…, method.X=… or training.X=…", field="set")
+    tables = ("problem", "method", "training")
+    if not (equals and dot and key) or table not in tables:
+        hint = did_you_mean(name, [f"{each}.{key or name}" for each in tables])
+        raise UsageError(
+            f"{text!r} is not of the form problem.X=…, method.X=… or training.X=…{hint}", field="set"
+        )
     return table, key, parse_value(value)
 
 

@@ -57,7 +57,9 @@ class Problem(Protocol):
         ...
 
     @property
-    def loss(self) -> Loss: ...
+    def loss(self) -> Loss:
+        """The loss of a task, for adaptation and meta-training."""
+        ...
 
     def inputs(self) -> dict[str, Any]:
         """A description of the network's inputs, sufficient to use the network without the data set."""
@@ -83,6 +85,10 @@ class Problem(Protocol):
 @dataclass(frozen=True)
 class Classification:
     """Few-shot classification: `ways` classes with `shots` support and `queries` query images each.
+
+    >>> problem = Classification(data="glyphs", ways=5, shots=1)
+    >>> problem.label, problem.metric.name
+    ('glyphs-5way-1shot', 'accuracy')
 
     `data` names an imported data set (see `pathaware data list`). `model_name` is `conv4`, `resnet12` or your
     own function as `package.module:function`, called with `ways`, `size`, `channels` and, unless it is 0,
@@ -191,8 +197,10 @@ def _opened(name: str, directory: Path, stamp: int) -> ImageStore:
 
 @dataclass(frozen=True)
 class Sine:
-    """Few-shot regression of sine waves: `shots` support points, `queries` points for the meta-loss, and
-    `points` for evaluation."""
+    """Few-shot regression of sine waves.
+
+    A task has `shots` support points and `queries` query points; evaluation uses `points` on a grid.
+    """
 
     name: ClassVar[str] = "sine"
     metric: ClassVar[Metric] = MSE

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import html
 import math
+import os
+import platform
 import sys
 import time
-from dataclasses import dataclass, fields
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -83,6 +87,10 @@ class MetricsWindow:
         run = int(flags.cumprod(0).sum())
         return run + self.skipped_before if run == len(flags) else run
 
+    def last_loss(self) -> float:
+        """The mean loss of the last iteration, over the tasks of this process."""
+        return float(self.outcomes[-1].losses.mean())
+
     def add(self, outcome: StepOutcome) -> None:
         # A replayed CUDA graph writes every outcome to the same tensors.
         self.outcomes.append(
@@ -111,6 +119,45 @@ class MetricsWindow:
         )
 
 
+class EventFile:
+    """Scalars for TensorBoard, written at once and without a thread, so that a full disk is an `OSError`."""
+
+    def __init__(self, folder: Path, resumed_after: int | None = None) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        # Entries of a run that resumes belong to a new file, which hides those after the saved state.
+        name = f"events.out.tfevents.{time.time_ns() // 10**6}.{platform.node() or 'host'}.{os.getpid()}"
+        self.records = RecordWriter((folder / name).open("wb"))
+        self._event = Event
+        self._write(file_version="brain.Event:2")
+        if resumed_after is not None:
+            start = SessionLog(status=SessionLog.START)
+            self._write(step=resumed_after + 1, session_log=start)
+
+    def add(self, progress: Progress) -> None:
+        """Add a log entry."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        numbers = {
+            n: v for n, v in asdict(progress).items() if n not in ("iteration", "seconds") and v is not None
+        }
+        values = [Summary.Value(tag=f"train/{name}", simple_value=value) for name, value in numbers.items()]
+        self._write(step=progress.iteration, summary=Summary(value=values))
+
+    def _write(self, **content: Any) -> None:
+        self.records.write(self._event(wall_time=time.time(), **content).SerializeToString())
+        self.records.flush()
+
+    def close(self) -> None:
+        with suppress(OSError):  # of an entry that could not be written, which was an error already
+            self.records.close()
+
+
+REFRESH = 1.0
+"""Seconds after which a display is brought up to date; reading a loss makes a GPU wait."""
+
+
 class ProgressDisplay:
     """Shows how far work has come: a bar in a terminal or notebook, otherwise a line now and then.
 
@@ -129,7 +176,7 @@ class ProgressDisplay:
         interval: float = 10.0,
     ) -> None:
         self.title, self.total, self.quiet, self.interval = title, total, quiet, interval
-        self.printed_at = time.monotonic()
+        self.printed_at = self.shown_at = time.monotonic()
         self.bar = _bar(transient) if bar and not quiet else None
         self.task: Any = self.bar.add_task(title, total=total) if self.bar else None
 
@@ -152,13 +199,49 @@ class ProgressDisplay:
             self.printed_at = time.monotonic()
             print(f"{self.title}: {line}", file=sys.stderr, flush=True)
 
-    def show(self, progress: Progress) -> None:
-        """Show a log entry of training."""
-        speed = progress.iteration / progress.seconds
-        state = f"loss {progress.loss:.4f}"
-        left = ((self.total or 0) - progress.iteration) / speed
-        line = f"{progress.iteration}/{self.total}, {state}, {speed:.0f} it/s, {left:.0f} s left"
-        self.update(progress.iteration, f"{state}  {speed:.0f} it/s", line)
+    def show(self, iteration: int, loss: float, seconds: float) -> None:
+        """Show that training has reached this iteration after so many seconds."""
+        self.shown_at = time.monotonic()
+        state = f"loss {loss:.4f}"
+        left = ((self.total or 0) - iteration) * seconds / iteration
+        line = f"{iteration}/{self.total}, {state}, {pace(iteration, seconds)}, {duration(left)} left"
+        self.update(iteration, f"{state}  {pace(iteration, seconds)}", line)
+
+    @property
+    def due(self) -> bool:
+        """True if nothing has been shown for a second: slow trainings move between two log entries."""
+        return not self.quiet and time.monotonic() - self.shown_at >= REFRESH
+
+    def note(self, line: str) -> None:
+        """Print a line above the bar of a terminal, otherwise to standard error."""
+        if self.bar and not isinstance(self.bar, NotebookBar):
+            self.bar.console.print(line, markup=False, highlight=False)
+        elif not self.quiet:
+            print(line, file=sys.stderr, flush=True)
+
+
+def pace(iterations: int, seconds: float) -> str:
+    """Iterations per second, or seconds per iteration if they are slower.
+
+    >>> pace(500, 10.0), pace(25, 10.0), pace(2, 10.0)
+    ('50 it/s', '2.5 it/s', '5.0 s/it')
+    """
+    speed = iterations / seconds
+    return (
+        f"{speed:.0f} it/s" if speed >= 10 else f"{speed:.1f} it/s" if speed >= 1 else f"{1 / speed:.1f} s/it"
+    )
+
+
+def duration(seconds: float) -> str:
+    """A length of time in words.
+
+    >>> duration(40), duration(150), duration(8000)
+    ('40 s', '3 min', '2 h 13 min')
+    """
+    minutes = round(seconds / 60)
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
 class NotebookBar:

@@ -23,10 +23,15 @@ from torch import Tensor
 
 from pathaware.core import VERSION
 from pathaware.core.errors import UsageError
+from pathaware.methods import get_method
+from pathaware.training.checksummed import replace_file, tensor_digest
+from pathaware.training.config import Config
 from pathaware.training.evaluation import Evaluation
 from pathaware.training.run_folder import CHECKPOINT, Run
 
 PACKAGE = Path(__file__).parents[1]
+CURVE = 50
+"""Largest number of points of a training curve in a record."""
 
 
 def environment() -> dict[str, str]:
@@ -37,8 +42,20 @@ def environment() -> dict[str, str]:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "device": device,
+        "cpu": _cpu(),
         "cores": str(os.cpu_count()),
     }
+
+
+@functools.cache
+def _cpu() -> str:
+    """The CPU's model and the instructions that PyTorch uses; results on CPUs of one kind have equal bits."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    except OSError:
+        names = []
+    return f"{names[0] if names else platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 @functools.cache
@@ -66,7 +83,8 @@ def commit() -> str | None:
 
 
 def _git(*arguments: str) -> str:
-    command = ["git", *arguments]
+    # `status` would lock the index to refresh it, in the way of a commit at the same moment.
+    command = ["git", "--no-optional-locks", *arguments]
     return subprocess.run(command, cwd=PACKAGE, capture_output=True, text=True, check=True).stdout.strip()
 
 
@@ -78,29 +96,68 @@ def training_origin(run: Run, iteration: int, processes: int = 1) -> dict[str, A
         "environment": environment(),
         "device": str(run.config.training.torch_device),
         "processes": processes,
+        "method_version": method_version(run.config),
+    }
+
+
+def method_version(config: Config) -> int:
+    """The version of the method's mathematics. It grows when the numbers that a method gives change."""
+    return int(getattr(get_method(config.method), "version", 1))
+
+
+def identity(config: Config) -> dict[str, Any]:
+    """What decides a result besides the settings in `run_store.signature`.
+
+    `validated` is True if the checkpoint was chosen on validation tasks.
+    """
+    return {
+        "validated": config.training.validate > 0,
+        "precision": config.training.precision,
+        "method_version": method_version(config),
     }
 
 
 def evaluation_record(run: Run, evaluation: Evaluation) -> dict[str, Any]:
     """The result of an evaluated run with everything that made it.
 
-    `trained_with` is the content of the run's `provenance.json`: the commit of the training, where
-    `write_record` adds that of the evaluation.
+    - `task_values`: the final metric of every task, see `task_values`.
+    - `identity`: see `identity`; the version of the method is the one that the run was trained with.
+    - `checkpoint_rule`: which checkpoint was evaluated; `checkpoint_sha256`, `tensors_sha256`: digests of its
+      file, and of the names, types, shapes and values in it.
+    - `training_loss`, `validation`: pairs of iteration and value.
+    - `trained_with`: the content of the run's `provenance.json`: commit, versions and device of the training.
+      `write_record` adds those of the evaluation.
     """
     rows = list(run.metrics())
+    trained_with = run.provenance()
+    versions = [entry["method_version"] for entry in trained_with if "method_version" in entry]
+    file = run.folder / CHECKPOINT
+    tensors, _ = run.learned()
+    curve = [[row["iteration"], row["loss"]] for row in rows]
     return {
         "result": evaluation.summary(),
-        "level": "transductive" if evaluation.transductive else "inductive",
         "evaluation_seed": evaluation.seed,
         "task_values": _encode(evaluation.values[:, -1]),
         "config": run.config.to_dict(),
+        "identity": {**identity(run.config), **({"method_version": versions[-1]} if versions else {})},
         "training_iterations": rows[-1]["iteration"] if rows else None,
         "training_seconds": rows[-1]["seconds"] if rows else None,
+        "training_loss": curve[:: -(-len(curve) // CURVE) or 1],
         "validation": [[r["iteration"], r["validation"]] for r in rows if r["validation"] is not None],
         "skipped": sum(row["skipped"] for row in rows),
-        "checkpoint_sha256": hashlib.sha256((run.folder / CHECKPOINT).read_bytes()).hexdigest(),
-        "trained_with": run.provenance(),
+        "checkpoint_rule": _checkpoint_rule(run),
+        "checkpoint_sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+        "tensors_sha256": tensor_digest(tensors),
+        "trained_with": trained_with,
     }
+
+
+def _checkpoint_rule(run: Run) -> str:
+    """Which checkpoint was evaluated."""
+    training = run.config.training
+    if not training.validate:
+        return "the last"
+    return f"the best by {training.validation_tasks} validation tasks every {training.validate} iterations"
 
 
 def write_record(path: Path, content: Mapping[str, Any], field: str = "record") -> None:
@@ -113,7 +170,7 @@ def write_record(path: Path, content: Mapping[str, Any], field: str = "record") 
         record.setdefault(name, value)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(to_json(record) + "\n", encoding="utf-8")
+        replace_file(path, to_json(record) + "\n")
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror})", field=field) from None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
@@ -14,9 +13,9 @@ from typing import Any
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from pathaware.core.errors import UsageError
+from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.learner import FewShotLearner
-from pathaware.training.checksummed import CorruptFile, read_checksummed, write_checksummed
+from pathaware.training.checksummed import CorruptFile, read_checksummed, replace_file, write_checksummed
 from pathaware.training.config import Config, differences, read_toml_file
 from pathaware.training.gradient_probe import Histograms
 from pathaware.training.progress import Progress
@@ -35,6 +34,14 @@ Note = Callable[[str], None]
 
 def _ignore(line: str) -> None:
     pass
+
+
+def neighbours(folder: Path) -> list[str]:
+    """The run folders beside a folder, for suggestions."""
+    try:
+        return [str(path.parent) for path in sorted(folder.parent.glob(f"*/{CONFIG}"))]
+    except OSError:
+        return []
 
 
 class FolderLock:
@@ -64,55 +71,90 @@ class FolderLock:
 
 
 class Run:
-    """A folder with `config.toml`, `metrics.jsonl`, `provenance.json`, `checkpoint.safetensors`, TensorBoard
+    """A training run in a folder.
+
+    The folder holds `config.toml`, `metrics.jsonl`, `provenance.json`, `checkpoint.safetensors`, TensorBoard
     events, `figures/`, and `histograms.safetensors` if requested. An unfinished run also has its last two
-    states, from which it resumes."""
+    states, from which it resumes.
+
+    >>> from pathaware.inference.trained_model import find_run
+    >>> run = Run.open(find_run("sine"))  # a model that ships with the package
+    >>> run.config.method, run.load("cpu").inner_steps
+    ('pamela', 5)
+    """
 
     def __init__(self, folder: Path, config: Config) -> None:
         self.folder = folder
         self.config = config
+        self.created = False
+        """True in the process that created the folder."""
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r}, {self.config.method} on {self.config.problem.label})"
 
     @classmethod
     def create(cls, folder: Path, config: Config) -> Run:
-        """Create a run in a new or empty folder. Nothing is ever overwritten."""
+        """Create a run in a new or empty folder; raise `UsageError` if the folder has files."""
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"{folder} is a file; name a folder", field="out")
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if any(folder.iterdir()):
+            if not all(map(_is_leftover, folder.iterdir())):
                 what = "holds another run" if (folder / CONFIG).exists() else "is not empty"
                 raise UsageError(f"{folder} {what}; name a new folder or remove it", field="out")
-            (folder / CONFIG).write_text(config.to_toml(), encoding="utf-8")
+            replace_file(folder / CONFIG, config.to_toml())
         except OSError as error:
             raise UsageError(f"{folder} cannot be written ({error.strerror})", field="out") from None
-        return cls(folder, config)
+        run = cls(folder, config)
+        run.created = True
+        return run
+
+    def remove_untrained(self) -> None:
+        """Remove the folder of a run that this process created and could not begin to train."""
+        if self.created and not (self.folder / METRICS).exists() and not self._states():
+            for name in (CONFIG, PROVENANCE):
+                (self.folder / name).unlink(missing_ok=True)
+            with suppress(OSError):  # not empty
+                self.folder.rmdir()
 
     @classmethod
     def open(cls, folder: Path) -> Run:
+        """Open the run in a folder, finished or not."""
         try:
             exists = (folder / CONFIG).is_file()
         except (OSError, ValueError):  # a name that no file can have
             exists = False
         if not exists:
-            raise UsageError(f"{folder} is not a run folder (it has no {CONFIG})", field="run")
+            hint = did_you_mean(str(folder), neighbours(folder))
+            raise UsageError(f"{folder} is not a run folder (it has no {CONFIG}){hint}", field="run")
         tables = read_toml_file("run", folder / CONFIG)
         try:
-            return cls(folder, Config.from_dict(tables))
+            run = cls(folder, Config.from_dict(tables))
         except ValueError as error:
             raise UsageError(f"{folder / CONFIG}: {error}", field="run") from None
+        run._tidy()
+        return run
+
+    def _tidy(self) -> None:
+        """Remove what a process that was killed after its last iteration did not get to remove."""
+        left = [*self._states(), *self.folder.glob(LOCK), *self.folder.glob("*.new")]
+        # Another process may be at work here, and the folder may be read-only: neither is an error.
+        with suppress(UsageError, OSError):
+            if left and self.finished:
+                lock = FolderLock(self.folder, "")
+                for path in left:
+                    path.unlink(missing_ok=True)
+                lock.release()
 
     def append(self, progress: Progress) -> None:
-        """Add a line to the metrics."""
+        """Append a log entry to `metrics.jsonl`."""
         with (self.folder / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(progress)) + "\n")
 
     def metrics(self, note: Note = _ignore) -> Iterator[dict[str, Any]]:
-        """Every log entry so far.
+        """Iterate over the log entries, the dictionaries of `metrics.jsonl`.
 
-        A last line that was cut off is dropped, and `note` is told; a damaged line before it is an error.
+        A last line that was cut off is dropped and reported to `note`; a damaged line before it is an error.
         """
         path = self.folder / METRICS
         lines = path.read_bytes().split(b"\n") if path.exists() else []
@@ -130,7 +172,7 @@ class Run:
         path = self.folder / METRICS
         if path.exists():
             kept = [row for row in self.metrics(note) if row["iteration"] <= iteration]
-            _replace(path, "".join(json.dumps(row) + "\n" for row in kept))
+            replace_file(path, "".join(json.dumps(row) + "\n" for row in kept))
 
     def provenance(self) -> list[dict[str, Any]]:
         """Commit, versions and device of each process that trained this run, in order; empty for old runs."""
@@ -146,9 +188,11 @@ class Run:
         return found
 
     def add_provenance(self, entry: dict[str, Any]) -> None:
-        _replace(self.folder / PROVENANCE, json.dumps([*self.provenance(), entry], indent=1) + "\n")
+        """Append an entry to `provenance.json`."""
+        replace_file(self.folder / PROVENANCE, json.dumps([*self.provenance(), entry], indent=1) + "\n")
 
     def save_state(self, state: State) -> None:
+        """Write a state to resume from, and remove all but the last two."""
         state.write(self.folder / f"state-{state.iteration}.safetensors")
         for old in self._states()[KEPT:]:
             old.unlink()
@@ -162,7 +206,7 @@ class Run:
     def state(self, note: Note = _ignore) -> State | None:
         """The last saved state; None if there is none or the run is finished.
 
-        A corrupt state is skipped for the one before it, and `note` is told.
+        A corrupt state is reported to `note`, and the one before it is used.
         """
         found = self._states()
         for path in found:
@@ -180,6 +224,7 @@ class Run:
         return None
 
     def remove_states(self) -> None:
+        """Remove the saved states of a finished run."""
         for path in self._states():
             path.unlink()
 
@@ -246,8 +291,7 @@ def _parse_entry(line: bytes) -> dict[str, Any] | None:
     return row
 
 
-def _replace(path: Path, text: str) -> None:
-    """Write a text file atomically."""
-    draft = path.with_name(f"{path.name}.new")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)
+def _is_leftover(path: Path) -> bool:
+    """True for what a process leaves that was killed while it created a run."""
+    empty_config = path.name == CONFIG and path.is_file() and path.stat().st_size == 0
+    return empty_config or path.name in (LOCK, f"{CONFIG}.new")

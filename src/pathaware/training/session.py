@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,7 +18,7 @@ from pathaware.methods import get_method
 from pathaware.training.config import Config, Training, differences
 from pathaware.training.distributed import ALONE, AgreedStop, StopRequest, World
 from pathaware.training.gradient_probe import probed_tensor
-from pathaware.training.progress import Progress, ProgressDisplay
+from pathaware.training.progress import EventFile, Progress, ProgressDisplay, duration
 from pathaware.training.provenance import training_origin
 from pathaware.training.run_folder import CONFIG, HISTOGRAMS, FolderLock, Run
 from pathaware.training.trainer import Trainer, build
@@ -28,6 +28,10 @@ def default_folder(config: Config) -> Path:
     """The folder of a run whose user named none, such as `runs/sine-k10-pamela-seed0`."""
     method = config.method.replace(":", "-")  # a plug-in is named module:METHOD
     return Path("runs") / f"{config.problem.label}-{method}-seed{config.training.seed}"
+
+
+ANNOUNCE_AFTER, LONG = 3, 600.0
+"""Iterations after which the length of a run is estimated, and the seconds from which it is announced."""
 
 
 def log_interval(training: Training) -> int:
@@ -42,24 +46,26 @@ class TrainingSession:
     """
 
     def __init__(self, run: Run, *, quiet: bool = False, bar: bool = True, world: World = ALONE) -> None:
-        # TensorBoard takes seconds to import, so this comes after the options have been checked.
-        from torch.utils.tensorboard import SummaryWriter
-
         self.run, self.training = run, run.config.training
         self.lock = FolderLock(run.folder, f"{run.folder} is being trained by another process", field="run")
         try:
             state = run.state(_print_note)
             self.saved = state.iteration if state else 0
-            run.drop_metrics_after(self.saved, _print_note)
-            run.add_provenance(training_origin(run, self.saved, world.size))
+            with self._writing():
+                run.drop_metrics_after(self.saved, _print_note)
+                run.add_provenance(training_origin(run, self.saved, world.size))
             self.best = state.best if state else None
+            self.started_at, self.started = self.saved, 0.0
             histograms = run.histograms() if state else None
             self.trainer = Trainer(run.config, state, log_interval(self.training), histograms, world)
             title = f"{run.config.method} on {run.config.problem.label}" if bar else run.folder.name
             self.display = ProgressDisplay(title, self.training.iterations, quiet=quiet, bar=bar)
-            self.board = SummaryWriter(run.folder, purge_step=self.trainer.iteration + 1 if state else None)
-        except BaseException:
+            with self._writing():
+                self.board = EventFile(run.folder, self.saved if state else None)
+        except BaseException as error:
             self.lock.release()
+            if isinstance(error, UsageError):
+                run.remove_untrained()
             raise
 
     @property
@@ -68,12 +74,12 @@ class TrainingSession:
 
     def __enter__(self) -> Self:
         self.display.__enter__()
+        self.started = time.perf_counter()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.display.__exit__(None, None, None)
-        if kind is not RunError:  # if the folder cannot be written, closing would wait forever
-            self.board.close()
+        self.board.close()
         self.lock.release()
 
     def advance(self) -> None:
@@ -82,10 +88,27 @@ class TrainingSession:
         if progress:
             with self._writing():
                 self._log(progress)
+        elif self.display.due:
+            window = self.trainer.window
+            self.display.show(self.trainer.iteration, window.last_loss(), window.seconds)
+        self._announce()
         if self.done:
-            self.run.remove_states()
+            with self._writing():
+                self.run.remove_states()
         elif progress and 0 < self.training.save <= self.trainer.iteration - self.saved:
             self.save()  # right after a log entry, when no metrics are pending
+
+    def _announce(self) -> None:
+        """After a few iterations of a long run on a CPU, say how long it will take and what would help."""
+        done = self.trainer.iteration - self.started_at
+        if done != ANNOUNCE_AFTER or self.training.torch_device.type != "cpu":
+            return
+        each = (time.perf_counter() - self.started) / done
+        left = each * (self.training.iterations - self.trainer.iteration)
+        if left >= LONG:
+            self.display.note(
+                f"about {duration(left)} on this CPU, {each:.2f} s per iteration; {shorter(self.run.config)}"
+            )
 
     def save(self) -> None:
         """Write the state, from which the run can resume."""
@@ -116,10 +139,8 @@ class TrainingSession:
                 self.run.save(self.trainer.learner, progress.iteration)
         # Last, because the log entry of the last iteration marks the run as finished.
         self.run.append(progress)
-        for name, number in asdict(progress).items():
-            if name not in ("iteration", "seconds") and number is not None:
-                self.board.add_scalar(f"train/{name}", number, progress.iteration)
-        self.display.show(progress)
+        self.board.add(progress)
+        self.display.show(progress.iteration, progress.loss, progress.seconds)
 
     def _save_histograms(self) -> None:
         if self.trainer.histograms:
@@ -128,6 +149,19 @@ class TrainingSession:
 
 def _print_note(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
+
+
+def shorter(config: Config) -> str:
+    """What would make a run shorter, as a sentence."""
+    known = config.method_settings
+    ways = ["fewer training.iterations", "fewer training.tasks per iteration"]
+    if known.get("order") == "second":
+        ways.append("method.order=first")
+    if known.get("steps", 1) > 1:
+        ways.append("fewer method.steps")
+    if not config.problem.regression:
+        ways += ["a smaller problem.width", "smaller images", "a method without an inner loop (prototypical)"]
+    return f"what would be faster: {', '.join(ways)}, or a GPU"
 
 
 def check(config: Config) -> None:
@@ -149,7 +183,14 @@ def check(config: Config) -> None:
 
 
 def train_run(config: Config, folder: Path, *, quiet: bool = False) -> Run:
-    """Train a configuration in a new folder."""
+    """Train a configuration in a new folder; print progress unless `quiet`, and return the finished run.
+
+    >>> import tempfile
+    >>> tables = {"problem": {"name": "sine"}, "method": {"name": "maml"}, "training": {"iterations": 2}}
+    >>> run = train_run(Config.from_dict(tables), Path(tempfile.mkdtemp()) / "run", quiet=True)
+    >>> run.finished, len(list(run.metrics()))
+    (True, 2)
+    """
     check(config)
     return train_sessions([Run.create(folder, config)], quiet=quiet)[0]
 
@@ -167,7 +208,7 @@ def open_to_resume(folder: Path, given: Mapping[str, Mapping[str, Any]]) -> Run:
 
 
 def resume_run(folder: Path, *, quiet: bool = False) -> Run:
-    """Resume a run that was stopped; a finished run is left as it is."""
+    """Resume a run that was stopped, and return it; a finished run is returned unchanged."""
     run = Run.open(folder)
     return run if run.finished else train_sessions([run], quiet=quiet)[0]
 

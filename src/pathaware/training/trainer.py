@@ -87,9 +87,12 @@ class MetaStep:
 class Trainer:
     """Meta-training, one iteration at a time, from the initialisation or from a saved state.
 
-    >>> trainer = Trainer(config)                                     # doctest: +SKIP
-    >>> while not trainer.done:                                       # doctest: +SKIP
+    >>> tables = {"problem": {"name": "sine"}, "method": {"name": "maml"}, "training": {"iterations": 3}}
+    >>> trainer = Trainer(Config.from_dict(tables))
+    >>> while not trainer.done:
     ...     progress = trainer.advance()
+    >>> progress.iteration
+    3
 
     An iteration depends on the configuration, the state and its own number only, so a run that was stopped
     and resumed gives the numbers of one that was not. The processes of a `world` share the tasks of each
@@ -133,6 +136,7 @@ class Trainer:
 
     @property
     def done(self) -> bool:
+        """True after the last iteration."""
         return self.iteration >= self.config.training.iterations
 
     def advance(self) -> Progress | None:

@@ -245,7 +245,7 @@ def test_if_triton_cannot_compile_there_is_a_warning_and_no_kernel(monkeypatch):
         raise RuntimeError("Failed to find C compiler.\nPlease specify one")
 
     monkeypatch.setattr(launch, "sum_parts", fail)
-    with pytest.warns(UserWarning, match=r"layers run one by one: Failed to find C compiler\.$"):
+    with pytest.warns(UserWarning, match=r"slower PyTorch layers are used: Failed to find C compiler\.$"):
         assert not kernels._compiles(device)
 
 

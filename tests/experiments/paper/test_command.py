@@ -51,7 +51,7 @@ def test_a_column_is_chosen_by_its_title_or_key(reproduce, tmp_path, name):
     header = next(line for line in shown.splitlines() if line.startswith("| method"))
     assert [cell.strip() for cell in header.strip("| ").split("|")] == [
         "method",
-        "CIFAR-FS 5-shot",
+        "CIFAR-FS 5-shot, batch",
         "the paper",
         "training",
     ]
@@ -125,7 +125,7 @@ def test_every_row_of_the_papers_tables_is_there():
         (["table3", "--only", "k7-maml"], "--only: 'k7-maml' is not a row of table3; it has k5-maml"),
         (["fig4", "--only", "maml"], "--only: fig4 has no rows"),
         (["table3", "--budget", "soon"], "--budget: 'soon' is not a duration"),
-        (["table3", "--budget", "1m", "--iterations", "5"], "leave out --iterations"),
+        (["table3", "--budget", "1m", "--iterations", "5"], "--budget: cannot be combined with --iterations"),
         (["fig4", "--no-train"], "fig4: none of its runs has been trained"),
         (["fig6", "--data", "nowhere"], "--data: 'nowhere' must be one of glyphs, miniimagenet, cifar-fs"),
         (["table4", "--data", "nowhere", "--no-train"], "--data: 'nowhere' must be one of glyphs"),
@@ -154,4 +154,4 @@ def test_of_several_targets_those_that_can_be_made_are_made(reproduce, tmp_path)
     code, shown, told = reproduce("fig4", "table3", "--no-train", out=tmp_path)
     assert code == 0
     assert "fig4 left out" in told
-    assert "| K = 20, PAMELA | not run |" in shown
+    assert "| K = 20, PAMELA | not run yet |" in shown

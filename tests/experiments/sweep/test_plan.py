@@ -88,7 +88,7 @@ def test_names_are_different_and_safe_whatever_values_hold():
             '[sweep]\nsearch = "luck"\ntrials = 2\ntraining.clip = [1]',
             "search: 'luck' is not allowed; optuna",
         ),
-        ('[sweep]\nsearch = "optuna"\ntrials = 2\ntraining.seed = [1]', "a search keeps to one seed"),
+        ('[sweep]\nsearch = "optuna"\ntrials = 2\ntraining.seed = [1]', "a search uses one seed"),
         (
             '[sweep]\nsearch = "optuna"\ntrials = 2\ntraining.rate = { low = 0, high = 1, log = true }',
             "low must be above 0",

@@ -82,4 +82,4 @@ def test_a_run_that_optuna_prunes_is_stopped(search, monkeypatch):
 def test_a_search_is_evaluated_by_validation_only(search):
     code, _, told = search(2, "--split", "test")
     assert code == 2
-    assert "a search chooses by validation" in told
+    assert "must be val for a search" in told

@@ -64,7 +64,10 @@ def _from_tables(tree: Tree, tables: list[str]) -> dict[str, list[SourceImage]]:
     found: dict[str, list[SourceImage]] = defaultdict(list)
     missing = []
     for table in tables:
-        rows = csv.DictReader(io.StringIO(read(tree, table).decode("utf-8-sig")))
+        try:
+            rows = csv.DictReader(io.StringIO(read(tree, table).decode("utf-8-sig")))
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{tree.label(table)}: not UTF-8 text ({error})") from None
         if not {"filename", "label"} <= set(rows.fieldnames or ()):
             raise UsageError(f"{tree.label(table)}: the first line must be a header with filename and label")
         for row in rows:

@@ -1,22 +1,35 @@
-"""A common interface to folders, zip and tar files: names of files and their bytes, without unpacking."""
+"""A common interface to folders, zip and tar files: names of files and their bytes, without unpacking.
+
+Archives come from strangers. Every way in which one can be damaged or hostile ends in a `UsageError` of one
+line that names the archive and, where there is one, the member.
+"""
 
 from __future__ import annotations
 
 import os
+import stat
 import tarfile
 import threading
 import weakref
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path, PurePosixPath
-from typing import IO, Protocol
+from typing import IO, Protocol, TypeVar
 
-from pathaware.core.errors import UsageError
+from pathaware.core.errors import UsageError, printable
 
 # Larger than any image file; a small archive member that expands to more must not fill the memory.
 MAX_FILE = 256 * 2**20
+# Pickled data sets are members of gigabytes.
+MAX_MEMBER = 32 * 2**30
+MAX_MEMBERS = 5_000_000
+# Image files hardly compress; a listing must not unpack a thousand times what is on the disk.
+MAX_RATIO, FREE_BYTES = 100, 2**30
 _SYSTEM_FILES = {"thumbs.db", "desktop.ini", "__macosx"}
+
+Member = TypeVar("Member")
 
 
 class Tree(Protocol):
@@ -25,7 +38,9 @@ class Tree(Protocol):
     @property
     def names(self) -> list[str]: ...
 
-    def open(self, name: str) -> IO[bytes]: ...
+    def open(self, name: str, limit: int = MAX_MEMBER) -> IO[bytes]:
+        """Open a file; raise a `UsageError` that names it if that fails or it has more than `limit` bytes."""
+        ...
 
     def label(self, name: str) -> str:
         """Return the name of this file in messages."""
@@ -33,11 +48,10 @@ class Tree(Protocol):
 
 
 def read(tree: Tree, name: str) -> bytes:
-    """Read a file of at most `MAX_FILE` bytes."""
-    with tree.open(name) as file:
+    """Read a file of at most `MAX_FILE` bytes; raise a `UsageError` that names it if this is impossible."""
+    with tree.open(name, MAX_FILE) as file, _refusals(tree.label(name)):
         content = file.read(MAX_FILE + 1)
-    if len(content) > MAX_FILE:
-        raise UsageError(f"more than the {MAX_FILE:,} bytes allowed for one file")
+    _check_size(tree.label(name), len(content), MAX_FILE)  # a zip file may understate the size
     return content
 
 
@@ -47,10 +61,11 @@ def open_tree(source: Path) -> Tree:
         return FolderTree(source)
     if not source.is_file():
         raise UsageError(f"{source}: no such file or folder")
-    if zipfile.is_zipfile(source):
-        return ZipTree(source)
-    if tarfile.is_tarfile(source):
-        return TarTree(source)
+    with _refusals(str(source)):
+        if zipfile.is_zipfile(source):
+            return ZipTree(source)
+        if tarfile.is_tarfile(source):
+            return TarTree(source)
     raise UsageError(f"{source}: must be a folder, a .zip, a .tar or a .tar.gz")
 
 
@@ -58,9 +73,17 @@ class FolderTree:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.names = sorted(_walk(root))
+        for name in self.names:
+            _check_encoding(root, name)
 
-    def open(self, name: str) -> IO[bytes]:
-        return (self.root / name).open("rb")
+    def open(self, name: str, limit: int = MAX_MEMBER) -> IO[bytes]:
+        path = self.root / name
+        with _refusals(str(path)):
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):  # opening a named pipe would wait forever
+                raise UsageError(f"{path}: not a regular file")
+            _check_size(str(path), status.st_size, limit)
+            return path.open("rb")
 
     def label(self, name: str) -> str:
         return str(self.root / name)
@@ -69,11 +92,18 @@ class FolderTree:
 class ZipTree:
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._zip = zipfile.ZipFile(path)
-        self.names = _safe(path, [i.filename for i in self._zip.infolist() if not i.is_dir()])
+        with _refusals(str(path)):
+            self._zip = zipfile.ZipFile(path)
+            self._members = _by_name(path, ((i.filename, i) for i in self._zip.infolist() if not i.is_dir()))
+        self.names = _listed(self._members)
 
-    def open(self, name: str) -> IO[bytes]:
-        return self._zip.open(name)
+    def open(self, name: str, limit: int = MAX_MEMBER) -> IO[bytes]:
+        member = self._members[name]
+        with _refusals(self.label(name)):
+            if member.flag_bits & 1:
+                raise UsageError(f"{self.label(name)}: encrypted; unpack the archive with its password first")
+            _check_size(self.label(name), member.file_size, limit)
+            return self._zip.open(member)
 
     def label(self, name: str) -> str:
         return f"{self.path}:{name}"
@@ -82,22 +112,96 @@ class ZipTree:
 class TarTree:
     def __init__(self, path: Path) -> None:
         self.path = path
-        # Kept open while members may be read; unlike a zip file, a tar file does not close itself.
-        self._tar = tarfile.open(path)  # noqa: SIM115
-        weakref.finalize(self, self._tar.close)
-        self._members = {m.name: m for m in self._tar.getmembers() if m.isfile()}
+        with _refusals(str(path)):
+            # Kept open while members may be read; unlike a zip file, a tar file does not close itself.
+            self._tar = tarfile.open(path)  # noqa: SIM115
+            weakref.finalize(self, self._tar.close)
+            limit = MAX_RATIO * path.stat().st_size + FREE_BYTES
+            self._members = _by_name(path, _files_of(self._tar, path, limit))
         self._lock = threading.Lock()
-        self.names = _safe(path, self._members)
+        self.names = _listed(self._members)
 
-    def open(self, name: str) -> IO[bytes]:
+    def open(self, name: str, limit: int = MAX_MEMBER) -> IO[bytes]:
         # Members share one file position, so a thread reads a whole member under the lock.
-        with self._lock:
-            member = self._tar.extractfile(self._members[name])
-            assert member is not None  # a regular file, see __init__
-            return BytesIO(member.read())
+        with self._lock, _refusals(self.label(name)):
+            member = self._members[name]
+            _check_size(self.label(name), member.size, limit)
+            file = self._tar.extractfile(member)
+            assert file is not None  # a regular file, see _files_of
+            content = file.read()
+            if len(content) < member.size:
+                raise UsageError(f"{self.label(name)}: cannot be read (the archive is cut short)")
+            return BytesIO(content)
 
     def label(self, name: str) -> str:
         return f"{self.path}:{name}"
+
+
+@contextmanager
+def _refusals(label: str) -> Iterator[None]:
+    """Turn every error of reading a file or archive into a `UsageError` that names it.
+
+    For damaged input zipfile and tarfile raise more than a dozen types: EOFError, struct.error, zlib.error,
+    NotImplementedError, MemoryError, UnicodeDecodeError and others.
+    """
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UsageError(f"{label}: cannot be read ({reason or type(error).__name__})") from None
+
+
+def _check_size(label: str, size: int, limit: int) -> None:
+    if not 0 <= size <= limit:
+        raise UsageError(f"{label}: more than the {limit:,} bytes allowed for one file")
+
+
+def _files_of(tar: tarfile.TarFile, path: Path, limit: int) -> Iterator[tuple[str, tarfile.TarInfo]]:
+    for member in tar:
+        if member.offset_data > limit:
+            raise UsageError(f"{path}: refused, it unpacks to more than {MAX_RATIO} times its size")
+        if member.isfile():
+            yield member.name, member
+    # tarfile takes a header that is damaged or cut short for the end of the archive.
+    file = tar.fileobj
+    assert file is not None  # open for reading
+    file.seek(tar.offset)
+    if any(file.read(tarfile.BLOCKSIZE)):
+        raise UsageError(f"{path}: cannot be read (damaged or cut short after {tar.offset:,} bytes)")
+
+
+def _by_name(archive: Path, members: Iterable[tuple[str, Member]]) -> dict[str, Member]:
+    """Return members by clean name; of several with the same name, the last, as unpacking would leave it.
+
+    Nothing is unpacked, but an archive with members outside of it is malicious and refused.
+    """
+    found: dict[str, Member] = {}
+    for name, member in members:
+        # Archives made on Windows may separate folders by backslashes; `tar c .` starts names with `./`.
+        path = PurePosixPath(name.replace("\\", "/"))
+        if not path.parts:
+            raise UsageError(f"{archive}: refused, it has a member without a name ({name!r})")
+        if path.is_absolute() or ".." in path.parts or ":" in path.parts[0]:
+            raise UsageError(f"{archive}: refused, its member {name!r} points outside the archive")
+        _check_encoding(archive, str(path))
+        found[str(path)] = member
+        if len(found) > MAX_MEMBERS:
+            raise UsageError(f"{archive}: refused, it has more than {MAX_MEMBERS:,} members")
+    return found
+
+
+def _check_encoding(source: Path, name: str) -> None:
+    """Refuse names that cannot be written as UTF-8: class names go into JSON files and messages."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{source}: the name {printable(name)!r} is not valid UTF-8; rename it") from None
+
+
+def _listed(members: Mapping[str, object]) -> list[str]:
+    return sorted(n for n in members if all(map(_visible, PurePosixPath(n).parts)))
 
 
 def _walk(root: Path) -> list[str]:
@@ -112,16 +216,6 @@ def _walk(root: Path) -> list[str]:
         here = Path(folder).relative_to(root)
         found += [(here / f).as_posix() for f in files if _visible(f)]
     return found
-
-
-def _safe(archive: Path, names: Iterable[str]) -> list[str]:
-    """Refuse archives with members outside of them. Nothing is unpacked, but such a file is malicious."""
-    names = list(names)
-    for name in names:
-        path = PurePosixPath(name.replace("\\", "/"))
-        if path.is_absolute() or ".." in path.parts or ":" in path.parts[0]:
-            raise UsageError(f"{archive}: refused, its member {name!r} points outside the archive")
-    return sorted(n for n in names if all(map(_visible, PurePosixPath(n).parts)))
 
 
 def _visible(part: str) -> bool:

@@ -55,7 +55,7 @@ def unfilter(matrix: Tensor, shape: torch.Size) -> Tensor:
 
 @dataclass(frozen=True)
 class _Tangent:
-    """What `hvp` needs of the tangent pass; `_passed` means at the positions that the pool passes on."""
+    """Results of the tangent pass that `hvp` needs; `_passed` means at positions that the pool passes on."""
 
     rows: Tensor
     dx_rows: Tensor | None

@@ -60,6 +60,8 @@ def _compiles(device: torch.device) -> bool:
         launch.sum_parts(torch.zeros(1, 2, 1, 16, device=device))
     except Exception as error:  # Triton fails in many ways
         reason = str(error).strip().split("\n")[0]
-        warnings.warn(f"Triton cannot compile kernels here, layers run one by one: {reason}", stacklevel=2)
+        warnings.warn(
+            f"Triton cannot compile kernels here; slower PyTorch layers are used: {reason}", stacklevel=2
+        )
         return False
     return True

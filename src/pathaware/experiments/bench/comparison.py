@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pathaware.core.episodes import Episodes
-from pathaware.core.errors import UsageError
+from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.path import Order
 from pathaware.experiments.bench.implementations import COMPILED, ENGINE, LOOP, Implementation, Unavailable
 from pathaware.experiments.bench.libraries import LIBRARIES
@@ -41,7 +41,8 @@ def implementations(only: Sequence[str] = ()) -> list[Implementation]:
     """The implementations with these names; by default all but the compiled one."""
     for name in only:
         if name not in TITLES:
-            raise UsageError(f"{name!r} must be one of {', '.join(TITLES)}", field="only")
+            hint = did_you_mean(name, TITLES)
+            raise UsageError(f"{name!r} must be one of {', '.join(TITLES)}{hint}", field="only")
     return [each for each in IMPLEMENTATIONS if (each.name in only if only else each is not COMPILED)]
 
 

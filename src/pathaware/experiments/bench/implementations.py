@@ -25,7 +25,7 @@ class Unavailable(Exception):
 
 
 class Implementation(Protocol):
-    """What an implementation must provide to be timed and checked."""
+    """Interface of an implementation that can be timed and checked."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""What is timed: problems of given sizes, and the jobs every implementation is given."""
+"""Workloads to time: problems of given sizes, and the jobs every implementation is given."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pathaware.core.episodes import Episodes, TaskSource
-from pathaware.core.errors import UsageError
+from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.meta_gradient import Unrolled
 from pathaware.core.path import Order
 from pathaware.core.seeding import generator
@@ -116,7 +116,8 @@ def choose(rows: Sequence[str], device: torch.device, *, full: bool = False) -> 
     known = list(dict.fromkeys(name for w in WORKLOADS for name in (w.group, w.name)))
     for row in rows:
         if row not in known:
-            raise UsageError(f"{row!r} must be one of {', '.join(known)}", field="rows")
+            hint = did_you_mean(row, known)
+            raise UsageError(f"{row!r} must be one of {', '.join(known)}{hint}", field="rows")
     wanted = rows or (ON_CUDA if device.type == "cuda" else ON_CPU)
     return [w for w in WORKLOADS if full or w.name in wanted or w.group in wanted]
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol, get_type_hints
 import torch
 from torch import Tensor, nn
 
-from pathaware.core.errors import UsageError
+from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.learner import MetaLearner
 from pathaware.core.losses import Loss
 from pathaware.core.settings import at_least, coerce
@@ -30,7 +30,7 @@ from pathaware.online.streams import Stream
 
 @dataclass(frozen=True)
 class StreamSetup:
-    """What all learners share: the stream, the steps per item, and that every k-th item may be held out."""
+    """The setup that all learners share: stream, steps per item, and k, where every k-th item is held out."""
 
     stream: Stream
     steps: int = 1
@@ -254,7 +254,8 @@ BASELINES: dict[str, tuple[str, LearnerSettings]] = {
 
 def check_name(name: str, field: str | None = None) -> None:
     if name not in BASELINES:
-        raise UsageError(f"{name!r} must be one of {', '.join(BASELINES)}", field=field or "baseline")
+        hint = did_you_mean(name, BASELINES)
+        raise UsageError(f"{name!r} must be one of {', '.join(BASELINES)}{hint}", field=field or "baseline")
 
 
 def with_settings(name: str, values: Mapping[str, Any]) -> Any:
@@ -264,6 +265,7 @@ def with_settings(name: str, values: Mapping[str, Any]) -> Any:
     hints = get_type_hints(type(settings))
     for key in values:
         if key not in hints:
-            raise UsageError(f"{key}: {name} has no such setting; it has {', '.join(hints)}")
+            hint = did_you_mean(key, hints)
+            raise UsageError(f"{key}: {name} has no such setting; it has {', '.join(hints)}{hint}")
     coerced = {key: coerce(key, value, hints[key]) for key, value in values.items()}
     return replace(settings, **coerced)  # type: ignore[type-var]

@@ -70,7 +70,7 @@ def candidate_settings(
     for name, candidates in CANDIDATES[stream].items():
         if only and name not in only:
             if name in given:
-                raise UsageError(f"{name} does not take part", field="set")
+                raise UsageError(f"{name} is not among the learners to compare", field="set")
             continue
         found[name] = []
         for candidate in candidates:

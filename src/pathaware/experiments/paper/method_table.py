@@ -7,7 +7,8 @@ from typing import Any
 
 from pathaware.experiments.paper.printed import IMAGE_ACCURACY
 from pathaware.experiments.paper.tables import DATA, CellSpec, RowSpec, TableSpec, is_imported
-from pathaware.experiments.run_store import Experiment, Result, Results
+from pathaware.experiments.run_store import Experiment, Result, Results, own_level
+from pathaware.experiments.statistics import over_seeds_and_tasks
 from pathaware.methods import METHODS
 from pathaware.training.metric import ACCURACY, Metric
 from pathaware.training.presets import load_preset, presets
@@ -17,10 +18,11 @@ from pathaware.training.tables import NOTHING, Remark, Row, Table
 def render(spec: TableSpec, results: Results) -> Table:
     if spec.equal_time:
         return _render_ranking(spec, results)
+    results = results.in_one_precision(spec.experiments())
     length = results.common_length(spec.experiments()) if spec.equal_iterations else None
     header: list[str] = ["method"]
     for column in spec.columns:
-        header += [column, "the paper"]
+        header += [with_level(column, spec.metric), "the paper"]
     rows = []
     for row in spec.rows:
         found = {column: results.of(cell.experiment, length) for column, cell in row.cells.items()}
@@ -33,13 +35,19 @@ def render(spec: TableSpec, results: Results) -> Table:
     return Table(spec.title, (*header, "training"), rows, spec.notes)
 
 
-def mean(results: Sequence[Result], metric: Metric) -> tuple[float, float]:
-    """Mean value and half-width over seeds.
+def with_level(column: str, metric: Metric) -> str:
+    """The heading of a column of accuracies, with the level of transduction of all methods without their own.
 
-    All seeds are evaluated on the same tasks, so the interval over tasks does not shrink with their number.
+    >>> with_level("CIFAR-FS 5-shot", ACCURACY)
+    'CIFAR-FS 5-shot, batch'
     """
-    pairs = [result.value(metric) for result in results]
-    return sum(value for value, _ in pairs) / len(pairs), sum(ci for _, ci in pairs) / len(pairs)
+    return column if metric.lower_is_better else f"{column}, batch"
+
+
+def mean(results: Sequence[Result], metric: Metric) -> tuple[float, float]:
+    """Mean and half the width of its interval over tasks and seeds, see `experiments.statistics`."""
+    estimate = over_seeds_and_tasks(results, metric)
+    return estimate.mean, estimate.half_width
 
 
 def value_range(results: Sequence[Result], metric: Metric) -> str:
@@ -51,17 +59,17 @@ def value_range(results: Sequence[Result], metric: Metric) -> str:
 def _value(cell: CellSpec, results: Sequence[Result], metric: Metric) -> str:
     if results:
         return metric.with_interval(*mean(results, metric))
-    return Remark(f"not run: {cell.reason}" if cell.reason else "not run")
+    return Remark(f"not run: {cell.reason}" if cell.reason else "not run yet")
 
 
 def _training(cell: CellSpec, results: Sequence[Result], metric: Metric) -> str:
-    """`17,000 of 60,000 iterations, 3 seeds (68.2–69.1), NVIDIA H200`"""
+    """`17,000 of 60,000 iterations, 3 seeds (68.2–69.1), bf16, NVIDIA H200`"""
     if not results:
         return NOTHING
     full, length = cell.experiment.config().training.iterations, results[0].iterations
     part = f"{length:,}" if length == full else f"{length:,} of {full:,}"
     seeds = "1 seed" if len(results) == 1 else f"{len(results)} seeds ({value_range(results, metric)})"
-    return f"{part} iterations, {seeds}, {results[0].device}"
+    return f"{part} iterations, {seeds}, {results[0].precision}, {results[0].device}"
 
 
 # All methods with the same network, data, training time and evaluation tasks.
@@ -113,12 +121,14 @@ def _render_ranking(spec: TableSpec, results: Results) -> Table:
     The paper has a column if it prints something for this data set.
     """
     (column,) = spec.columns
+    results = results.in_one_precision(spec.experiments())
     cited = any(row.cells[column].printed != NOTHING for row in spec.rows)
     rows = []
     for row in spec.rows:
         cell, method = row.cells[column], METHODS[row.key]
         found = results.of(cell.experiment)
-        about = (method.name, str(method.year), method.order)
+        level = found[0].queries if found else own_level(cell.experiment.config())
+        about = (method.name, str(method.year), method.order, level)
         if found:
             before = sum(r.record["result"]["accuracy_per_step"][0] for r in found) / len(found)
             seconds = sum(r.record["training_seconds"] for r in found) / len(found)
@@ -129,5 +139,5 @@ def _render_ranking(spec: TableSpec, results: Results) -> Table:
         printed = (cell.printed,) if cited else ()
         rows.append((value, Row((*about, first, _value(cell, found, spec.metric), *printed, *length))))
     rows.sort(key=lambda pair: -pair[0])
-    header = ("method", "year", "order", "before", column, *(["the paper"] if cited else []))
+    header = ("method", "year", "order", "queries", "before", column, *(["the paper"] if cited else []))
     return Table(spec.title, (*header, "iterations", "seconds"), [row for _, row in rows], spec.notes)

@@ -13,7 +13,8 @@ from pathaware.experiments.paper.printed import ADDRESS, paper_result
 from pathaware.experiments.report.figures import figures
 from pathaware.experiments.report.style import data_uri, labels
 from pathaware.experiments.report.table_files import render_html
-from pathaware.training.evaluation import evaluate
+from pathaware.training.checksummed import replace_file
+from pathaware.training.evaluation import LEVEL_TITLES, evaluate
 from pathaware.training.metric import ACCURACY, Metric
 from pathaware.training.provenance import commit, environment
 from pathaware.training.run_folder import Run
@@ -44,7 +45,7 @@ def compare(runs: Sequence[Run], tasks: int) -> Comparison:
         for name, run, summary in zip(labels(runs), runs, summaries, strict=True)
     ]
     header = ("run", "before", "after", "worst task", "reverted", "the paper")
-    results = Table(f"{problem.label}: {metric.title}", header, rows, _notes(summaries[0], metric))
+    results = Table(f"{problem.label}: {metric.title}", header, rows, _notes(labels(runs), summaries, metric))
     return Comparison(runs, tasks, results, _per_step(labels(runs), summaries, metric))
 
 
@@ -70,20 +71,19 @@ def _per_step(names: Sequence[str], summaries: Sequence[dict[str, Any]], metric:
     return Table(f"After each inner step: {metric.title}", ("run", *map(str, range(most))), rows)
 
 
-def _notes(summary: dict[str, Any], metric: Metric) -> list[str]:
+def _notes(names: Sequence[str], summaries: Sequence[dict[str, Any]], metric: Metric) -> list[str]:
     """How the runs were evaluated."""
+    summary = summaries[0]
     notes = [
         f"Before and after adaptation. Evaluated on {summary['tasks']:,} new tasks of the {summary['split']} "
         "split, the same for every run; means with 95 % confidence intervals.",
         "Reverted: tasks that the divergence guard returned to an earlier point of their path.",
     ]
     if metric is ACCURACY:
-        name, source = (
-            ("Transductive", "all queries of a task")
-            if summary["transductive"]
-            else ("Inductive", "the support set")
-        )
-        notes.append(f"{name}: batch norm uses the statistics of {source}.")
+        levels = [LEVEL_TITLES[each["queries"]] for each in summaries]
+        same = len(set(levels)) == 1
+        each = levels[:1] if same else [f"{n} {level}" for n, level in zip(names, levels, strict=True)]
+        notes.append(f"Level of transduction: {'; '.join(each)}.")
     return notes
 
 
@@ -131,7 +131,7 @@ def write_report(path: Path, title: str, groups: Sequence[Comparison]) -> None:
         address=ADDRESS,
     )
     try:
-        path.write_text(page, encoding="utf-8")
+        replace_file(path, page)
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror})", field="out") from None
 

@@ -12,6 +12,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
+from pathaware.training.checksummed import replace_file
 from pathaware.training.run_folder import Run
 
 # Colours that colour-blind readers can tell apart (Okabe and Ito). A method has the same one in every figure.
@@ -71,7 +72,9 @@ def subplots(rows: int, columns: int, size: tuple[float, float], **options: Any)
 def save(figure: Figure, path: Path) -> Path:
     """Write the figure in the format of the path's ending."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=DPI)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=path.suffix[1:] or "png", dpi=DPI)
+    replace_file(path, buffer.getvalue())
     return path
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import jinja2
 
+from pathaware.training.checksummed import replace_file
 from pathaware.training.tables import NOTHING, Remark, Row, Table, markdown
 
 
@@ -22,7 +23,7 @@ def write_table(table: Table, folder: Path, name: str) -> list[Path]:
     }
     paths = [folder / f"{name}.{ending}" for ending in texts]
     for path, text in zip(paths, texts.values(), strict=True):
-        path.write_text(text, encoding="utf-8")
+        replace_file(path, text)
     return paths
 
 

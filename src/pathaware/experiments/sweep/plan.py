@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from pathaware.core.errors import UsageError
+from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.settings import at_least, coerce, short_repr, trust
 from pathaware.experiments.run_store import PlannedRun
 from pathaware.training.config import Config, read_toml_file
@@ -164,8 +164,9 @@ class SweepPlan:
     def _of(cls, tables: dict[str, Any]) -> SweepPlan:
         for name, table in tables.items():
             if name not in ("preset", "sweep", *TABLES):
+                hint = did_you_mean(name, ("preset", "sweep", *TABLES))
                 raise UsageError(
-                    f"[{name}]: no such table; a sweep has preset, {', '.join(TABLES)} and sweep"
+                    f"[{name}]: no such table; a sweep has preset, {', '.join(TABLES)} and sweep{hint}"
                 )
             if name != "preset" and not isinstance(table, dict):
                 raise UsageError(f"{name}: {short_repr(table)} is not allowed; a table [{name}]")
@@ -185,7 +186,9 @@ class SweepPlan:
                 if isinstance(axis, Range):
                     raise UsageError(f'[sweep] {name}: a range needs search = "optuna"; else give a list')
         elif SEED in axes:
-            raise UsageError(f"[sweep] {SEED}: a search keeps to one seed; sweep what it finds over seeds")
+            raise UsageError(
+                f"[sweep] {SEED}: a search uses one seed; sweep over seeds with the settings it finds"
+            )
         return cls(merged, axes, trials or 0)
 
     def run(self, settings: Mapping[str, Any], name: str = "") -> PlannedRun:

@@ -113,7 +113,7 @@ class StopCheck:
 
 @dataclass(frozen=True)
 class Task:
-    """What a worker process is given: a run in plain tables, since to unpickle a plug-in is to import it."""
+    """A run for a worker process, in plain tables: unpickling a plug-in would import its module."""
 
     store: RunStore
     name: str

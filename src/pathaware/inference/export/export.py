@@ -19,6 +19,7 @@ from torch import Tensor
 from pathaware.core.errors import RunError, UsageError
 from pathaware.inference.export.formats import Format, get_format, metadata
 from pathaware.inference.trained_model import AdaptedClassifier
+from pathaware.training.checksummed import replace_file
 
 TOLERANCE = 1e-4
 """Largest allowed difference of a probability; rounding errors are about a thousandth of it."""
@@ -120,5 +121,5 @@ def write_script(path: Path, to: str) -> Path:
         script=script.name if plain else "label.py",
         model=f'"{path.name}"' if plain else repr(path.name),
     )
-    script.write_text(text, encoding="utf-8")
+    replace_file(script, text)
     return script

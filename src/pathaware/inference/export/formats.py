@@ -6,6 +6,7 @@ A file maps pixels to probabilities and carries metadata: classes, image size, a
 from __future__ import annotations
 
 import copy
+import io
 import json
 import logging
 import warnings
@@ -20,9 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from pathaware.core import VERSION
-from pathaware.core.errors import UsageError
+from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.data.pixels import ImageInput
 from pathaware.inference.trained_model import AdaptedClassifier
+from pathaware.training.checksummed import replace_file
 
 Metadata = dict[str, Any]
 Opened = tuple[Metadata, Callable[..., Any]]
@@ -147,7 +149,7 @@ def write_onnx(adapted: AdaptedClassifier, about: Metadata, path: Path) -> None:
     _remove_traces(model)
     onnx.helper.set_model_props(model, as_texts(about))
     onnx.checker.check_model(model, full_check=True)
-    path.write_bytes(model.SerializeToString())
+    replace_file(path, model.SerializeToString())
 
 
 def _remove_traces(model: Any) -> None:
@@ -187,7 +189,10 @@ def write_torch(adapted: AdaptedClassifier, about: Metadata, path: Path) -> None
         )
         for node in program.graph.nodes:
             node.meta.pop("stack_trace", None)  # contains names of local folders
-        torch.export.save(program, path, extra_files={ABOUT: json.dumps(about)})
+        # Into memory first: on a full disk PyTorch's writer would abort the process.
+        buffer = io.BytesIO()
+        torch.export.save(program, buffer, extra_files={ABOUT: json.dumps(about)})
+    replace_file(path, buffer.getvalue())
 
 
 def open_torch(path: str) -> Opened:
@@ -232,7 +237,7 @@ def write_safetensors(adapted: AdaptedClassifier, about: Metadata, path: Path) -
     chain = nn.Sequential(_normalise(adapted.image_input), *_chain(network), nn.Softmax(dim=1)).eval()
     layers = [(type(layer).__name__, _arguments(layer)) for layer in chain]
     weights = {name: value.clone() for name, value in chain.state_dict().items()}  # weights may be tied
-    path.write_bytes(save(weights, metadata=as_texts({**about, "layers": layers})))
+    replace_file(path, save(weights, metadata=as_texts({**about, "layers": layers})))
 
 
 def _normalise(form: ImageInput) -> nn.BatchNorm2d:
@@ -309,5 +314,6 @@ FORMATS: dict[str, Format] = {
 def get_format(name: str) -> Format:
     """Return a format by name."""
     if name not in FORMATS:
-        raise UsageError(f"must be one of {', '.join(FORMATS)}, not {name}", field="to")
+        hint = did_you_mean(name, FORMATS)
+        raise UsageError(f"must be one of {', '.join(FORMATS)}, not {name}{hint}", field="to")
     return FORMATS[name]

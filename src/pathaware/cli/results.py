@@ -1,0 +1,72 @@
+"""`pathaware results`: check the records of results."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pathaware.cli.options import COMPUTE, Json, examples, flag, panel_option, paragraphs
+
+EXAMPLES = examples("pathaware results verify", "pathaware results verify paper/results --retrain")
+app = typer.Typer(help="Check the records of results.", no_args_is_help=True, epilog=EXAMPLES)
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps `verify` a subcommand although it is the only one."""
+
+
+def verify(
+    folder: Annotated[Path, typer.Argument(help="Folder of records.")] = Path("results"),
+    retrain: Annotated[
+        bool,
+        flag(
+            "--retrain",
+            help="Also train a random cheap record again (sine waves or glyphs, on a CPU of the same kind) "
+            "and compare it to the last bit.",
+            panel=COMPUTE,
+        ),
+    ] = False,
+    seed: Annotated[
+        int | None,
+        panel_option(help="Seed of the random choice.", panel=COMPUTE, default="another each time", min=0),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Compute the numbers of all records again from the values of single tasks.
+
+    The exit code is 1 if a number does not follow from them, or if a training gives other bits.
+    """
+    from pathaware.experiments import verification
+
+    found = verification.verify(folder)
+    mismatches = list(found.mismatches)
+    trained = None
+    if retrain:
+        trained, record = verification.choose(folder, seed)
+        if not json:
+            typer.echo(f"training {trained} again", err=True)
+        mismatches += [f"{trained}: {line}" for line in verification.retrain(record)]
+    if json:
+        content = {
+            "checked": found.checked,
+            "without_values": found.without_values,
+            "mismatches": mismatches,
+            "retrained": trained,
+        }
+        print(jsonlib.dumps(content))
+    else:
+        for name in found.without_values:
+            print(f"{name}: no values of single tasks, not checked")
+        for line in mismatches:
+            print(f"MISMATCH {line}")
+        if trained and not any(line.startswith(f"{trained}: ") for line in mismatches):
+            print(f"{trained}: trained again, equal to the last bit")
+        print(f"{len(found.checked)} records checked, {len(mismatches)} mismatches")
+    raise typer.Exit(1 if mismatches else 0)
+
+
+app.command("verify", help=paragraphs(verify), epilog=EXAMPLES)(verify)

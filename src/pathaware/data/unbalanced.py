@@ -1,0 +1,90 @@
+"""Query sets in which some classes are more frequent than others.
+
+The proportions of the classes in a query set are drawn from a Dirichlet distribution with α = 2, as in
+Veilleux, Boudiaf, Piantanida and Ben Ayed (NeurIPS 2021, arXiv:2204.11181). The size of the query set, the
+classes and the support sets are those of the balanced tasks of the same seed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pathaware.core.episodes import Episodes, TaskSource, share_of
+from pathaware.core.errors import UsageError
+from pathaware.data.episodes import EpisodePlan, ImageEpisodes
+
+ALPHA = 2
+"""Concentration of the Dirichlet distribution; larger values are closer to balance."""
+
+
+@dataclass(frozen=True)
+class UnbalancedPlan:
+    """The plan of tasks with many queries, and how many of each class to keep: `counts [T, ways]`."""
+
+    episodes: EpisodePlan
+    counts: Tensor
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __getitem__(self, tasks: slice) -> UnbalancedPlan:
+        return UnbalancedPlan(self.episodes[tasks], self.counts[tasks])
+
+    def share(self, worker: int, workers: int) -> UnbalancedPlan:
+        own = share_of(len(self), worker, workers)
+        return self[own.start : own.stop]
+
+
+class UnbalancedQueries(TaskSource):
+    """The tasks of `balanced` with as many queries in all, but not of each class.
+
+    No class can have more queries than it has images beside the support set. Where a draw asks for more, the
+    other classes get the rest.
+    """
+
+    def __init__(self, balanced: ImageEpisodes) -> None:
+        self.ways, self.total = balanced.ways, balanced.ways * balanced.queries
+        smallest = int(balanced.store.split(balanced.split).counts.min())
+        self.most = min(self.total, smallest - balanced.shots)
+        if self.most <= balanced.queries:
+            raise UsageError(
+                f"{balanced.store.name} has a class of {smallest} images, too few for unbalanced queries; "
+                "use fewer queries per class",
+                field="balance",
+            )
+        views = balanced.views
+        self.wide = ImageEpisodes(
+            *(balanced.store, balanced.split, balanced.ways, balanced.shots, self.most),
+            *(views.augmentation, views.device, views.dtype),
+            padding=views.padding,
+        )
+
+    def draw(self, tasks: int, generator: torch.Generator) -> UnbalancedPlan:
+        episodes = self.wide.draw(tasks, generator)
+        # A gamma variable of integer shape is a sum of exponential ones.
+        uniform = 1 - torch.rand(tasks, self.ways, ALPHA, generator=generator, dtype=torch.float64)
+        gamma = -uniform.log().sum(-1)
+        return UnbalancedPlan(episodes, counts(gamma / gamma.sum(-1, keepdim=True), self.total, self.most))
+
+    def gather(self, plan: UnbalancedPlan) -> Episodes:
+        """Keep the first queries of each class, in whatever order they come."""
+        wide = self.wide.gather(plan.episodes)
+        member = wide.query_y[:, :, None] == torch.arange(self.ways, device=wide.query_y.device)
+        rank = (member.cumsum(1) * member).sum(-1)  # 1 for the first query of its class
+        kept = rank <= plan.counts.to(rank.device).gather(1, wide.query_y)
+        shape = len(plan), self.total
+        x = wide.query_x[kept].unflatten(0, shape)
+        return Episodes(wide.support_x, wide.support_y, x, wide.query_y[kept].unflatten(0, shape))
+
+
+def counts(proportions: Tensor, total: int, most: int) -> Tensor:
+    """Whole numbers `[T, ways]` in about these proportions that add up to `total`, none over `most`."""
+    wanted = proportions * total
+    found = wanted.floor().clamp(max=most)
+    while (short := found.sum(-1) < total).any():
+        lacking = (wanted - found).masked_fill(found >= most, -torch.inf)
+        found[short, lacking.argmax(-1)[short]] += 1
+    return found.long()

@@ -1,0 +1,109 @@
+"""Means and 95 % intervals over tasks and seeds, and paired differences.
+
+All seeds of an experiment are evaluated on the same tasks. Two things vary: the tasks, and the seed of the
+training. `over_seeds_and_tasks` adds both as independent parts: half the width of an interval is
+√(tasks² + seeds²), where the first is that of the mean over tasks of each task's mean over seeds, and the
+second is Student's t times the standard error of the seeds' means. With one seed only the first is known.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor
+
+from pathaware.experiments.run_store import Result
+from pathaware.training.metric import Metric
+from pathaware.training.provenance import task_values
+
+RESAMPLES = 1000
+_STEP = 50  # resamples at a time, to bound memory
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean with its 95 % interval, and the median over tasks if every task's value is known."""
+
+    mean: float
+    low: float
+    high: float
+    seeds: int
+    median: float | None = None
+
+    @property
+    def half_width(self) -> float:
+        return (self.high - self.low) / 2
+
+
+def over_seeds_and_tasks(results: Sequence[Result], metric: Metric) -> Estimate:
+    """The mean of one result per seed.
+
+    The interval over tasks is normal for accuracies. Errors have heavy tails, so theirs is a bootstrap
+    interval, which need not be symmetric. Records without the values of tasks have a normal interval.
+    """
+    pairs = [result.value(metric) for result in results]
+    means = [value for value, _ in pairs]
+    mean, seeds = statistics.fmean(means), over_seeds(means)
+    values = [task_values(result.record) for result in results]
+    known = [each.double() for each in values if each is not None]
+    if len(known) < len(results) or len({len(each) for each in known}) > 1:
+        half = math.hypot(statistics.fmean(ci for _, ci in pairs), seeds or 0.0)
+        return Estimate(mean, mean - half, mean + half, len(results))
+    by_task = torch.stack(known).mean(0)
+    below, above = bootstrap(by_task) if metric.lower_is_better else (over_tasks(by_task),) * 2
+    median = torch.stack(known).median().item()
+    low, high = (math.hypot(part, seeds or 0.0) for part in (below, above))
+    return Estimate(mean, mean - low, mean + high, len(results), median)
+
+
+def over_tasks(values: Tensor) -> float:
+    """Half the width of the normal interval of the mean of `values [tasks]`."""
+    return 1.96 * float(values.std()) / len(values) ** 0.5 if len(values) > 1 else 0.0
+
+
+def over_seeds(means: Sequence[float]) -> float | None:
+    """Half the width of Student's interval of the mean over seeds; None for one seed."""
+    if len(means) < 2:
+        return None
+    quantile = float(stats.t.ppf(0.975, len(means) - 1))
+    return quantile * statistics.stdev(means) / math.sqrt(len(means))
+
+
+def bootstrap(values: Tensor) -> tuple[float, float]:
+    """Distances from the mean of `values [tasks]` to the ends of its percentile bootstrap interval."""
+    return _bootstrap(values.numpy().tobytes())
+
+
+@lru_cache(maxsize=256)
+def _bootstrap(data: bytes) -> tuple[float, float]:
+    values = np.frombuffer(data, np.float64)
+    random = np.random.default_rng(0)
+    means = [values[random.integers(len(values), size=(_STEP, len(values)))].mean(1) for _ in _steps()]
+    low, high = np.quantile(np.concatenate(means), (0.025, 0.975))
+    return float(values.mean() - low), float(high - values.mean())
+
+
+def _steps() -> range:
+    return range(RESAMPLES // _STEP)
+
+
+def paired_differences(one: Sequence[Result], other: Sequence[Result]) -> list[Tensor]:
+    """For each seed that both have, the difference on every task.
+
+    Only results that can be compared count: of the same length, precision, tasks and way of evaluation.
+    """
+    by_seed = [{result.seed: result for result in results} for results in (one, other)]
+    found = []
+    for seed in sorted(by_seed[0].keys() & by_seed[1].keys()):
+        pair = [results[seed] for results in by_seed]
+        values = [task_values(result.record) for result in pair]
+        if pair[0].conditions == pair[1].conditions and values[0] is not None and values[1] is not None:
+            found.append((values[0] - values[1]).double())
+    return found

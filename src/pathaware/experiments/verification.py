@@ -1,0 +1,153 @@
+"""Checks records: their numbers against the values of single tasks, and a training against its digest."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import tempfile
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pathaware.core.errors import UsageError
+from pathaware.data.catalogue import GLYPHS
+from pathaware.training.checksummed import tensor_digest
+from pathaware.training.config import Config
+from pathaware.training.evaluation import evaluate, interval_over_tasks
+from pathaware.training.metric import METRICS
+from pathaware.training.provenance import environment, method_version, task_values
+from pathaware.training.session import train_run
+
+TOLERANCE = 1e-6
+"""Relative; the values of tasks are stored in single precision."""
+CHEAP = 300.0
+"""Seconds of training up to which a record is trained again."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Names of the records that were `checked` and of those `without_values` of tasks; `mismatches` are lines
+    about numbers that do not follow from the values."""
+
+    checked: list[str]
+    without_values: list[str]
+    mismatches: list[str]
+
+
+def records(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The name and content of every record of an evaluated run in a folder and below it."""
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder", field="folder")
+    for path in sorted(folder.rglob("*.json")):
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{path} cannot be read ({error})", field="folder") from None
+        if isinstance(record, dict) and "result" in record and "config" in record:
+            yield str(path.relative_to(folder)), record
+
+
+def verify(folder: Path) -> Verification:
+    """Compute mean, interval, median and worst task of every record again."""
+    found = Verification([], [], [])
+    for name, record in records(folder):
+        try:
+            values = task_values(record)
+        except (ValueError, zlib.error) as error:
+            found.mismatches.append(f"{name}: task_values cannot be read ({error})")
+            continue
+        if values is None:
+            found.without_values.append(name)
+            continue
+        found.checked.append(name)
+        found.mismatches.extend(f"{name}: {line}" for line in _mismatches(record["result"], values.double()))
+    return found
+
+
+def _mismatches(result: Mapping[str, Any], values: torch.Tensor) -> Iterator[str]:
+    metric = next(metric for name, metric in METRICS.items() if name in result)
+    name = metric.name
+    computed = {
+        "tasks": len(values),
+        name: values.mean().item(),
+        f"{name}_ci95": interval_over_tasks(values),
+        f"{name}_median": values.median().item(),
+        metric.worst_key: metric.worst(values).item(),
+    }
+    computed[f"{name}_per_step"] = computed[name]
+    for key, value in computed.items():
+        if key not in result:  # older records have no median
+            continue
+        stated = result[key][-1] if key.endswith("_per_step") else result[key]
+        if not math.isclose(stated, value, rel_tol=TOLERANCE, abs_tol=1e-9):
+            yield f"{key} is {stated}, the tasks give {value}"
+
+
+def obstacle(record: Mapping[str, Any]) -> str | None:
+    """The reason why a record cannot be trained again here to the last bit, or None."""
+    config = Config.from_dict(record["config"])
+    origin = record.get("trained_with") or []
+    if "tensors_sha256" not in record or "task_values" not in record:
+        return "it has no digest of its tensors"
+    if config.problem.name != "sine" and getattr(config.problem, "data", None) != GLYPHS:
+        return "it needs a data set that does not come with the package"
+    if len(origin) != 1 or origin[0]["device"] != "cpu" or origin[0]["processes"] != 1:
+        return "it was not trained in one piece by one process on a CPU"
+    if record["training_seconds"] > CHEAP:
+        return f"its training took more than {CHEAP:.0f} seconds"
+    there, here = origin[0]["environment"], environment()
+    needed = ["torch", "cpu"] + (["cores"] if not config.training.threads else [])
+    for name in needed:
+        if there.get(name) != here[name]:
+            return f"it was made with {name} {there.get(name)}, here is {here[name]}"
+    trained = record["identity"]["method_version"]
+    if trained != method_version(config):
+        return f"it is of version {trained} of {config.method}, here is version {method_version(config)}"
+    return None
+
+
+def choose(folder: Path, seed: int | None = None) -> tuple[str, dict[str, Any]]:
+    """A random record that can be trained again here; an error that gives the reasons if there is none."""
+    reasons: dict[str, int] = {}
+    possible = []
+    for name, record in records(folder):
+        reason = obstacle(record)
+        if reason is None:
+            possible.append((name, record))
+        else:
+            reasons[reason] = reasons.get(reason, 0) + 1
+    if not possible:
+        counted = "; ".join(f"{reason} ({count} records)" for reason, count in reasons.items())
+        raise UsageError(f"no record can be trained again: {counted or 'there are none'}", field="retrain")
+    return random.Random(seed).choice(possible)
+
+
+def retrain(record: Mapping[str, Any]) -> list[str]:
+    """Train and evaluate a record's configuration again; lines about what is not equal to the last bit."""
+    config, result = Config.from_dict(record["config"]), record["result"]
+    with tempfile.TemporaryDirectory() as folder:
+        run = train_run(config, Path(folder) / "run", quiet=True)
+        tensors, _ = run.learned()
+        again = evaluate(
+            run.load("cpu"),
+            config.problem,
+            split=result["split"],
+            tasks=result["tasks"],
+            seed=record["evaluation_seed"],
+            queries=result["queries"],
+            balance=result["balance"],
+        )
+    lines = []
+    if tensor_digest(tensors) != record["tensors_sha256"]:
+        lines.append("the trained tensors differ from those of the record")
+    values = task_values(record)
+    assert values is not None  # `obstacle` has seen to it
+    differing = int((again.values[:, -1].float() != values).sum())
+    if differing:
+        lines.append(f"{differing} of {len(again.values)} tasks have other values")
+    return lines

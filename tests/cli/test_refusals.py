@@ -1,0 +1,100 @@
+"""What cannot work is refused in one line, before anything is written."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.data.image_trees import class_folder
+from tests.fuzz.calling import call, must_be_sound
+
+REFUSED = {
+    "train sine --set problem.name=classification": "problem.name=classification",
+    "train glyphs --set problem.name=sine": "problem.name=sine",
+    "train sine --set training.pretrain=3 --out run": "training.pretrain",
+    "train glyphs --data-dir file --out run": "--data-dir: file is a file",
+    "evaluate glyphs --data-dir file": "No such option",
+    "data show glyphs --data-dir file": "--data-dir: file is a file",
+    "train glyphs --model logging:basicConfig --out run": "logging:basicConfig",
+    "train glyphs --model this_module:does_not_exist --out run": "cannot be imported",
+    "demo --scale inf": "--scale",
+    "demo --scale nan": "--scale",
+    "demo --scale 1e300": "--scale",
+    "evaluate sine --extend --steps 999999999999": "steps",
+    "evaluate sine --record file": "file exists; add --replace",
+    "data show glyphs --out file": "file exists; add --replace",
+    "bench --rows sine --json file": "file exists; add --replace",
+    "predict glyphs --support letters --images letters --out same.png --show same.png": "--show",
+    "predict glyphs --support letters --images letters --out file": "file exists; add --replace",
+    "export glyphs --support letters --to safetensors --out file": "--out: file",
+    "reproduce table4 --data nope": "nope",
+}
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_what_cannot_work_is_refused_and_nothing_is_changed(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("precious")
+
+    def letters() -> None:
+        for name in ("a", "b"):
+            class_folder(Path("letters") / name, 1)
+
+    called = call([str(file) if word == "file" else word for word in line.split()], letters)
+    assert called.code == 2, called
+    assert REFUSED[line] in called.errors.replace(str(file), "file"), called
+    must_be_sound(called)
+    assert file.read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["plot", "sine", "--out", ""], ["predict", "glyphs", "--format", ""], ["", "sine"], ["report", ""]],
+)
+def test_empty_arguments_are_refused(arguments: list[str]) -> None:
+    called = call(arguments)
+    assert called.code == 2
+    assert "empty" in called.errors
+    must_be_sound(called)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "predict glyphs --support letters --images letters --out o.json",
+        "predict glyphs --support letters --images letters --out /dev/null --show sheet.png",
+        "export glyphs --support letters --to torch --out o.pt2",
+        "export glyphs --support letters --to onnx --out o.onnx",
+        "export glyphs --support letters --to safetensors --out o.safetensors",
+        "evaluate sine --tasks 5 --record r.json",
+        "data show glyphs --out x.png",
+        "plot sine --out figures",
+    ],
+)
+def test_on_a_full_disk_a_file_is_whole_or_absent(line: str, tmp_path: Path) -> None:
+    """A limit on the size of files stands for the disk: writing beyond it fails in the same way."""
+    for name in ("a", "b"):
+        class_folder(tmp_path / "letters" / name, 1)
+
+    def limited() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+    process = subprocess.run(
+        [sys.executable, "-m", "pathaware", *line.split()],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        preexec_fn=limited,
+    )
+    assert process.returncode == 2, process
+    assert "Traceback" not in process.stderr, process
+    assert process.stderr.splitlines()[-1].startswith("error: "), process
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == before

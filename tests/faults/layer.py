@@ -1,0 +1,181 @@
+"""A file layer that fails: the Nth change in a folder raises an error, or the process is killed there.
+
+Commands run in processes forked from one that has imported everything, so that a case takes a fraction of a
+second. Reading is not counted: only what changes a folder can damage it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import io
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+Fault = Literal["count", "ENOSPC", "EIO", "EROFS", "kill"]
+CHANGES = ("mkdir", "rmdir", "unlink", "remove", "rename", "replace", "fsync", "truncate")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended: its exit code (negative: the signal), standard error, and operations counted."""
+
+    code: int
+    errors: str
+    operations: int
+
+    @property
+    def lines(self) -> list[str]:
+        return self.errors.splitlines()
+
+
+class Layer:
+    """Counts changes under `folder` and lets the one with number `at` fail."""
+
+    def __init__(self, folder: Path, fault: Fault, at: int) -> None:
+        self.folder, self.fault, self.at = str(folder), fault, at
+        self.count = 0
+        self.paths: dict[int, str] = {}
+
+    def change(self, path: object) -> None:
+        text = self.paths.get(path, "") if isinstance(path, int) else os.fsdecode(path)  # type: ignore[arg-type]
+        if not os.path.abspath(text).startswith(self.folder):
+            return
+        self.count += 1
+        if self.fault == "count" or self.count < self.at:
+            return
+        if self.fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        # A full or broken disk stays so; a read-only one too.
+        number = getattr(errno, self.fault)
+        raise OSError(number, os.strerror(number), text)
+
+    def install(self) -> None:
+        for name in CHANGES:
+            setattr(os, name, self._counted(getattr(os, name)))
+        opened, low = io.open, os.open
+
+        def opening(file: Any, mode: str = "r", *rest: Any, **options: Any) -> Any:
+            if isinstance(file, int) or not set(mode) & set("wax+"):
+                return opened(file, mode, *rest, **options)
+            self.change(file)
+            result = opened(file, mode, *rest, **options)
+            self.paths[result.fileno()] = os.fsdecode(file)
+            return _Writing(result, os.fsdecode(file), self)
+
+        def opening_low(path: Any, flags: int, *rest: Any, **options: Any) -> int:
+            if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+                self.change(path)
+            return low(path, flags, *rest, **options)
+
+        io.open = builtins.open = opening  # type: ignore[assignment]
+        os.open = opening_low  # type: ignore[assignment]
+        import safetensors.torch
+
+        safetensors.torch.save_file = self._saving(safetensors.torch.save_file)
+
+    def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(path: Any, *rest: Any, **options: Any) -> Any:
+            self.change(path)
+            return function(path, *rest, **options)
+
+        return counted
+
+    def _saving(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """safetensors writes in Rust: before, in the middle (half a file) and after."""
+
+        def saving(tensors: Any, path: Any, **options: Any) -> None:
+            self.change(path)
+            function(tensors, path, **options)
+            whole = Path(path).read_bytes()
+            try:
+                Path(path).unlink()
+                with open(path, "wb", buffering=0) as file:
+                    file.write(whole[: len(whole) // 2])
+                    file.write(whole[len(whole) // 2 :])
+            except OSError as error:
+                from safetensors import SafetensorError
+
+                raise SafetensorError(f"I/O error: {error.strerror}") from None
+
+        return saving
+
+
+class _Writing:
+    """A file open for writing, whose writes are counted."""
+
+    def __init__(self, file: Any, path: str, layer: Layer) -> None:
+        self._file, self._path, self._layer = file, path, layer
+
+    def write(self, data: Any) -> Any:
+        self._layer.change(self._path)
+        return self._file.write(data)
+
+    def truncate(self, *arguments: Any) -> Any:
+        self._layer.change(self._path)
+        return self._file.truncate(*arguments)
+
+    def __enter__(self) -> _Writing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def __iter__(self) -> Any:
+        return iter(self._file)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def _child(arguments: list[str], folder: Path, fault: Fault, at: int, pipe: Any) -> None:
+    import torch
+
+    from pathaware.cli import main
+    from pathaware.training.problems import Sine
+
+    torch.set_num_threads(1)
+    Sine.evaluation_tasks = 2  # what follows the training changes no file
+    os.chdir(folder.parent)
+    layer = Layer(folder, fault, at)
+    layer.install()
+    errors = io.StringIO()
+    code = 0
+    try:
+        with redirect_stderr(errors), redirect_stdout(io.StringIO()):
+            main(arguments)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0
+    except BaseException as error:  # a traceback in the terminal
+        import traceback
+
+        errors.write("".join(traceback.format_exception(error)))
+        code = 70
+    pipe.send((code, errors.getvalue(), layer.count))
+    pipe.close()
+    os._exit(0)
+
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["tests.faults.preloaded"])
+
+
+def run(arguments: list[str], folder: Path, fault: Fault = "count", at: int = 0) -> Ended:
+    """Run a command in a process of its own; the change with number `at` under `folder` fails."""
+    here, there = _CONTEXT.Pipe(duplex=False)
+    process = _CONTEXT.Process(target=_child, args=(arguments, folder, fault, at, there))
+    process.start()
+    there.close()
+    try:
+        code, errors, count = here.recv()
+    except EOFError:  # killed
+        process.join()
+        return Ended(process.exitcode or 0, "", at)
+    process.join()
+    return Ended(code, errors, count)

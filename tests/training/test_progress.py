@@ -1,0 +1,111 @@
+"""What a person sees while a run trains."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+import torch
+
+from pathaware.training import progress, session
+from pathaware.training.progress import EventFile, Progress, ProgressDisplay, duration, pace
+from pathaware.training.run_folder import Run
+from pathaware.training.session import TrainingSession, shorter
+from tests.training.runs import glyphs, sine
+
+
+@pytest.fixture(autouse=True)
+def _single_precision():
+    torch.set_default_dtype(torch.float32)
+
+
+def slow(trainer, seconds: float):
+    advance = trainer.advance
+
+    def later():
+        time.sleep(seconds)
+        return advance()
+
+    return later
+
+
+def test_a_slow_run_moves_between_log_entries(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "REFRESH", 0.05)
+    run = Run.create(tmp_path / "run", sine(iterations=900, validate=0, save=0, histograms=0))
+    with TrainingSession(run) as training:
+        training.display.interval = 0.0
+        training.trainer.advance = slow(training.trainer, 0.1)
+        for _ in range(5):
+            training.advance()
+    lines = [line for line in capsys.readouterr().err.splitlines() if "/900" in line]
+    assert len(lines) >= 4  # the first log entry would be that of iteration 9
+    for number, line in enumerate(lines[-3:], 3):
+        assert re.search(rf"{number}/900, loss \d+\.\d+, [\d.]+ (it/s|s/it), \d+ (s|min) left", line), line
+    assert "nan" not in "".join(lines)
+
+
+def test_a_long_run_on_a_cpu_says_how_long_and_what_would_be_faster(tmp_path, monkeypatch, capsys):
+    run = Run.create(tmp_path / "run", glyphs().with_training(iterations=100_000, save=0, validate=0))
+    with TrainingSession(run) as training:
+        training.trainer.advance = slow(training.trainer, 0.05)
+        for _ in range(6):
+            training.advance()
+    told = [line for line in capsys.readouterr().err.splitlines() if "on this CPU" in line]
+    assert len(told) == 1
+    assert re.match(r"about \d+ (min|h \d+ min) on this CPU, 0\.\d\d s per iteration", told[0])
+    assert "smaller problem.width" in told[0]
+
+
+def test_a_short_run_says_nothing_of_the_kind(tmp_path, capsys):
+    run = Run.create(tmp_path / "run", sine(iterations=10, validate=0))
+    with TrainingSession(run) as training:
+        for _ in range(5):
+            training.advance()
+    assert "on this CPU" not in capsys.readouterr().err
+
+
+def test_advice_names_settings_that_the_run_has():
+    assert "method.order=first" not in shorter(sine().with_training())  # pamela on sine has no such setting
+    assert "width" not in shorter(sine())
+    assert "prototypical" in shorter(glyphs())
+    assert session.LONG > 60
+
+
+@pytest.mark.parametrize(
+    ("iterations", "seconds", "shown"), [(1, 90.0, "90.0 s/it"), (3, 2.0, "1.5 it/s"), (900, 3.0, "300 it/s")]
+)
+def test_slow_training_is_shown_in_seconds_per_iteration(iterations, seconds, shown):
+    assert pace(iterations, seconds) == shown
+
+
+def test_durations_are_in_words():
+    assert [duration(s) for s in (0.4, 99, 100, 5900, 6000, 90_000)] == [
+        "0 s", "99 s", "2 min", "98 min", "1 h 40 min", "25 h 0 min",
+    ]  # fmt: skip
+
+
+def test_a_quiet_display_shows_nothing(capsys):
+    display = ProgressDisplay("run", 10, quiet=True)
+    display.shown_at -= 100
+    assert not display.due
+    display.note("a line")
+    assert capsys.readouterr().err == ""
+
+
+def test_tensorboard_reads_the_entries_and_hides_those_after_the_saved_state(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    first = EventFile(tmp_path)
+    for iteration in (10, 20, 30):
+        first.add(Progress(iteration, 1.0 / iteration, 1.0, 2.0, 0, 1e-3, 5.0, validation=0.5))
+    first.close()
+    time.sleep(0.01)  # files are ordered by the millisecond in their names
+    second = EventFile(tmp_path, resumed_after=20)
+    second.add(Progress(30, 7.0, 1.0, 2.0, 0, 1e-3, 5.0))
+    second.close()
+    board = EventAccumulator(str(tmp_path))
+    board.Reload()
+    assert [event.step for event in board.Scalars("train/loss")] == [10, 20, 30]
+    assert board.Scalars("train/loss")[-1].value == 7.0
+    assert [event.value for event in board.Scalars("train/validation")] == [0.5, 0.5]

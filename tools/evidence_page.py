@@ -1,0 +1,197 @@
+"""Parts of docs/reproduction.md: Table 3 with and without the guard, the studies, and Figures 5 and 6.
+
+Sentences with numbers are rendered too, so that none can contradict its record.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pathaware.experiments.paper.tables import DATA, sine_experiment, table3
+from pathaware.experiments.run_store import PlannedRun, Result, Results
+from pathaware.experiments.statistics import Estimate, over_seeds_and_tasks
+from pathaware.training.metric import ACCURACY, MSE, Metric
+from pathaware.training.tables import NOTHING, Remark, Row, Table, pipe_table
+from studies import additions, one_step, sine_gap
+
+NOT_RUN = Remark("not run yet")
+STUDIES = ("additions-", "sine-gap-")
+"""Beginnings of the names of records that only the tables here show."""
+
+
+def blocks(folder: Path, results: Results) -> dict[str, str]:
+    return {
+        "additions": pipe_table(additions_table(results)),
+        "sine-gap": pipe_table(sine_gap_table(results)),
+        "one-step": pipe_table(one_step_table(results)),
+        "fig5": pipe_table(error_per_step(results)),
+        "fig6": "\n".join(gradient_sentences(folder)),
+    }
+
+
+def sine_cells(results: Sequence[Result]) -> tuple[str, str]:
+    """Mean with its interval, and median, of the errors of waves."""
+    if not results:
+        return NOT_RUN, NOTHING
+    found = over_seeds_and_tasks(results, MSE)
+    return with_ends(found), NOTHING if found.median is None else f"{found.median:.4f}"
+
+
+def with_ends(found: Estimate) -> str:
+    """`0.1442 (0.1365 to 0.1527)`: the interval of an error need not be symmetric."""
+    return f"{found.mean:.4f} ({found.low:.4f} to {found.high:.4f})"
+
+
+def sine_table(results: Results) -> Table:
+    """Table 3 with the divergence guard in training and evaluation, and without it in both."""
+    guarded, unguarded = table3(), table3(guard=False)
+    (column,) = guarded.columns
+    rows = []
+    for row, bare in zip(guarded.rows, unguarded.rows, strict=True):
+        found = [
+            results.in_one_precision([cell.experiment]).of(cell.experiment)
+            for cell in (row.cells[column], bare.cells[column])
+        ]
+        cells = [cell for each in found for cell in (*sine_cells(each), seeds(each))]
+        rows.append(Row((row.label, *cells, row.cells[column].printed), row.group))
+    header = ("method", "MSE, guard", "median", "seeds", "MSE, no guard", "median", "seeds", "the paper")
+    return Table("", header, rows)
+
+
+def seeds(results: Sequence[Result]) -> str:
+    return str(len(results)) if results else NOTHING
+
+
+def of_run(results: Results, run: PlannedRun) -> list[Result]:
+    """The result of exactly this run of a study, under the name of its experiment's settings."""
+    wanted = run.config
+    training = wanted.training
+    return [
+        r
+        for r in results.found
+        if r.matches(wanted) and (r.iterations, r.seed) == (training.iterations, training.seed)
+    ]
+
+
+def additions_table(results: Results) -> Table:
+    """Mean over seeds of each problem, with all additions and without some of them."""
+    rows = []
+    for variant, (title, _) in additions.VARIANTS.items():
+        cells = []
+        for problem in additions.PROBLEMS:
+            runs = [additions.run(problem, variant, seed) for seed in range(additions.SEEDS)]
+            found = [result for run in runs for result in of_run(results, run)]
+            metric = ACCURACY if problem.startswith("glyphs") else MSE
+            cells.append(study_cell(found, metric, additions.SEEDS))
+        rows.append(Row((title, *cells)))
+    return Table(
+        "", ("with (errors: mean, 95 %, median)", *(title for title, _ in additions.PROBLEMS.values())), rows
+    )
+
+
+def study_cell(results: Sequence[Result], metric: Metric, planned: int) -> str:
+    """The mean over seeds; it says so if some are missing."""
+    if not results:
+        return NOT_RUN
+    found = over_seeds_and_tasks(results, metric)
+    if metric.lower_is_better:
+        text = " / ".join(sine_cells(results))
+    else:
+        text = metric.with_interval(found.mean, found.half_width)
+    return text if len(results) == planned else f"{text}, {len(results)} of {planned} seeds"
+
+
+def sine_gap_table(results: Results) -> Table:
+    """Our settings, the paper's, and ours with one setting replaced."""
+    rows = []
+    for title, run in gap_rows():
+        cells = [run(shots) for shots in sine_gap.SHOTS]
+        found = [None if each is None else each(results) for each in cells]
+        texts = (
+            NOTHING if each is None else " / ".join(sine_cells(each)) if each else NOT_RUN for each in found
+        )
+        rows.append(Row((title, *texts)))
+    return Table("", ("settings: mean (95 %) / median", *(f"K = {k}" for k in sine_gap.SHOTS)), rows)
+
+
+Lookup = Callable[[Results], list[Result]]
+
+
+def gap_rows() -> list[tuple[str, Callable[[int], Lookup | None]]]:
+    def ours(method: str) -> Callable[[int], Lookup | None]:
+        return lambda shots: (
+            lambda results: [r for r in results.of(sine_experiment(shots, method)) if r.seed == 0]
+        )
+
+    def strict(method: str, steps: int | None = None) -> Callable[[int], Lookup | None]:
+        return lambda shots: lambda results: of_run(results, sine_gap.strict(shots, method, steps))
+
+    def changed(key: str) -> Callable[[int], Lookup | None]:
+        return lambda shots: (
+            (lambda results: of_run(results, sine_gap.changed(key, shots))) if shots == 10 else None
+        )
+
+    rows = [
+        ("MAML, ours", ours("maml")),
+        ("MAML, the paper's", strict("maml")),
+        ("MAML, the paper's, one step", strict("maml", 1)),
+        ("Meta-SGD, ours", ours("meta-sgd")),
+        ("Meta-SGD, the paper's", strict("meta-sgd")),
+        ("PAMELA, ours", ours("pamela")),
+        ("PAMELA, the paper's", strict("pamela")),
+    ]
+    return rows + [
+        (f"PAMELA, ours with {title}", changed(key)) for key, (title, _, _) in sine_gap.ONE_BY_ONE.items()
+    ]
+
+
+def one_step_table(results: Results) -> Table:
+    """CIFAR-FS 5-shot: accuracy by method and number of iterations, one seed."""
+    rows = []
+    for title, same in one_step.METHODS.items():
+        cells = []
+        for length in one_step.LENGTHS:
+            found = [r for each in same for r in results.of(each, length) if r.seed == 0][:1]
+            cells.append(ACCURACY.with_interval(*found[0].value(ACCURACY)) if found else NOT_RUN)
+        rows.append(Row((title, *cells)))
+    header = (f"{length:,} iterations, batch" for length in one_step.LENGTHS)
+    return Table("", ("CIFAR-FS 5-shot", *header), rows)
+
+
+def error_per_step(results: Results) -> Table:
+    """Fig. 5's numbers: mean error after every inner step, K = 10, seed 0."""
+    rows = []
+    for method, label in (("maml", "MAML"), ("pamela", "PAMELA")):
+        found = [r for r in results.of(sine_experiment(10, method)) if r.seed == 0]
+        if found:
+            path = found[0].record["result"]["mse_per_step"]
+            rows.append(Row((label, *(f"{value:.4f}" for value in path))))
+    steps = len(rows[0].cells) - 1 if rows else 0
+    return Table("", ("after step", *map(str, range(steps))), rows)
+
+
+def gradient_sentences(folder: Path) -> list[str]:
+    """Gradients and meta-gradients in the last tenth of training, from the records of Fig. 6."""
+    lines = []
+    for path in sorted(folder.glob("fig6-*.json")):
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        data = record["problem"].partition("-5way")[0]
+        late = {method: each["last tenth"] for method, each in record["gradients"].items()}
+        inner = {method: each["mean"][0] for method, each in late.items()}
+        meta = {method: each["mean"][-1] for method, each in late.items()}
+        most = {method: each["largest"][-1] for method, each in late.items()}
+        lines.append(
+            f"- {DATA.get(data, data)}: at step 1 the mean |∇L| of conv4 is {_compare(inner)}. "
+            f"The mean |meta-gradient| is {_compare(meta)}, the largest {_compare(most)}."
+        )
+    return lines
+
+
+def _compare(values: dict[str, float]) -> str:
+    """`smaller for PAMELA (0.0007) than for MAML (0.0352)`"""
+    pamela, maml = values["pamela"], values["maml"]
+    word = "smaller" if pamela < maml else "larger"
+    return f"{word} for PAMELA ({pamela:.4f}) than for MAML ({maml:.4f})"
