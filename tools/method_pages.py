@@ -225,9 +225,10 @@ def _training(results: list[Result]) -> str:
     return f"{results[0].iterations:,} iterations, {seeds}, {seconds:,.0f} s on {results[0].device}"
 
 
-_NOTE = """Accuracy in %, or mean squared error on sine waves, with 95 % intervals over tasks and seeds. *Batch*
-and *joint* are [levels of transduction](../concepts.md). *The paper* is PAMELA's. [Methods](../methods.md)
-compares all methods after the same time, [Reproduction](../reproduction.md) says how the numbers were made."""
+_NOTE = """Accuracy in %, or mean squared error on sine waves, with 95 % intervals over tasks and seeds.
+*Batch* and *joint* are [levels of transduction](../concepts.md). *The paper* is PAMELA's.
+[Methods](../methods.md) compares all methods after the same time, [Reproduction](../reproduction.md) says how
+the numbers were made."""
 
 
 def main() -> None:
