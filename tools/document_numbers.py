@@ -43,8 +43,8 @@ CURVE = 12
 
 
 def documents(root: Path) -> list[Path]:
-    """The README and the pages of docs/, without the API reference, which is rendered from docstrings."""
-    return [root / "README.md", *(p for p in sorted((root / "docs").glob("*.md")))]
+    """The README and the pages of docs/; pages of methods and of the API are rendered."""
+    return [root / "README.md", *sorted((root / "docs").glob("*.md"))]
 
 
 def prose(text: str, without_tables: bool = False) -> str:

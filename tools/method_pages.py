@@ -158,9 +158,14 @@ def _parts(method: Method) -> list[Any]:
 
 def _documented(method: Method) -> Iterator[str]:
     for part in _parts(method):
-        text = inspect.getdoc(part) or ""
+        text = _without_examples(inspect.getdoc(part) or "")
         if any(f"`{name}" in text for name in method.settings()):
             yield f"`{part.__name__}`: {text}"
+
+
+def _without_examples(docstring: str) -> str:
+    """A docstring without the lines from `>>>` to the next empty line; the API pages have them."""
+    return re.sub(r"^>>>.*?(\n\n|\Z)", "", docstring, flags=re.DOTALL | re.MULTILINE).rstrip()
 
 
 def explained(method: Method) -> set[str]:
@@ -180,11 +185,14 @@ def _allowed(hint: Any) -> str:
 @cache
 def _tables(folder: Path) -> list[tuple[TableSpec, Results]]:
     """The tables a method may have a row in, those of the paper and all methods in the same time."""
-    everything = Results.read(folder)
-    paper = [(spec, everything) for spec in (table3(), table1(_any), table2(_any))]
-    equal_time = [method_table(data, _any) for data in ("glyphs", "cifar-fs")]
-    names = [[experiment.name for experiment in spec.experiments()] for spec in equal_time]
-    return paper + [(spec, Results.read(folder, each)) for spec, each in zip(equal_time, names, strict=True)]
+    paper = (table3(), table1(_any), table2(_any))
+    equal_time = (method_table("glyphs", _any), method_table("cifar-fs", _any))
+    found = []
+    for spec in (*paper, *equal_time):
+        experiments = spec.experiments()
+        names = [experiment.name for experiment in experiments] if spec.equal_time else []
+        found.append((spec, Results.read(folder, names).in_one_precision(experiments)))
+    return found
 
 
 def _any(data: str) -> bool:
@@ -199,8 +207,9 @@ def _results(method: Method, folder: Path) -> str:
             for column, cell in row.cells.items():
                 ours = cell.experiment.tables["method"]["name"] == method.name
                 if ours and (found := results.of(cell.experiment)):
-                    label = f"{column}, equal time" if spec.equal_time else f"{column}, {row.label}"
-                    label = label.replace("MSE", "sine")
+                    name = "equal time" if spec.equal_time else row.label
+                    level = "" if spec.metric.lower_is_better else f", {found[0].queries}"
+                    label = f"{column.replace('MSE', 'sine')}, {name}{level}"
                     value = spec.metric.with_interval(*mean(found, spec.metric))
                     rows.append(Row((label, value, cell.printed, _training(found))))
     if not rows:
@@ -216,9 +225,10 @@ def _training(results: list[Result]) -> str:
     return f"{results[0].iterations:,} iterations, {seeds}, {seconds:,.0f} s on {results[0].device}"
 
 
-_NOTE = """Accuracy in %, or mean squared error on sine waves, with 95 % intervals over test tasks. *The
-paper* is PAMELA's. [Methods](../methods.md) compares all methods after the same time,
-[Reproduction](../reproduction.md) says how the numbers were made."""
+_NOTE = """Accuracy in %, or mean squared error on sine waves, with 95 % intervals over tasks and seeds.
+*Batch* and *joint* are [levels of transduction](../concepts.md). *The paper* is PAMELA's.
+[Methods](../methods.md) compares all methods after the same time, [Reproduction](../reproduction.md) says how
+the numbers were made."""
 
 
 def main() -> None:

@@ -213,7 +213,7 @@ class ProgressDisplay:
         return not self.quiet and time.monotonic() - self.shown_at >= REFRESH
 
     def note(self, line: str) -> None:
-        """Print a line above the bar."""
+        """Print a line above the bar of a terminal, otherwise to standard error."""
         if self.bar and not isinstance(self.bar, NotebookBar):
             self.bar.console.print(line, markup=False, highlight=False)
         elif not self.quiet:
@@ -260,8 +260,9 @@ class NotebookBar:
         return 0
 
     def start(self) -> None:
-        from IPython.display import display
+        import IPython.display
 
+        display: Any = IPython.display.display  # has no types
         self.handle = display(self._content(), raw=True, display_id=True)
 
     def update(self, task: int, *, completed: int, total: int | None, description: str) -> None:
