@@ -47,6 +47,8 @@ DIGESTS = {
 presets of tieredImageNet have changed: they no longer augment."""
 
 
+LATER = ("labels = true", "affine = 0.0", "grey = 0.0", "drop = 0.0")
+"""Settings that were added since then, at their defaults."""
 SINE_METHODS = ("maml", "meta-sgd", "mt-net", "pamela")
 WAVES = [f"table3-sine-k{shots}-{method}" for shots in (5, 10, 20) for method in SINE_METHODS]
 
@@ -60,6 +62,8 @@ def test_the_configuration_of_a_preset_does_not_change(name):
     tables = load_preset(name)
     tables["method"] = {"name": "pamela", **tables["method"]}  # `glyphs` is for any method
     text = Config.from_dict(tables).to_toml()
+    for line in LATER:  # with these values they change nothing
+        text = text.replace(f"{line}\n", "")
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == DIGESTS[name]
 
 
@@ -95,7 +99,7 @@ def test_waves_are_rows_of_table_3():
 
 def test_images_are_augmented_where_the_paper_does_it():
     for name in presets():
-        if name.startswith("table") and "tuned" not in name:
+        if name.startswith("table") and "tuned" not in name and name not in WAVES:
             problem = Config.from_dict(load_preset(name)).problem
             assert problem.augment == (problem.data != "tieredimagenet"), name
 
