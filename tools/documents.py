@@ -240,7 +240,7 @@ def reproduction_page(folder: Path) -> dict[str, str]:
         "readings": pipe_table(_readings(_read(folder / "readings-sine.json"))),
         "standing": pipe_table(_standing(results)),
         "paired": pipe_table(_paired(results)),
-        "others": pipe_table(_others(folder, [*goals, *equal_time_tables()])),
+        "others": pipe_table(_others(folder, [*goals, table3(guard=False), *equal_time_tables()])),
         **evidence_page.blocks(folder, results),
     }
 

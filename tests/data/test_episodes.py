@@ -44,18 +44,71 @@ def class_of(store: ImageStore, images: Tensor) -> Tensor:
     return torch.tensor(owner)[images]
 
 
-def test_examples_are_laid_out_shot_by_shot_with_one_class_a_way() -> None:
+def test_every_label_stands_for_one_class_and_no_position_for_a_label() -> None:
     store = make_store()
-    plan = episodes(store).draw(20, generator(0, "draw"))
+    plan = episodes(store).draw(200, generator(0, "draw"))
+    classes = class_of(store, plan.images)
+    assert plan.labels is not None
+    for task, labels in zip(classes, plan.labels, strict=True):
+        pairs = set(zip(labels.tolist(), task.tolist(), strict=True))
+        assert sorted(label for label, _ in pairs) == list(range(WAYS))
+        assert len({c for _, c in pairs}) == WAYS
+    for part, count in ((plan.labels[:, : SHOTS * WAYS], SHOTS), (plan.labels[:, SHOTS * WAYS :], QUERIES)):
+        assert (part.sort(1).values == torch.arange(WAYS).repeat_interleave(count)).all()
+        at_each_position = torch.stack([(part == label).sum(0) for label in range(WAYS)])
+        assert (at_each_position > 20).all()  # 40 expected; in order, it would be 200 or 0
+    assert {store.manifest.classes[c].split for c in classes.unique().tolist()} == {"train"}
+    batch = episodes(store).sample(200, generator(0, "draw"))
+    assert batch.support_x.shape == (200, SHOTS * WAYS, 3, 12, 12)
+    assert batch.query_x.shape == (200, QUERIES * WAYS, 3, 12, 12)
+    assert torch.equal(torch.cat([batch.support_y, batch.query_y], 1), plan.labels)
+
+
+def test_without_shuffling_examples_are_laid_out_shot_by_shot_class_by_class() -> None:
+    store = make_store()
+    plan = episodes(store, shuffle=False).draw(20, generator(0, "draw"))
     classes = class_of(store, plan.images).view(20, SHOTS + QUERIES, WAYS)
     assert (classes == classes[:, :1]).all()
-    assert all(len(set(task[0].tolist())) == WAYS for task in classes)
-    assert {store.manifest.classes[c].split for c in classes.unique().tolist()} == {"train"}
-    batch = episodes(store).sample(20, generator(0, "draw"))
-    assert batch.support_x.shape == (20, SHOTS * WAYS, 3, 12, 12)
-    assert batch.query_x.shape == (20, QUERIES * WAYS, 3, 12, 12)
-    assert batch.support_y[3].tolist() == list(range(WAYS)) * SHOTS
-    assert batch.query_y[3].tolist() == list(range(WAYS)) * QUERIES
+    assert plan.labels is not None
+    assert plan.labels[3].tolist() == list(range(WAYS)) * (SHOTS + QUERIES)
+
+
+def test_shuffling_changes_neither_the_images_of_a_set_nor_their_augmentation_nor_later_tasks() -> None:
+    store = make_store()
+    support = SHOTS * WAYS
+    random = [generator(0, "draw"), generator(0, "draw")]
+    for _ in range(2):  # the second time the generators have been used before
+        plans = [
+            episodes(store, augment=True, shuffle=s).draw(6, g)
+            for s, g in zip((False, True), random, strict=True)
+        ]
+        for part in (slice(0, support), slice(support, None)):
+            examples = [
+                [
+                    sorted(
+                        zip(
+                            plan.images[task, part].tolist(),
+                            plan.labels[task, part].tolist(),  # type: ignore[index]
+                            plan.offsets[task, part].tolist(),  # type: ignore[index]
+                            plan.flips[task, part].tolist(),  # type: ignore[index]
+                            strict=True,
+                        )
+                    )
+                    for task in range(6)
+                ]
+                for plan in plans
+            ]
+            assert examples[0] == examples[1]
+        assert not torch.equal(plans[0].images, plans[1].images)
+
+
+def test_the_order_depends_on_the_generator_alone() -> None:
+    """A resumed run, and every process of a run, shuffles as the first one did."""
+    store = make_store()
+    plans = [episodes(store, augment=a).draw(4, generator(7, "draw")) for a in (False, True)]
+    assert torch.equal(plans[0].labels, plans[1].labels)  # type: ignore[arg-type]
+    other = episodes(store).draw(4, generator(8, "draw"))
+    assert not torch.equal(plans[0].labels, other.labels)  # type: ignore[arg-type]
 
 
 def test_no_image_is_in_an_episode_twice_even_when_a_class_is_used_up() -> None:
@@ -70,7 +123,8 @@ def test_classes_and_images_are_drawn_uniformly() -> None:
     tasks = 4000
     plan = episodes(store).draw(tasks, generator(2, "draw"))
     train = store.split("train")
-    chosen = class_of(store, plan.images.view(tasks, -1, WAYS)[:, 0]) - 3
+    chosen = class_of(store, episodes(store, shuffle=False).draw(tasks, generator(2, "draw")).images) - 3
+    chosen = chosen.view(tasks, -1, WAYS)[:, 0]
     times = torch.bincount(chosen.flatten(), minlength=len(train)).double()
     expected = tasks * WAYS / len(train)
     assert ((times - expected) ** 2 / expected).sum() < 26  # 7 degrees of freedom, p = 0.0005
@@ -220,8 +274,8 @@ def test_gathering_can_be_captured_in_a_cuda_graph() -> None:
     with torch.cuda.graph(graph):
         captured = source.gather(held)
     fresh = source.draw(3, generator(1, "draw"))
-    for old, new in ((held.images, fresh.images), (held.offsets, fresh.offsets), (held.flips, fresh.flips)):
-        old.copy_(new)  # type: ignore[union-attr,arg-type]
+    for name in ("images", "offsets", "flips", "labels"):
+        getattr(held, name).copy_(getattr(fresh, name))
     graph.replay()
     for a, b in zip(captured.tensors(), source.gather(fresh).tensors(), strict=True):
         assert torch.equal(a, b)

@@ -50,7 +50,7 @@ def test_only_what_is_asked_for_is_drawn():
 
 
 def test_more_than_all_of_an_image_cannot_be_varied():
-    with pytest.raises(UsageError, match="jitter and erase"):
+    with pytest.raises(UsageError, match=r"erase: 1\.5 is not allowed"):
         Augmentation(erase=1.5)
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from pathaware.core.errors import RunError, UsageError
+from pathaware.core.head import Head
 from pathaware.inference.export import formats as module
 from pathaware.inference.export.export import export
 from pathaware.inference.export.formats import FORMATS
@@ -21,7 +22,7 @@ from tests.inference.models import INK, PHOTO, model, pixels
 
 CLASSES = ("a", "b", "ç")
 LABELS = torch.tensor([0, 0, 0, 1, 1, 2])
-HEADS = ["r2d2", "lr-d2", "prototypical", "matching", "relation", "siamese", "mann"]
+HEADS = [name for name, method in METHODS.items() if issubclass(method.kind, Head)]
 
 
 def adapted(method: str = "pamela", inputs=INK, **problem) -> AdaptedClassifier:
@@ -43,7 +44,7 @@ def test_every_method_can_be_exported_to_torch(method, tmp_path):
     exported("torch", tmp_path, method)
 
 
-@pytest.mark.parametrize("method", ["pamela", "prototypical", "mann"])
+@pytest.mark.parametrize("method", ["pamela", "prototypical", "mann", "lstm", "meta-networks"])
 def test_methods_of_each_kind_can_be_exported_to_onnx(method, tmp_path):
     exported("onnx", tmp_path, method)
 

@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from pathaware.core.learner import FewShotLearner
-from pathaware.inference.trained_model import TrainedModel
+from pathaware.inference.trained_model import TrainedModel, arrange
 from pathaware.training.run_folder import Run
 from pathaware.training.trainer import build
 from tests.inference.models import config, model, pixels
@@ -30,6 +30,23 @@ def test_steps_are_those_of_the_examples_and_end_with_the_network():
     logits = adapted.network(trained.image_input.normalised(x))
     assert adapted.steps[-1].loss == pytest.approx(cross_entropy(logits, y).item(), rel=1e-4)
     assert adapted.steps[-1].accuracy == (logits.argmax(1) == y).double().mean().item()
+
+
+@pytest.mark.parametrize("method", ["pamela", "reptile", "relation", "mann"])
+def test_the_order_of_the_images_and_of_small_classes_has_no_effect(method):
+    """Also of sequence models, and where the images of small classes are repeated."""
+    trained, x, y = model(method), pixels(7), torch.tensor([0, 0, 0, 1, 1, 2, 2])
+    order = torch.tensor([4, 6, 0, 2, 5, 3, 1])
+    first = trained.adapt(x, y, 3).probabilities(pixels(4, seed=1))
+    again = trained.adapt(x[order], y[order], 3).probabilities(pixels(4, seed=1))
+    assert torch.equal(first, again)
+
+
+def test_the_support_set_mixes_the_classes_as_training_does():
+    y = torch.arange(5).repeat_interleave(8)
+    found = torch.stack([y[arrange(pixels(40, seed=s), y, 5)] for s in range(30)])
+    at_each_position = torch.stack([(found == label).sum(0) for label in range(5)])
+    assert at_each_position.max() <= 15  # 6 expected; sorted by class it would be 30
 
 
 def test_a_run_can_be_used_where_its_data_set_is_no_longer(tmp_path, monkeypatch):

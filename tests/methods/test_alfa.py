@@ -20,7 +20,7 @@ def test_its_meta_gradient_equals_finite_differences(kind):
 def test_a_generator_of_ones_without_decay_is_maml(kind):
     """This is how training starts."""
     learner, _, episodes = learner_of("alfa", kind, rate=0.1, steps=3, decay=0.0)
-    maml = MetaLearner(learner.model, GradientDescent(learner.model, 3, rate=0.1), learner.loss)
+    maml = MetaLearner(learner.model, GradientDescent(learner.rule.layout, 3, rate=0.1), learner.loss)
     expected = meta_gradient(maml, episodes)
     assert distance(meta_gradient(learner, episodes)[: len(expected)], expected) < 1e-10
 

@@ -18,7 +18,7 @@ from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
 from pathaware.training.run_folder import Run
 from pathaware.training.session import train_run
-from tests.methods.checks import estimated, learner_of
+from tests.methods.checks import estimated, learner_of, scattered
 
 SAMPLED: set[str] = {"mt-net"}
 """Methods that draw random numbers while they adapt."""
@@ -60,6 +60,22 @@ def test_an_adapted_module_predicts_as_the_learner_does(name, kind):
         assert torch.allclose(learner.adapt(x[0], y[0], **more)(query_x[0]), expected, atol=1e-10)
 
 
+ORDERED = [(name, kind, {}) for name, kind in KINDS] + [("matching", "conv", {"full_context": True})]
+
+
+@pytest.mark.parametrize(("name", "kind", "settings"), ORDERED)
+def test_the_order_of_the_support_set_matters_to_sequence_models_alone(name, kind, settings):
+    learner, _, episodes = learner_of(name, kind, **settings)
+    x, y, query_x, _ = episodes.tensors()
+    scattered(learner)
+    order = torch.randperm(x.shape[1])
+    with torch.no_grad():
+        before = learner.predictions_per_step(x, y, query_x).outputs[-1]
+        after = learner.predictions_per_step(x[:, order], y[:, order], query_x).outputs[-1]
+    sequential = METHODS[name].kind.sequential or settings == {"full_context": True}
+    assert torch.allclose(after, before, atol=1e-9) != sequential
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_a_run_is_trained_kept_and_opened_again(name, tmp_path):
     torch.set_default_dtype(torch.float32)
@@ -75,6 +91,7 @@ def test_a_run_is_trained_kept_and_opened_again(name, tmp_path):
     ]
     assert evaluated[0] == evaluated[1]
     assert all(row["skipped"] == 0 for row in run.metrics())
+    assert [entry["method_version"] for entry in run.provenance()] == [METHODS[name].version]
 
 
 MODULES = [import_module(f"pathaware.methods.{module.name}") for module in iter_modules(methods.__path__)]
@@ -93,7 +110,7 @@ def test_its_file_is_short_and_opens_with_a_citation_and_equations(module):
     assert citation, first
     assert citation[1].startswith(re.split(",| and ", method.paper)[0])
     assert str(method.year) in citation[1]
-    assert re.search(r"arXiv:\d{4}\.\d{5}|ICLR|ICML", citation[1])
+    assert re.search(r"arXiv:\d{4}\.\d{5}|ICLR|ICML|ICANN", citation[1])
     assert any(re.match(r" {4}\S.*[=∝∇]", line) for line in rest)
 
 
@@ -114,12 +131,16 @@ def test_the_example_of_a_method_in_ten_lines_holds():
     assert doctest.testmod(methods.method) == (0, 4)  # failed, attempted
 
 
+SLOW = {"mann": 330, "lstm": 330}
+"""Iterations of methods that learn nothing at first."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_it_learns_to_tell_glyphs_apart(name, tmp_path):
     """On unseen scripts, at least ten points above the accuracy before adaptation."""
     torch.set_default_dtype(torch.float32)
-    config = method_experiment("glyphs", name).config(iterations=330 if name == "mann" else 50)
+    config = method_experiment("glyphs", name).config(iterations=SLOW.get(name, 50))
     run = train_run(config.with_training(device="cpu"), tmp_path / "run", quiet=True)
     before, *_, after = evaluate(run.load("cpu"), config.problem, tasks=100).summary()["accuracy_per_step"]
     assert after > before + 0.1

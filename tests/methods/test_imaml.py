@@ -12,7 +12,8 @@ from torch.nn.functional import mse_loss
 from pathaware import Episodes, GradientDescent, Layout, MetaLearner
 from pathaware.core.errors import UsageError
 from pathaware.core.meta_gradient import MetaGradient, Unrolled
-from pathaware.methods.imaml import Implicit, LineSearchDescent, conjugate_gradients
+from pathaware.methods.imaml import Implicit, LineSearchDescent
+from pathaware.methods.second_order import backtrack, conjugate_gradients
 from tests.conftest import distance, small_problem
 from tests.methods.checks import estimated, learner_of, scattered
 
@@ -51,13 +52,45 @@ def test_tasks_that_are_solved_or_not_positive_stay_where_they_are():
 
 
 def test_the_rule_descends_the_loss_and_the_distance_from_the_initialisation():
-    learner, _, episodes = learner_of("imaml", "mlp", steps=4, rate=1e-3, strength=0.7, guard=False)
+    learner, _, episodes = learner_of("imaml", "mlp", steps=4, strength=0.7, guard=False)
     x, y = episodes.support_x, episodes.support_y
     points = learner.path(x, y).points
     here = points[2].clone().requires_grad_()
     objective = learner.losses(here, x, y) + 0.35 * (here - points[0]).square().sum(1)
     (gradient,) = torch.autograd.grad(objective.sum(), here)
-    assert torch.allclose(points[3], points[2] - 1e-3 * gradient, atol=1e-12)
+    moved = points[2] - points[3]
+    sizes = (moved * gradient).sum(1, keepdim=True) / gradient.square().sum(1, keepdim=True)
+    assert torch.allclose(moved, sizes * gradient, atol=1e-12)
+    assert (sizes > 0).all()
+
+
+def test_no_step_is_capped_at_the_rate():
+    learner, episodes = linear_problem(0.7, steps=1, rate=1e-6)
+    points = learner.path(episodes.support_x, episodes.support_y).points
+    other, _ = linear_problem(0.7, steps=1, rate=1e6)
+    other.load_state_dict(learner.state_dict())
+    assert torch.equal(points[1], other.path(episodes.support_x, episodes.support_y).points[1])
+    assert (points[1] - points[0]).norm() > 1e-2
+
+
+def test_a_line_search_halves_steps_until_the_objective_does_not_grow():
+    def objective(point):  # least at 1
+        return (point - 1).square().sum(1)
+
+    sizes = backtrack(
+        objective, torch.zeros(4, 1), -torch.ones(4, 1), torch.tensor([[1.0], [2.0], [7.0], [99.0]])
+    )
+    assert sizes.flatten().tolist() == [1.0, 2.0, 1.75, 0.0]
+
+
+def test_no_step_raises_the_regularised_loss():
+    torch.manual_seed(3)
+    learner, _, episodes = learner_of("imaml", "conv", steps=6, rate=100.0, guard=False)
+    x, y = episodes.support_x, episodes.support_y
+    points = learner.path(x, y).points
+    objective = [learner.losses(p, x, y) + 0.25 * (p - points[0]).square().sum(1) for p in points]
+    for before, after in pairwise(objective):
+        assert (after <= before + 1e-12).all()
 
 
 def test_no_step_goes_beyond_the_minimum_along_it():
@@ -71,7 +104,7 @@ def test_no_step_goes_beyond_the_minimum_along_it():
         assert (before.norm(dim=1) > 1e-3).all()
 
 
-def test_where_the_loss_is_concave_the_step_size_is_the_rate():
+def test_where_the_loss_is_concave_the_search_starts_at_the_rate():
     model = nn.Linear(1, 1, bias=False)
     rule = LineSearchDescent(model, 1, rate=0.3, strength=0.1)
     learner = MetaLearner(model, rule, lambda outputs, targets: -outputs.square().mean(), guard=False)
@@ -83,7 +116,7 @@ def test_on_a_quadratic_it_equals_the_derivative_of_the_closed_solution():
     """θ* = (H + λ)⁻¹ (λ θ₀ + c), so the meta-gradient is λ (H + λ)⁻¹ ∇L_query(θ*), by dense algebra."""
     strength = 0.8
     learner, episodes = linear_problem(strength, steps=150)
-    found = estimated(learner, Implicit(strength=strength, cg_steps=4, damping=0.0), episodes)
+    found = estimated(learner, Implicit(strength=strength, cg_steps=4, damping=0.0, cg_damping=0.0), episodes)
     start = learner.rule.layout.flatten(learner.model).detach()
     expected = torch.zeros_like(start)
     for x, y, query_x, query_y in zip(*episodes.tensors(), strict=True):
@@ -104,6 +137,20 @@ def test_damping_adds_to_the_strength_that_curvature_is_divided_by():
     )
 
 
+def test_its_matrix_is_that_of_the_authors_program():
+    """(1 + 1) I + H / (λ + 10), by dense algebra at the end of the path."""
+    learner, episodes = linear_problem(0.5, steps=3)
+    found = estimated(learner, Implicit(strength=0.5, cg_steps=4), episodes)
+    ends = learner.end(learner.path(episodes.support_x, episodes.support_y))
+    _, pulls = learner.gradient(ends, episodes.query_x, episodes.query_y)
+    expected = torch.zeros(4)
+    for x, pull in zip(episodes.support_x, pulls, strict=True):
+        rows = torch.cat([x, torch.ones(len(x), 1)], dim=1)
+        matrix = 2 * torch.eye(4) + 2 / len(rows) * rows.T @ rows / 10.5
+        expected += torch.linalg.solve(matrix, pull) / len(episodes)
+    assert distance(found, expected) < 1e-8
+
+
 def smooth_problem(kind: str, steps: int) -> tuple[MetaLearner, MetaGradient, Episodes]:
     """Smooth networks: at a kink a path does not converge, and there is no derivative."""
     _, loss, episodes = small_problem(kind)
@@ -113,7 +160,7 @@ def smooth_problem(kind: str, steps: int) -> tuple[MetaLearner, MetaGradient, Ep
         layers, last = [nn.Linear(1, 6), nn.Tanh()], nn.Linear(6, 1)
     model = nn.Sequential(*layers, last)
     learner = MetaLearner(model, LineSearchDescent(model, steps, rate=0.1, strength=3.0), loss)
-    return scattered(learner), Implicit(strength=3.0, cg_steps=40, damping=0.0), episodes
+    return scattered(learner), Implicit(strength=3.0, cg_steps=40, damping=0.0, cg_damping=0.0), episodes
 
 
 @pytest.mark.parametrize("kind", ["conv", "mlp"])
@@ -128,8 +175,8 @@ def test_where_the_path_has_not_converged_it_does_not():
 
 
 def test_a_strong_regulariser_leaves_the_first_order_gradient_at_the_initialisation():
-    learner, _, episodes = learner_of("imaml", "conv", steps=3, rate=1e-9, strength=1e8)
-    found = estimated(learner, Implicit(strength=1e8), episodes)
+    learner, _, episodes = learner_of("imaml", "conv", steps=3, strength=1e8)
+    found = estimated(learner, Implicit(strength=1e8, cg_damping=0.0), episodes)
     plain = MetaLearner(learner.model, GradientDescent(learner.model, 1, rate=0.0), learner.loss)
     assert distance(found, estimated(plain, Unrolled("first"), episodes)) < 1e-6
 

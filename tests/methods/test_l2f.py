@@ -46,7 +46,7 @@ def test_nothing_forgotten_is_maml(kind):
     with torch.no_grad():
         learner.rule.attenuator[-1].weight.zero_()
         learner.rule.attenuator[-1].bias.fill_(50.0)
-    maml = MetaLearner(learner.model, GradientDescent(learner.model, 3, rate=0.1), learner.loss)
+    maml = MetaLearner(learner.model, GradientDescent(learner.rule.layout, 3, rate=0.1), learner.loss)
     expected = meta_gradient(maml, episodes)
     assert distance(meta_gradient(learner, episodes)[: len(expected)], expected) < 1e-10
 
@@ -58,11 +58,12 @@ def test_a_task_begins_at_its_own_share_of_every_tensor():
     path = learner.path(x, y, steps=0)
     shares = []
     for task in range(len(x)):
-        parameters = list(learner.model.parameters())
+        own = learner.rule.layout.views(learner.rule.layout.flatten(learner.model))
+        parameters = [dict(learner.model.named_parameters())[name] for name in own]
         gradients = torch.autograd.grad(learner.loss(learner.model(x[task]), y[task]), parameters)
         logits = learner.rule.attenuator(torch.stack([gradient.mean() for gradient in gradients]))
         shares.append(1 / (1 + torch.exp(-logits)))
-        for i, (name, value) in enumerate(learner.model.named_parameters()):
+        for i, (name, value) in enumerate(own.items()):
             assert torch.allclose(path.parameters(0)[name][task], shares[-1][i] * value)
     assert all(share.min() > 0 and share.max() < 1 for share in shares)
     assert not torch.allclose(shares[0], shares[1])

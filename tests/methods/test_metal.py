@@ -23,7 +23,7 @@ def test_its_meta_gradient_equals_finite_differences_in_every_tensor(kind):
         with torch.no_grad():
             for side in (1e-6, -1e-6):
                 parameter.copy_(centre + side * direction)
-                sides.append(learner.meta_loss(episodes, "none"))
+                sides.append(outer.losses(learner, episodes, "none").mean())
             parameter.copy_(centre)
         gradient = (sides[0] - sides[1]) / 2e-6
         assert torch.isclose((parameter.grad * direction).sum(), gradient, rtol=1e-5, atol=1e-9), name
@@ -35,9 +35,25 @@ def test_its_meta_gradient_equals_finite_differences_in_every_tensor(kind):
 def test_a_learned_loss_of_zero_is_maml(kind):
     """This is how training starts."""
     learner, _, episodes = learner_of("metal", kind, rate=0.1, steps=3)
-    maml = MetaLearner(learner.model, GradientDescent(learner.model, 3, rate=0.1), learner.loss)
+    maml = MetaLearner(learner.model, GradientDescent(learner.rule.layout, 3, rate=0.1), learner.loss)
     expected = meta_gradient(maml, episodes)
     assert distance(meta_gradient(learner, episodes)[: len(expected)], expected) < 1e-10
+
+
+def test_the_outer_loss_is_that_of_support_set_and_queries_together():
+    learner, outer, episodes = learner_of("metal", rate=0.1, steps=2)
+    ends = learner.end(learner.path(*episodes.tensors()[:2], query_x=episodes.query_x))
+    found = outer.losses(scattered(learner, 0.0), episodes)
+    for task, (x, y, query_x, query_y) in enumerate(zip(*episodes.tensors(), strict=True)):
+        end = ends[task : task + 1]
+        outputs = torch.cat([learner.predict(end, x[None])[0], learner.predict(end, query_x[None])[0]])
+        assert torch.allclose(found[task], F.cross_entropy(outputs, torch.cat([y, query_y])))
+
+
+def test_the_outer_loss_of_the_queries_alone_is_a_setting():
+    learner, outer, episodes = learner_of("metal", rate=0.1, steps=2, outer_support=False)
+    losses = outer.backward(learner, episodes, 1.0)
+    assert torch.equal(losses, learner.task_losses(episodes).detach())
 
 
 def test_the_objective_equals_a_loop_over_tasks():
@@ -46,7 +62,7 @@ def test_the_objective_equals_a_loop_over_tasks():
     x, y, queries, _ = episodes.tensors()
     point = learner.rule.layout.flatten(model).expand(2, -1)
     losses, descended = rule.objective(1, point, Context(learner, x, y, queries))
-    means = torch.stack([p.mean() for p in model.parameters()])
+    means = torch.stack([p.mean() for name, p in model.named_parameters() if "norm" not in name])
 
     def standard(values):
         return (values - values.mean()) / values.std()

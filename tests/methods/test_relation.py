@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
+from pathaware.core.batch_norm import freeze_batch_norm
 from pathaware.core.errors import UsageError
 from pathaware.methods import get_method
-from tests.conftest import small_problem
+from pathaware.methods.relation import with_maps
+from pathaware.models import conv4, mlp, resnet12
+from tests.conftest import image_episodes, small_problem
 from tests.methods.checks import error_of_meta_gradient, learner_of, scattered
 
 
@@ -16,17 +21,69 @@ def test_its_gradient_equals_finite_differences():
     assert error_of_meta_gradient(scattered(learner), outer, episodes) < 1e-6
 
 
-def test_its_scores_are_those_of_every_pair_laid_out_one_after_another():
-    learner, _, episodes = learner_of("relation")
+@torch.no_grad()
+def plain_scores(head, classes, queries, padding):
+    """Scores `[N, ways]` of one task, with every pair laid out: `classes [ways, C, h, w]`."""
+    ways, count = len(classes), len(queries)
+    pairs = torch.cat([classes.repeat(count, 1, 1, 1), queries.repeat_interleave(ways, dim=0)], dim=1)
+    maps = F.conv2d(pairs, head.join.weight, head.join.bias, padding=padding)
+    maps = F.max_pool2d(head.join_norm(maps).relu(), 2)
+    maps = F.conv2d(maps, head.compare.weight, head.compare.bias, padding=padding)
+    maps = head.compare_norm(maps).relu()
+    if maps.shape[-1] > 1:
+        maps = F.max_pool2d(maps, 2)
+    return head.score(maps.flatten(1)).sigmoid().view(count, ways)
+
+
+@pytest.mark.parametrize(("size", "side", "padding", "units"), [(28, 5, 1, 1), (84, 19, 0, 3)])
+def test_it_is_the_authors_network_on_images_of_both_of_their_sizes(size, side, padding, units):
+    """Maps of 5×5 and 19×19 pixels, two convolution blocks on pairs, and two linear layers."""
+    model = conv4(3, size=size, channels=2, width=4)
+    learner = get_method("relation").build(model, {}, F.cross_entropy)
+    episodes = image_episodes(tasks=2, size=size)
+    x, y, query_x, _ = episodes.tensors()
     head = scattered(learner).head
-    support, queries = learner.embed(episodes.support_x), learner.embed(episodes.query_x)
-    predictions = learner.predictions_per_step(*episodes.tensors()[:3]).outputs[-1]
-    for task, labels in enumerate(episodes.support_y):
-        for i, query in enumerate(queries[task]):
-            for k in range(3):
-                pair = torch.cat([support[task][labels == k].mean(0), query])
-                score = torch.sigmoid(head.compare(head.join(pair)))
-                assert torch.allclose(predictions[task, i, k], score[0])
+    maps, query_maps = (learner.embed(part).unflatten(2, (4, side, side)) for part in (x, query_x))
+    assert [layer.in_features for layer in head.score if isinstance(layer, nn.Linear)] == [4 * units**2, 8]
+    found = learner.predictions_per_step(x, y, query_x).outputs[-1]
+    for task, labels in enumerate(y):
+        classes = torch.stack([maps[task][labels == k].mean(0) for k in range(3)])
+        assert torch.allclose(found[task], plain_scores(head, classes, query_maps[task], padding))
+
+
+def test_the_network_keeps_its_own_poolings_and_is_not_changed_in_place():
+    model = conv4(3, size=28, channels=2, width=4)
+    changed = with_maps(model)
+    assert [type(changed.get_submodule(f"pool{i}")) for i in (1, 2, 3, 4)] == [
+        nn.MaxPool2d,
+        nn.MaxPool2d,
+        nn.Identity,
+        nn.Identity,
+    ]
+    assert [changed.get_submodule(f"conv{i}").padding for i in (1, 2, 3, 4)] == [(0, 0)] * 2 + [(1, 1)] * 2
+    assert [type(model.get_submodule(f"pool{i}")) for i in (3, 4)] == [nn.MaxPool2d] * 2
+    assert [model.get_submodule(f"conv{i}").padding for i in (1, 2)] == [(1, 1)] * 2
+
+
+@pytest.mark.parametrize("size", [16, 20, 28, 32, 40, 64, 100])
+def test_images_of_any_size_from_16_pixels_have_scores(size):
+    learner = get_method("relation").build(conv4(3, size=size, channels=2, width=4), {}, F.cross_entropy)
+    x, y, query_x, _ = image_episodes(tasks=1, size=size).tensors()
+    scores = learner.predictions_per_step(x, y, query_x).outputs[-1]
+    assert ((scores > 0) & (scores < 1)).all()
+
+
+@pytest.mark.parametrize(
+    "network", [lambda: resnet12(3, size=16, channels=2, width=2), lambda: mlp(2 * 256, (6,), 3)]
+)
+def test_networks_of_other_kinds_are_used_as_they_are(network):
+    model = network()
+    learner = get_method("relation").build(model, {}, F.cross_entropy)
+    assert with_maps(model) is model
+    x, y, query_x, _ = image_episodes(tasks=2, size=16).tensors()
+    if isinstance(next(model.children()), nn.Linear):
+        x, query_x = x.flatten(2), query_x.flatten(2)
+    assert learner.predictions_per_step(x, y, query_x).outputs[-1].shape == (2, 9, 3)
 
 
 def test_its_loss_is_the_squared_error_of_every_score():
@@ -58,8 +115,16 @@ def test_no_query_changes_the_answer_to_another_where_predictions_are_inductive(
     assert torch.allclose(whole[:, :1], alone)
 
 
-@pytest.mark.parametrize("setting", ["hidden", "narrow"])
-def test_layers_without_units_are_refused(setting):
+def test_a_frozen_network_predicts_as_the_learner_does_inductively():
+    learner, _, episodes = learner_of("relation")
+    x, y, query_x, _ = episodes.tensors()
+    expected = scattered(learner).predictions_per_step(x, y, query_x, inductive=True).outputs[-1][0]
+    frozen = freeze_batch_norm(learner.adapt(x[0], y[0]), x[0])
+    assert torch.allclose(frozen(query_x[0]), expected)
+    assert torch.allclose(frozen(query_x[0, :1]), expected[:1])
+
+
+def test_a_layer_without_units_is_refused():
     model, loss, _ = small_problem("conv")
-    with pytest.raises(UsageError, match=setting):
-        get_method("relation").build(model, {setting: 0}, loss)
+    with pytest.raises(UsageError, match="hidden"):
+        get_method("relation").build(model, {"hidden": 0}, loss)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from pathaware.methods.siamese import Siamese
 from tests.methods.checks import error_of_meta_gradient, learner_of, scattered
 
 
@@ -58,3 +60,13 @@ def test_before_training_an_image_matches_itself_best():
     learner, _, episodes = learner_of("siamese")
     x, y, _, _ = episodes.tensors()
     assert torch.equal(learner.predictions_per_step(x, y, x).outputs[-1].argmax(2), y)
+
+
+def test_before_training_near_pairs_match_and_far_pairs_do_not():
+    """With β = 0 no pair could have p > ½, and the network had to unlearn that first."""
+    head = Siamese(nn.Sequential(nn.Flatten(), nn.Linear(256, 5)))
+    unrelated = torch.randn(2, 20, 256, 4).amax(3).relu()  # largest of four normal numbers and zero
+    logits = head.pairs(unrelated + 0.3 * torch.randn(2, 20, 256), unrelated)
+    own = torch.eye(20, dtype=torch.bool).expand(2, -1, -1)
+    assert (logits[own] > 0).all()
+    assert (logits[~own] < 0).all()

@@ -92,3 +92,15 @@ def test_settings_on_the_command_line(text, parsed):
 def test_a_setting_of_another_form_is_refused(text):
     with pytest.raises(UsageError, match=r"set: .* is not of the form"):
         parse_setting(text)
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.earlier])
+def test_a_run_of_an_earlier_version_keeps_the_settings_it_did_not_have(name):
+    earlier, settings = METHODS[name].earlier, METHODS[name].settings()
+    assert set(earlier) <= set(settings)
+    assert all(settings[key] != value for key, value in earlier.items())
+    tables = config(method={"name": name}).to_dict()
+    assert Config.of_run(tables).to_dict() == tables, "a new run states all settings"
+    tables["method"] = {key: value for key, value in tables["method"].items() if key not in earlier}
+    assert {key: Config.of_run(tables).method_settings[key] for key in earlier} == earlier
+    assert {key: Config.from_dict(tables).method_settings[key] for key in earlier} != earlier

@@ -222,7 +222,7 @@ def show(
     path = out or Path(f"{name}-episode.png")
     must_be_new("--out", path, replace)
     store = open_store(name, data_dir)
-    episodes = ImageEpisodes(store, split, ways, shots, queries)
+    episodes = ImageEpisodes(store, split, ways, shots, queries, shuffle=False)  # class by class
     plan = episodes.draw(1, generator(seed, "show"))
     chosen = plan.images[0].view(shots + queries, ways).T
     classes = store.split(split)

@@ -35,6 +35,8 @@ class Head(nn.Module, ABC):
     """True if it can predict values as well as classes."""
     fixed_ways: ClassVar[bool] = False
     """True if learned parameters are tied to class indices, which rules out more classes than in training."""
+    sequential: ClassVar[bool] = False
+    """True if predictions depend on the order of the support set."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -48,6 +50,13 @@ class Head(nn.Module, ABC):
     @abstractmethod
     def predict(self, fitted: Fitted, features: Tensor) -> Tensor:
         """Logits or values `[T, Q, outputs]` for `features [T, Q, F]`."""
+
+    def predict_inductive(self, fitted: Fitted, features: Tensor, support: Tensor) -> Tensor:
+        """Predictions in which no query affects another. `support [T, S, F]` are the support set's features.
+
+        Override it if `predict` normalises over queries.
+        """
+        return self.predict(fitted, features)
 
     def losses(self, fitted: Fitted, features: Tensor, targets: Tensor, loss: Loss) -> Tensor:
         """Training losses `[T]` for `features [T, Q, F]`; by default the problem's `loss`."""
@@ -109,9 +118,12 @@ class HeadLearner(FewShotLearner):
         """Two predictions: zeros before adaptation, and those of the fitted head."""
         if steps not in (None, 1) or extend:
             raise UsageError("steps: this method has no inner steps; leave it out")
-        alone = self.query_level(queries) == "alone"
-        fitted = self.fit(support_x, support_y)
-        after = self.head.predict(fitted, self.embed(query_x, support_x if alone else None))
+        support = self.embed(support_x)
+        fitted = self.head.fit(support, support_y)
+        if self.query_level(queries) == "alone":
+            after = self.head.predict_inductive(fitted, self.embed(query_x, support_x), support)
+        else:
+            after = self.head.predict(fitted, self.embed(query_x))
         reverted = torch.zeros(len(support_x), dtype=torch.bool)
         return StepPredictions([torch.zeros_like(after), after], reverted)
 

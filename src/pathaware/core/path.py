@@ -58,7 +58,7 @@ class Path:
         last bit.
         """
         reverted = self.reverted(j)
-        if _known_empty(reverted):
+        if known_empty(reverted):
             return self.points[j]
         last = range(len(self.points))[j] + 1
         best = torch.stack(self.losses[:last]).nan_to_num(nan=torch.inf).argmin(0)
@@ -92,7 +92,7 @@ def unroll(
         following, memory = rule.advance(j, path.points[: j + 1], descent, loss, memory)
         if guard and j > 0:
             diverged = ~(loss.detach() <= DIVERGED * path.losses[0])  # True for NaN
-            if not _known_empty(diverged):
+            if not known_empty(diverged):
                 following = torch.where(diverged[:, None], point, following)
         return loss, following, memory
 
@@ -112,6 +112,6 @@ def being_traced() -> bool:
     return get_proxy_mode() is not None
 
 
-def _known_empty(tasks: Tensor) -> bool:
+def known_empty(tasks: Tensor) -> bool:
     """True if no task is flagged. On CUDA returns False without checking, to avoid a sync."""
     return not tasks.is_cuda and not being_traced() and not bool(tasks.any())

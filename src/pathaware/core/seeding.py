@@ -19,6 +19,12 @@ def generator(seed: int, *stream: str | int) -> torch.Generator:
     return torch.Generator().manual_seed(_state(seed, *stream))
 
 
+def fork(source: torch.Generator, stream: str) -> torch.Generator:
+    """A generator that depends on the state of another one, which it does not advance."""
+    state = source.get_state().numpy().tobytes()
+    return torch.Generator().manual_seed(zlib.crc32(state, zlib.crc32(stream.encode())))
+
+
 def seed_all(seed: int, *stream: str | int) -> None:
     """Seed PyTorch's global generators on all devices with a named stream, for layers such as dropout."""
     torch.manual_seed(_state(seed, *stream))

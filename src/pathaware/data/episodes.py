@@ -7,15 +7,16 @@ a seed gives the same images on every device; `gather` (or `show`) computes the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pathaware.core.episodes import Episodes, TaskSource, share_of
 from pathaware.core.errors import UsageError
-from pathaware.core.seeding import generator
+from pathaware.core.seeding import fork, generator
 from pathaware.core.settings import at_least
 from pathaware.data.store import ImageStore, SplitClasses
 
@@ -24,11 +25,13 @@ Placement = Literal["auto", "device", "host"]
 
 @dataclass(frozen=True)
 class EpisodePlan:
-    """All random choices of a batch of tasks: which images, and how each is augmented.
+    """All random choices of a batch of tasks: which images, in which order, and how each is augmented.
 
     Shapes: `images [T, E]` (indices into the store), `offsets [T, E, 2]` (rows and columns into the padded
     image), `flips [T, E]`, `colours [T, E, 3]` (factors of brightness, contrast and saturation),
-    `holes [T, E, 2]` (corner of the erased square; outside the image for none). None: not applied.
+    `holes [T, E, 2]` (corner of the erased square; outside the image for none), `labels [T, E]` (the class of
+    each image within its task), `affine [T, E, 2, 3]` (maps coordinates of the new image to those of the old
+    one), `dropped [T, E, H, W]` (pixels that are set to zero). None: not applied, or no labels.
     """
 
     images: Tensor
@@ -36,6 +39,9 @@ class EpisodePlan:
     flips: Tensor | None = None
     colours: Tensor | None = None
     holes: Tensor | None = None
+    labels: Tensor | None = None
+    affine: Tensor | None = None
+    dropped: Tensor | None = None
 
     def __len__(self) -> int:
         return self.images.shape[0]
@@ -49,6 +55,11 @@ class EpisodePlan:
     def flat(self) -> EpisodePlan:
         """Merge the axes of tasks and examples."""
         return self._each(lambda t: t.flatten(0, 1))
+
+    def reordered(self, order: Tensor) -> EpisodePlan:
+        """The same images, each with its augmentation, in the order `[T, E]` of each task."""
+        task = torch.arange(len(self))[:, None]
+        return self._each(lambda t: t[task, order])
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> EpisodePlan:
         present = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -67,17 +78,25 @@ class Augmentation:
 
     `crop` crops the zero-padded image at random and, where the store allows it, mirrors at random. `jitter`
     is the range of brightness, contrast and saturation: 0.4 means factors from 0.6 to 1.4. `erase` is the
-    side of a square blanked in every second image, as a fraction of the image's side.
+    side of a square blanked in every second image, as a fraction of the image's side. `affine` is the
+    strength of a random affine map: 0.2 means a shift of up to 20 % of the side, a scale from 0.8 to 1.2, a
+    shear of up to 0.2 and a rotation of up to 20 % of a right angle. `grey` is the fraction of images
+    without colour, `drop` the fraction of pixels set to zero.
     """
 
     crop: bool = False
     jitter: float = 0.0
     erase: float = 0.0
+    affine: float = 0.0
+    grey: float = 0.0
+    drop: float = 0.0
 
     def __post_init__(self) -> None:
-        at_least(0, jitter=self.jitter, erase=self.erase)
-        if max(self.jitter, self.erase) > 1:
-            raise UsageError("jitter and erase: must be at most 1")
+        strengths = {name: value for name, value in vars(self).items() if name != "crop"}
+        at_least(0, **strengths)
+        for name, value in strengths.items():
+            if value > 1:
+                raise UsageError(f"{name}: {value} is not allowed; 0 to 1")
 
 
 class ImageViews:
@@ -112,19 +131,27 @@ class ImageViews:
     def draw(self, images: Tensor, generator: torch.Generator) -> EpisodePlan:
         """Choose the augmentation of these images `[T, E]`."""
         size, shape = self.store.shape[1], images.shape
-        offsets = flips = colours = holes = None
+        augmentation = self.augmentation
+        offsets = flips = colours = holes = affine = dropped = None
         if self.augmentation.crop:
             offsets = torch.randint(2 * self.padding + 1, (*shape, 2), generator=generator)
         if self.mirror:
             flips = torch.randint(2, shape, generator=generator, dtype=torch.bool)
-        if self.augmentation.jitter:
+        if augmentation.jitter or augmentation.grey:
             factors = torch.rand(*shape, 3, generator=generator, dtype=torch.float32)
-            colours = factors.mul_(2).sub_(1).mul_(self.augmentation.jitter).add_(1)
+            colours = factors.mul_(2).sub_(1).mul_(augmentation.jitter).add_(1)
         if self._side:
             holes = torch.randint(1 - self._side, size, (*shape, 2), generator=generator)
             spared = torch.randint(2, (*shape, 1), generator=generator, dtype=torch.bool)
             holes.masked_fill_(spared, size)
-        return EpisodePlan(images, offsets, flips, colours, holes)
+        if augmentation.grey and colours is not None:
+            colours[..., 2].masked_fill_(torch.rand(shape, generator=generator) < augmentation.grey, 0.0)
+        if augmentation.affine:
+            affine = random_affine(augmentation.affine, images.shape, generator)
+        if augmentation.drop:
+            pixels = (*shape, *self.store.shape[1:])
+            dropped = torch.rand(pixels, generator=generator, dtype=torch.float32) < augmentation.drop
+        return EpisodePlan(images, offsets, flips, colours, holes, affine=affine, dropped=dropped)
 
     def show(self, plan: EpisodePlan) -> Tensor:
         """Compute the images `[T·E, C, H, W]` of a plan, whose tensors may be on the CPU or on the device."""
@@ -141,8 +168,12 @@ class ImageViews:
         else:
             pixels = crop_and_flip(source, index, plan.offsets, plan.flips, self.padding)
         x = pixels.to(self._mean.dtype)
+        if plan.affine is not None:
+            x = transform(x, plan.affine.to(x.dtype))
         if plan.colours is not None:
             x = recolour(x, plan.colours.to(x.dtype))
+        if plan.dropped is not None:
+            x = x.masked_fill(plan.dropped[:, None], 0.0)
         # Two separately rounded operations, not a fused one, give the same bits on every device.
         x = x.sub_(self._mean).mul_(self._scale)
         if plan.holes is not None:
@@ -155,7 +186,7 @@ def crop_and_flip(
 ) -> Tensor:
     """Zero-pad each of `images[index]`, crop it at its offset to the original size, and mirror some."""
     height, width = images.shape[-2:]
-    padded = torch.nn.functional.pad(images.index_select(0, index), (padding,) * 4)
+    padded = F.pad(images.index_select(0, index), (padding,) * 4)
     # A view of all possible crops; indexing copies only the chosen one.
     crops = padded.unfold(2, height, 1).unfold(3, width, 1)
     each = torch.arange(len(index), device=images.device)
@@ -170,6 +201,28 @@ def recolour(pixels: Tensor, factors: Tensor) -> Tensor:
     x = torch.lerp(x.mean((1, 2, 3), keepdim=True), x, contrast)
     x = torch.lerp(x.mean(1, keepdim=True), x, saturation)
     return x.clamp_(0, 255)
+
+
+def random_affine(strength: float, shape: torch.Size, generator: torch.Generator) -> Tensor:
+    """Random affine maps `[*shape, 2, 3]` of coordinates from −1 to 1, see `Augmentation`."""
+    drawn = torch.rand(*shape, 6, generator=generator, dtype=torch.float32).mul_(2).sub_(1).mul_(strength)
+    turn, shear, wider, taller, right, down = drawn.unbind(-1)
+    cos, sin = (turn * (torch.pi / 2)).cos(), (turn * (torch.pi / 2)).sin()
+    rotation = torch.stack([cos, -sin, sin, cos], -1).view(*shape, 2, 2)
+    zero = torch.zeros_like(shear)
+    # The map goes from the new image to the old one, so a larger image has smaller factors.
+    scale = torch.stack([1 / (1 + wider), shear, zero, 1 / (1 + taller)], -1).view(*shape, 2, 2)
+    shift = 2 * torch.stack([right, down], -1).unsqueeze(-1)  # coordinates from −1 to 1: the side is 2
+    return torch.cat([rotation @ scale, shift], -1)
+
+
+def transform(pixels: Tensor, affine: Tensor) -> Tensor:
+    """Map each image by its affine map, with bilinear interpolation; zero where the old image ends.
+
+    Unlike the other augmentations it is equal on all devices up to rounding only.
+    """
+    grid = F.affine_grid(affine, list(pixels.shape), align_corners=False)
+    return F.grid_sample(pixels, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
 
 
 def square(corners: Tensor, side: int, size: int) -> Tensor:
@@ -196,7 +249,7 @@ def _fits(store: ImageStore, device: torch.device) -> bool:
 
 
 class ImageEpisodes(TaskSource):
-    """N-way episodes of one split.
+    """N-way episodes of one split; without `shuffle` they are laid out shot by shot, class by class.
 
     `gather` consists of tensor operations of fixed shapes, without synchronisation when the images are on
     the device (see `ImageViews`), so it can be captured in a CUDA graph with the plan as its input.
@@ -215,20 +268,28 @@ class ImageEpisodes(TaskSource):
         *,
         padding: int | None = None,
         placement: Placement = "auto",
+        shuffle: bool = True,
     ) -> None:
         classes = store.split(split)
         _check(store, split, classes, ways, shots, queries)
         self.store, self.split, self.ways, self.shots, self.queries = store, split, ways, shots, queries
+        self.shuffle = shuffle
         self.views = ImageViews(
             store, augmentation or Augmentation(), device, dtype, padding=padding, placement=placement
         )
         self.capturable = self.views.on_device and self.views.device.type == "cuda"
         self._starts, self._counts = classes.starts, classes.counts
         self._most = int(classes.counts.max())
-        self._labels = torch.arange(ways, device=device).repeat(shots + queries)
+        self._labels = torch.arange(ways).repeat(shots + queries)
 
     def draw(self, tasks: int, generator: torch.Generator) -> EpisodePlan:
-        """Choose classes, then images of each class, both without replacement."""
+        """Choose classes, then images of each class, both without replacement; then shuffle.
+
+        Support set and query set are shuffled separately, so that no position tells the class. The order
+        comes from a generator of its own: a seed gives the same images, classes and augmentation with and
+        without shuffling, so results of earlier versions, which did not shuffle, remain paired with new ones.
+        """
+        order = fork(generator, "order")
         per_class = self.shots + self.queries
         # The top-k of independent random keys is a uniform choice without replacement, in random order.
         keys = torch.rand(tasks, len(self._starts), generator=generator, dtype=torch.float64)
@@ -237,11 +298,17 @@ class ImageEpisodes(TaskSource):
         keys.masked_fill_(torch.arange(self._most) >= self._counts[classes, None], -1.0)
         images = self._starts[classes, None] + keys.topk(per_class).indices
         images = images.transpose(1, 2).reshape(tasks, per_class * self.ways)  # shot by shot
-        return self.views.draw(images, generator)
+        plan = replace(self.views.draw(images, generator), labels=self._labels.expand_as(images))
+        if not self.shuffle:
+            return plan
+        keys = torch.rand(images.shape, generator=order, dtype=torch.float64)
+        keys[:, self.shots * self.ways :] += 1  # all queries after the support set
+        return plan.reordered(keys.argsort(1))
 
     def gather(self, plan: EpisodePlan) -> Episodes:
+        assert plan.labels is not None
         x = self.views.show(plan).view(*plan.images.shape, *self.store.shape)
-        y = self._labels.repeat(len(plan), 1)
+        y = plan.labels.to(x.device)
         support = self.shots * self.ways
         return Episodes(x[:, :support], y[:, :support], x[:, support:], y[:, support:])
 

@@ -189,13 +189,17 @@ class Results:
         return cls(found)
 
     def of(self, experiment: Experiment, iterations: int | None = None) -> list[Result]:
-        """One result per seed, of the longest training unless `iterations` is given."""
+        """One result per seed, all of the same number of iterations.
+
+        Unless `iterations` is given, it is the one with the most seeds, of several the largest.
+        """
         config = experiment.config()
         same = [
             r for r in self.found if iterations in (None, r.iterations) and r.matches(config, self.precision)
         ]
-        longest = max((r.iterations for r in same), default=0)
-        by_seed = {r.seed: r for r in same if r.iterations == longest}
+        seeds = Counter(length for _, length in {(r.seed, r.iterations) for r in same})
+        chosen = max(seeds, key=lambda length: (seeds[length], length), default=0)
+        by_seed = {r.seed: r for r in same if r.iterations == chosen}
         return [by_seed[seed] for seed in sorted(by_seed)]
 
     def in_one_precision(self, experiments: Sequence[Experiment]) -> Results:

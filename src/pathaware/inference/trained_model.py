@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -140,13 +141,13 @@ class TrainedModel:
     def adapt(self, pixels: Tensor, labels: Tensor, classes: int) -> AdaptedClassifier:
         """Adapt to pixels `[S, C, size, size]` with labels `[S]` in 0…classes-1.
 
-        Every class has equal weight, however many images it has.
+        Every class has equal weight, however many images it has, and the order of the images has no effect.
         """
-        balanced = balance(labels, classes)
+        chosen = arrange(pixels, labels, classes)
         x, y = self.image_input.normalised(pixels.to(self.device)), labels.to(self.device)
-        network, predictions = self.learner(classes).adapt_and_predict(x[balanced], y[balanced], x)
+        network, predictions = self.learner(classes).adapt_and_predict(x[chosen], y[chosen], x)
         steps = tuple(_step(j, output[0], y) for j, output in enumerate(predictions.outputs))
-        return AdaptedClassifier(freeze_batch_norm(network, x[balanced]), self.image_input, steps)
+        return AdaptedClassifier(freeze_batch_norm(network, x[chosen]), self.image_input, steps)
 
 
 def _step(j: int, output: Tensor, y: Tensor) -> AdaptationStep:
@@ -154,11 +155,18 @@ def _step(j: int, output: Tensor, y: Tensor) -> AdaptationStep:
     return AdaptationStep(j, cross_entropy(output, y).item(), accuracy.item())
 
 
-def balance(labels: Tensor, classes: int) -> Tensor:
+def arrange(pixels: Tensor, labels: Tensor, classes: int) -> Tensor:
     """Return indices of examples such that all classes have equally many; small classes are repeated.
 
-    Training tasks are balanced, and a mean loss over unbalanced examples favours the largest class.
+    Training tasks are balanced, and a mean loss over unbalanced examples favours the largest class. The order
+    is that of a hash of each image: it depends on the images alone, not on the order in which they are given,
+    and it mixes the classes, as training does. That matters to sequence models, such as MANN.
     """
-    members = [(labels == label).nonzero()[:, 0] for label in range(classes)]
+    images, own = pixels.cpu().numpy(), labels.tolist()
+    keys = [zlib.crc32(image.tobytes(), label) for image, label in zip(images, own, strict=True)]
+    by_key = sorted(range(len(keys)), key=keys.__getitem__)
+    members = [[i for i in by_key if own[i] == label] for label in range(classes)]
     most = max(map(len, members))
-    return torch.cat([indices[torch.arange(most) % len(indices)] for indices in members])
+    rounds = [(n // len(each), each[n % len(each)]) for each in members for n in range(most)]
+    rounds.sort(key=lambda pair: zlib.crc32(pair[0].to_bytes(4, "little"), keys[pair[1]]))
+    return torch.tensor([i for _, i in rounds])

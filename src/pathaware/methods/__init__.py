@@ -20,6 +20,7 @@ from pathaware.methods.method import Method
 _FILES = (
     "maml",
     "fomaml",
+    "umtra",
     "reptile",
     "meta_sgd",
     "pamela",
@@ -30,6 +31,8 @@ _FILES = (
     "mt_net",
     "warp_grad",
     "imaml",
+    "imaml_hf",
+    "l2l",
     "meta_lstm",
     "l_maml",
     "hsml",
@@ -44,6 +47,8 @@ _FILES = (
     "relation",
     "siamese",
     "mann",
+    "meta_networks",
+    "lstm",
 )
 
 _MODULES = {module.METHOD.name: module for module in (import_module(f"{__name__}.{file}") for file in _FILES)}

@@ -5,13 +5,15 @@
     θⱼ₊₁ = βⱼ ∘ θⱼ − αⱼ ∘ ∇L(θⱼ),   αⱼ = α⁰ⱼ ∘ aⱼ,   βⱼ = 1 − λ⁰ⱼ ∘ bⱼ
 
 A small network g_φ generates a step size αⱼ and a weight decay for every layer, step and task from the task's
-current parameters and gradient. α⁰ and λ⁰ are learned per layer and step and shared by all tasks.
+current parameters and gradient. α⁰ and λ⁰ are learned per layer and step and shared by all tasks. Gains and
+shifts of norm layers do not adapt, as in the authors' program; with `adapt_norms` they do.
 
 Departures from the authors' program:
 
 - The generator's initial output is one, so that training starts as MAML. Theirs is small and random, so that
   about half of the layers ascend at first.
-- Gains and shifts of norm layers adapt like all other parameters; theirs do not.
+- With random initialisation of the network instead of a learned one, their program learns a decay per
+  parameter. That variant is not implemented.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from torch import Tensor, nn
 from pathaware.core.parameters import Layout
 from pathaware.core.rule import Rule
 from pathaware.core.settings import at_least
-from pathaware.methods.layerwise import layer_means, over_layers, perceptron
+from pathaware.methods.layerwise import layer_means, over_layers, perceptron, without_norms
 from pathaware.methods.method import Method
 
 
@@ -35,9 +37,15 @@ class Alfa(Rule):
     """
 
     def __init__(
-        self, network: nn.Module | Layout, steps: int = 5, *, rate: float = 0.01, decay: float = 0.0005
+        self,
+        network: nn.Module | Layout,
+        steps: int = 5,
+        *,
+        rate: float = 0.01,
+        decay: float = 0.0005,
+        adapt_norms: bool = False,
     ) -> None:
-        super().__init__(network, steps)
+        super().__init__(without_norms(network, adapt_norms), steps)
         at_least(0, decay=decay)
         layers = len(self.layout.entries)
         self.rates = nn.Parameter(torch.full((steps, layers), rate))
@@ -63,4 +71,6 @@ METHOD = Method(
     "Baik, Choi, Choi, Kim and Lee, NeurIPS 2020, arXiv:2011.00209",
     2020,
     Alfa,
+    version=2,
+    earlier={"adapt_norms": True},
 )

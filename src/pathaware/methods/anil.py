@@ -3,6 +3,9 @@
     wⱼ₊₁ = wⱼ − α ∇_w L(wⱼ, φ)          w: the last linear layer, `[T, D]`; φ: all other layers, shared
 
 MAML whose inner loop adapts the head alone. The body φ is learned through every inner gradient.
+
+Departures from the authors' program: we found no program of theirs to compare with; the defaults are those of
+MAML.
 """
 
 from __future__ import annotations

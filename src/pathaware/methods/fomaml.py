@@ -4,6 +4,8 @@
     ∇θ₀ := ∇L_query(θₙ)                                 every inner gradient ∇L(θⱼ) held constant
 
 MAML without second derivatives, which saves time and memory.
+
+Departures from the authors' program: those of MAML, of which this is the option `stop_grad` in their program.
 """
 
 from __future__ import annotations

@@ -5,11 +5,14 @@
     θⱼ₊₁ = θⱼ − α ∇L(θⱼ)
 
 An initialisation that all tasks share is a compromise. A small network g_φ reads from a task's first gradient
-how much of each layer to keep. The meta-gradient also passes through that first gradient.
+how much of each layer to keep. Gains and shifts of norm layers are neither attenuated nor adapted; they are
+learned and shared by all tasks, as in the authors' program. `adapt_norms` treats them like the others.
 
 Departures from the authors' program:
 
-- Gains and shifts of norm layers are attenuated and adapt like all other parameters; theirs do neither.
+- The meta-gradient also passes through the first gradient, from which g_φ reads. Their L2F program holds it
+  constant; their later program, of ALFA with L2F, differentiates it.
+- They train the first ten of 60 epochs with first-order derivatives; here all derivatives are exact.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from torch import Tensor, nn
 from pathaware.core.learner import Context
 from pathaware.core.parameters import Layout
 from pathaware.core.rule import Memory
-from pathaware.methods.layerwise import layer_means, over_layers, perceptron
+from pathaware.methods.layerwise import layer_means, over_layers, perceptron, without_norms
 from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method
 
@@ -28,8 +31,10 @@ from pathaware.methods.method import Method
 class Forgetting(GradientDescent):
     """Gradient descent from an initialisation that is attenuated per task and layer."""
 
-    def __init__(self, network: nn.Module | Layout, steps: int = 5, *, rate: float = 0.01) -> None:
-        super().__init__(network, steps, rate=rate)
+    def __init__(
+        self, network: nn.Module | Layout, steps: int = 5, *, rate: float = 0.01, adapt_norms: bool = False
+    ) -> None:
+        super().__init__(without_norms(network, adapt_norms), steps, rate=rate)
         layers = len(self.layout.entries)
         self.attenuator = perceptron(layers, layers)
 
@@ -48,4 +53,6 @@ METHOD = Method(
     "Baik, Hong and Lee, CVPR 2020, arXiv:1906.05895",
     2020,
     Forgetting,
+    version=2,
+    earlier={"adapt_norms": True},
 )

@@ -8,7 +8,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pathaware.core.parameters import Layout
+from pathaware.core.parameters import NORMS, Layout
+
+
+def without_norms(network: nn.Module | Layout, adapt_norms: bool = False) -> Layout:
+    """A layout of all parameters but the gains and shifts of norm layers, or, with `adapt_norms`, of all."""
+    if isinstance(network, Layout):
+        return network
+    norms = {
+        f"{name}.{parameter}"
+        for name, module in network.named_modules()
+        if isinstance(module, NORMS)
+        for parameter, _ in module.named_parameters(recurse=False)
+    }
+    return Layout.of(network, adapted=lambda name: adapt_norms or name not in norms)
 
 
 def layer_means(layout: Layout, values: Tensor) -> Tensor:

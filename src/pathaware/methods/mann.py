@@ -13,6 +13,7 @@ memory to predict a query.
 
 Departures from the authors' program:
 
+- The authors have published no program; the paper is followed.
 - The paper shows xₜ with yₜ₋₁ in one long sequence. Here a label comes with its example, and each query is
   one more step with a zero label that reads the memory as the support set left it. So predictions do not
   depend on the other queries. They do depend on the order of the support set.
@@ -20,6 +21,7 @@ Departures from the authors' program:
 - β is learned, as in neural Turing machines. The paper has β = 1, with which all 128 slots are read about
   equally at first and learning starts slowly: it trains for 10⁵ episodes.
 - A constant is added to the denominator of cosines, see `FAINT`.
+- x are features of the network, which is trained with the memory; in the paper they are the images' pixels.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ class Mann(Head):
 
     regression = True
     fixed_ways = True
+    sequential = True
 
     def __init__(
         self,
@@ -120,4 +123,5 @@ METHOD = Method(
     2016,
     Mann,
     order="none",
+    version=2,
 )

@@ -9,6 +9,12 @@
 A learned optimiser: parameters are updated like the cell state of an LSTM, and θ₀ is the learned initial cell
 state. One optimiser is shared by all D coordinates, each with its own state: h and s `[T, hidden, D]`, gates
 (f, i) `[T, 2, D]`.
+
+Departures from the authors' program (which we could not read for this comparison; the paper is followed):
+
+- There are five steps, each on the whole support set. A public reimplementation that takes its settings from
+  theirs passes eight times over minibatches of 25 examples for five shots, and clips gradients at 0.25.
+- Batch norm has no running statistics.
 """
 
 from __future__ import annotations
@@ -100,10 +106,10 @@ def _linear(weight: Tensor, values: Tensor, bias: Tensor) -> Tensor:
     return torch.baddbmm(bias, weight.expand(len(values), -1, -1), values)
 
 
-def preprocessed(values: Tensor) -> Tensor:
+def preprocessed(values: Tensor, p: float = P) -> Tensor:
     """x(v): size and sign of values `[T, …]` of any magnitude, scaled to about one: `[T, 2, …]`."""
-    size = values.abs().clamp(min=math.exp(-P)).log() / P
-    sign = (values * math.exp(P)).clamp(-1, 1)
+    size = values.abs().clamp(min=math.exp(-p)).log() / p
+    sign = (values * math.exp(p)).clamp(-1, 1)
     return torch.stack([size, sign], 1)
 
 

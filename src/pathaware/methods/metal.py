@@ -3,17 +3,17 @@
     τⱼ = [L(θⱼ), layer-wise means of θⱼ]                           state of a task, `[T, 1 + layers]`
     φ′ⱼ = (1 + γⱼ) φⱼ + δⱼ,   (γⱼ, δⱼ) = g_ψ(τⱼ)                   one γ and one δ per tensor of φⱼ
     θⱼ₊₁ = θⱼ − α ∇(L(θⱼ) + mean over the support of l_φ′(τⱼ, f(x), y))
+    minimise L(θₙ) over the support set and the queries together
 
 Every step descends the support loss plus a learned loss l_φ, which an adapter g_ψ adjusts to the task. Where
 the queries are known, a second pair of networks adds the mean over queries of
 l(means of θⱼ, f(x), −entropy of f(x)); without it the method is inductive. In regression the entropy is zero.
+Gains and shifts of norm layers do not adapt, as in the authors' program; with `adapt_norms` they do.
 
 Departures from the authors' program:
 
-- Support set and queries pass through the network separately, as in MAML. Theirs pass together and so share
-  the statistics of batch norm.
-- The outer loss is that of the queries. Theirs is of the support set and the queries.
-- Gains and shifts of norm layers adapt like all other parameters; theirs do not.
+- Support set and queries pass through the network separately, as in MAML, in the inner and in the outer loss.
+  Theirs pass together and so share the statistics of batch norm.
 - The last layer of l_φ is initialised to zero, so that training starts as MAML.
 """
 
@@ -23,9 +23,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pathaware.core.episodes import Episodes
 from pathaware.core.head import last_linear, one_hot
-from pathaware.core.learner import Context
-from pathaware.methods.layerwise import layer_means, perceptron
+from pathaware.core.learner import Context, FewShotLearner, require_path
+from pathaware.core.meta_gradient import Unrolled
+from pathaware.core.path import Order
+from pathaware.methods.layerwise import layer_means, perceptron, without_norms
 from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method
 
@@ -61,9 +64,15 @@ class TaskAdaptiveLoss(GradientDescent):
     """Gradient descent of the support loss plus a learned loss; `transductive`: also of the queries."""
 
     def __init__(
-        self, network: nn.Module, steps: int = 5, *, rate: float = 0.01, transductive: bool = True
+        self,
+        network: nn.Module,
+        steps: int = 5,
+        *,
+        rate: float = 0.01,
+        transductive: bool = True,
+        adapt_norms: bool = False,
     ) -> None:
-        super().__init__(network, steps, rate=rate)
+        super().__init__(without_norms(network, adapt_norms), steps, rate=rate)
         _, head = last_linear(network)
         layers, outputs = len(self.layout.entries), head.out_features
         features = 1 + layers + 2 * outputs
@@ -92,6 +101,33 @@ class TaskAdaptiveLoss(GradientDescent):
         return losses, descended
 
 
+class SupportAndQueries(Unrolled):
+    """The meta-gradient of the loss on support set and queries together; or, without `outer_support`, on the
+    queries."""
+
+    def __init__(self, *, outer_support: bool = True) -> None:
+        super().__init__()
+        self.outer_support = outer_support
+
+    def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:
+        if not self.outer_support:
+            return super().backward(learner, episodes, weight)
+        losses = self.losses(learner, episodes)
+        (losses.sum() * weight).backward()
+        return losses.detach()
+
+    def losses(self, learner: FewShotLearner, episodes: Episodes, order: Order = "second") -> Tensor:
+        """The mean loss of all examples of each task, `[T]`, after adaptation to its support set."""
+        learner = require_path(learner)
+        x, y, query_x, query_y = episodes.tensors()
+        end = learner.end(learner.path(x, y, order=order, query_x=query_x))
+        support, queries = x.shape[1], query_x.shape[1]
+        total = support * learner.query_losses(end, x, y) + queries * learner.query_losses(
+            end, query_x, query_y
+        )
+        return total / (support + queries)
+
+
 def per_example(state: Tensor, outputs: Tensor) -> Tensor:
     """Repeat a task's state `[T, G]` for every example of `outputs [T, N, O]`: `[T, N, G]`."""
     return state[:, None].expand(-1, outputs.shape[1], -1)
@@ -116,5 +152,8 @@ METHOD = Method(
     "Baik, Choi, Kim, Cho, Min and Lee, ICCV 2021, arXiv:2110.03909",
     2021,
     TaskAdaptiveLoss,
+    meta_gradient=SupportAndQueries,
     queries=True,
+    version=2,
+    earlier={"adapt_norms": True, "outer_support": False},
 )

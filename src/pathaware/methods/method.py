@@ -44,8 +44,13 @@ class Method:
       parameters; `network`: changes the network first, for example inserts layers that do not adapt.
     - Its settings are the arguments of `kind` that have defaults, and the keyword-only arguments of
       `meta_gradient` and `network`. Several of them may share a name; `options` replaces defaults.
+    - `version`: grows when the method's mathematics changes, so that results of different versions are not
+      mixed; it is recorded when training starts. `earlier`: what settings that older runs do not have mean
+      for them.
     - `order`: the highest order of derivatives in the meta-gradient; `queries`: True if adaptation uses the
       queries, which is transductive by design (by batch norm all methods are, unless evaluated inductively).
+    - `problem`: settings of the classification problem that the method is defined by, such as
+      `{"labels": False}`; a configuration takes them over.
     """
 
     name: str
@@ -58,11 +63,14 @@ class Method:
     network: Callable[..., nn.Module] = identity
     options: Mapping[str, Any] = field(default_factory=dict)
     queries: bool = False
+    version: int = 1
+    earlier: Mapping[str, Any] = field(default_factory=dict)
+    problem: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def regression(self) -> bool:
         """True if it can fit functions as well as classify."""
-        return issubclass(self.kind, Rule) or self.kind.regression
+        return not self.problem and (issubclass(self.kind, Rule) or self.kind.regression)
 
     def settings(self) -> dict[str, Any]:
         """All settings with their defaults."""

@@ -5,8 +5,13 @@
 
 A query gets the class whose prototype is nearest. Only the network f is learned.
 
-Departures from the authors' program: distances are divided by F. Training can undo that, and initially it
-keeps the softmax from saturating in wide networks.
+Departures from the authors' program:
+
+- Distances are divided by F. Training can undo that, and initially it keeps the softmax from saturating in
+  wide networks.
+- Training tasks have as many classes as evaluation tasks. Theirs have more, 60 for Omniglot by default.
+- Batch norm uses the statistics of the support set and of the queries separately; theirs embeds both at once,
+  and uses running averages in evaluation.
 """
 
 from __future__ import annotations

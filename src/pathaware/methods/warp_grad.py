@@ -10,6 +10,8 @@ the paper leaves open; see `WarpGrad`.
 
 Departures from the authors' program:
 
+- The defaults are five steps of α = 0.01, and θ₀ is learned from the query loss. Theirs, for Omniglot with
+  100 inner steps of 0.1, combines warp layers with Leap.
 - Every point of a path is used once, while the path is followed. Theirs may be stored and replayed.
 - Warp layers are linear and initialised to the identity; with the layers around them they are not linear.
 """

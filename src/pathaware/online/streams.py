@@ -81,6 +81,7 @@ def glyph_stream(items: int = 8, ways: int = 5, *, width: int = 16, split: str =
     at_least(1, items=items)
     problem = Classification(data="glyphs", ways=ways, shots=items, queries=10, width=width, augment=False)
     source = problem.tasks(split, "cpu", torch.get_default_dtype())
+    source.shuffle = False  # shot by shot, so that an item, `ways` consecutive examples, has every class once
     return Stream("glyphs", problem, items, ways, split, source)
 
 

@@ -174,6 +174,8 @@ class Config:
         if self.problem.regression and self.training.pretrain:
             raise UsageError(f"training.pretrain: {self.problem.name} has no classes to pretrain on")
         object.__setattr__(self, "method_settings", chosen.complete(self.method_settings))
+        if chosen.problem:
+            object.__setattr__(self, "problem", dataclasses.replace(self.problem, **chosen.problem))
 
     def with_training(self, **training: Any) -> Config:
         """A copy with other training settings."""
@@ -206,13 +208,26 @@ class Config:
         if kind not in PROBLEMS:
             hint = did_you_mean(kind, PROBLEMS)
             raise UsageError(f"problem: {kind!r} must be one of {', '.join(PROBLEMS)}{hint}")
+        name = coerce("method", method.pop("name"), str)
+        for setting, needed in get_method(name).problem.items():
+            if problem.get(setting, needed) != needed:
+                given, only = json.dumps(problem[setting]), json.dumps(needed)
+                raise UsageError(f"{setting}: {given} is not allowed with {name}; {only}")
         training = {**PROBLEMS[kind].training, **tables.get("training", {})}
         return cls(
             _build("problem", PROBLEMS[kind], problem),
-            coerce("method", method.pop("name"), str),
+            name,
             method,
             _build("training", Training, training),
         )
+
+    @classmethod
+    def of_run(cls, tables: Mapping[str, Any]) -> Config:
+        """The configuration that a run stored. Settings that are newer than the run mean what it did."""
+        method = tables.get("method")
+        if isinstance(method, Mapping) and isinstance(method.get("name"), str):
+            tables = {**tables, "method": {**get_method(method["name"]).earlier, **method}}
+        return cls.from_dict(tables)
 
     def to_toml(self) -> str:
         """The text of `config.toml`."""

@@ -74,7 +74,7 @@ def _prepared(config: Config) -> tuple[ClassifierStep, str]:
     device, dtype = training.torch_device, training.torch_dtype
     images = problem.labelled("train", device, dtype)
     if images is None:
-        raise UsageError(f"pretrain: {problem.name} has no classes to pretrain on")
+        raise UsageError(f"pretrain: {problem.name} has no labels to pretrain on")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(training.seed)
         classifier, head = as_classifier(problem.model(), images.classes)

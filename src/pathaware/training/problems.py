@@ -74,7 +74,7 @@ class Problem(Protocol):
         ...
 
     def labelled(self, split: str, device: torch.device | str, dtype: torch.dtype) -> LabelledImages | None:
-        """The images of a split with the labels of their classes, for pretraining; None without classes."""
+        """The images of a split with the labels of their classes, for pretraining; None without labels."""
         ...
 
     def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -92,9 +92,12 @@ class Classification:
 
     `data` names an imported data set (see `pathaware data list`). `model_name` is `conv4`, `resnet12` or your
     own function as `package.module:function`, called with `ways`, `size`, `channels` and, unless it is 0,
-    `width`. Training images are cropped and mirrored at random (`augment`), recoloured (`jitter`) and blanked
-    in part (`erase`), see `Augmentation`. With `zero_head` the last layer is initialised to zero, so that no
-    class is preferred at first.
+    `width`. Training images are cropped and mirrored at random (`augment`), recoloured (`jitter`, `grey`),
+    blanked in part (`erase`, `drop`) and distorted (`affine`), see `Augmentation`. With `zero_head` the last
+    layer is initialised to zero, so that no class is preferred at first.
+
+    With `labels = false` training does not read the labels of the training classes: each class of a task is
+    one image and its augmentations, see `UnlabelledEpisodes`. Validation and test tasks are ordinary ones.
     """
 
     name: ClassVar[str] = "classification"
@@ -115,6 +118,10 @@ class Classification:
     erase: float = 0.0
     zero_head: bool = False
     data_dir: str = ""
+    labels: bool = True
+    affine: float = 0.0
+    grey: float = 0.0
+    drop: float = 0.0
 
     def __post_init__(self) -> None:
         at_least(2, ways=self.ways)
@@ -124,11 +131,12 @@ class Classification:
 
     @property
     def label(self) -> str:
-        return f"{self.data}-{self.ways}way-{self.shots}shot"
+        unlabelled = "" if self.labels else "-unlabelled"
+        return f"{self.data}-{self.ways}way-{self.shots}shot{unlabelled}"
 
     @property
     def paper_key(self) -> tuple[str, int] | None:
-        return (self.data, self.shots) if self.ways == 5 else None
+        return (self.data, self.shots) if self.ways == 5 and self.labels else None
 
     @property
     def loss(self) -> Loss:
@@ -164,21 +172,28 @@ class Classification:
         return model
 
     def tasks(self, split: str, device: torch.device | str, dtype: torch.dtype) -> TaskSource:
+        augmentation = self._augmentation(split)
+        settings = split, self.ways, self.shots, self.queries, augmentation, device, dtype
+        if split == "train" and not self.labels:
+            from pathaware.data.unlabelled import UnlabelledEpisodes
+
+            return UnlabelledEpisodes(self._store(), *settings)
         from pathaware.data.episodes import ImageEpisodes
 
-        augmentation = self._augmentation(split)
-        return ImageEpisodes(
-            self._store(), split, self.ways, self.shots, self.queries, augmentation, device, dtype
-        )
+        return ImageEpisodes(self._store(), *settings)
 
-    def labelled(self, split: str, device: torch.device | str, dtype: torch.dtype) -> LabelledImages:
+    def labelled(self, split: str, device: torch.device | str, dtype: torch.dtype) -> LabelledImages | None:
         from pathaware.data.episodes import LabelledImages
 
+        if not self.labels:
+            return None
         return LabelledImages(self._store(), split, self._augmentation(split), device, dtype)
 
     def _augmentation(self, split: str) -> Augmentation:
         """Only training images are augmented."""
-        return Augmentation(self.augment, self.jitter, self.erase) if split == "train" else Augmentation()
+        if split != "train":
+            return Augmentation()
+        return Augmentation(self.augment, self.jitter, self.erase, self.affine, self.grey, self.drop)
 
     def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return (outputs.argmax(-1) == targets).double().mean(1)

@@ -260,8 +260,9 @@ class NotebookBar:
         return 0
 
     def start(self) -> None:
-        from IPython.display import display
+        import IPython.display
 
+        display: Any = IPython.display.display  # has no types
         self.handle = display(self._content(), raw=True, display_id=True)
 
     def update(self, task: int, *, completed: int, total: int | None, description: str) -> None:

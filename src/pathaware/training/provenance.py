@@ -102,7 +102,7 @@ def training_origin(run: Run, iteration: int, processes: int = 1) -> dict[str, A
 
 def method_version(config: Config) -> int:
     """The version of the method's mathematics. It grows when the numbers that a method gives change."""
-    return int(getattr(get_method(config.method), "version", 1))
+    return get_method(config.method).version
 
 
 def identity(config: Config) -> dict[str, Any]:

@@ -129,7 +129,7 @@ class Run:
             raise UsageError(f"{folder} is not a run folder (it has no {CONFIG}){hint}", field="run")
         tables = read_toml_file("run", folder / CONFIG)
         try:
-            run = cls(folder, Config.from_dict(tables))
+            run = cls(folder, Config.of_run(tables))
         except ValueError as error:
             raise UsageError(f"{folder / CONFIG}: {error}", field="run") from None
         run._tidy()
@@ -215,7 +215,7 @@ class Run:
             except CorruptFile as error:
                 note(f"{path} is damaged ({error}) and is skipped")
                 continue
-            self._refuse_another(Config.from_dict(state.config), path)
+            self._refuse_another(Config.of_run(state.config), path)
             return state
         if found:
             raise UsageError(
@@ -271,7 +271,7 @@ class Run:
             tensors, about = read_checksummed(path)
         except CorruptFile as error:
             raise UsageError(f"{path} cannot be read ({error})", field="run") from None
-        self._refuse_another(Config.from_dict(about["config"]), path)
+        self._refuse_another(Config.of_run(about["config"]), path)
         return tensors, about.get("inputs") or self.config.problem.inputs()
 
 

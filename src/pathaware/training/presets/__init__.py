@@ -32,7 +32,7 @@ PRINTED_SINE = {"tasks": 4, "rate": 1e-3, "iterations": 60_000}
 # `pamela-tuned` has our own settings, which do better than the paper's. Conv-4 overfits 64 classes long
 # before 60,000 iterations; pretrained features and stronger augmentation help. `zero_head` and one Q per
 # channel of each tensor treat all classes alike.
-TUNED_PROBLEM = {"jitter": 0.4, "erase": 0.4, "zero_head": True}
+TUNED_PROBLEM = {"augment": True, "jitter": 0.4, "erase": 0.4, "zero_head": True}
 TUNED_METHOD = {"q_granularity": "tensor-channel", "p_granularity": "tensor"}
 TUNED_EPOCHS = {"miniimagenet": 40, "tieredimagenet": 40, "cifar-fs": 60}
 
@@ -70,6 +70,12 @@ def load_preset(name: str) -> dict[str, dict[str, Any]]:
         raise UsageError(f"preset: {path}: {error}") from None
 
 
+def paper_problem(data: str) -> dict[str, Any]:
+    """The paper's settings for a data set. It augments miniImageNet and CIFAR-FS, but not tieredImageNet."""
+    problem: dict[str, Any] = {"name": "classification", "data": data}
+    return problem | ({"augment": False} if data == "tieredimagenet" else {})
+
+
 def _table_rows() -> dict[str, tuple[str, str, int]]:
     """Data set, method and shots of each row, by its name."""
     return {
@@ -91,7 +97,7 @@ def _compose_sine(shots: int, method: str) -> dict[str, dict[str, Any]]:
 
 
 def _compose(data: str, method: str, shots: int) -> dict[str, dict[str, Any]]:
-    problem: dict[str, Any] = {"name": "classification", "data": data, "ways": 5, "shots": shots}
+    problem = {**paper_problem(data), "ways": 5, "shots": shots}
     if method == "pamela-tuned":
         return {
             "problem": problem | TUNED_PROBLEM,

@@ -1,0 +1,149 @@
+"""L2L (Andrychowicz et al., NeurIPS 2016, arXiv:1606.04474).
+
+    θⱼ₊₁ = θⱼ + s · uⱼ
+    uⱼ, hⱼ₊₁ = m(x(∇L(θⱼ)), hⱼ; φ)                    m: an LSTM of two layers and a linear output
+    minimise Σⱼ L_query(θⱼ), j = 1 … n, over φ        with every ∇L(θⱼ) held constant
+    x(g) = (log|g| / p, sign g) where |g| ≥ e⁻ᵖ, else (−1, eᵖ g); p = 10
+
+"Learning to learn by gradient descent by gradient descent": the whole update is the output of a learned
+optimizer. One LSTM is shared by all D coordinates, each with its own state, `[T, hidden, D]` per layer. The
+derivatives of inner gradients are dropped, as the authors do, so no second derivative is taken.
+
+Departures from the authors' program:
+
+- θ₀ is learned, too, as few-shot tasks allow a few steps only; the authors draw it at random. That is
+  `initialisation = "random"`: each training task starts from the network's random initialisation with the
+  entries of every tensor in another order, which is another draw of the same distribution, and predictions
+  start from the network's own. θ₀ is not learned then.
+- The loss after each step is that of the query set; the authors minimise the loss the optimizer descends.
+- One optimizer is shared by all parameters; for convolutional networks the authors have a second one for
+  fully-connected layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from pathaware.core.episodes import Episodes
+from pathaware.core.errors import UsageError
+from pathaware.core.learner import Context, FewShotLearner, require_path
+from pathaware.core.meta_gradient import MetaGradient
+from pathaware.core.parameters import Layout
+from pathaware.core.rule import Memory, Rule
+from pathaware.core.settings import at_least
+from pathaware.methods.meta_lstm import preprocessed
+from pathaware.methods.method import Method
+
+Initialisation = Literal["learned", "random"]
+
+
+class CoordinateLSTM(nn.Module):
+    """One LSTM that all coordinates share: inputs `[T, inputs, D]` → outputs `[T, hidden, D]`."""
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.hidden = hidden
+        self.gates = nn.Linear(inputs + hidden, 4 * hidden)
+
+    def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        """h and c after an input; the gates are input, forget, output and candidate."""
+        raw = coordinatewise(self.gates, torch.cat([x, h], dim=1))
+        opened, candidate = raw.split([3 * self.hidden, self.hidden], dim=1)
+        take, forget, show = opened.sigmoid().chunk(3, dim=1)
+        c = forget * c + take * candidate.tanh()
+        return show * c.tanh(), c
+
+
+def coordinatewise(layer: nn.Linear, values: Tensor) -> Tensor:
+    """A linear layer applied to `values [T, in, D]` coordinate by coordinate: `[T, out, D]`."""
+    return torch.baddbmm(layer.bias[:, None], layer.weight.expand(len(values), -1, -1), values)
+
+
+class LearnedOptimizer(Rule):
+    """An LSTM that maps gradients to updates.
+
+    `hidden` cells in each of `layers` layers; `scale` is s; `initialisation` is `learned` or `random`.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module | Layout,
+        steps: int = 5,
+        *,
+        hidden: int = 20,
+        layers: int = 2,
+        scale: float = 0.01,
+        initialisation: Initialisation = "learned",
+    ) -> None:
+        super().__init__(network, steps)
+        at_least(1, hidden=hidden, layers=layers)
+        if scale <= 0:
+            raise UsageError(f"scale: {scale} is not allowed; above 0")
+        if initialisation not in get_args(Initialisation):
+            raise UsageError(
+                f"initialisation: {initialisation!r} must be one of {', '.join(get_args(Initialisation))}"
+            )
+        self.hidden, self.scale, self.random = hidden, scale, initialisation == "random"
+        self.cells = nn.ModuleList(CoordinateLSTM(hidden if i else 2, hidden) for i in range(layers))
+        self.output = nn.Linear(hidden, 1)
+
+    def begin(self, initial: Tensor, context: Context) -> tuple[Tensor, Memory]:
+        if self.random:
+            initial = initial.detach()
+            if context.order != "none":
+                initial = shuffled(initial, self.layout)
+        tasks, size = initial.shape
+        zeros = initial.new_zeros(tasks, self.hidden, size)
+        return initial, (zeros,) * (2 * len(self.cells))
+
+    def advance(
+        self, j: int, points: Sequence[Tensor], gradient: Tensor, losses: Tensor, memory: Memory
+    ) -> tuple[Tensor, Memory]:
+        values, after = preprocessed(gradient.detach()), []
+        for cell, h, c in zip(self.cells, memory[::2], memory[1::2], strict=True):
+            values, c = cell(values, h, c)
+            after += [values, c]
+        update = coordinatewise(self.output, values).squeeze(1)
+        return torch.add(points[-1], update, alpha=self.scale), tuple(after)
+
+
+def shuffled(point: Tensor, layout: Layout) -> Tensor:
+    """A point `[T, D]` with the entries of each parameter tensor in a random order of its own."""
+    parts = point.split(layout.sizes, dim=1)
+    return torch.cat([p.gather(1, torch.rand_like(p).argsort(1)) for p in parts], dim=1)
+
+
+class TrajectoryLoss(MetaGradient):
+    """The gradient of the mean query loss along the path, with inner gradients held constant.
+
+    `trajectory`: count the loss after every step, as the authors do; otherwise after the last step only.
+    """
+
+    def __init__(self, *, trajectory: bool = True) -> None:
+        self.trajectory = trajectory
+
+    def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:
+        learner = require_path(learner)
+        x, y = episodes.query_x, episodes.query_y
+        path = learner.path(episodes.support_x, episodes.support_y, order="first", query_x=x)
+        steps = len(path.points) - 1
+        counted = range(1 if self.trajectory else steps, steps + 1)
+        losses = torch.stack([learner.query_losses(learner.end(path, j), x, y) for j in counted])
+        (losses.mean(0).sum() * weight).backward()
+        return losses[-1].detach()
+
+
+METHOD = Method(
+    "l2l",
+    "learns an optimizer, an LSTM whose output is the update",
+    "Andrychowicz, Denil, Gomez, Hoffman, Pfau, Schaul, Shillingford and de Freitas, NeurIPS 2016, "
+    "arXiv:1606.04474",
+    2016,
+    LearnedOptimizer,
+    meta_gradient=TrajectoryLoss,
+    order="first",
+)

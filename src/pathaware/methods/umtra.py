@@ -1,0 +1,34 @@
+"""UMTRA (Khodadadeh, Bölöni and Shah, NeurIPS 2019, arXiv:1811.11819).
+
+    x₁ … x_N ~ all training images, without labels         each one is a class of a task
+    support = {(xᵢ, i)},  query = {(A(xᵢ), i)}              A: a random augmentation
+    θⱼ₊₁ = θⱼ − α ∇L_support(θⱼ)                            MAML on these tasks, θⱼ `[T, D]`
+    minimise L_query(θₙ) over θ₀
+
+Unsupervised meta-learning: N random images most likely belong to N classes, and what an augmentation leaves
+recognisable is what images of a class share. Labels are needed only for the few examples of a new task. The
+tasks are the problem's setting `labels = false`, which works with every method; this one is MAML with it.
+See `pathaware.data.unlabelled`.
+
+Departures from the authors' program:
+
+- For photographs the authors use AutoAugment or, in a later program, random colours, shifts, rotations, crops
+  and pixels set to zero. Here crops, affine maps, colours, grey images and erased squares are drawn.
+- Characters are rotated, scaled and sheared, too; the authors shift them and set half of the pixels to zero.
+- With several shots, all support images of a class but the first are augmentations. Theirs is trained with
+  one shot. Each class has as many queries as the problem says; theirs has one.
+"""
+
+from __future__ import annotations
+
+from pathaware.methods.maml import GradientDescent
+from pathaware.methods.method import Method
+
+METHOD = Method(
+    "umtra",
+    "MAML on tasks made of unlabelled images and their augmentations",
+    "Khodadadeh, Bölöni and Shah, NeurIPS 2019, arXiv:1811.11819",
+    2019,
+    GradientDescent,
+    problem={"labels": False},
+)
