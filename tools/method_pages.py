@@ -31,7 +31,7 @@ _COMMON = {
     "steps": "`steps` is the number of inner steps.",
     "rate": "`rate` is the step size of the inner loop, or its initial value if it is learned.",
 }
-"""What the settings of every rule mean; the others are explained in docstrings."""
+"""The meaning of the settings that every rule has; the others are explained in docstrings."""
 
 
 def page_name(method: Method) -> str:
@@ -175,7 +175,7 @@ def explained(method: Method) -> set[str]:
 
 
 def _allowed(hint: Any) -> str:
-    """What a setting may be, by its type."""
+    """The allowed values of a setting, by its type."""
     if get_origin(hint) is Literal:
         return ", ".join(f"`{value}`" for value in get_args(hint))
     names = {bool: "`true`, `false`", int: "integer", float: "number", str: "text", type(None): "`none`"}

@@ -137,7 +137,7 @@ class _Reader:
         return self.text[end : end + 1]
 
     def _script(self) -> str:
-        """What follows `_` or `^`: a name, or one letter and its own marks."""
+        """Read an index or exponent after `_` or `^`: a name, or one letter and its own marks."""
         if found := re.compile(r"[A-Za-z]{2,}").match(self.text, self.at):
             self.at = found.end()
             return rf"\mathrm{{{found[0]}}}"

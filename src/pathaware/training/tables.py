@@ -56,7 +56,7 @@ class Table:
         return [i > 0 and self._holds_numbers(i) for i in range(len(self.header))]
 
     def _repr_markdown_(self) -> str:
-        """What notebooks show."""
+        """The table as Markdown, for notebooks."""
         return markdown(self)
 
     def _holds_numbers(self, column: int) -> bool:
