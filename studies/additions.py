@@ -1,4 +1,4 @@
-"""What our additions to the paper's training do: the cosine schedule, gradient clipping and the guard.
+"""The effect of our additions to the paper's training: the cosine schedule, gradient clipping and the guard.
 
     python -m studies.additions --workers 2
 
@@ -23,7 +23,7 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "no-guard": ("no guard", {"guard": PRINTED["guard"]}),
     "none": ("none of them", PRINTED),
 }
-"""What is left of the additions, and the settings, by the name of the run."""
+"""The additions that are left, and the settings, by the name of the run."""
 PROBLEMS = {
     "sine-k10-pamela": ("sine, 10 points, PAMELA", 3000),
     "sine-k10-maml": ("sine, 10 points, MAML", 3000),

@@ -28,7 +28,7 @@ ONE_BY_ONE: dict[str, tuple[str, Mapping[str, Any], int]] = {
     "clip": ("no clipping", {"clip": PRINTED["clip"]}, OURS),
     "guard": ("no guard", {"guard": PRINTED["guard"]}, OURS),
 }
-"""What is changed about our settings, the settings, and the number of iterations, by the name of the run."""
+"""The change to our settings, the settings, and the number of iterations, by the name of the run."""
 
 
 def experiment(name: str, tables: Mapping[str, Mapping[str, Any]]) -> Experiment:

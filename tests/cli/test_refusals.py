@@ -70,7 +70,6 @@ def test_empty_arguments_are_refused(arguments: list[str]) -> None:
         "predict glyphs --support letters --images letters --out /dev/null --show sheet.png",
         "export glyphs --support letters --to torch --out o.pt2",
         "export glyphs --support letters --to onnx --out o.onnx",
-        "export glyphs --support letters --to safetensors --out o.safetensors",
         "evaluate sine --tasks 5 --record r.json",
         "data show glyphs --out x.png",
         "plot sine --out figures",

@@ -59,7 +59,7 @@ def test_a_run_changes_its_folder_in_many_ways(calm):
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_run_survives_a_fault_in_some_changes(calm, tmp_path, fault):
     run_, operations = calm
-    for at in range(1 + FAULTS.index(fault), operations + 1, max(1, operations // 4)):
+    for at in range(1 + FAULTS.index(fault), operations + 1, operations // 2):
         disturb_training(run_, tmp_path / f"run-{at}", fault, at)
 
 
@@ -125,7 +125,7 @@ def disturb_import(source: Path, data: Path, fault: Fault, at: int, *, replace: 
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_import_survives_a_fault_in_some_changes(photographs, tmp_path, fault, replace):
-    for at in range(1 + FAULTS.index(fault), 40, 12):
+    for at in range(1 + FAULTS.index(fault), 40, 17):
         disturb_import(photographs, tmp_path / f"data-{at}", fault, at, replace=replace)
 
 

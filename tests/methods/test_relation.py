@@ -118,7 +118,7 @@ def test_no_query_changes_the_answer_to_another_where_predictions_are_inductive(
 def test_a_frozen_network_predicts_as_the_learner_does_inductively():
     learner, _, episodes = learner_of("relation")
     x, y, query_x, _ = episodes.tensors()
-    expected = scattered(learner).predictions_per_step(x, y, query_x, inductive=True).outputs[-1][0]
+    expected = scattered(learner).predictions_per_step(x, y, query_x, queries="alone").outputs[-1][0]
     frozen = freeze_batch_norm(learner.adapt(x[0], y[0]), x[0])
     assert torch.allclose(frozen(query_x[0]), expected)
     assert torch.allclose(frozen(query_x[0, :1]), expected[:1])

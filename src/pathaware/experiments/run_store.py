@@ -109,7 +109,7 @@ class Result:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What `identity` gave when the run was trained.
+        """The value of `identity` when the run was trained.
 
         Older records do not have it. Their configuration says the same, and versions of methods began with 1.
         """
@@ -134,7 +134,7 @@ class Result:
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """What must be equal in two results that are compared, besides the settings of the problem."""
+        """Conditions, besides the settings of the problem, in which two compared results must be equal."""
         result, training = self.record["result"], self.config.training
         names = ("tasks", "rate", "schedule", "clip", "guard", "pretrain", "validate", "validation_tasks")
         return {

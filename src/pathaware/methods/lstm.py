@@ -55,6 +55,7 @@ class SequenceLearner(Head):
 
     regression = True
     fixed_ways = True
+    sequential = True
 
     def __init__(
         self, network: nn.Module, *, hidden: int = 200, layers: int = 1, label: Label = "with"

@@ -106,7 +106,7 @@ def method_version(config: Config) -> int:
 
 
 def identity(config: Config) -> dict[str, Any]:
-    """What decides a result besides the settings in `run_store.signature`.
+    """The conditions that decide a result besides the settings in `run_store.signature`.
 
     `validated` is True if the checkpoint was chosen on validation tasks.
     """

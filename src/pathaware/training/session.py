@@ -152,7 +152,7 @@ def _print_note(line: str) -> None:
 
 
 def shorter(config: Config) -> str:
-    """What would make a run shorter, as a sentence."""
+    """A sentence that lists settings which would make a run shorter."""
     known = config.method_settings
     ways = ["fewer training.iterations", "fewer training.tasks per iteration"]
     if known.get("order") == "second":

@@ -29,8 +29,8 @@ def test_seeds_are_averaged_and_the_best_row_is_emphasised():
     found = table(axes, [1.0, 3.0, 0.5, 0.7])
     assert found.header == ("method", "MSE", "seeds")
     assert [row.cells for row in found.rows] == [
-        ("maml", "2.0000 ± 0.1000", "2 (1.0000–3.0000)"),
-        ("pamela", "0.6000 ± 0.1000", "2 (0.5000–0.7000)"),
+        ("maml", "2.0000 ± 12.7066", "2 (1.0000–3.0000)"),
+        ("pamela", "0.6000 ± 1.2745", "2 (0.5000–0.7000)"),
     ]
     assert [row.emphasis for row in found.rows] == [False, True]
     assert "50 tasks of the validation split" in found.notes[0]

@@ -27,7 +27,7 @@ STRICT = "-strict"
 PRINTED = {"schedule": "constant", "clip": 0.0, "guard": False}
 """Training settings without what the paper does not mention."""
 PRINTED_SINE = {"tasks": 4, "rate": 1e-3, "iterations": 60_000}
-"""What the paper uses "in all the experiments", where our defaults for sine waves differ."""
+"""Settings that the paper uses "in all the experiments", where our defaults for sine waves differ."""
 
 # `pamela-tuned` has our own settings, which do better than the paper's. Conv-4 overfits 64 classes long
 # before 60,000 iterations; pretrained features and stronger augmentation help. `zero_head` and one Q per
