@@ -5,6 +5,7 @@ This is the only package that knows the names of options: the library raises `Us
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from typing import Annotated, Any
@@ -141,6 +142,12 @@ def main(arguments: list[str] | None = None) -> None:
         fail(f"{error.filename}: {error.strerror}")  # a file or folder that cannot be opened
     except typer.Abort:
         sys.exit(130)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        # Threads of PyTorch's process groups can abort a rank whose work is done ("terminate called without
+        # an active exception") while the interpreter shuts down, and torchrun would report a failure.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 0)
     sys.exit(code if isinstance(code, int) else 0)
 
 
