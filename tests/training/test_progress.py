@@ -66,7 +66,6 @@ def test_a_short_run_says_nothing_of_the_kind(tmp_path, capsys):
 
 
 def test_advice_names_settings_that_the_run_has():
-    assert "method.order=first" not in shorter(sine().with_training())  # pamela on sine has no such setting
     assert "width" not in shorter(sine())
     assert "prototypical" in shorter(glyphs())
     assert session.LONG > 60

@@ -155,8 +155,6 @@ def shorter(config: Config) -> str:
     """A sentence that lists settings which would make a run shorter."""
     known = config.method_settings
     ways = ["fewer training.iterations", "fewer training.tasks per iteration"]
-    if known.get("order") == "second":
-        ways.append("method.order=first")
     if known.get("steps", 1) > 1:
         ways.append("fewer method.steps")
     if not config.problem.regression:
