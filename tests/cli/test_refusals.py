@@ -63,16 +63,20 @@ def test_empty_arguments_are_refused(arguments: list[str]) -> None:
     must_be_sound(called)
 
 
+SLOW = pytest.mark.slow
+
+
 @pytest.mark.parametrize(
     "line",
     [
-        "predict glyphs --support letters --images letters --out o.json",
         "predict glyphs --support letters --images letters --out /dev/null --show sheet.png",
         "export glyphs --support letters --to torch --out o.pt2",
-        "export glyphs --support letters --to onnx --out o.onnx",
         "evaluate sine --tasks 5 --record r.json",
-        "data show glyphs --out x.png",
-        "plot sine --out figures",
+        pytest.param("predict glyphs --support letters --images letters --out o.json", marks=SLOW),
+        pytest.param("export glyphs --support letters --to onnx --out o.onnx", marks=SLOW),
+        pytest.param("export glyphs --support letters --to safetensors --out o.safetensors", marks=SLOW),
+        pytest.param("data show glyphs --out x.png", marks=SLOW),
+        pytest.param("plot sine --out figures", marks=SLOW),
     ],
 )
 def test_on_a_full_disk_a_file_is_whole_or_absent(line: str, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from tests.training.runs import assert_same_end, glyphs, sine, stopped_run
 
 # Forked from a process that has done nothing but import: quick to start, and no threads are lost on the way.
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["pathaware.training.session"])
+SERVER.set_forkserver_preload(["pathaware.training.session", "torch._dynamo"])
 
 
 @pytest.fixture(autouse=True)
