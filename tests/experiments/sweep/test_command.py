@@ -69,7 +69,7 @@ def test_runs_are_trained_evaluated_and_kept_and_one_that_fails_stops_no_other(t
 
 def test_ctrl_c_stops_the_workers_and_the_same_command_resumes(tmp_path):
     path = written(
-        tmp_path, "[training]\niterations = 3000\ntasks = 1\nsave = 0\n[sweep]\ntraining.seed = [0, 1]\n"
+        tmp_path, "[training]\niterations = 9000\ntasks = 1\nsave = 0\n[sweep]\ntraining.seed = [0, 1]\n"
     )
     runs = [tmp_path / "out/runs" / name for name in ("seed=0", "seed=1")]
     process = subprocess.Popen(command(path), stderr=subprocess.PIPE, text=True)
@@ -87,7 +87,7 @@ def test_ctrl_c_stops_the_workers_and_the_same_command_resumes(tmp_path):
     assert done.returncode == 0, done.stderr
     lines = [(run / "metrics.jsonl").read_text().splitlines() for run in runs]
     assert [each[0] for each in lines] == first  # with its seconds: it was not trained again
-    assert all('"iteration": 3000' in each[-1] for each in lines)
+    assert all('"iteration": 9000' in each[-1] for each in lines)
 
 
 @LINUX
