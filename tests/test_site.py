@@ -175,7 +175,7 @@ def test_a_browser_without_a_network_shows_mathematics_the_map_and_search(site):
             page.goto(f"{home}/index.html")
             page.get_by_label("Search", exact=True).first.click(force=True)
             page.locator("input.md-search__input").fill("preconditioner")
-            expect(page.locator(".md-search-result__link").first).to_be_visible()
+            expect(page.locator(".md-search-result__link").first).to_be_visible(timeout=60_000)
         server.shutdown()
     assert asked
     assert not [address for address in asked if not address.startswith((home, "data:", "blob:"))]
