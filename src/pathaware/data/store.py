@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -236,10 +237,15 @@ def replaced_folder(folder: Path) -> Path:
 
 
 def restore(folder: Path) -> None:
-    """Put a store back that was about to be replaced when its import was killed."""
+    """Put a store back that was about to be replaced when its import was killed, or remove it if it was."""
     old = replaced_folder(folder)
-    if folder.exists() or not old.exists():
+    if not old.exists():
         return
-    with suppress(OSError, filelock.Timeout), import_lock(folder).acquire(timeout=10):
-        if not folder.exists() and old.exists():  # not while an import is between its two renames
+    lock = import_lock(folder)
+    # Not while an import is at work, and not in a folder that cannot be written.
+    with suppress(OSError, filelock.Timeout), lock.acquire(timeout=10):
+        if folder.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        elif old.exists():
             os.rename(old, folder)
+        os.unlink(lock.lock_file)
