@@ -145,8 +145,7 @@ class Context:
     """T tasks during their adaptation, as a rule sees them.
 
     `query_x` are all queries of each task, or None unless inference is `joint` (see `QueryLevel`); only rules
-    with `joint` set may use them. `order` is the order of derivatives
-    that the meta-gradient needs.
+    with `joint` set may use them. `order` is the order of derivatives that the meta-gradient needs.
     """
 
     learner: MetaLearner

@@ -153,6 +153,13 @@ class ImageViews:
             dropped = torch.rand(pixels, generator=generator, dtype=torch.float32) < augmentation.drop
         return EpisodePlan(images, offsets, flips, colours, holes, affine=affine, dropped=dropped)
 
+    def episodes(self, plan: EpisodePlan, support: int) -> Episodes:
+        """Compute the tasks of a plan, the first `support` images of each being its support set."""
+        assert plan.labels is not None
+        x = self.show(plan).view(*plan.images.shape, *self.store.shape)
+        y = plan.labels.to(x.device)
+        return Episodes(x[:, :support], y[:, :support], x[:, support:], y[:, support:])
+
     def show(self, plan: EpisodePlan) -> Tensor:
         """Compute the images `[T·E, C, H, W]` of a plan, whose tensors may be on the CPU or on the device."""
         plan = plan.flat()
@@ -306,11 +313,7 @@ class ImageEpisodes(TaskSource):
         return plan.reordered(keys.argsort(1))
 
     def gather(self, plan: EpisodePlan) -> Episodes:
-        assert plan.labels is not None
-        x = self.views.show(plan).view(*plan.images.shape, *self.store.shape)
-        y = plan.labels.to(x.device)
-        support = self.shots * self.ways
-        return Episodes(x[:, :support], y[:, :support], x[:, support:], y[:, support:])
+        return self.views.episodes(plan, self.shots * self.ways)
 
 
 def _check(store: ImageStore, split: str, classes: SplitClasses, ways: int, shots: int, queries: int) -> None:

@@ -84,11 +84,7 @@ class UnlabelledEpisodes(TaskSource):
                 chosen[:, images] = value
 
     def gather(self, plan: EpisodePlan) -> Episodes:
-        assert plan.labels is not None
-        x = self.views.show(plan).view(*plan.images.shape, *self.store.shape)
-        y = plan.labels.to(x.device)
-        support = self.shots * self.ways
-        return Episodes(x[:, :support], y[:, :support], x[:, support:], y[:, support:])
+        return self.views.episodes(plan, self.shots * self.ways)
 
 
 def strong(given: Augmentation, default: Augmentation) -> Augmentation:

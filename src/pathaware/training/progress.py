@@ -227,9 +227,9 @@ def pace(iterations: int, seconds: float) -> str:
     ('50 it/s', '2.5 it/s', '5.0 s/it')
     """
     speed = iterations / seconds
-    return (
-        f"{speed:.0f} it/s" if speed >= 10 else f"{speed:.1f} it/s" if speed >= 1 else f"{1 / speed:.1f} s/it"
-    )
+    if speed < 1:
+        return f"{1 / speed:.1f} s/it"
+    return f"{speed:.0f} it/s" if speed >= 10 else f"{speed:.1f} it/s"
 
 
 def duration(seconds: float) -> str:
