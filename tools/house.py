@@ -49,7 +49,7 @@ MAY_IMPORT = {
 DOORS = {("core/learner.py", "pathaware.engine.execution")}
 """Imports against the rule: `MetaLearner` asks the engine for an execution, inside a function."""
 
-BOUNDS = {"Python files": 200, "entries at the top": 14, "import levels": 7, "files entered by train": 42}
+BOUNDS = {"Python files": 220, "entries at the top": 14, "import levels": 7, "files entered by train": 42}
 
 
 def room(path: Path) -> str:
