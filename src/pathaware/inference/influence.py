@@ -1,0 +1,169 @@
+"""Why a prediction was made: the influence of every support image on it, and labels that may be wrong.
+
+Let support image i have weight wᵢ in the loss that inner steps descend, Σᵢ wᵢ ℓᵢ(θ) / S with wᵢ = 1. The
+influence of image i on a prediction is the derivative ∂ log p(class | image) / ∂wᵢ. It is exact: one reverse
+pass through the whole path θ₀ → … → θₙ. Batch-norm statistics are those of all support images, whatever their
+weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pathaware.core.errors import UsageError
+from pathaware.core.learner import Context, FewShotLearner, MetaLearner
+from pathaware.inference.trained_model import SupportSet, TrainedModel, arrange
+
+TASKS = 16
+"""Paths that are differentiated side by side; the activations of all of their steps are in memory."""
+
+
+@dataclass(frozen=True)
+class WeightedContext(Context):
+    """Tasks whose support examples have `weights [T, S]` in the loss that inner steps descend."""
+
+    weights: Tensor | None = None
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        if self.weights is None or targets.shape != self.weights.shape:  # not the support set
+            return super().losses(outputs, targets)
+        each = F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="none")
+        return (each.view(targets.shape) * self.weights).mean(1)
+
+    def gradient(self, point: Tensor) -> tuple[Tensor, Tensor]:
+        second = self.order == "second"
+        with torch.enable_grad():
+            here = point if second else point.detach().requires_grad_()
+            losses = self.losses(self.predict(here, self.support_x), self.support_y)
+            (gradient,) = torch.autograd.grad(losses.sum(), here, create_graph=second)
+        return losses, gradient
+
+
+def log_probabilities(
+    learner: MetaLearner, support_x: Tensor, support_y: Tensor, query_x: Tensor, weights: Tensor
+) -> Tensor:
+    """Log-probabilities `[T, Q, classes]` of T tasks whose support examples have `weights [T, S]`.
+
+    Shapes: `support_x [T, S, …]`, `support_y [T, S]`, `query_x [T, Q, …]`. Every query is predicted on its own
+    (inductively). The result is differentiable in the weights if they require gradients.
+    """
+    order = "second" if weights.requires_grad else "none"
+    path = learner.unroll(
+        WeightedContext(learner, support_x, support_y, None, order, weights), learner.rule.steps
+    )
+    if learner.guard:
+        with torch.no_grad():
+            path.losses.append(learner.losses(path.end, support_x, support_y))
+    with torch.set_grad_enabled(weights.requires_grad):
+        return learner.predict(learner.end(path), query_x, support_x).log_softmax(-1)
+
+
+def influence(
+    learner: FewShotLearner, support_x: Tensor, support_y: Tensor, query_x: Tensor, classes: Tensor
+) -> Tensor:
+    """The influence `[Q, S]` of every support example on the log-probability of `classes [Q]`.
+
+    Shapes: `support_x [S, …]`, `support_y [S]`, `query_x [Q, …]`.
+    """
+    learner = require_weights(learner)
+    parts = []
+    for queries, own in zip(query_x.split(TASKS), classes.split(TASKS), strict=True):
+        count = len(queries)
+        support = support_x.expand(count, *support_x.shape), support_y.expand(count, *support_y.shape)
+        weights = torch.ones(count, len(support_y), dtype=support_x.dtype, device=support_x.device)
+        weights.requires_grad_()
+        predicted = log_probabilities(learner, *support, queries[:, None], weights)
+        chosen = predicted[:, 0].gather(1, own[:, None])
+        parts.append(torch.autograd.grad(chosen.sum(), weights)[0])
+    return torch.cat(parts) if parts else torch.zeros(0, len(support_y))
+
+
+def require_weights(learner: FewShotLearner) -> MetaLearner:
+    """Narrow to a learner with an inner loop, whose support examples can have weights."""
+    if not isinstance(learner, MetaLearner):
+        raise UsageError("the method has no inner loop, through which influence is differentiated", field="why")
+    return learner
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The influence `values [N, S]` of S support images on the predicted classes of N images.
+
+    A positive value means that more weight on the support image raises the log-probability of the prediction.
+    """
+
+    values: Tensor
+
+    def strongest(self, row: int, count: int) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
+        """The support images that spoke most for a prediction, and those that spoke most against it.
+
+        Returns pairs of index and influence, at most `count` each, the strongest first.
+        """
+        ranked = sorted(enumerate(self.values[row].tolist()), key=lambda pair: -pair[1])
+        positive = [pair for pair in ranked if pair[1] > 0][:count]
+        negative = [pair for pair in reversed(ranked) if pair[1] < 0][:count]
+        return positive, negative
+
+
+def explain(model: TrainedModel, support: SupportSet, pixels: Tensor, classes: Tensor) -> Explanation:
+    """Explain the predictions `classes [N]` (indices) for pixels `[N, C, size, size]`.
+
+    >>> from pathaware.data import open_store
+    >>> glyphs = open_store("glyphs").images
+    >>> support = SupportSet(("one", "two"), glyphs[[0, 1, 20, 21]], torch.tensor([0, 0, 1, 1]))
+    >>> model = TrainedModel.open("glyphs", "cpu")
+    >>> explanation = explain(model, support, glyphs[[2]], torch.tensor([0]))
+    >>> positive, negative = explanation.strongest(0, 2)
+    >>> positive[0][0] in (0, 1)  # an image of the predicted class
+    True
+    """
+    learner, (x, y, chosen) = _arranged(model, support)
+    queries = model.image_input.normalised(pixels.to(model.device))
+    values = influence(learner, x[chosen], y[chosen], queries, classes.to(model.device)).cpu()
+    return Explanation(_per_image(values, chosen, len(support.labels)))
+
+
+def suspicious_labels(model: TrainedModel, support: SupportSet) -> list[tuple[int, float]]:
+    """Rank support images by how likely their labels are wrong, the most suspicious first.
+
+    Returns pairs of index and score for images of classes with at least two images. The score is the mean
+    log-probability of the given label, over that of the most probable other one, after learning without the
+    image. A negative score means that the other images speak for another label.
+    """
+    learner, (x, y, chosen) = _arranged(model, support)
+    path = require_weights(learner)
+    counts = support.labels.bincount(minlength=len(support.classes))
+    candidates = [i for i, label in enumerate(support.labels.tolist()) if counts[label] > 1]
+    scores: list[float] = []
+    for part in _parts(candidates):
+        weights = torch.stack([(chosen != i) * 1.0 for i in part]).to(x)
+        arranged = (values[chosen].expand(len(part), -1, *values.shape[1:]) for values in (x, y))
+        with torch.no_grad():
+            predicted = log_probabilities(path, *arranged, x[part][:, None], weights)[:, 0]
+        own = y[part][:, None]
+        others = predicted.scatter(1, own, -torch.inf).amax(1)
+        scores += (predicted.gather(1, own)[:, 0] - others).tolist()
+    return sorted(zip(candidates, scores, strict=True), key=lambda pair: pair[1])
+
+
+def _parts(indices: list[int]) -> Iterator[list[int]]:
+    for first in range(0, len(indices), TASKS):
+        yield indices[first : first + TASKS]
+
+
+def _arranged(model: TrainedModel, support: SupportSet) -> tuple[FewShotLearner, tuple[Tensor, Tensor, Tensor]]:
+    """The learner, normalised images, labels, and the order in which `TrainedModel.adapt` learns them."""
+    classes = len(support.classes)
+    chosen = arrange(support.pixels, support.labels, classes)
+    x = model.image_input.normalised(support.pixels.to(model.device))
+    return model.learner(classes), (x, support.labels.to(model.device), chosen)
+
+
+def _per_image(values: Tensor, chosen: Tensor, count: int) -> Tensor:
+    """Add up the influence of the copies of each image: small classes are repeated."""
+    return torch.zeros(len(values), count).index_add(1, chosen, values.float())
