@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -12,12 +12,15 @@ from pathaware.cli.options import METHOD, OUTPUT, TASKS, Device, Json, Replace, 
 
 if TYPE_CHECKING:
     from pathaware.core.learner import QueryLevel
-    from pathaware.training.evaluation import Balance
+    from pathaware.inference.trained_model import TrainedModel
+    from pathaware.training.evaluation import Balance, Evaluation
 
 EXAMPLES = examples(
     "pathaware evaluate glyphs --tasks 100",
     "pathaware evaluate glyphs --tasks 100 --queries alone",
     "pathaware evaluate runs/sine-k10-pamela-seed0 --json",
+    "pathaware evaluate glyphs --tasks 100 --open-set",
+    "pathaware evaluate runs/glyphs-5way-5shot-pamela-seed0 --calibrate",
 )
 
 
@@ -62,6 +65,29 @@ def evaluate(
         Path | None,
         panel_option(help="Also write the result and its provenance to this JSON file.", panel=OUTPUT),
     ] = None,
+    show: Annotated[
+        Path | None,
+        panel_option(
+            help="Also draw a reliability diagram and a risk-coverage curve in this .png file.", panel=OUTPUT
+        ),
+    ] = None,
+    open_set: Annotated[
+        bool,
+        flag(
+            "--open-set",
+            help="Also measure how well images of foreign classes are recognised as such.",
+            panel=TASKS,
+        ),
+    ] = False,
+    calibrate: Annotated[
+        bool,
+        flag(
+            "--calibrate",
+            help="First fit temperatures and thresholds for unknown images on validation classes, and "
+            "store them in RUN.",
+            panel=TASKS,
+        ),
+    ] = False,
     replace: Replace = False,
     device: Device = "auto",
     json: Json = False,
@@ -69,16 +95,27 @@ def evaluate(
     """Adapt to new tasks and measure predictions after every inner step."""
     from pathaware.cli.options import must_be_new
     from pathaware.cli.show import print_evaluation
-    from pathaware.inference.trained_model import find_run
+    from pathaware.core.errors import UsageError
+    from pathaware.inference.trained_model import TrainedModel, find_run
     from pathaware.training.evaluation import evaluate as measure
     from pathaware.training.provenance import evaluation_record, write_record
     from pathaware.training.run_folder import Run
 
-    if record:
-        must_be_new("--record", record, replace)
+    for option, path in (("--record", record), ("--show", show)):
+        if path:
+            must_be_new(option, path, replace)
     opened = Run.open(find_run(run))
     learner = opened.load(device)
     problem = opened.config.problem
+    for field, asked in (("show", show), ("open_set", open_set), ("calibrate", calibrate)):
+        if asked and problem.regression:
+            raise UsageError(f"{problem.label} has no classes", field=field)
+    model = None if problem.regression else TrainedModel.open(run, device)
+    if model and calibrate:
+        from pathaware.inference.calibration import fit_calibration
+
+        model.calibration = fit_calibration(model)
+        model.calibration.write(opened.folder)
     result = measure(
         learner,
         problem,
@@ -90,7 +127,39 @@ def evaluate(
         queries=cast("QueryLevel | None", queries),
         balance=cast("Balance", balance),
         inductive=inductive,
+        keep_outputs=model is not None,
     )
+    more: dict[str, Any] = {}
+    if model:
+        more = _confidence(model, result, show)
+    if model and open_set:
+        from pathaware.inference.open_set import evaluate_open_set
+
+        more["open_set"] = evaluate_open_set(
+            model, split=split, tasks=len(result.values), seed=seed
+        ).summary()
     if record:
         write_record(record, evaluation_record(opened, result))
-    print_evaluation(opened, result, json=json)
+    print_evaluation(opened, result, json=json, more=more)
+
+
+def _confidence(model: TrainedModel, result: Evaluation, show: Path | None) -> dict[str, Any]:
+    """The calibration error of a result, and with a temperature if one belongs to its level."""
+    from pathaware.training.evaluation import reliability
+
+    assert result.outputs is not None
+    assert result.targets is not None
+    problem: Any = model.config.problem
+    found = {"calibration_error": reliability(result.outputs, result.targets)}
+    more: dict[str, Any] = {}
+    if model.calibration is not None and result.queries == "alone":
+        more["temperature"] = model.calibration.temperature(problem.ways, problem.shots)
+        found["calibrated_error"] = reliability(result.outputs, result.targets, more["temperature"])
+    best = list(found.values())[-1]
+    if show is not None:
+        from pathaware.experiments.report.figures import calibration_figure
+        from pathaware.experiments.report.style import save
+
+        save(calibration_figure({model.config.method: best}), show)
+    more |= {name: each.error for name, each in found.items()}
+    return {**more, "reliability": best.bins, "risk_coverage": best.risk_coverage}

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pathaware.core.errors import UsageError
 from pathaware.core.learner import Context, FewShotLearner, MetaLearner
+from pathaware.core.path import Order
 from pathaware.inference.trained_model import SupportSet, TrainedModel, arrange
 
 TASKS = 16
@@ -49,10 +50,10 @@ def log_probabilities(
 ) -> Tensor:
     """Log-probabilities `[T, Q, classes]` of T tasks whose support examples have `weights [T, S]`.
 
-    Shapes: `support_x [T, S, …]`, `support_y [T, S]`, `query_x [T, Q, …]`. Every query is predicted on its own
-    (inductively). The result is differentiable in the weights if they require gradients.
+    Shapes: `support_x [T, S, …]`, `support_y [T, S]`, `query_x [T, Q, …]`. Every query is predicted
+    alone. The result is differentiable in the weights if they require gradients.
     """
-    order = "second" if weights.requires_grad else "none"
+    order: Order = "second" if weights.requires_grad else "none"
     path = learner.unroll(
         WeightedContext(learner, support_x, support_y, None, order, weights), learner.rule.steps
     )
@@ -86,7 +87,9 @@ def influence(
 def require_weights(learner: FewShotLearner) -> MetaLearner:
     """Narrow to a learner with an inner loop, whose support examples can have weights."""
     if not isinstance(learner, MetaLearner):
-        raise UsageError("the method has no inner loop, through which influence is differentiated", field="why")
+        raise UsageError(
+            "the method has no inner loop, through which influence is differentiated", field="why"
+        )
     return learner
 
 
@@ -142,9 +145,9 @@ def suspicious_labels(model: TrainedModel, support: SupportSet) -> list[tuple[in
     scores: list[float] = []
     for part in _parts(candidates):
         weights = torch.stack([(chosen != i) * 1.0 for i in part]).to(x)
-        arranged = (values[chosen].expand(len(part), -1, *values.shape[1:]) for values in (x, y))
+        support_x, support_y = (v[chosen].expand(len(part), -1, *v.shape[1:]) for v in (x, y))
         with torch.no_grad():
-            predicted = log_probabilities(path, *arranged, x[part][:, None], weights)[:, 0]
+            predicted = log_probabilities(path, support_x, support_y, x[part][:, None], weights)[:, 0]
         own = y[part][:, None]
         others = predicted.scatter(1, own, -torch.inf).amax(1)
         scores += (predicted.gather(1, own)[:, 0] - others).tolist()
@@ -156,7 +159,9 @@ def _parts(indices: list[int]) -> Iterator[list[int]]:
         yield indices[first : first + TASKS]
 
 
-def _arranged(model: TrainedModel, support: SupportSet) -> tuple[FewShotLearner, tuple[Tensor, Tensor, Tensor]]:
+def _arranged(
+    model: TrainedModel, support: SupportSet
+) -> tuple[FewShotLearner, tuple[Tensor, Tensor, Tensor]]:
     """The learner, normalised images, labels, and the order in which `TrainedModel.adapt` learns them."""
     classes = len(support.classes)
     chosen = arrange(support.pixels, support.labels, classes)

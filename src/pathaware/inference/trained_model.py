@@ -16,6 +16,7 @@ from pathaware.core.batch_norm import freeze_batch_norm
 from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.learner import FewShotLearner
 from pathaware.data.pixels import ImageInput, ImageLike
+from pathaware.inference.calibration import Calibration
 from pathaware.inference.change_ways import change_ways
 from pathaware.training.config import Config
 from pathaware.training.run_folder import Run, neighbours
@@ -73,22 +74,26 @@ class AdaptedClassifier:
 
     `network` maps normalised images `[N, C, size, size]` to logits `[N, classes]`, each image independently
     of the others. `steps` has the loss and accuracy on the support set before adaptation and after each
-    inner step.
+    inner step. Logits are divided by `temperature` before they become probabilities.
     """
 
     network: nn.Module
     image_input: ImageInput
     steps: tuple[AdaptationStep, ...] = ()
+    temperature: float = 1.0
 
     @torch.no_grad()
     def probabilities(self, pixels: Tensor) -> Tensor:
         """Return class probabilities `[N, classes]` for pixels `[N, C, size, size]` in 0…255."""
-        device = next(self.network.parameters()).device
         parts = [
-            self.network(self.image_input.normalised(part.to(device))).double().softmax(-1).cpu()
+            (self.network(self.normalised(part)).double() / self.temperature).softmax(-1).cpu()
             for part in pixels.split(BATCH)
         ]
         return torch.cat(parts)
+
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """Normalise pixels `[N, C, size, size]` in 0…255 for the network, on its device."""
+        return self.image_input.normalised(pixels.to(next(self.network.parameters()).device))
 
 
 class TrainedModel:
@@ -105,9 +110,14 @@ class TrainedModel:
     """
 
     def __init__(
-        self, config: Config, learned: Mapping[str, Tensor], inputs: Mapping[str, Any], device: torch.device
+        self,
+        config: Config,
+        learned: Mapping[str, Tensor],
+        inputs: Mapping[str, Any],
+        device: torch.device,
+        calibration: Calibration | None = None,
     ) -> None:
-        self.config, self.device = config, device
+        self.config, self.device, self.calibration = config, device, calibration
         self.image_input = ImageInput.from_dict(inputs)
         problem: Any = config.problem
         self.ways: int = problem.ways
@@ -123,9 +133,8 @@ class TrainedModel:
                 f"{run} was trained on {opened.config.problem.label}, not on images", field="run"
             )
         learned, inputs = opened.learned()
-        return cls(
-            opened.config, learned, inputs, replace(opened.config.training, device=device).torch_device
-        )
+        place = replace(opened.config.training, device=device).torch_device
+        return cls(opened.config, learned, inputs, place, Calibration.read(opened.folder))
 
     def learner(self, classes: int) -> FewShotLearner:
         """Return the learner for this number of classes, see `pathaware.inference.change_ways`."""
@@ -147,7 +156,9 @@ class TrainedModel:
         x, y = self.image_input.normalised(pixels.to(self.device)), labels.to(self.device)
         network, predictions = self.learner(classes).adapt_and_predict(x[chosen], y[chosen], x)
         steps = tuple(_step(j, output[0], y) for j, output in enumerate(predictions.outputs))
-        return AdaptedClassifier(freeze_batch_norm(network, x[chosen]), self.image_input, steps)
+        shots = len(labels) / classes
+        temperature = self.calibration.temperature(classes, shots) if self.calibration else 1.0
+        return AdaptedClassifier(freeze_batch_norm(network, x[chosen]), self.image_input, steps, temperature)
 
 
 def _step(j: int, output: Tensor, y: Tensor) -> AdaptationStep:

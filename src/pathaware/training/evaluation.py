@@ -42,7 +42,7 @@ class Evaluation:
     Column j is the metric of learners that stop after step j. `reverted` is the fraction of tasks that the
     divergence guard returned to an earlier point of their path. `queries` is how much a prediction may know
     of the other queries, `balance` whether classes are equally frequent among them. `seed` is that of the
-    tasks.
+    tasks. `outputs [tasks, Q, …]` and `targets [tasks, Q, …]` are those after the last step, if kept.
     """
 
     metric: Metric
@@ -52,6 +52,8 @@ class Evaluation:
     queries: QueryLevel
     balance: Balance = "balanced"
     seed: int = 0
+    outputs: Tensor | None = None
+    targets: Tensor | None = None
 
     @property
     def transductive(self) -> bool:
@@ -91,6 +93,7 @@ def evaluate(
     queries: QueryLevel | None = None,
     balance: Balance = "balanced",
     inductive: bool = False,
+    keep_outputs: bool = False,
     world: World = ALONE,
 ) -> Evaluation:
     """Adapt to `tasks` new tasks and measure them after every step.
@@ -111,6 +114,7 @@ def evaluate(
       write `queries="alone"`.
     - `balance="dirichlet"` draws query sets of the same size whose classes are not equally frequent (see
       `pathaware.data.unbalanced`).
+    - `keep_outputs` keeps outputs and targets, for `reliability`.
     - The processes of a `world` share the tasks, and all of them return the whole result.
     """
     level = learner.query_level(_level(queries, inductive))
@@ -119,7 +123,7 @@ def evaluate(
         raise UsageError(f"split: {split!r} must be one of train, val, test")
     at_least(1, tasks=tasks)
     source = _source(problem, split, balance, reference)
-    values, reverted = [], []
+    values, reverted, outputs, targets = [], [], [], []
     batch = batch or _side_by_side(problem, reference.device)
     for plan in _plans(source, split, seed, world.part(tasks), batch):
         episodes = source.gather(plan)
@@ -128,8 +132,56 @@ def evaluate(
         measured = [problem.measure(output, episodes.query_y) for output in predictions.outputs]
         values.append(torch.stack(measured, dim=1).cpu())
         reverted.append(predictions.reverted.cpu())
+        if keep_outputs:
+            outputs.append(predictions.outputs[-1].cpu())
+            targets.append(episodes.query_y.cpu())
     fraction = world.gather(reverted).double().mean().item()
-    return Evaluation(problem.metric, world.gather(values), fraction, split, level, balance, seed)
+    kept = (world.gather(outputs), world.gather(targets)) if keep_outputs else (None, None)
+    return Evaluation(problem.metric, world.gather(values), fraction, split, level, balance, seed, *kept)
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """How the confidence of predictions, their largest probability, compares with their accuracy.
+
+    `bins` has the mean confidence, the accuracy and the share of the predictions in each bin of confidence
+    that has any. `error` is the expected calibration error: the mean difference of confidence and accuracy.
+    `risk_coverage` has pairs of coverage and risk: the error rate among the most confident predictions.
+    """
+
+    bins: list[tuple[float, float, float]]
+    error: float
+    risk_coverage: list[tuple[float, float]]
+
+    @property
+    def mean_risk(self) -> float:
+        """The area under the risk–coverage curve."""
+        return sum(risk for _, risk in self.risk_coverage) / len(self.risk_coverage)
+
+
+def reliability(outputs: Tensor, targets: Tensor, temperature: float = 1.0, bins: int = 15) -> Reliability:
+    """Measure logits `[…, classes]`, divided by a temperature, with classes `targets […]`.
+
+    >>> logits = torch.tensor([[2.0, 0.0], [2.0, 0.0], [0.0, 2.0], [2.0, 0.0]])  # confidence 0.88
+    >>> found = reliability(logits, torch.tensor([0, 0, 1, 1]))  # three of four are right
+    >>> round(found.error, 2), found.risk_coverage[-1]
+    (0.13, (1.0, 0.25))
+    """
+    flat, truth = outputs.flatten(0, -2).double(), targets.flatten()
+    confidence, label = (flat / temperature).softmax(-1).max(-1)
+    right = (label == truth).double()
+    place = (confidence * bins).ceil().long().clamp(1, bins) - 1
+    rows = []
+    for i in range(bins):
+        inside = place == i
+        if inside.any():
+            sure, accuracy = confidence[inside].mean().item(), right[inside].mean().item()
+            rows.append((sure, accuracy, inside.double().mean().item()))
+    error = sum(share * abs(sure - accuracy) for sure, accuracy, share in rows)
+    order = confidence.argsort(descending=True, stable=True)
+    risk = 1 - right[order].cumsum(0) / torch.arange(1, len(right) + 1)
+    points = [max(1, round(len(right) * i / 20)) for i in range(1, 21)]
+    return Reliability(rows, error, [(i / 20, risk[n - 1].item()) for i, n in enumerate(points, 1)])
 
 
 def interval_over_tasks(values: Tensor) -> float:
