@@ -126,13 +126,21 @@ def _neighbours(grid: Sequence[int], value: float) -> list[tuple[int, float]]:
 
 
 def fit_calibration(
-    model: TrainedModel, *, tasks: int = TASKS, seed: int = 0, split: str = "val"
+    model: TrainedModel,
+    *,
+    tasks: int = TASKS,
+    seed: int = 0,
+    split: str = "val",
+    sizes: Sequence[tuple[int, int]] | None = None,
 ) -> Calibration:
-    """Fit temperatures and thresholds on tasks of a split, for the ways and shots that its classes allow."""
+    """Fit temperatures and thresholds on tasks of a split.
+
+    `sizes` are pairs of ways and shots, by default those of `grid`.
+    """
     from pathaware.inference.open_set import open_tasks
 
     cells = []
-    for ways, shots in grid(model, split):
+    for ways, shots in grid(model, split) if sizes is None else sizes:
         found = list(
             open_tasks(
                 model,
@@ -188,9 +196,9 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     return float(math.exp(minimize_scalar(log_loss, bounds=(-4.0, 4.0), method="bounded").x))
 
 
-def thresholds(distances: Tensor) -> tuple[float, ...]:
-    """The conformal thresholds of known images' distances `[n]`, for `SHARES`."""
-    ordered = distances.double().sort().values
+def thresholds(scores: Tensor, shares: Sequence[float] = SHARES) -> tuple[float, ...]:
+    """The conformal thresholds of the scores `[n]` of known images."""
+    ordered = scores.double().sort().values
     count = len(ordered)
-    places = (min(count, math.ceil((count + 1) * (1 - share))) for share in SHARES)
+    places = (min(count, math.ceil((count + 1) * (1 - share))) for share in shares)
     return tuple(round(ordered[place - 1].item(), 6) for place in places)

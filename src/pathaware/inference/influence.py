@@ -8,7 +8,6 @@ weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -19,9 +18,6 @@ from pathaware.core.errors import UsageError
 from pathaware.core.learner import Context, FewShotLearner, MetaLearner
 from pathaware.core.path import Order
 from pathaware.inference.trained_model import SupportSet, TrainedModel, arrange
-
-TASKS = 16
-"""Paths that are differentiated side by side; the activations of all of their steps are in memory."""
 
 
 @dataclass(frozen=True)
@@ -69,19 +65,15 @@ def influence(
 ) -> Tensor:
     """The influence `[Q, S]` of every support example on the log-probability of `classes [Q]`.
 
-    Shapes: `support_x [S, …]`, `support_y [S]`, `query_x [Q, …]`.
+    Shapes: `support_x [S, …]`, `support_y [S]`, `query_x [Q, …]`. There is one path for all queries, and one
+    reverse pass per query.
     """
-    learner = require_weights(learner)
-    parts = []
-    for queries, own in zip(query_x.split(TASKS), classes.split(TASKS), strict=True):
-        count = len(queries)
-        support = support_x.expand(count, *support_x.shape), support_y.expand(count, *support_y.shape)
-        weights = torch.ones(count, len(support_y), dtype=support_x.dtype, device=support_x.device)
-        weights.requires_grad_()
-        predicted = log_probabilities(learner, *support, queries[:, None], weights)
-        chosen = predicted[:, 0].gather(1, own[:, None])
-        parts.append(torch.autograd.grad(chosen.sum(), weights)[0])
-    return torch.cat(parts) if parts else torch.zeros(0, len(support_y))
+    path_learner = require_weights(learner)
+    weights = torch.ones(1, len(support_y), dtype=support_x.dtype, device=support_x.device).requires_grad_()
+    predicted = log_probabilities(path_learner, support_x[None], support_y[None], query_x[None], weights)[0]
+    chosen = predicted.gather(1, classes[:, None])[:, 0]
+    rows = [torch.autograd.grad(value, weights, retain_graph=True)[0] for value in chosen]
+    return torch.cat(rows) if rows else weights.detach()[:0]
 
 
 def require_weights(learner: FewShotLearner) -> MetaLearner:
@@ -134,29 +126,29 @@ def explain(model: TrainedModel, support: SupportSet, pixels: Tensor, classes: T
 def suspicious_labels(model: TrainedModel, support: SupportSet) -> list[tuple[int, float]]:
     """Rank support images by how likely their labels are wrong, the most suspicious first.
 
-    Returns pairs of index and score for images of classes with at least two images. The score is the mean
-    log-probability of the given label, over that of the most probable other one, after learning without the
-    image. A negative score means that the other images speak for another label.
+    Returns pairs of index and score, for the images of classes with at least two. The model learns from all
+    other images and predicts this one; the score is the log-probability of its label minus that of the most
+    probable other label. A negative score means that the other images speak for another label. Methods
+    without an inner loop can do this too.
     """
-    learner, (x, y, chosen) = _arranged(model, support)
-    path = require_weights(learner)
-    counts = support.labels.bincount(minlength=len(support.classes))
-    candidates = [i for i, label in enumerate(support.labels.tolist()) if counts[label] > 1]
-    scores: list[float] = []
-    for part in _parts(candidates):
-        weights = torch.stack([(chosen != i) * 1.0 for i in part]).to(x)
-        support_x, support_y = (v[chosen].expand(len(part), -1, *v.shape[1:]) for v in (x, y))
+    classes = len(support.classes)
+    learner, form = model.learner(classes), model.image_input
+    counts = support.labels.bincount(minlength=classes)
+    found = []
+    for i, label in enumerate(support.labels.tolist()):
+        if counts[label] < 2:
+            continue
+        others = torch.arange(len(support.labels)) != i
+        pixels, labels = support.pixels[others], support.labels[others]
+        chosen = arrange(pixels, labels, classes)
+        tensors = form.normalised(pixels[chosen]), labels[chosen], form.normalised(support.pixels[i : i + 1])
         with torch.no_grad():
-            predicted = log_probabilities(path, support_x, support_y, x[part][:, None], weights)[:, 0]
-        own = y[part][:, None]
-        others = predicted.scatter(1, own, -torch.inf).amax(1)
-        scores += (predicted.gather(1, own)[:, 0] - others).tolist()
-    return sorted(zip(candidates, scores, strict=True), key=lambda pair: pair[1])
-
-
-def _parts(indices: list[int]) -> Iterator[list[int]]:
-    for first in range(0, len(indices), TASKS):
-        yield indices[first : first + TASKS]
+            examples = (tensor[None].to(model.device) for tensor in tensors)
+            logits = learner.predictions_per_step(*examples, queries="alone").outputs[-1][0, 0].double()
+        own = logits[label].item()
+        logits[label] = -torch.inf
+        found.append((i, own - logits.max().item()))
+    return sorted(found, key=lambda pair: pair[1])
 
 
 def _arranged(
