@@ -28,7 +28,7 @@ from pathaware.inference.open_set import SCORES, area, false_positives, open_tas
 from pathaware.inference.suggest import coverage, unit_features
 from pathaware.inference.trained_model import AdaptedClassifier, SupportSet, TrainedModel, find_run
 from pathaware.training.evaluation import interval_over_tasks, reliability
-from pathaware.training.provenance import tensor_digest, write_record
+from pathaware.training.provenance import revision, tensor_digest, write_record
 from pathaware.training.run_folder import Run
 
 WAYS, SHOTS = 5, 5
@@ -299,6 +299,7 @@ def main() -> None:
     parser.add_argument("--record", type=Path, help="file of the record")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    revision()  # of the code that runs, whatever is committed meanwhile
     model = TrainedModel.open(options.run, "cpu")
     found = STUDIES[options.study](model, options.split, options.tasks, options.seed)
     problem: Any = model.config.problem

@@ -1,10 +1,9 @@
 """What to label next: the unlabelled images whose labels would help most.
 
 Images are chosen one after another. Each is the one that brings the unlabelled images closest to an image
-with a label: it maximises Σₖ maxᵢ sim(xₖ, xᵢ), where k runs over all unlabelled images, i over the labelled and
-the chosen ones, and sim is the cosine of the features that the adapted network computes before its last
-layer. So it chooses typical images of groups that have no label yet. `results/answers-suggest-*.json` compares this
-rule with others.
+with a label: it maximises Σₖ maxᵢ sim(xₖ, xᵢ), where k runs over all unlabelled images, i over the labelled
+and the chosen ones, and sim is the cosine of the features before the last layer of the adapted network. So it
+chooses typical images of groups that have no label yet.
 """
 
 from __future__ import annotations
