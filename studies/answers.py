@@ -27,8 +27,9 @@ from pathaware.inference.influence import WeightedContext, influence, require_we
 from pathaware.inference.open_set import SCORES, area, false_positives, open_tasks, refusals, scores
 from pathaware.inference.suggest import coverage, unit_features
 from pathaware.inference.trained_model import AdaptedClassifier, SupportSet, TrainedModel, find_run
+from pathaware.training.checksummed import tensor_digest
 from pathaware.training.evaluation import interval_over_tasks, reliability
-from pathaware.training.provenance import revision, tensor_digest, write_record
+from pathaware.training.provenance import revision, write_record
 from pathaware.training.run_folder import Run
 
 WAYS, SHOTS = 5, 5
@@ -268,7 +269,8 @@ def _expected_gain(
     predicted = learner.predict(path.end, candidates, x)[0].log_softmax(-1)
     (gain,) = torch.autograd.grad(predicted.amax(1).sum(), weights)
     expected = (gain * predicted.detach().exp()).sum(1)
-    label, chosen, taken = predicted.argmax(1), [], set[int]()
+    label, taken = predicted.argmax(1), set[int]()
+    chosen: list[int] = []
     for i in expected.argsort(descending=True).tolist():
         if int(label[i]) not in taken or len(chosen) + len(pool) <= BUDGET:
             chosen.append(i)

@@ -46,19 +46,21 @@ def read_support(source: Path, image_input: ImageInput) -> SupportSet:
             f"{source} has {len(by_class)} folders with pictures; 2 to {MAX_CLASSES} can be learned",
             field="support",
         )
-    pixels, labels = [], []
+    pixels, labels, names = [], [], []
     for label, members in enumerate(by_class.values()):
         for image in members:
             try:
                 pixels.append(image_input.pixels(_content(image)))
                 labels.append(label)
+                names.append(image.label)
             except BadImage as error:
                 problems.append(f"{image.label}: {error}")
             except UsageError as error:  # names the file or member already
                 problems.append(error.message)
     if problems:
         raise SupportRefused(source, problems)
-    return SupportSet(tuple(by_class), torch.from_numpy(np.stack(pixels)), torch.tensor(labels))
+    stacked = torch.from_numpy(np.stack(pixels))
+    return SupportSet(tuple(by_class), stacked, torch.tensor(labels), names=tuple(names))
 
 
 def read_images(source: Path, image_input: ImageInput) -> tuple[list[str], Tensor, list[str]]:

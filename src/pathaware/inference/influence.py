@@ -17,7 +17,11 @@ from torch import Tensor
 from pathaware.core.errors import UsageError
 from pathaware.core.learner import Context, FewShotLearner, MetaLearner
 from pathaware.core.path import Order
+from pathaware.inference.predictions import Reason
 from pathaware.inference.trained_model import SupportSet, TrainedModel, arrange
+
+QUERIES = 32
+"""Images whose predictions are explained by one path; their activations are in memory together."""
 
 
 @dataclass(frozen=True)
@@ -85,42 +89,41 @@ def require_weights(learner: FewShotLearner) -> MetaLearner:
     return learner
 
 
-@dataclass(frozen=True)
-class Explanation:
-    """The influence `values [N, S]` of S support images on the predicted classes of N images.
+def explain(model: TrainedModel, support: SupportSet, pixels: Tensor, classes: Tensor) -> Tensor:
+    """The influence `[N, S]` of a support set on predictions `classes [N]` for pixels `[N, C, size, size]`.
 
     A positive value means that more weight on the support image raises the log-probability of the prediction.
-    """
-
-    values: Tensor
-
-    def strongest(self, row: int, count: int) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
-        """The support images that spoke most for a prediction, and those that spoke most against it.
-
-        Returns pairs of index and influence, at most `count` each, the strongest first.
-        """
-        ranked = sorted(enumerate(self.values[row].tolist()), key=lambda pair: -pair[1])
-        positive = [pair for pair in ranked if pair[1] > 0][:count]
-        negative = [pair for pair in reversed(ranked) if pair[1] < 0][:count]
-        return positive, negative
-
-
-def explain(model: TrainedModel, support: SupportSet, pixels: Tensor, classes: Tensor) -> Explanation:
-    """Explain the predictions `classes [N]` (indices) for pixels `[N, C, size, size]`.
 
     >>> from pathaware.data import open_store
     >>> glyphs = open_store("glyphs").images
     >>> support = SupportSet(("one", "two"), glyphs[[0, 1, 20, 21]], torch.tensor([0, 0, 1, 1]))
     >>> model = TrainedModel.open("glyphs", "cpu")
-    >>> explanation = explain(model, support, glyphs[[2]], torch.tensor([0]))
-    >>> positive, negative = explanation.strongest(0, 2)
-    >>> positive[0][0] in (0, 1)  # an image of the predicted class
-    True
+    >>> explain(model, support, glyphs[[2]], torch.tensor([0])).shape
+    torch.Size([1, 4])
     """
     learner, (x, y, chosen) = _arranged(model, support)
     queries = model.image_input.normalised(pixels.to(model.device))
-    values = influence(learner, x[chosen], y[chosen], queries, classes.to(model.device)).cpu()
-    return Explanation(_per_image(values, chosen, len(support.labels)))
+    parts = [
+        influence(learner, x[chosen], y[chosen], some, own.to(model.device)).cpu()
+        for some, own in zip(queries.split(QUERIES), classes.split(QUERIES), strict=True)
+    ]
+    values = torch.cat(parts) if parts else torch.zeros(0, len(chosen))
+    return _per_image(values, chosen, len(support.labels))
+
+
+def reasons(
+    model: TrainedModel, support: SupportSet, pixels: Tensor, classes: Tensor, count: int = 2
+) -> list[Reason]:
+    """The support images that spoke most for each of the predictions `classes [N]`, and most against it.
+
+    At most `count` each, the strongest first.
+    """
+    found = []
+    for row in explain(model, support, pixels, classes).tolist():
+        ranked = sorted(enumerate(row), key=lambda pair: -pair[1])
+        positive = [pair for pair in ranked if pair[1] > 0][:count]
+        found.append(Reason(positive, [pair for pair in reversed(ranked) if pair[1] < 0][:count]))
+    return found
 
 
 def suspicious_labels(model: TrainedModel, support: SupportSet) -> list[tuple[int, float]]:

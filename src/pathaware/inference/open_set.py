@@ -221,8 +221,19 @@ def refusals(asked: float, threshold: float, known: Tensor, foreign: Tensor) -> 
     return Refusals(asked, *numbers)
 
 
-def require_share(share: float) -> float:
-    """Check the share of known images that may be called unknown."""
-    if not 0 < share <= 0.5:
-        raise UsageError(f"{share:g} is not allowed; more than 0, at most 0.5", field="unknown")
-    return share
+def unknown_images(
+    model: TrainedModel, adapted: AdaptedClassifier, support: SupportSet, pixels: Tensor, share: float
+) -> list[bool]:
+    """Which of pixels `[N, C, size, size]` are of none of the classes of a support set.
+
+    `share` of the images of known classes are called unknown by mistake; `pathaware.inference.calibration`
+    says when that holds.
+    """
+    if model.calibration is None:
+        raise UsageError(
+            "the run is not calibrated; `pathaware evaluate RUN` can do that on its validation classes",
+            field="unknown",
+        )
+    ways = len(support.classes)
+    threshold = model.calibration.threshold(share, ways, len(support.labels) / ways)
+    return (ClassMeans.of(adapted, support).distances(pixels) > threshold).tolist()

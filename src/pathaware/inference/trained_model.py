@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +52,15 @@ def find_run(run: str | Path) -> Path:
 
 @dataclass(frozen=True)
 class SupportSet:
-    """Labelled images: `pixels [S, C, size, size]` in 0…255, and `labels [S]` as indices into `classes`."""
+    """Labelled images: `pixels [S, C, size, size]` in 0…255, and `labels [S]` as indices into `classes`.
+
+    `names` are those of the images, if they have any.
+    """
 
     classes: tuple[str, ...]
     pixels: Tensor
     labels: Tensor
+    names: tuple[str, ...] = field(default=(), kw_only=True)
 
 
 @dataclass(frozen=True)
