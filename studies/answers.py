@@ -35,6 +35,7 @@ from pathaware.training.run_folder import Run
 WAYS, SHOTS = 5, 5
 SHARES = (0.01, 0.05, 0.1)
 CALIBRATION_TASKS = 400
+"""Tasks of validation classes that give thresholds and the temperature."""
 
 
 def with_interval(values: Tensor) -> dict[str, float]:
