@@ -133,7 +133,7 @@ def quiet_tracing(format: str) -> Iterator[None]:
 
 def write_onnx(adapted: AdaptedClassifier, about: Metadata, path: Path) -> None:
     """Write an ONNX file, for onnxruntime and many other programs."""
-    onnx = require_package("onnx", "onnx")
+    require_package("onnx", "onnx")
     with quiet_tracing("onnx"):
         program = torch.onnx.export(
             classifier(adapted),
@@ -146,6 +146,12 @@ def write_onnx(adapted: AdaptedClassifier, about: Metadata, path: Path) -> None:
         )
         assert program is not None  # always the case with dynamo
         model = program.model_proto
+    write_proto(model, about, path)
+
+
+def write_proto(model: Any, about: Metadata, path: Path) -> None:
+    """Check an ONNX model and write it with its metadata, without traces of where it was made."""
+    onnx = require_package("onnx", "onnx")
     _remove_traces(model)
     onnx.helper.set_model_props(model, as_texts(about))
     onnx.checker.check_model(model, full_check=True)
