@@ -27,6 +27,7 @@ from pathaware.cli import (
     reproduce,
     results,
     serve,
+    suggest,
     sweep,
     train,
 )
@@ -36,7 +37,7 @@ from pathaware.core.errors import RunError, Stopped, UsageError, printable
 
 PANELS = {
     "Start here": {"demo": demo},
-    "Label images": {"predict": predict, "serve": serve, "export": export},
+    "Label images": {"predict": predict, "suggest": suggest, "serve": serve, "export": export},
     "Train": {"train": train, "methods": methods},
     "Evaluate and compare": {"evaluate": evaluate, "plot": plot, "report": report, "results": results},
     "Data": {"data": data},

@@ -231,7 +231,7 @@ def unknown_images(
     """
     if model.calibration is None:
         raise UsageError(
-            "the run is not calibrated; `pathaware evaluate RUN` can do that on its validation classes",
+            "the run is not calibrated on its validation classes; docs/answers.md says how to do that",
             field="unknown",
         )
     ways = len(support.classes)

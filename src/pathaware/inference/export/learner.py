@@ -1,7 +1,7 @@
 """Write the learner itself to an ONNX file: a program that learns new classes without PyTorch.
 
-The file maps support images, their labels and query images to probabilities, for a fixed number of classes and
-of images per class. It contains the whole inner loop, with gradients written out by
+The file maps support images, their labels and query images to probabilities, for a fixed number of classes
+and of images per class. It contains the whole inner loop, with gradients written out by
 `pathaware.engine.handwritten`; onnxruntime, which differentiates nothing, runs it.
 """
 
@@ -54,7 +54,7 @@ class Learner(nn.Module):
 
 @dataclass(frozen=True)
 class ExportedLearner:
-    """A file whose probabilities differ by at most `difference` from the package's on `tasks` random tasks."""
+    """A file whose probabilities differ by at most `difference` from the package's on `tasks` tasks."""
 
     path: Path
     ways: int
@@ -105,8 +105,8 @@ def export_learner(
         size = model.image_input
         pixels = f"{size.channels}, {size.size}, {size.size}], 0 to 255"
         about["input"] = (
-            f"support_images: uint8 [{ways * shots}, {pixels}; support_labels: int64 [{ways * shots}], {shots} "
-            f"of each of 0 to {ways - 1}; images: uint8 [N, {pixels}"
+            f"support_images: uint8 [{ways * shots}, {pixels}; support_labels: int64 [{ways * shots}], "
+            f"{shots} of each of 0 to {ways - 1}; images: uint8 [N, {pixels}"
         )
         about["output"] = f"probabilities: float32 [N, {ways}], in the order of the labels"
         write_proto(proto, about, draft)
