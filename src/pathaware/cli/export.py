@@ -136,13 +136,13 @@ def _export_learner(
     path = out or Path(f"{find_run(run).absolute().name}-learner.onnx")
     must_be_new("--out", path, replace)
     model = TrainedModel.open(run, device)
-    done = export_learner(model, ways or model.ways, shots or model.config.problem.shots, path)
+    done = export_learner(model, ways or model.ways, shots or model.shots, path)
     if json:
         print(dumps({**asdict(done), "path": str(path)}))
         return
     print(
-        f"{path}: learns {done.ways} classes from {done.shots} pictures each, {done.bytes:,} bytes; "
-        f"probabilities differ from the package's by at most {done.difference:.1e} on {done.tasks} random tasks"
+        f"{path}: learns {done.ways} classes from {done.shots} pictures each, {done.bytes:,} bytes; its "
+        f"probabilities differ from the package's by at most {done.difference:.1e} on {done.tasks} tasks"
     )
 
 

@@ -125,6 +125,7 @@ class TrainedModel:
         self.image_input = ImageInput.from_dict(inputs)
         problem: Any = config.problem
         self.ways: int = problem.ways
+        self.shots: int = problem.shots
         self._learned, self._inputs = learned, inputs
         self._learners: dict[int, FewShotLearner] = {}
 
