@@ -23,7 +23,7 @@ def export(
     support: Annotated[
         Path | None,
         panel_option(
-            help="Labelled pictures: a folder, zip or tar with one folder per class. Needed unless --learner.",
+            help="Labelled pictures: a folder, zip or tar with one folder per class. Not for --learner.",
             panel=DATA,
         ),
     ] = None,
