@@ -92,9 +92,10 @@ class Classification:
 
     `data` names an imported data set (see `pathaware data list`). `model_name` is `conv4`, `resnet12` or your
     own function as `package.module:function`, called with `ways`, `size`, `channels` and, unless it is 0,
-    `width`. Training images are cropped and mirrored at random (`augment`), recoloured (`jitter`, `grey`),
-    blanked in part (`erase`, `drop`) and distorted (`affine`), see `Augmentation`. With `zero_head` the last
-    layer is initialised to zero, so that no class is preferred at first.
+    `width`; `widths` are the channels of the four blocks of `resnet12`, such as `64,128,256,480`. Training
+    images are cropped and mirrored at random (`augment`), recoloured (`jitter`, `grey`), blanked in part
+    (`erase`, `drop`) and distorted (`affine`), see `Augmentation`. With `zero_head` the last layer is
+    initialised to zero, so that no class is preferred at first.
 
     With `labels = false` training does not read the labels of the training classes: each class of a task is
     one image and its augmentations, see `UnlabelledEpisodes`. Validation and test tasks are ordinary ones.
@@ -122,6 +123,7 @@ class Classification:
     affine: float = 0.0
     grey: float = 0.0
     drop: float = 0.0
+    widths: str = ""
 
     def __post_init__(self) -> None:
         at_least(2, ways=self.ways)
@@ -162,7 +164,7 @@ class Classification:
         from pathaware.models import build_model
 
         form = ImageInput.from_dict(inputs or self.inputs())
-        model = build_model(self.model_name, self.ways, form.size, form.channels, self.width)
+        model = build_model(self.model_name, self.ways, form.size, form.channels, self.width, self.widths)
         if self.zero_head:
             from pathaware.core.head import last_linear
 

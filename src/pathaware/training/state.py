@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pathaware.core import VERSION
-from pathaware.core.learner import FewShotLearner
 from pathaware.training.checksummed import CorruptFile, read_checksummed, write_checksummed
 
 
@@ -33,7 +32,7 @@ class State:
     @classmethod
     def of(
         cls,
-        learner: FewShotLearner,
+        learner: nn.Module,
         optimizer: Optimizer,
         iteration: int,
         seconds: float,
@@ -54,7 +53,7 @@ class State:
         return cls(iteration, seconds, best, config, kept)
 
     @torch.no_grad()
-    def restore(self, learner: FewShotLearner, optimizer: Optimizer) -> None:
+    def restore(self, learner: nn.Module, optimizer: Optimizer) -> None:
         learner.load_state_dict(self._part("learner."))
         for i, parameter in enumerate(learner.parameters()):
             # A capturable optimiser counts its steps on the device of the parameter.
