@@ -215,7 +215,6 @@ class ClassifierStep:
         self.ema = copy.deepcopy(self.model).eval().requires_grad_(False)
         self.pair = nn.ModuleDict({"model": self.model, "ema": self.ema})
         device = images.device
-        self.device_type = device.type
         self.low_precision = settings.precision == "bf16" and device.type == "cuda"
         self.keep = torch.tensor(0.0, device=device)
         self.rate = torch.tensor(settings.rate, device=device, dtype=torch.float32)
@@ -233,12 +232,9 @@ class ClassifierStep:
         return self.run(plan)
 
     def run(self, plan: BatchPlan) -> StepOutcome:
-        x, own, other, fraction = self.images.show(plan)
+        batch = self.images.show(plan)
         self.optimizer.zero_grad()
-        with torch.autocast(
-            self.device_type, torch.bfloat16, enabled=self.low_precision, cache_enabled=False
-        ):
-            loss = self._loss(x, own, other, fraction)
+        loss = self._loss(*batch)
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), math.inf)
         skipped = (~norm.isfinite()).float()
@@ -249,21 +245,28 @@ class ClassifierStep:
 
     def _loss(self, x: Tensor, own: Tensor, other: Tensor, fraction: Tensor) -> Tensor:
         settings, model = self.settings, self.model
-        shown, turned = x, len(x) // ROTATED // 4 * 4
+        shown, group = x, len(x) // ROTATED // 4
         if model.turns is not None:
-            shown = torch.cat([x, turn(x[:turned])])
-        features = model.features(shown)
-        logits = model.head(features[: len(x)]).float()
+            shown = torch.cat([x, turn(x[: 4 * group])])
+        features = self._features(model, shown)
+        logits = model.head(features[: len(x)])
         loss = mixed_cross_entropy(logits, own, other, fraction, settings.smoothing)
         if self.teacher is not None:
             with torch.no_grad():
-                taught = self.teacher(x).float()
+                taught = self.teacher.head(self._features(self.teacher, x))
             distilled = distillation(logits, taught, settings.temperature)
             loss = torch.lerp(loss, distilled, settings.distil)
-        if model.turns is not None:
-            angles = torch.arange(4, device=x.device).repeat_interleave(turned // 4)
-            loss = loss + settings.rotation * F.cross_entropy(model.turns(features[len(x) :]).float(), angles)
+        if model.turns is not None and group:
+            angles = torch.arange(4 * group, device=x.device) // group
+            loss = loss + settings.rotation * F.cross_entropy(model.turns(features[len(x) :]), angles)
         return loss
+
+    def _features(self, model: Classifier, x: Tensor) -> Tensor:
+        """Features in float32; with bf16 the body computes in bfloat16, as autocast chooses."""
+        half = torch.autocast(x.device.type, torch.bfloat16, enabled=self.low_precision, cache_enabled=False)
+        with half:
+            features = model.features(x)
+        return features.float()
 
     @torch.no_grad()
     def _average(self) -> None:

@@ -134,6 +134,7 @@ def pretrain(
     """Pretrain in a new folder. With `minutes`, as many epochs as fit into that time replace `epochs`."""
     images = settings.images(settings.chosen_splits)
     teacher = _teacher(settings, images)
+    settings.network(len(images.names), images.inputs)  # raises before a folder is created
     if minutes is not None:
         settings = dataclasses.replace(settings, epochs=epochs_in(60 * minutes, settings, images, teacher))
     run = PretrainRun.create(folder, settings)
@@ -156,9 +157,8 @@ def epochs_in(
     trainer = ClassifierTrainer(settings, images, teacher)
     for _ in range(3):  # captures a graph or benchmarks algorithms
         trainer.advance().losses.sum().item()
-    started = time.perf_counter()
-    steps = 0
-    while steps < TIMED_STEPS and time.perf_counter() - started < seconds / 20:
+    started, steps = time.perf_counter(), 0
+    while steps == 0 or (steps < TIMED_STEPS and time.perf_counter() - started < seconds / 20):
         outcome = trainer.advance()
         steps += 1
     outcome.losses.sum().item()

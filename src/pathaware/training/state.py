@@ -58,7 +58,7 @@ class State:
         for i, parameter in enumerate(learner.parameters()):
             # A capturable optimiser counts its steps on the device of the parameter.
             found = self._part(f"optimizer.{i}.")
-            optimizer.state[parameter] = {name: value.to(parameter.device) for name, value in found.items()}
+            optimizer.state[parameter] = {name: _placed(value, parameter) for name, value in found.items()}
         torch.set_rng_state(self.tensors["random.cpu"])
         if "random.cuda" in self.tensors and torch.cuda.is_available():
             torch.cuda.set_rng_state(self.tensors["random.cuda"], next(learner.parameters()).device)
@@ -93,3 +93,10 @@ class State:
             return cls(about["iteration"], about["seconds"], about["best"], about["config"], tensors)
         except KeyError as error:
             raise CorruptFile(f"it lacks {error}") from None
+
+
+def _placed(value: Tensor, parameter: Tensor) -> Tensor:
+    """A tensor on the device of a parameter and in its memory layout, on which fused optimisers rely."""
+    if value.shape != parameter.shape:
+        return value.to(parameter.device)
+    return torch.empty_like(parameter, dtype=value.dtype).copy_(value)
