@@ -12,12 +12,13 @@ from pathaware.cli.options import METHOD, OUTPUT, TASKS, Device, Json, Replace, 
 
 if TYPE_CHECKING:
     from pathaware.core.learner import QueryLevel
-    from pathaware.training.evaluation import Balance
+    from pathaware.training.evaluation import Balance, Refinement, Views
 
 EXAMPLES = examples(
     "pathaware evaluate glyphs --tasks 100",
     "pathaware evaluate glyphs --tasks 100 --queries alone",
     "pathaware evaluate runs/sine-k10-pamela-seed0 --json",
+    "pathaware evaluate runs/cifar-fs-5way-5shot-pamela-seed0 --views mirror",
 )
 
 
@@ -49,6 +50,20 @@ def evaluate(
             help="Classes among the queries: balanced, or dirichlet for unequal numbers.", panel=TASKS
         ),
     ] = "balanced",
+    views: Annotated[
+        str,
+        panel_option(
+            help="Views of every image: single, or mirror for the mean over it and its mirror image.",
+            panel=METHOD,
+        ),
+    ] = "single",
+    refine: Annotated[
+        str,
+        panel_option(
+            help="none, or sinkhorn: adapt again to all queries with balanced pseudo-labels (level joint).",
+            panel=METHOD,
+        ),
+    ] = "none",
     steps: Annotated[
         int | None, panel_option(help="Number of inner steps.", panel=METHOD, default="as trained")
     ] = None,
@@ -90,6 +105,8 @@ def evaluate(
         queries=cast("QueryLevel | None", queries),
         balance=cast("Balance", balance),
         inductive=inductive,
+        views=cast("Views", views),
+        refine=cast("Refinement", refine),
     )
     if record:
         write_record(record, evaluation_record(opened, result))

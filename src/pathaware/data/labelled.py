@@ -7,7 +7,7 @@ stored (`show`): a batch is a few tensor operations of fixed shapes, which a CUD
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 import torch.nn.functional as F
@@ -78,8 +78,8 @@ class ClassImages:
     ) -> None:
         self.device = torch.device(device)
         form = ImageInput.of(stores[0])
-        self.inputs = form if not size else ImageInput(size, form.channels, form.ink, form.mean, form.std)
         self.mirror = all(store.manifest.mirror for store in stores)
+        self.inputs = replace(form, size=size or form.size, mirror=self.mirror)
         self.names: list[str] = []
         parts: list[Tensor] = []
         labels: list[Tensor] = []
