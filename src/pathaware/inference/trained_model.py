@@ -18,6 +18,7 @@ from pathaware.core.learner import FewShotLearner
 from pathaware.data.pixels import ImageInput, ImageLike
 from pathaware.inference.change_ways import change_ways
 from pathaware.training.config import Config
+from pathaware.training.evaluation import VIEWS, Views, mean_of_views
 from pathaware.training.run_folder import Run, neighbours
 
 SHIPPED = Path(__file__).parent / "shipped"
@@ -91,8 +92,22 @@ class AdaptedClassifier:
         return torch.cat(parts)
 
 
+class MirrorMean(nn.Module):
+    """Logarithms of the mean class probabilities of an image and its mirror image."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        return mean_of_views(self.network(torch.cat([x, x.flip(-1)]))[None])[0]
+
+
 class TrainedModel:
     """A model trained on images, with everything needed to adapt it; the data set is not needed.
+
+    With `views="mirror"` it adapts to images and their mirror images, and probabilities are means over both.
+    That is possible if the model was trained on images that may be mirrored, such as photographs.
 
     >>> model = TrainedModel.open("glyphs")
     >>> model.image_input.shape, model.ways
@@ -105,17 +120,28 @@ class TrainedModel:
     """
 
     def __init__(
-        self, config: Config, learned: Mapping[str, Tensor], inputs: Mapping[str, Any], device: torch.device
+        self,
+        config: Config,
+        learned: Mapping[str, Tensor],
+        inputs: Mapping[str, Any],
+        device: torch.device,
+        views: Views = "single",
     ) -> None:
-        self.config, self.device = config, device
+        self.config, self.device, self.views = config, device, views
         self.image_input = ImageInput.from_dict(inputs)
+        if views not in VIEWS:
+            raise UsageError(f"{views!r} must be one of {', '.join(VIEWS)}", field="views")
+        if views == "mirror" and not self.image_input.mirror:
+            raise UsageError(
+                "mirror: the model was not trained on images that may be mirrored; use single", field="views"
+            )
         problem: Any = config.problem
         self.ways: int = problem.ways
         self._learned, self._inputs = learned, inputs
         self._learners: dict[int, FewShotLearner] = {}
 
     @classmethod
-    def open(cls, run: str | Path, device: str = "auto") -> TrainedModel:
+    def open(cls, run: str | Path, device: str = "auto", views: Views = "single") -> TrainedModel:
         """Open the model in a run folder, or a shipped model by its name."""
         opened = Run.open(find_run(run))
         if opened.config.problem.regression:
@@ -123,9 +149,8 @@ class TrainedModel:
                 f"{run} was trained on {opened.config.problem.label}, not on images", field="run"
             )
         learned, inputs = opened.learned()
-        return cls(
-            opened.config, learned, inputs, replace(opened.config.training, device=device).torch_device
-        )
+        place = replace(opened.config.training, device=device).torch_device
+        return cls(opened.config, learned, inputs, place, views)
 
     def learner(self, classes: int) -> FewShotLearner:
         """Return the learner for this number of classes, see `pathaware.inference.change_ways`."""
@@ -145,9 +170,15 @@ class TrainedModel:
         """
         chosen = arrange(pixels, labels, classes)
         x, y = self.image_input.normalised(pixels.to(self.device)), labels.to(self.device)
-        network, predictions = self.learner(classes).adapt_and_predict(x[chosen], y[chosen], x)
+        support_x, support_y = x[chosen], y[chosen]
+        if self.views == "mirror":
+            support_x, support_y = torch.cat([support_x, support_x.flip(-1)]), support_y.repeat(2)
+        network, predictions = self.learner(classes).adapt_and_predict(support_x, support_y, x)
         steps = tuple(_step(j, output[0], y) for j, output in enumerate(predictions.outputs))
-        return AdaptedClassifier(freeze_batch_norm(network, x[chosen]), self.image_input, steps)
+        network = freeze_batch_norm(network, support_x)
+        if self.views == "mirror":
+            network = MirrorMean(network)
+        return AdaptedClassifier(network, self.image_input, steps)
 
 
 def _step(j: int, output: Tensor, y: Tensor) -> AdaptationStep:

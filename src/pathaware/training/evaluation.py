@@ -160,7 +160,7 @@ def evaluate(
 def predict_episodes(
     learner: FewShotLearner, episodes: Episodes, views: Views, refine: Refinement, **options: Any
 ) -> StepPredictions:
-    """Adapt to episodes and predict their queries after every step; `options` as in `predictions_per_step`."""
+    """Adapt to episodes and predict their queries after every step; `options`: see `predictions_per_step`."""
     x, y, queries = episodes.support_x, episodes.support_y, episodes.query_x
     if views == "mirror":
         x, y, queries = with_mirror_images(x), torch.cat([y, y], dim=1), with_mirror_images(queries)
