@@ -64,6 +64,10 @@ def evaluate(
             panel=METHOD,
         ),
     ] = "none",
+    snapshots: Annotated[
+        bool,
+        flag("--snapshots", help="Mean over the snapshots of the run (training.snapshots).", panel=METHOD),
+    ] = False,
     steps: Annotated[
         int | None, panel_option(help="Number of inner steps.", panel=METHOD, default="as trained")
     ] = None,
@@ -84,7 +88,9 @@ def evaluate(
     """Adapt to new tasks and measure predictions after every inner step."""
     from pathaware.cli.options import must_be_new
     from pathaware.cli.show import print_evaluation
+    from pathaware.core.errors import UsageError
     from pathaware.inference.trained_model import find_run
+    from pathaware.training.evaluation import SnapshotMean
     from pathaware.training.evaluation import evaluate as measure
     from pathaware.training.provenance import evaluation_record, write_record
     from pathaware.training.run_folder import Run
@@ -92,8 +98,10 @@ def evaluate(
     if record:
         must_be_new("--record", record, replace)
     opened = Run.open(find_run(run))
-    learner = opened.load(device)
     problem = opened.config.problem
+    if snapshots and problem.regression:
+        raise UsageError("a mean of probabilities needs classes", field="snapshots")
+    learner = SnapshotMean(opened.load_snapshots(device)) if snapshots else opened.load(device)
     result = measure(
         learner,
         problem,

@@ -182,15 +182,16 @@ def random_boxes(count: int, size: int, chance: float, random: torch.Generator) 
     return edges.round_().clamp_(0, size).long()
 
 
-def cutmix(x: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
-    """Replace a box of every image `[N, C, S, S]` by that of the image before it; also return its share."""
+def cutmix(x: Tensor, boxes: Tensor, other: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Replace a box of every image `[N, C, S, S]` by that of `other`, by default the image before it; also
+    return the share of the image that is replaced, `[N]`."""
     size = x.shape[-1]
     at = torch.arange(size, device=x.device)
     top, bottom, left, right = boxes[:, :, None].unbind(1)
     rows, columns = (at >= top) & (at < bottom), (at >= left) & (at < right)
     inside = rows[:, None, :, None] & columns[:, None, None, :]
     fraction = (rows.sum(1) * columns.sum(1)).to(x.dtype) / size**2
-    return torch.where(inside, x.roll(1, 0), x), fraction
+    return torch.where(inside, x.roll(1, 0) if other is None else other, x), fraction
 
 
 def _uniform(random: torch.Generator, *shape: int) -> Tensor:

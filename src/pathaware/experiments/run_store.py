@@ -27,7 +27,11 @@ from pathaware.training.run_folder import CONFIG, Run
 from pathaware.training.session import TrainingSession, check, train_sessions
 
 # The training settings that decide the result. The others say how and where it is computed.
-_DECISIVE = ("tasks", "rate", "schedule", "clip", "guard", "pretrain", "dtype")
+_DECISIVE = (
+    *("tasks", "rate", "schedule", "clip", "guard", "pretrain", "dtype", "start", "rule_rate", "warmup"),
+    *("head_rate", "average", "evaluate_average", "distil", "temperature", "teacher", "teach"),
+    *("classify", "classify_end", "dropout"),
+)
 IDENTITY = "identity"
 """Key of a record; records written before it existed do not have it."""
 

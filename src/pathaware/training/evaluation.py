@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pathaware.core.episodes import Episodes, TaskSource
 from pathaware.core.errors import UsageError
 from pathaware.core.learner import FewShotLearner, QueryLevel, StepPredictions
+from pathaware.core.path import Order
 from pathaware.core.seeding import generator
 from pathaware.core.settings import at_least
 from pathaware.training.distributed import ALONE, World
@@ -201,6 +202,42 @@ def sinkhorn(logits: Tensor) -> Tensor:
         log = log - log.logsumexp(1, keepdim=True) + target
         log = log.log_softmax(-1)
     return log.exp()
+
+
+class SnapshotMean(FewShotLearner):
+    """The mean of the class probabilities of several learners of one method, for evaluation."""
+
+    def __init__(self, learners: Sequence[FewShotLearner]) -> None:
+        super().__init__()
+        self.learners = nn.ModuleList(learners)
+        self.model, self.loss = learners[0].model, learners[0].loss
+
+    @property
+    def inner_steps(self) -> int:
+        return self._first.inner_steps
+
+    @property
+    def joint(self) -> bool:
+        return self._first.joint
+
+    @property
+    def _first(self) -> FewShotLearner:
+        return cast(FewShotLearner, self.learners[0])
+
+    def predictions_per_step(self, *examples: Tensor, **options: Any) -> StepPredictions:
+        found = [
+            cast(FewShotLearner, each).predictions_per_step(*examples, **options) for each in self.learners
+        ]
+        steps = zip(*(each.outputs for each in found), strict=True)
+        logs = [torch.stack([o.log_softmax(-1) for o in outputs]) for outputs in steps]
+        means = [each.logsumexp(0) - math.log(len(found)) for each in logs]
+        return StepPredictions(means, torch.stack([each.reverted for each in found]).any(0))
+
+    def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
+        raise UsageError("snapshots: a mean of learners is for evaluation only")
+
+    def adapt(self, support_x: Tensor, support_y: Tensor) -> nn.Module:
+        raise UsageError("snapshots: a mean of learners is for evaluation only")
 
 
 def with_mirror_images(x: Tensor) -> Tensor:
