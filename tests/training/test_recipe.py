@@ -197,13 +197,13 @@ def test_a_stored_teacher_speaks_of_the_classes_of_the_task(tmp_path):
     taught = teacher_logits(folder, STORE, torch.device("cpu"))
     assert taught.shape == (len(STORE), 5)
     classes = torch.arange(5).repeat_interleave(24)
-    assert (taught[:120].argmax(1) == classes).double().mean() > 0.8
+    assert (taught[:120].argmax(1) == classes).double().mean() > 0.6
     settings = config(teacher=str(folder), teach=0.5)
     step = step_of(settings)
     episodes = step.source.sample(3, generator(0, "test"))
     found = step.recipe._taught(episodes, 3)
     assert found.shape == (3, 6, 3)
-    assert (found.argmax(-1) == episodes.query_y).double().mean() > 0.8
+    assert (found.argmax(-1) == episodes.query_y).double().mean() > 0.6
     assert not equal(gradients(settings), gradients(config()), 1e-6)
 
 

@@ -56,7 +56,7 @@ class Evaluation:
     Column j is the metric of learners that stop after step j. `reverted` is the fraction of tasks that the
     divergence guard returned to an earlier point of their path. `queries` is how much a prediction may know
     of the other queries, `balance` whether classes are equally frequent among them. `seed` is that of the
-    tasks. `views` and `refine` are those of `evaluate`.
+    tasks. `views` and `refine` are those of `evaluate`; `snapshots` is the number of averaged checkpoints.
     """
 
     metric: Metric
@@ -68,6 +68,7 @@ class Evaluation:
     seed: int = 0
     views: Views = "single"
     refine: Refinement = "none"
+    snapshots: int = 1
 
     @property
     def transductive(self) -> bool:
@@ -90,6 +91,7 @@ class Evaluation:
             "balance": self.balance,
             "views": self.views,
             "refine": self.refine,
+            "snapshots": self.snapshots,
             "transductive": self.transductive,
             "reverted": self.reverted,
         }
@@ -148,14 +150,16 @@ def evaluate(
     batch = batch or _side_by_side(problem, reference.device, views, refine)
     for plan in _plans(source, split, seed, world.part(tasks), batch):
         episodes = source.gather(plan)
-        options: dict[str, Any] = {"steps": steps, "extend": extend, "queries": level}
-        predictions = predict_episodes(learner, episodes, views, refine, **options)
+        how: dict[str, Any] = {"steps": steps, "extend": extend, "queries": level}
+        predictions = predict_episodes(learner, episodes, views, refine, **how)
         measured = [problem.measure(output, episodes.query_y) for output in predictions.outputs]
         values.append(torch.stack(measured, dim=1).cpu())
         reverted.append(predictions.reverted.cpu())
     fraction = world.gather(reverted).double().mean().item()
     gathered = world.gather(values)
-    return Evaluation(problem.metric, gathered, fraction, split, level, balance, seed, views, refine)
+    averaged = len(learner.learners) if isinstance(learner, SnapshotMean) else 1
+    options = (balance, seed, views, refine, averaged)
+    return Evaluation(problem.metric, gathered, fraction, split, level, *options)
 
 
 def predict_episodes(
