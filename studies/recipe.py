@@ -69,8 +69,7 @@ def experiment(data: str, shots: int, part: str, start: str, teacher: str) -> Ex
     changed = {"training": {"teacher": teacher, "distil": 0.3}} if part == TAUGHT else PARTS[part][1]
     if "method" in changed:
         tables["method"] = {}
-    found = Experiment(f"recipe-{data}-{shots}shot-{part}", tables).with_settings(changed)
-    return found
+    return Experiment(f"recipe-{data}-{shots}shot-{part}", tables).with_settings(changed)
 
 
 def train(store: RunStore, planned: PlannedRun) -> None:
