@@ -37,7 +37,7 @@ HALFWAY = 0.5
 
 @dataclass(frozen=True)
 class Workload:
-    """The shapes of a problem: a network of `width` filters on images, and 5-way episodes of `tasks` tasks."""
+    """The shapes of a problem: images, a network of `width` filters, and 5-way episodes of `tasks` tasks."""
 
     data: str
     size: int

@@ -53,9 +53,7 @@ def _panel(axes: Axes, values: Mapping[str, list[float]], times: Mapping[str, fl
         axes.errorbar(
             times[name], value, half, fmt=marker, color=colour(name), markersize=5, linewidth=1, alpha=0.9
         )
-        axes.annotate(
-            name, (times[name], value), (5, 3), textcoords="offset points", size=7.5, color=INK
-        )
+        axes.annotate(name, (times[name], value), (5, 3), textcoords="offset points", size=7.5, color=INK)
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ EXAMPLES = examples(
 )
 
 TARGETS = (
-    "table1 to table5, fig4, fig5, fig6, gradients and gradients-conv4 (Section 3.2 on sine waves and images), "
+    "table1 to table5, fig4, fig5, fig6, gradients (Section 3.2 on sine waves), gradients-conv4 (on images), "
     "methods (all of ours, trained for the same time), or all"
 )
 
@@ -74,7 +74,9 @@ def reproduce(
     seeds: Annotated[int, panel_option(help="Runs per cell, with seeds 0, 1, …", panel=TRAINING, min=1)] = 1,
     data: Annotated[
         str,
-        panel_option(help="Data set of table4, fig6, gradients-conv4 and methods.", panel=DATA, complete=complete_data),
+        panel_option(
+            help="Data set of table4, fig6, gradients-conv4 and methods.", panel=DATA, complete=complete_data
+        ),
     ] = "miniimagenet",
     tasks: NewTasks = None,
     together: Annotated[int, panel_option(help="Number of runs that share a GPU.", panel=COMPUTE, min=1)] = 1,

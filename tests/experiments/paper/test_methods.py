@@ -9,8 +9,8 @@ import pytest
 
 from pathaware.core.errors import UsageError
 from pathaware.experiments.paper.method_table import method_experiment, method_table
-from pathaware.experiments.paper.time_estimate import RunPlanner, TimeEstimate, TrainingLength, fit_lengths
 from pathaware.experiments.paper.tables import BEYOND, LABELS, TUNED
+from pathaware.experiments.paper.time_estimate import RunPlanner, TimeEstimate, TrainingLength, fit_lengths
 from pathaware.experiments.run_store import Result, Results, RunStore
 from pathaware.methods import METHODS
 from tools.methods_page import compared_on_images, glyph_ranking

@@ -96,7 +96,9 @@ class StepMetric:
     quantiles: Tensor
 
     def summary(self) -> dict[str, Any]:
-        named = {f"q{100 * q:02.0f}": each.tolist() for q, each in zip(QUANTILES, self.quantiles, strict=True)}
+        named = {
+            f"q{100 * q:02.0f}": each.tolist() for q, each in zip(QUANTILES, self.quantiles, strict=True)
+        }
         return {"tasks": self.tasks, "mean": self.mean.tolist(), **named}
 
 
