@@ -14,7 +14,7 @@ Departures from the authors' program:
 
 - There are five steps, each on the whole support set. On miniImageNet theirs has five for one shot and eight
   for five shots, in minibatches of 5 and 25 examples, which is the whole support set of five classes.
-- They clip the meta-gradient's norm at 0.25; here the training loop does, at the value it has for all methods.
+- They clip the meta-gradient's norm at 0.25. Here it is clipped as for all other methods.
 - Batch norm has no running statistics. Theirs uses them in evaluation.
 """
 
