@@ -128,17 +128,20 @@ def claims_table(results: Results) -> Table:
             for key in keys
         ]
         per_seed = paired_differences(*pair)
-        names = " − ".join(_row_name(key) for key in keys)
-        rows.append(Row((claim, names, *_difference(per_seed))))
-    header = ("claim", "errors", "difference, 95 %", "median", "waves with a smaller error", "each seed")
-    return Table("", header, rows)
+        compared = " against ".join(ABLATION_ROWS[key][0].removeprefix("MAML + ") for key in keys)
+        rows.append(Row((claim, compared, *difference(per_seed))))
+    header = (
+        "claim",
+        "rows",
+        "difference of errors, 95 %",
+        "median",
+        "waves with a smaller error",
+        "each seed",
+    )
+    return Table("", ("claim", "rows", *names), rows)
 
 
-def _row_name(key: str) -> str:
-    return ABLATION_ROWS[key][0].removeprefix("MAML + ")
-
-
-def _difference(per_seed: Sequence[Tensor]) -> tuple[str, str, str, str]:
+def difference(per_seed: Sequence[Tensor]) -> tuple[str, str, str, str]:
     """Mean with its interval over waves and seeds, median, share below zero, and the mean of each seed."""
     if not per_seed:
         return NOT_RUN, NOTHING, NOTHING, NOTHING
