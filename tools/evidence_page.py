@@ -130,14 +130,7 @@ def claims_table(results: Results) -> Table:
         per_seed = paired_differences(*pair)
         compared = " against ".join(ABLATION_ROWS[key][0].removeprefix("MAML + ") for key in keys)
         rows.append(Row((claim, compared, *difference(per_seed))))
-    header = (
-        "claim",
-        "rows",
-        "difference of errors, 95 %",
-        "median",
-        "waves with a smaller error",
-        "each seed",
-    )
+    names = ("difference of errors, 95 %", "median", "waves with a smaller error", "each seed")
     return Table("", ("claim", "rows", *names), rows)
 
 
