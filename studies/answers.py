@@ -28,7 +28,8 @@ from pathaware.inference.open_set import SCORES, area, false_positives, open_tas
 from pathaware.inference.suggest import coverage, unit_features
 from pathaware.inference.trained_model import AdaptedClassifier, SupportSet, TrainedModel, find_run
 from pathaware.training.checksummed import tensor_digest
-from pathaware.training.evaluation import interval_over_tasks, reliability
+from pathaware.training.evaluation import interval_over_tasks
+from pathaware.training.metric import reliability
 from pathaware.training.provenance import revision, write_record
 from pathaware.training.run_folder import Run
 

@@ -24,7 +24,7 @@ from pathaware.inference.trained_model import shipped
 from pathaware.methods import METHODS
 from pathaware.training.config import Config
 from pathaware.training.presets import load_preset, presets
-from tests.cli.test_commands import pathaware
+from tests.cli.test_commands import process
 
 Command = Any
 
@@ -359,6 +359,6 @@ def test_bash_completes_names(line, expected, tmp_path):
 
 
 def test_the_script_for_completion_is_printed(tmp_path):
-    done = pathaware("--show-completion", "bash", cwd=tmp_path)
+    done = process("--show-completion", "bash", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "complete" in done.stdout

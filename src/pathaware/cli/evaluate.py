@@ -13,12 +13,13 @@ from pathaware.cli.options import METHOD, OUTPUT, TASKS, Device, Json, Replace, 
 if TYPE_CHECKING:
     from pathaware.core.learner import QueryLevel
     from pathaware.inference.trained_model import TrainedModel
-    from pathaware.training.evaluation import Balance, Evaluation
+    from pathaware.training.evaluation import Balance, Evaluation, Refinement, Views
 
 EXAMPLES = examples(
     "pathaware evaluate glyphs --tasks 100",
     "pathaware evaluate glyphs --tasks 100 --queries alone",
     "pathaware evaluate runs/sine-k10-pamela-seed0 --json",
+    "pathaware evaluate runs/cifar-fs-5way-5shot-pamela-seed0 --views mirror",
     "pathaware evaluate glyphs --tasks 100 --open-set",
     "pathaware evaluate runs/glyphs-5way-5shot-pamela-seed0 --calibrate",
 )
@@ -52,6 +53,24 @@ def evaluate(
             help="Classes among the queries: balanced, or dirichlet for unequal numbers.", panel=TASKS
         ),
     ] = "balanced",
+    views: Annotated[
+        str,
+        panel_option(
+            help="Views of every image: single, or mirror for the mean over it and its mirror image.",
+            panel=METHOD,
+        ),
+    ] = "single",
+    refine: Annotated[
+        str,
+        panel_option(
+            help="none, or sinkhorn: adapt again to all queries with balanced pseudo-labels (level joint).",
+            panel=METHOD,
+        ),
+    ] = "none",
+    snapshots: Annotated[
+        bool,
+        flag("--snapshots", help="Mean over the snapshots of the run (training.snapshots).", panel=METHOD),
+    ] = False,
     steps: Annotated[
         int | None, panel_option(help="Number of inner steps.", panel=METHOD, default="as trained")
     ] = None,
@@ -97,6 +116,7 @@ def evaluate(
     from pathaware.cli.show import print_evaluation
     from pathaware.core.errors import UsageError
     from pathaware.inference.trained_model import TrainedModel, find_run
+    from pathaware.training.evaluation import SnapshotMean
     from pathaware.training.evaluation import evaluate as measure
     from pathaware.training.provenance import evaluation_record, write_record
     from pathaware.training.run_folder import Run
@@ -105,7 +125,6 @@ def evaluate(
         if path:
             must_be_new(option, path, replace)
     opened = Run.open(find_run(run))
-    learner = opened.load(device)
     problem = opened.config.problem
     for field, asked in (("show", show), ("open_set", open_set), ("calibrate", calibrate)):
         if asked and problem.regression:
@@ -116,6 +135,9 @@ def evaluate(
 
         model.calibration = fit_calibration(model)
         model.calibration.write(opened.folder)
+    if snapshots and problem.regression:
+        raise UsageError("a mean of probabilities needs classes", field="snapshots")
+    learner = SnapshotMean(opened.load_snapshots(device)) if snapshots else opened.load(device)
     result = measure(
         learner,
         problem,
@@ -128,6 +150,8 @@ def evaluate(
         balance=cast("Balance", balance),
         inductive=inductive,
         keep_outputs=model is not None,
+        views=cast("Views", views),
+        refine=cast("Refinement", refine),
     )
     more: dict[str, Any] = {}
     if model:
@@ -145,14 +169,15 @@ def evaluate(
 
 def _confidence(model: TrainedModel, result: Evaluation, show: Path | None) -> dict[str, Any]:
     """The calibration error of a result, and with a temperature if one belongs to its level."""
-    from pathaware.training.evaluation import reliability
+    from pathaware.training.metric import reliability
 
     assert result.outputs is not None
     assert result.targets is not None
     problem: Any = model.config.problem
     found = {"calibration_error": reliability(result.outputs, result.targets)}
     more: dict[str, Any] = {}
-    if model.calibration is not None and result.queries == "alone":
+    plain = (result.queries, result.views, result.refine, result.snapshots) == ("alone", "single", "none", 1)
+    if model.calibration is not None and plain:  # as in the predictions that it was fitted to
         more["temperature"] = model.calibration.temperature(problem.ways, problem.shots)
         found["calibrated_error"] = reliability(result.outputs, result.targets, more["temperature"])
     best = list(found.values())[-1]

@@ -29,6 +29,7 @@ from pathaware.inference.trained_model import (
     TrainedModel,
     find_run,
 )
+from pathaware.training.evaluation import Views
 from pathaware.training.run_folder import Run
 
 Images = Sequence[ImageLike] | NDArray[Any] | Tensor
@@ -51,6 +52,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     - `device`: `auto`, `cpu`, `cuda` or `cuda:1`.
     - `unknown`: the share of images of known classes that `predict` may call unknown by mistake, such as
       0.05; by default it never does. Unknown images have the label -1, or "unknown" if labels are texts.
+    - `views`: `single`, or `mirror` for the mean over each image and its mirror image (see `TrainedModel`).
 
     After `fit`: `classes_`, and `steps_`, the loss and accuracy on the examples after each inner step.
     """
@@ -59,21 +61,34 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     steps_: list[AdaptationStep]
 
     def __init__(
-        self, run: str | Path = "glyphs", *, device: str = "auto", unknown: float | None = None
+        self,
+        run: str | Path = "glyphs",
+        *,
+        device: str = "auto",
+        unknown: float | None = None,
+        views: Views = "single",
     ) -> None:
         self.run = run
         self.device = device
         self.unknown = unknown
+        self.views = views
 
     @classmethod
-    def from_run(cls, run: str | Path, *, device: str = "auto", unknown: float | None = None) -> Self:
+    def from_run(
+        cls,
+        run: str | Path,
+        *,
+        device: str = "auto",
+        unknown: float | None = None,
+        views: Views = "single",
+    ) -> Self:
         """Return the classifier of a run, after checking that the run exists."""
-        TrainedModel.open(run, device)
-        return cls(run, device=device, unknown=unknown)
+        TrainedModel.open(run, device, views)
+        return cls(run, device=device, unknown=unknown, views=views)
 
     def fit(self, X: Images, y: ArrayLike) -> Self:
         """Adapt to images and their labels, of any sortable type."""
-        model = TrainedModel.open(self.run, self.device)
+        model = TrainedModel.open(self.run, self.device, self.views)
         pixels = self._pixels(model, X)
         labels = column_or_1d(y, warn=True)
         assert_all_finite(labels, input_name="y")

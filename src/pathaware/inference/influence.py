@@ -101,6 +101,8 @@ def explain(model: TrainedModel, support: SupportSet, pixels: Tensor, classes: T
     >>> explain(model, support, glyphs[[2]], torch.tensor([0])).shape
     torch.Size([1, 4])
     """
+    if model.views != "single":
+        raise UsageError("only predictions from single views can be explained", field="why")
     learner, (x, y, chosen) = _arranged(model, support)
     queries = model.image_input.normalised(pixels.to(model.device))
     parts = [

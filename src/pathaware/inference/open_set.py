@@ -40,7 +40,8 @@ def features_and_logits(network: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
         logits = network(x)
     finally:
         handle.remove()
-    return F.normalize(seen[-1].flatten(1), dim=1), logits
+    features = seen[-1].flatten(1).unflatten(0, (-1, len(x))).mean(0)  # of all views of an image
+    return F.normalize(features, dim=1), logits
 
 
 @dataclass(frozen=True)
@@ -229,6 +230,8 @@ def unknown_images(
     `share` of the images of known classes are called unknown by mistake; `pathaware.inference.calibration`
     says when that holds.
     """
+    if model.views != "single":
+        raise UsageError("only single views are calibrated", field="unknown")
     if model.calibration is None:
         raise UsageError(
             "the run is not calibrated on its validation classes; docs/answers.md says how to do that",

@@ -19,6 +19,7 @@ from pathaware.data.pixels import ImageInput, ImageLike
 from pathaware.inference.calibration import Calibration
 from pathaware.inference.change_ways import change_ways
 from pathaware.training.config import Config
+from pathaware.training.evaluation import VIEWS, Views, mean_of_views
 from pathaware.training.run_folder import Run, neighbours
 
 SHIPPED = Path(__file__).parent / "shipped"
@@ -100,8 +101,22 @@ class AdaptedClassifier:
         return self.image_input.normalised(pixels.to(next(self.network.parameters()).device))
 
 
+class MirrorMean(nn.Module):
+    """Logarithms of the mean class probabilities of an image and its mirror image."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        return mean_of_views(self.network(torch.cat([x, x.flip(-1)]))[None])[0]
+
+
 class TrainedModel:
     """A model trained on images, with everything needed to adapt it; the data set is not needed.
+
+    With `views="mirror"` it adapts to images and their mirror images, and probabilities are means over both.
+    That is possible if the model was trained on images that may be mirrored, such as photographs.
 
     >>> model = TrainedModel.open("glyphs")
     >>> model.image_input.shape, model.ways
@@ -119,10 +134,17 @@ class TrainedModel:
         learned: Mapping[str, Tensor],
         inputs: Mapping[str, Any],
         device: torch.device,
+        views: Views = "single",
         calibration: Calibration | None = None,
     ) -> None:
-        self.config, self.device, self.calibration = config, device, calibration
+        self.config, self.device, self.views, self.calibration = config, device, views, calibration
         self.image_input = ImageInput.from_dict(inputs)
+        if views not in VIEWS:
+            raise UsageError(f"{views!r} must be one of {', '.join(VIEWS)}", field="views")
+        if views == "mirror" and not self.image_input.mirror:
+            raise UsageError(
+                "mirror: the model was not trained on images that may be mirrored; use single", field="views"
+            )
         problem: Any = config.problem
         self.ways: int = problem.ways
         self.shots: int = problem.shots
@@ -130,7 +152,7 @@ class TrainedModel:
         self._learners: dict[int, FewShotLearner] = {}
 
     @classmethod
-    def open(cls, run: str | Path, device: str = "auto") -> TrainedModel:
+    def open(cls, run: str | Path, device: str = "auto", views: Views = "single") -> TrainedModel:
         """Open the model in a run folder, or a shipped model by its name."""
         opened = Run.open(find_run(run))
         if opened.config.problem.regression:
@@ -139,7 +161,7 @@ class TrainedModel:
             )
         learned, inputs = opened.learned()
         place = replace(opened.config.training, device=device).torch_device
-        return cls(opened.config, learned, inputs, place, Calibration.read(opened.folder))
+        return cls(opened.config, learned, inputs, place, views, Calibration.read(opened.folder))
 
     def learner(self, classes: int) -> FewShotLearner:
         """Return the learner for this number of classes, see `pathaware.inference.change_ways`."""
@@ -159,11 +181,22 @@ class TrainedModel:
         """
         chosen = arrange(pixels, labels, classes)
         x, y = self.image_input.normalised(pixels.to(self.device)), labels.to(self.device)
-        network, predictions = self.learner(classes).adapt_and_predict(x[chosen], y[chosen], x)
+        support_x, support_y = x[chosen], y[chosen]
+        if self.views == "mirror":
+            support_x, support_y = torch.cat([support_x, support_x.flip(-1)]), support_y.repeat(2)
+        network, predictions = self.learner(classes).adapt_and_predict(support_x, support_y, x)
         steps = tuple(_step(j, output[0], y) for j, output in enumerate(predictions.outputs))
-        shots = len(labels) / classes
-        temperature = self.calibration.temperature(classes, shots) if self.calibration else 1.0
-        return AdaptedClassifier(freeze_batch_norm(network, x[chosen]), self.image_input, steps, temperature)
+        network = freeze_batch_norm(network, support_x)
+        if self.views == "mirror":
+            network = MirrorMean(network)
+        return AdaptedClassifier(
+            network, self.image_input, steps, self._temperature(classes, len(labels) / classes)
+        )
+
+    def _temperature(self, classes: int, shots: float) -> float:
+        """The temperature of a calibrated run. It was fitted to single views."""
+        calibrated = self.calibration is not None and self.views == "single"
+        return self.calibration.temperature(classes, shots) if self.calibration and calibrated else 1.0
 
 
 def _step(j: int, output: Tensor, y: Tensor) -> AdaptationStep:

@@ -18,6 +18,7 @@ from pathaware.methods import get_method
 from pathaware.training.config import Config, Training, differences
 from pathaware.training.distributed import ALONE, AgreedStop, StopRequest, World
 from pathaware.training.gradient_probe import probed_tensor
+from pathaware.training.pretraining import start_from
 from pathaware.training.progress import EventFile, Progress, ProgressDisplay, duration
 from pathaware.training.provenance import training_origin
 from pathaware.training.run_folder import CONFIG, HISTOGRAMS, FolderLock, Run
@@ -132,11 +133,13 @@ class TrainingSession:
         value = progress.validation
         if value is not None and self.run.config.problem.metric.improves(value, self.best):
             self.best = value
-            self.run.save(self.trainer.learner, progress.iteration)
+            self.run.save(self.trainer.evaluated, progress.iteration)
+        if value is not None and self.training.snapshots:
+            self.run.save_snapshot(self.trainer.evaluated, progress.iteration, value)
         if self.done:
             self._save_histograms()
             if self.best is None:
-                self.run.save(self.trainer.learner, progress.iteration)
+                self.run.save(self.trainer.evaluated, progress.iteration)
         # Last, because the log entry of the last iteration marks the run as finished.
         self.run.append(progress)
         self.board.add(progress)
@@ -166,8 +169,14 @@ def check(config: Config) -> None:
     """Build network and tasks once, so that invalid settings are an error before a folder is created."""
     training = config.training
     try:
-        learner = build(config)
-        get_method(config.method).estimator(config.method_settings)
+        learner = build(config, dropout=training.dropout)
+        if training.start:
+            start_from(learner.model, Path(training.start))
+        estimator = get_method(config.method).estimator(config.method_settings)
+        if config.has_recipe:
+            from pathaware.training.recipe import check_recipe
+
+            check_recipe(config, learner, estimator)
         if training.histograms:
             probed_tensor(learner)
         for split in ("train", "val") if training.validate else ("train",):
