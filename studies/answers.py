@@ -322,7 +322,7 @@ def main() -> None:
             "split": options.split,
             "tasks": options.tasks,
             "seed": options.seed,
-            "result": found,
+            "measured": found,
         },
     )
     print(record)
