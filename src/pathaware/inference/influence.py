@@ -168,4 +168,4 @@ def _arranged(
 
 def _per_image(values: Tensor, chosen: Tensor, count: int) -> Tensor:
     """Add up the influence of the copies of each image: small classes are repeated."""
-    return torch.zeros(len(values), count).index_add(1, chosen, values.float())
+    return values.new_zeros(len(values), count).index_add(1, chosen, values)
