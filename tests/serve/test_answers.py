@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from io import BytesIO
-
 import pytest
-from PIL import Image
 from playwright.sync_api import expect
 
-from pathaware.data.glyphs import draw_class
 from tests.serve.browsing import Visit, browsing, file
-from tests.serve.serving import begin, png, teach
+from tests.serve.serving import CHARACTERS, begin, drawings, png, teach
 
-CHARACTERS = {"hourglass": "\u2d35", "fork": "\U00010319", "lattice": "\u2d4c"}
-
-
-def drawings(name: str, count: int) -> list[bytes]:
-    """PNG files of a character, dark on white."""
-    found = []
-    for pixels in draw_class(CHARACTERS[name], count)[:, 0]:
-        content = BytesIO()
-        Image.fromarray(255 - pixels).save(content, "PNG")
-        found.append(content.getvalue())
-    return found
+WAIT = 30_000
+"""Milliseconds for what the server has to compute."""
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +19,11 @@ def shapes() -> dict[str, list[bytes]]:
 
 @pytest.fixture
 def adapted(client, shapes) -> tuple[str, dict[str, str]]:
-    """A session that has learned hourglasses and forks, three pictures each, and the names of its pictures."""
+    """A session that has learned hourglasses and forks, and the names of its pictures by their ids."""
     session, names = begin(client), {}
     for label in ("hourglass", "fork"):
         for i, picture in enumerate(shapes[label][:3]):
-            names[teach(client, session, label, picture)["picture"]] = f"{label} {i}"
+            names[teach(client, session, label, picture)] = f"{label} {i}"
     client.post(f"{session}/adapt").raise_for_status()
     return session, names
 
@@ -68,7 +55,7 @@ def test_reasons_name_pictures_of_the_session(client, adapted, shapes):
 
 def test_a_wrong_label_is_found_corrected_and_the_correction_undone(client, adapted, shapes):
     session, _ = adapted
-    wrong = teach(client, session, "hourglass", shapes["fork"][4])["picture"]
+    wrong = teach(client, session, "hourglass", shapes["fork"][4])
     found = client.post(f"{session}/check").json()["suspicious"]
     assert found[0]["picture"] == wrong
     assert client.post(f"{session}/pictures/{wrong}?label=fork").json() == {"picture": wrong, "label": "fork"}
@@ -81,7 +68,7 @@ def test_a_wrong_label_is_found_corrected_and_the_correction_undone(client, adap
 def test_edits_and_undo_give_the_answers_of_a_fresh_session_to_the_last_digit(client, adapted, shapes):
     session, _ = adapted
     expected = client.post(f"{session}/classify", content=shapes["lattice"][0]).json()
-    extra = teach(client, session, "fork", png(3))["picture"]
+    extra = teach(client, session, "fork", png(3))
     client.delete(f"{session}/pictures/{extra}")
     client.post(f"{session}/labels/fork?to=tines")
     client.delete(f"{session}/labels/hourglass")
@@ -158,7 +145,7 @@ def test_all_of_it_by_keyboard(browser, server, shapes):
     press("#say-unknown", "Space")
     press("#say-why", "Space")
     press("#check", "Enter")
-    expect(page.locator("#more-status")).to_contain_text("wrong.png of hourglass")
+    expect(page.locator("#more-status")).to_contain_text("wrong.png of hourglass", timeout=WAIT)
     page.get_by_label("Label of wrong.png").focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
@@ -173,12 +160,12 @@ def test_all_of_it_by_keyboard(browser, server, shapes):
     names = ["fork.png", "lattice-0.png", "lattice-1.png"]
     given = [shapes["fork"][3], *shapes["lattice"][:2]]
     page.set_input_files("#ask-files", [file(n, p) for n, p in zip(names, given, strict=True)])
-    expect(page.locator("#answers li")).to_have_count(3)
+    expect(page.locator("#answers li")).to_have_count(3, timeout=WAIT)
     expect(page.locator("#answers strong").last).to_have_text("fork")
     expect(page.locator("#answers strong").first).to_have_text("none of these")
     expect(page.locator("#answers .why .for canvas").first).to_be_visible()
     press("#suggest", "Enter")
-    expect(page.locator("#answers .next")).to_have_count(3)
+    expect(page.locator("#answers .next")).to_have_count(3, timeout=WAIT)
     expect(page.locator("#more-status")).to_contain_text("lattice")
     assert page.evaluate("document.activeElement.tagName") == "SELECT"
     page.keyboard.press("ArrowDown")
