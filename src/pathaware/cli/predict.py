@@ -145,8 +145,8 @@ def _suspicions(model: TrainedModel, support: SupportSet) -> list[str]:
     from pathaware.inference.influence import suspicious_labels
 
     return [
-        f"{support.names[i]}: is it {support.classes[int(support.labels[i])]}? The other pictures speak "
-        "for another label"
+        f"{support.names[i]}: the label {support.classes[int(support.labels[i])]} may be wrong; the other "
+        "pictures speak for another"
         for i, score in suspicious_labels(model, support)
         if score < 0
     ]

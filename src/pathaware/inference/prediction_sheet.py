@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from pathaware.data.contact_sheet import CELL, FAINT, GAP, INK, MARGIN, PAPER, RULE, cell, fitted, font
-from pathaware.inference.predictions import Predictions, Reason
+from pathaware.inference.predictions import NONE, Predictions, Reason
 from pathaware.inference.trained_model import SupportSet
 
 if TYPE_CHECKING:
@@ -111,6 +111,9 @@ def _draw_label(
     if wrong:
         pen.rectangle((x - 3, y - 3, x + CELL + 2, y + CELL + 2), outline=_WRONG, width=3)
     bar = y + CELL + 5
+    if label == NONE:  # a probability is one among the classes
+        pen.text((x, bar + 7), fitted(label, CELL + GAP, font(12)), FAINT, font(12))
+        return
     colour = _SURE if probability >= 0.9 else _LIKELY if probability >= 0.6 else _DOUBTFUL
     pen.rectangle((x, bar, x + CELL - 1, bar + 3), fill=RULE)
     pen.rectangle((x, bar, x + max(1, round(CELL * probability)) - 1, bar + 3), fill=colour)
