@@ -10,7 +10,7 @@ from pathaware.inference.trained_model import SupportSet, TrainedModel
 
 
 def test_it_chooses_the_middle_of_the_largest_group_without_a_label():
-    angles = torch.tensor([0.0, 0.1, 1.4, 1.5, 1.6, 3.0], dtype=torch.float64)
+    angles = torch.tensor([0.0, 0.1, 1.4, 1.5, 1.6, 4.0], dtype=torch.float64)
     features = torch.stack([angles.cos(), angles.sin()], 1)
     labelled = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
     assert coverage(labelled, features, 2) == [3, 5]

@@ -40,7 +40,10 @@ def features_and_logits(network: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
         logits = network(x)
     finally:
         handle.remove()
-    features = seen[-1].flatten(1).unflatten(0, (-1, len(x))).mean(0)  # of all views of an image
+    features = seen[-1].flatten(1)
+    views = len(features) // max(1, len(x))
+    if views > 1:
+        features = features.unflatten(0, (views, len(x))).mean(0)
     return F.normalize(features, dim=1), logits
 
 
