@@ -18,7 +18,7 @@ EXAMPLES = examples(
     "pathaware evaluate glyphs --tasks 100",
     "pathaware evaluate glyphs --tasks 100 --queries alone",
     "pathaware evaluate runs/sine-k10-pamela-seed0 --json",
-    "pathaware evaluate runs/cifar-fs-5way-5shot-pamela-seed0 --views mirror",
+    "pathaware evaluate glyphs --tasks 100 --refine sinkhorn",
 )
 
 

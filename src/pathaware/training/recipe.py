@@ -41,7 +41,7 @@ from pathaware.training.config import Config
 
 
 class Recipe(nn.Module):
-    """What a recipe keeps beside the learner: the average, the classifier of all classes, the teacher."""
+    """The parts of a recipe beside the learner: the average, the classifier of all classes, the teacher."""
 
     classes: Tensor
     taught: Tensor
