@@ -24,18 +24,18 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from pathaware.core.batch_norm import TaskStatistics
 from pathaware.core.episodes import Episodes, TaskSource
 from pathaware.core.errors import UsageError
 from pathaware.core.head import Head, HeadLearner, last_linear, replace_last_linear
 from pathaware.core.learner import FewShotLearner, MetaLearner
 from pathaware.core.meta_gradient import MetaGradient
+from pathaware.core.parameters import Layout
 from pathaware.core.path import Order
 from pathaware.data.episodes import ImageEpisodes
 from pathaware.data.labelled import ClassImages, cutmix
 from pathaware.data.store import ImageStore
+from pathaware.engine.execution import Execution, select_execution
 from pathaware.training.classifier import load_classifier
 from pathaware.training.config import Config
 
@@ -75,7 +75,11 @@ class Recipe(nn.Module):
             found = teacher_logits(Path(training.teacher), store, reference.device).to(reference.dtype)
             self.register_buffer("taught", found, False)
         self.classify = torch.tensor(training.classify, device=reference.device, dtype=reference.dtype)
-        self.body = _body(learner) if training.classify else None
+        self.body: Execution | None = None
+        if training.classify:
+            body = _body(learner)
+            self.layout = Layout.of(body)
+            self.body = select_execution(training.execution, body, self.layout, config.problem.loss)
 
     @property
     def trained(self) -> list[nn.Parameter]:
@@ -128,11 +132,9 @@ class Recipe(nn.Module):
         assert self.body is not None
         assert self.classifier is not None
         assert episodes.query_images is not None
-        names = dict(self.body.named_parameters())
-        parameters: dict[str, Tensor] = {n: p for n, p in learner.model.named_parameters() if n in names}
-        with TaskStatistics(len(episodes)):  # batch norm per task, however tasks are divided
-            features = functional_call(self.body, parameters, (queries.x.flatten(0, 1),))
-        logits = self.classifier(features.flatten(1)).unflatten(0, queries.x.shape[:2])
+        point = self.layout.flatten(learner.model).expand(len(episodes), -1)
+        features = self.body.predict(point, queries.x)  # batch norm per task, however tasks are divided
+        logits = self.classifier(features.flatten(2))
         return queries.cross_entropy(logits, self.classes[episodes.query_images])
 
 
@@ -259,7 +261,7 @@ def _class_indices(store: ImageStore) -> Tensor:
 
 
 def _body(learner: FewShotLearner) -> nn.Module:
-    """The network without its last layer, whose parameters are given at every call."""
+    """The network without its last layer; its parameters are given at every call."""
     if isinstance(learner, HeadLearner):
         return learner.model
     return replace_last_linear(learner.model, nn.Identity())
