@@ -240,8 +240,8 @@ def open_or_create(config: Config, folder: Path) -> Run:
 def train_sessions(runs: Iterable[Run], *, quiet: bool = False, world: World = ALONE) -> list[Run]:
     """Train these runs to the end, side by side if there are several.
 
-    On SIGTERM or Ctrl-C they finish the step, save, and `Stopped` is raised. The first step, which may include
-    a minute of compilation, is not finished.
+    On SIGTERM or Ctrl-C they finish the step, save, and `Stopped` is raised. The first step is not finished:
+    it may include a minute of compilation.
 
     A meta-iteration with small images leaves most of a large GPU idle. Several runs, each in a CUDA stream of
     its own, fill it; each computes the same numbers as alone.
