@@ -32,8 +32,8 @@ class Execution:
     """Runs a network and its loss with a task axis, and differentiates the loss.
 
     `forward` maps a point and inputs to outputs, `losses` maps outputs and targets to one loss per task. A
-    hand-written `program` computes gradients of the two faster than autograd does; `single_task` is its
-    counterpart for one task on a GPU.
+    hand-written `program` computes gradients of the two faster than autograd does; `kernel_program` and
+    `single_task` are its counterparts on a GPU, for several tasks or derivatives, and for one task.
     """
 
     def __init__(self, name: str, forward: Forward, losses: Loss, program: Program | None = None) -> None:
@@ -45,6 +45,12 @@ class Execution:
     @cached_property
     def single_task(self) -> SingleTaskProgram | None:
         return None if self.program is None else SingleTaskProgram(self.program)
+
+    @cached_property
+    def kernel_program(self) -> Program | None:
+        from pathaware.engine.kernels.program import kernel_program  # needs Triton
+
+        return kernel_program(self.program)
 
     @property
     def compilable(self) -> bool:
@@ -88,10 +94,13 @@ class Execution:
         return losses, gradient
 
     def _program(self, point: Tensor, x: Tensor, y: Tensor, *, differentiable: bool) -> Program | None:
-        program = self.single_task if point.is_cuda else self.program
-        if program is None or not program.supports(point, x, y, differentiable=differentiable):
-            return None
-        return program
+        programs = [self.single_task if point.is_cuda else self.program]
+        if kernels.usable(point):
+            programs.append(self.kernel_program)
+        for program in programs:
+            if program is not None and program.supports(point, x, y, differentiable=differentiable):
+                return program
+        return None
 
 
 def select_execution(name: ExecutionName, model: nn.Module, layout: Layout, loss: Loss) -> Execution:

@@ -99,14 +99,9 @@ class Lowered:
 
 
 def _has_kernels(block: ConvBlockNodes) -> bool:
-    """True if the Triton kernels compute this block.
-
-    A program takes all channels at once, so their number must be a power of two; images have few.
-    """
-    channels = (16, 32, 64, 128)
-    inputs = block.inputs <= 4 if block.first else block.inputs in channels
+    """True if the Triton kernels compute this block."""
     square = block.kernel == 3 and block.padding in (1, "same") and block.window == 2
-    return square and inputs and block.outputs in channels
+    return square and kernels.can_convolve(block.inputs, block.outputs, first=block.first)
 
 
 def _run_kernels(
@@ -121,7 +116,7 @@ def _run_kernels(
         z = functions.Stem.apply(images, weight, gamma, beta, block.eps)
     else:
         z = functions.block(x.last().data, weight, gamma, beta, block.eps)
-    return Activations(z, x.tasks, "last", dtype=x.dtype)
+    return Activations(z, x.tasks, "last", dtype=x.dtype, channels=block.outputs)
 
 
 def _function(node: fx.Node) -> Callable[..., Any]:

@@ -20,19 +20,22 @@ from pathaware.engine.kernels.launch import (
     empty,
     join_moments,
     store_moments,
+    stored_channels,
 )
 
 
 def pack(weight: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
     """Copy filters `[T, O, I, 3, 3]` into the two orders that `convolve` reads: `[T, 9, O, I]`, and, for the
-    gradient of the input, `[T, 9, I, O]` with taps reversed."""
-    tasks, outputs, inputs = weight.shape[:3]
+    gradient of the input, `[T, 9, I, O]` with taps reversed. There O and I are the stored channels."""
+    tasks, width, depth = weight.shape[:3]
+    outputs, inputs = stored_channels(width), stored_channels(depth)
     forward = empty(like, tasks, 9, outputs, inputs)
     reverse = empty(like, tasks, 9, inputs, outputs)
     block = 128
     pack_kernel[(blocks(outputs * inputs, block), tasks)](
-        weight, forward, reverse, weight.stride(0), OUTPUTS=outputs, INPUTS=inputs, BLOCK=block
-    )
+        weight, forward, reverse, weight.stride(0),
+        WIDTH=width, DEPTH=depth, OUTPUTS=outputs, INPUTS=inputs, BLOCK=block,
+    )  # fmt: skip
     return forward, reverse
 
 
@@ -87,15 +90,19 @@ def _shape(pixels: int, reduced: bool) -> tuple[int, int, int]:
 
 @triton.jit
 def pack_kernel(
-    weight, forward, reverse, stride, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, BLOCK: tl.constexpr
-):
+    weight, forward, reverse, stride, WIDTH: tl.constexpr, DEPTH: tl.constexpr, OUTPUTS: tl.constexpr,
+    INPUTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     task = tl.program_id(1)
     e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = e < OUTPUTS * INPUTS
-    swapped = (e % INPUTS) * OUTPUTS + e // INPUTS
+    i = e % INPUTS
+    o = e // INPUTS
+    swapped = i * OUTPUTS + o
+    real = inside & (i < DEPTH) & (o < WIDTH)
     base = task * 9 * OUTPUTS * INPUTS
     for tap in tl.static_range(9):
-        value = tl.load(weight + task * stride + e * 9 + tap, mask=inside)
+        value = tl.load(weight + task * stride + (o * DEPTH + i) * 9 + tap, mask=real, other=0.0)
         value = value.to(forward.dtype.element_ty)
         tl.store(forward + base + tap * OUTPUTS * INPUTS + e, value, mask=inside)
         tl.store(reverse + base + (8 - tap) * OUTPUTS * INPUTS + swapped, value, mask=inside)
