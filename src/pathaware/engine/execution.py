@@ -169,25 +169,28 @@ def _vmap_or_loop(model: nn.Module, layout: Layout) -> Forward:
     return forward
 
 
+def broadcast(groups: GroupBroadcast, coefficients: Tensor) -> Tensor:
+    """Coefficients `[n, groups]` of n steps as `[n, D]`."""
+    if torch.is_grad_enabled() and not groups.identity and kernels.usable(coefficients):
+        from pathaware.engine.kernels.update import Broadcast  # needs Triton
+
+        fused: Tensor = Broadcast.apply(coefficients, groups)
+        return fused
+    spread: Tensor = groups(coefficients)
+    return spread
+
+
 def preconditioned_step(
-    point: Tensor,
-    gradient: Tensor,
-    q: Tensor,
-    q_groups: GroupBroadcast,
-    earlier: Tensor | None = None,
-    p: Tensor | None = None,
-    p_groups: GroupBroadcast | None = None,
+    point: Tensor, gradient: Tensor, q: Tensor, earlier: Tensor | None = None, p: Tensor | None = None
 ) -> Tensor:
     """θ − Q ∘ g, or, with P and an earlier point θ′, (1 − P)(θ − Q ∘ g) + P ∘ θ′.
 
-    Points and gradients are `[T, D]`; `q` and `p` hold one entry per group of parameters.
+    Points and gradients are `[T, D]`; `q` and `p` are `[D]`.
     """
     if torch.is_grad_enabled() and kernels.usable(gradient):  # only the derivative gains from the kernel
         from pathaware.engine.kernels.update import Update  # needs Triton
 
-        fused: Tensor = Update.apply(point, gradient, q, q_groups, earlier, p, p_groups or q_groups)
+        fused: Tensor = Update.apply(point, gradient, q, earlier, p)
         return fused
-    moved = torch.addcmul(point, q_groups(q), gradient, value=-1)
-    if p is None or p_groups is None or earlier is None:
-        return moved
-    return torch.lerp(moved, earlier, p_groups(p))
+    moved = torch.addcmul(point, q, gradient, value=-1)
+    return moved if p is None or earlier is None else torch.lerp(moved, earlier, p)

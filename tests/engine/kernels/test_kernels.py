@@ -166,13 +166,18 @@ def learner(monkeypatch) -> Callable[[str], MetaLearner]:
     """A Conv-2 whose blocks go through the kernels unless it runs as a loop."""
     monkeypatch.setattr(kernels, "usable", lambda point: kernels._enabled)
 
-    def build(execution: str, rule=lambda m: Pamela(m, STEPS, rate=0.05, skip=1)) -> MetaLearner:
+    def build(
+        execution: str, rule=lambda m: Pamela(m, STEPS, rate=0.05, skip=1), program: bool = True
+    ) -> MetaLearner:
         torch.manual_seed(0)
         model = conv4(3, size=4, channels=2, width=16, blocks=2)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.1 * torch.randn_like(parameter))
         learner = MetaLearner(model, rule(model), F.cross_entropy, execution=execution)
+        if not program:
+            learner.execution.kernel_program = None
+        assert program is (learner.execution.kernel_program is not None)
         learner.execution.program = learner.execution.single_task = None  # these would replace the kernels
         return learner.to(DEVICE, DTYPE)
 
@@ -183,19 +188,21 @@ def learner(monkeypatch) -> Callable[[str], MetaLearner]:
 def launches(monkeypatch) -> list[str]:
     """The operations that ran as kernels."""
     from pathaware.engine.kernels import functions
+    from pathaware.engine.kernels import program as programs
 
     seen: list[str] = []
     for name in ("convolve", "weight_gradient"):
         original = getattr(functions, name)
         spy = lambda *a, _name=name, _original=original, **k: (seen.append(_name), _original(*a, **k))[1]  # noqa: E731
         monkeypatch.setattr(functions, name, spy)
+        monkeypatch.setattr(programs, name, spy)
     return seen
 
 
-@pytest.mark.parametrize("order", ["second", "first"])
-def test_the_meta_gradient_through_kernels_is_that_of_the_loop(learner, launches, order):
+@pytest.mark.parametrize(("order", "program"), [("second", True), ("first", False)])
+def test_the_meta_gradient_through_kernels_is_that_of_the_loop(learner, launches, order, program):
     episodes = image_episodes(size=4).to(DEVICE, DTYPE)
-    ours = meta_gradient(learner("batched"), episodes, order)
+    ours = meta_gradient(learner("batched", program=program), episodes, order)
     assert {"convolve", "weight_gradient"} == set(launches)
     assert distance(ours, meta_gradient(learner("loop"), episodes, order)) < (1e-3 if CUDA else 1e-11)
 

@@ -1,4 +1,4 @@
-"""The last linear layer and the cross-entropy of T tasks as two kernels, with their gradient and its derivative.
+"""The last linear layer and the cross-entropy of T tasks, with gradient and Hessian-vector product.
 
 With images z `[N, P, C]` of P pixels, read as rows of F = C·P features in the order of `nn.Flatten`:
 
@@ -10,7 +10,7 @@ and, along a direction in which z changes by dz, W by V and b by v, with p = sof
     dl = dz Wᵀ + z Vᵀ + v,     dg = p (dl − Σ p dl) / N
     d(gW) = dgᵀ z + gᵀ dz,     d(gb) = Σ dg,     d(gz) = dg W + g V
 
-The first kernel computes parts of l or dl, the second everything else. A negative label is ignored, as
+One kernel computes parts of l or dl, another everything else. A negative label is ignored, as
 PyTorch does; a label beyond the last class makes the loss NaN.
 """
 

@@ -45,7 +45,7 @@ def sum_parts(partial: Tensor, out: Tensor | None = None) -> Tensor:
     return total
 
 
-FEW = 16
+FEW = 32
 """Up to this number, every program that needs a sum adds its parts itself, which saves a launch."""
 
 
@@ -59,7 +59,7 @@ def stored_channels(channels: int) -> int:
 
     Channels beyond those of the network are zero, and so are all their derivatives.
     """
-    return max(16, triton.next_power_of_2(channels))
+    return max(16, int(triton.next_power_of_2(channels)))
 
 
 def join_moments(partial: Tensor, pixels: int, rows: int) -> Tensor:

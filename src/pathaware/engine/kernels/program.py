@@ -19,7 +19,7 @@ from pathaware.engine.handwritten import Program
 from pathaware.engine.handwritten.conv_block import ConvBlock
 from pathaware.engine.handwritten.layers import CrossEntropy, Flatten, Linear, Parameters, Saved
 from pathaware.engine.kernels import classifier, normalisation, stem
-from pathaware.engine.kernels.convolution import convolve, pack
+from pathaware.engine.kernels.convolution import convolve, pack_all
 from pathaware.engine.kernels.weight_gradient import weight_gradient
 
 
@@ -50,7 +50,7 @@ def _computed(program: Program) -> bool:
 
 
 class KernelProgram(Program):
-    """Losses, gradients and Hessian-vector products of a Conv-N through the kernels, for all tasks at once."""
+    """Losses, gradients and Hessian-vector products of a Conv-N for all tasks at once, by the kernels."""
 
     def supports(self, point: Tensor, x: Tensor, y: Tensor, *, differentiable: bool) -> bool:
         constant = not (x.requires_grad or y.requires_grad)
@@ -85,8 +85,9 @@ class KernelProgram(Program):
         hv = self._by_layer(product)
         dz: Any = None
         tangents: list[Saved] = []
+        filters = self._filters(v, saved[0][0])
         for i, block in enumerate(self.blocks):
-            dz, tangent = block.tangent(p[i], v[i], saved[i], dz)
+            dz, tangent = block.tangent(p[i], v[i], filters[i], saved[i], dz)
             tangents.append(tangent)
         z, parts, y = saved[-1]
         linear, along, out = p[-1], v[-1], hv[-1]
@@ -107,10 +108,14 @@ class KernelProgram(Program):
         """The output of the last block, and what each block saved."""
         saved: list[Saved] = []
         x = x.to(kernels.storage(p[0]["weight"]))
-        for block, own in zip(self.blocks, p, strict=False):
-            x, saved_by_block = block.forward(own, x)
+        for block, own, filters in zip(self.blocks, p, self._filters(p, x), strict=False):
+            x, saved_by_block = block.forward(own, filters, x)
             saved.append(saved_by_block)
         return x, saved
+
+    def _filters(self, p: list[Parameters], like: Tensor) -> list[Any]:
+        """The filters of each block as `convolve` reads them; the first block takes them as they are."""
+        return [None, *pack_all([own["weight"] for own in p[1 : len(self.blocks)]], like)]
 
 
 class Block:
@@ -119,8 +124,8 @@ class Block:
     def __init__(self, eps: float) -> None:
         self.eps = eps
 
-    def forward(self, p: Parameters, x: Tensor) -> tuple[Tensor, Saved]:
-        forward, reverse = pack(p["weight"], x)
+    def forward(self, p: Parameters, filters: tuple[Tensor, Tensor], x: Tensor) -> tuple[Tensor, Saved]:
+        forward, reverse = filters
         y, moments = convolve(x, forward, stats=True)
         assert moments is not None
         z, peaks = normalisation.normalise(y, moments, p["gain"], p["shift"], self.eps)
@@ -135,9 +140,11 @@ class Block:
         saved += [gz, gy, sums]
         return convolve(gy, reverse)[0]
 
-    def tangent(self, p: Parameters, v: Parameters, saved: Saved, dx: Tensor) -> tuple[Tensor, Saved]:
+    def tangent(
+        self, p: Parameters, v: Parameters, filters: tuple[Tensor, Tensor], saved: Saved, dx: Tensor
+    ) -> tuple[Tensor, Saved]:
         x, forward, _, y, moments, _, gz, _, _ = saved
-        along, back = pack(v["weight"], x)
+        along, back = filters
         u = convolve(dx, forward, x, along)[0]
         dz, second = normalisation.tangent(
             u, v["gain"], v["shift"], gz, y, moments, p["gain"], p["shift"], self.eps
@@ -163,7 +170,7 @@ class Stem:
     def __init__(self, eps: float) -> None:
         self.eps = eps
 
-    def forward(self, p: Parameters, x: Tensor) -> tuple[Tensor, Saved]:
+    def forward(self, p: Parameters, filters: None, x: Tensor) -> tuple[Tensor, Saved]:
         images = stem.Images.of(x)
         moments = stem.moments_of(images, p["weight"])
         z, peaks = stem.normalise(images, p["weight"], moments, p["gain"], p["shift"], self.eps)
@@ -177,7 +184,9 @@ class Stem:
         )  # fmt: skip
         saved += [gz, sums]
 
-    def tangent(self, p: Parameters, v: Parameters, saved: Saved, dx: None) -> tuple[Tensor, Saved]:
+    def tangent(
+        self, p: Parameters, v: Parameters, filters: None, saved: Saved, dx: None
+    ) -> tuple[Tensor, Saved]:
         x, padded, moments, _, gz, _ = saved
         dz, second = stem.tangent(
             v["weight"], v["gain"], v["shift"], gz, stem.Images(padded, *x.shape[-2:]), p["weight"], moments,

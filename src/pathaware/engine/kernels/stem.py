@@ -312,7 +312,8 @@ def stem_normalise_kernel(
 @triton.jit
 def stem_backward_kernel(
     gz, x, weight, moments, gamma, beta, sums, gfilters, ggamma, gbeta, stride, gamma_stride, beta_stride,
-    out_stride, sums_parts, cells, count, height, width, eps, WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr,
+    out_stride, sums_parts, cells, count, height, width, eps,
+    WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr,
     DEPTH: tl.constexpr, PRECISION: tl.constexpr, ACC: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
     part = tl.program_id(0)
