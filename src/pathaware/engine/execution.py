@@ -21,7 +21,7 @@ from pathaware.core.learner import ExecutionName
 from pathaware.core.losses import Loss, per_task, per_task_loop
 from pathaware.core.parameters import GroupBroadcast, Layout
 from pathaware.engine import kernels
-from pathaware.engine.batched import LAYERS, lower
+from pathaware.engine.batched import LAYERS, Lowered, lower
 from pathaware.engine.handwritten import Program, SingleTaskProgram, handwritten_program
 from pathaware.engine.traced import NotLowerable, trace
 
@@ -125,6 +125,29 @@ def select_execution(name: ExecutionName, model: nn.Module, layout: Layout, loss
         if name == "batched":
             raise UsageError(f"execution: 'batched' cannot run this model ({reason}); use auto") from None
     return Execution("vmap", _vmap_or_loop(model, layout), per_task(loss))
+
+
+class FusedEmbedding:
+    """Features `[T, N, F]` from a network that all tasks share, with its conv blocks on the kernels."""
+
+    def __init__(self, lowered: Lowered) -> None:
+        self.lowered = lowered
+
+    def usable(self, x: Tensor) -> bool:
+        return kernels.usable(x) and not x.requires_grad
+
+    def __call__(self, x: Tensor) -> Tensor:
+        nothing_adapts = x.new_empty(len(x), 0)
+        return self.lowered(nothing_adapts, x).flatten(2)
+
+
+def fused_embedding(model: nn.Module) -> FusedEmbedding | None:
+    """The fused form of a network, or None if it has none; nothing of the network adapts."""
+    try:
+        lowered = lower(trace(model, leaves=LAYERS), Layout([]))
+    except NotLowerable:
+        return None
+    return FusedEmbedding(lowered) if lowered.blocks else None
 
 
 def _loop(model: nn.Module, layout: Layout) -> Forward:
