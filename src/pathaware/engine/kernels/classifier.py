@@ -20,13 +20,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pathaware.engine.kernels.launch import FEW, accumulator, blocks, dot_precision, empty
+from pathaware.engine.kernels.launch import accumulator, blocks, dot_precision, empty
 
 MAX_CLASSES = 64
 _ROWS = 32
 """Examples that a program takes at once."""
 _DEPTH = 64
 """Features that a program takes at once."""
+_PARTS = 8
+"""Largest number of parts of the logits."""
 
 
 def logits(z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -71,7 +73,7 @@ def _products(z: Tensor, weight: Tensor, bias: Tensor, z2: Tensor, weight2: Tens
     """Parts of z Wᵀ + b, or of z Wᵀ + b + z2 W2ᵀ, `[T, parts, N, K]`."""
     tasks, count, height, width, channels = z.shape
     features = height * width * channels
-    share = blocks(blocks(features, _DEPTH), FEW) * _DEPTH
+    share = blocks(blocks(features, _DEPTH), _PARTS) * _DEPTH
     parts, classes = blocks(features, share), _rounded(weight.shape[1])
     dtype, acc = accumulator(z)
     out = empty(z, tasks, parts, count, classes, dtype=dtype)
@@ -92,7 +94,8 @@ def _finish(
     chunks = blocks(pixels * channels, _DEPTH) if terms else 1
     classifier_kernel[(chunks, tasks)](
         parts, tangents, z, dz, weight, direction, targets, losses, gz, gw, gb, weight.stride(0),
-        direction.stride(0), gw.stride(0), gb.stride(0), count, parts.shape[1], tangents.shape[1], pixels,
+        direction.stride(0), targets.stride(0), gw.stride(0), gb.stride(0), count, parts.shape[1],
+        tangents.shape[1], pixels,
         CLASSES=weight.shape[1], K=parts.shape[-1], WIDTH=weight.shape[2] // pixels, C=channels, ROWS=_ROWS,
         DEPTH=_DEPTH, TERMS=terms, PARTS=triton.next_power_of_2(parts.shape[1]),
         PRECISION=dot_precision(weight), ACC=accumulator(z)[1],
@@ -156,7 +159,7 @@ def _joined(parts, number, task, n, count, K: tl.constexpr, PARTS: tl.constexpr)
 @triton.jit
 def classifier_kernel(
     parts, tangents, z, dz, weight, direction, targets, losses, gz, gw, gb, stride, direction_stride,
-    gw_stride, gb_stride, count, number, tangent_number, pixels,
+    targets_stride, gw_stride, gb_stride, count, number, tangent_number, pixels,
     CLASSES: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr,
     DEPTH: tl.constexpr, TERMS: tl.constexpr, PARTS: tl.constexpr, PRECISION: tl.constexpr,
     ACC: tl.constexpr,
@@ -178,7 +181,7 @@ def classifier_kernel(
     loss = tl.zeros((ROWS,), ACC)
     for start in range(0, count, ROWS):
         n = start + tl.arange(0, ROWS)
-        label = tl.load(targets + task * count + n, mask=n < count, other=-1)
+        label = tl.load(targets + task * targets_stride + n, mask=n < count, other=-1)
         scores = tl.where(known, _joined(parts, number, task, n, count, K, PARTS), float("-inf"))
         top = tl.max(scores, 1)
         odds = tl.exp(scores - top[:, None])

@@ -62,13 +62,13 @@ class KernelProgram(Program):
         z = self._blocks(p, x)[0]
         linear = p[-1]
         parts = classifier.logits(z, linear["weight"], linear["bias"])
-        return classifier.losses_only(parts, z, linear["weight"], y.contiguous())
+        return classifier.losses_only(parts, z, linear["weight"], _labels(y))
 
     def loss_and_gradient(self, point: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, list[Saved]]:
         p = self._by_layer(point)
         gradient = torch.zeros_like(point, memory_format=torch.contiguous_format)
         g = self._by_layer(gradient)
-        y = y.contiguous()
+        y = _labels(y)
         z, saved = self._blocks(p, x)
         parts = classifier.logits(z, p[-1]["weight"], p[-1]["bias"])
         losses, gz = classifier.losses_and_gradient(
@@ -116,6 +116,11 @@ class KernelProgram(Program):
     def _filters(self, p: list[Parameters], like: Tensor) -> list[Any]:
         """The filters of each block as `convolve` reads them; the first block takes them as they are."""
         return [None, *pack_all([own["weight"] for own in p[1 : len(self.blocks)]], like)]
+
+
+def _labels(y: Tensor) -> Tensor:
+    """Make each task's labels contiguous, as the kernel requires."""
+    return y if y.stride(1) == 1 else y.contiguous()
 
 
 class Block:
