@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import cached_property
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -21,11 +21,13 @@ from pathaware.core.learner import ExecutionName
 from pathaware.core.losses import Loss, per_task, per_task_loop
 from pathaware.core.parameters import GroupBroadcast, Layout
 from pathaware.engine import kernels
-from pathaware.engine.batched import LAYERS, Lowered, lower
+from pathaware.engine.batched import LAYERS, Lowered, Prepared, lower
 from pathaware.engine.handwritten import Program, SingleTaskProgram, handwritten_program
 from pathaware.engine.traced import NotLowerable, trace
 
-Forward = Callable[[Tensor, Tensor], Tensor]
+Forward = Callable[[Tensor, Any], Tensor]
+Inputs = Tensor | Prepared
+"""Inputs `[T, N, …]` as they are, or prepared for several steps."""
 
 
 class Execution:
@@ -65,10 +67,15 @@ class Execution:
         with kernels.switched_off(), TaskStatistics(count=count):
             return self.forward(point, torch.cat([support_x, x], dim=1))[:, count:]
 
-    def task_losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def prepare(self, x: Tensor) -> Inputs:
+        """Inputs for several calls of `gradient` and `task_losses`: layers that no adapted parameter affects
+        are computed once."""
+        return self.forward.prepare(x) if isinstance(self.forward, Lowered) else x
+
+    def task_losses(self, point: Tensor, x: Inputs, y: Tensor) -> Tensor:
         """The loss of each task at a point: `[T]`, differentiable any number of times."""
         program = None if torch.is_grad_enabled() else self._program(point, x, y, differentiable=False)
-        if program is not None:
+        if program is not None and isinstance(x, Tensor):
             return program.losses(point, x, y)
         return self.losses(self.forward(point, x), y)
 
@@ -80,11 +87,11 @@ class Execution:
         )
 
     def gradient(
-        self, point: Tensor, x: Tensor, y: Tensor, *, create_graph: bool = False
+        self, point: Tensor, x: Inputs, y: Tensor, *, create_graph: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Losses `[T]` at a point `[T, D]` and their gradients `[T, D]`."""
         program = self._program(point, x, y, differentiable=create_graph)
-        if program is not None:
+        if program is not None and isinstance(x, Tensor):
             return program.differentiable_gradient(point if create_graph else point.detach(), x, y)
         if not create_graph:
             point = point.detach().requires_grad_()
@@ -93,7 +100,9 @@ class Execution:
             (gradient,) = torch.autograd.grad(losses.sum(), point, create_graph=create_graph)
         return losses, gradient
 
-    def _program(self, point: Tensor, x: Tensor, y: Tensor, *, differentiable: bool) -> Program | None:
+    def _program(self, point: Tensor, x: Inputs, y: Tensor, *, differentiable: bool) -> Program | None:
+        if isinstance(x, Prepared):
+            return None
         programs = [self.single_task if point.is_cuda else self.program]
         if kernels.usable(point):
             programs.append(self.kernel_program)

@@ -6,6 +6,7 @@ with `@batched(MyLayer)`.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -181,6 +182,9 @@ def elementwise(module: nn.Module, p: Parameters, x: Activations) -> Activations
     return x.map(_not_in_place(module)(x.data))
 
 
-def _not_in_place(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    """An in-place activation would overwrite what the second derivative needs."""
-    return F.relu if isinstance(module, nn.ReLU) else module
+def _not_in_place(module: nn.Module) -> nn.Module:
+    """In place, it would overwrite what the second derivative or the next step needs."""
+    if getattr(module, "inplace", False):
+        module = copy.copy(module)
+        module.inplace = False
+    return module
