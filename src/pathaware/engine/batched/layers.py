@@ -182,7 +182,7 @@ def elementwise(module: nn.Module, p: Parameters, x: Activations) -> Activations
     return x.map(_not_in_place(module)(x.data))
 
 
-def _not_in_place(module: nn.Module) -> nn.Module:
+def _not_in_place(module: Any) -> Any:
     """In place, it would overwrite what the second derivative or the next step needs."""
     if getattr(module, "inplace", False):
         module = copy.copy(module)
