@@ -18,7 +18,7 @@ from pathaware.core.path import Gradient, Order, Path, unroll
 from pathaware.core.rule import Rule
 
 if TYPE_CHECKING:
-    from pathaware.engine.execution import Execution
+    from pathaware.engine.execution import Execution, Inputs
 
 ExecutionName = Literal["auto", "loop", "vmap", "batched"]
 """How tasks run side by side, see `pathaware.engine.execution`."""
@@ -153,6 +153,8 @@ class Context:
     support_y: Tensor
     query_x: Tensor | None = None
     order: Order = "none"
+    prepared: Inputs | None = None
+    """The support set as `Execution.prepare` returned it, if several steps share it."""
 
     def __len__(self) -> int:
         return len(self.support_x)
@@ -167,8 +169,8 @@ class Context:
 
     def gradient(self, point: Tensor) -> tuple[Tensor, Tensor]:
         """The support loss `[T]` and its gradient `[T, D]`, differentiable if `order` is second."""
-        create_graph = self.order == "second"
-        return self.learner.gradient(point, self.support_x, self.support_y, create_graph=create_graph)
+        x = self.support_x if self.prepared is None else self.prepared
+        return self.learner.execution.gradient(point, x, self.support_y, create_graph=self.order == "second")
 
 
 class MetaLearner(FewShotLearner):
@@ -245,11 +247,13 @@ class MetaLearner(FewShotLearner):
         the last trained step. `query_x [T, Q, …]` are the queries, for rules with joint inference.
         """
         steps = self._steps(steps, extend)
-        context = Context(self, support_x, support_y, query_x, order)
+        with torch.set_grad_enabled(order == "second"):
+            prepared = self.execution.prepare(support_x)
+        context = Context(self, support_x, support_y, query_x, order, prepared)
         path = self.unroll(context, steps)
         if self.guard:
             with torch.no_grad():
-                path.losses.append(self.losses(path.end, support_x, support_y))
+                path.losses.append(self.execution.task_losses(path.end, prepared, support_y))
         return path
 
     def unroll(self, context: Context, steps: int, gradient: Gradient | None = None) -> Path:
