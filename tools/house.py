@@ -50,7 +50,7 @@ DOORS = {
     ("core/learner.py", "pathaware.engine.execution"),
     ("core/head.py", "pathaware.engine.execution"),
 }
-"""Imports against the rule: `MetaLearner` asks the engine for an execution, inside a function."""
+"""Imports against the rule: learners ask the engine for an execution, inside a function."""
 
 BOUNDS = {"Python files": 220, "entries at the top": 14, "import levels": 7, "files entered by train": 42}
 
