@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -340,16 +341,17 @@ class MetaLearner(FewShotLearner):
     ) -> StepPredictions:
         """Outputs for `query_x` at θ₀ and after every step."""
         level = self.query_level(queries)
-        seen = query_x if level == "joint" else None
-        path = self.path(support_x, support_y, steps=steps, extend=extend, query_x=seen)
-        return self._predictions(path, query_x, support_x if level == "alone" else None)
+        steps = self._steps(steps, extend)
+        *outputs, reverted = self._run(self._predicted, steps, level, support_x, support_y, query_x)
+        return StepPredictions(outputs, reverted)
 
     def adapt_and_predict(
         self, support_x: Tensor, support_y: Tensor, query_x: Tensor
     ) -> tuple[nn.Module, StepPredictions]:
-        path = self.path(support_x[None], support_y[None])
+        examples = support_x[None], support_y[None], query_x[None]
         with torch.no_grad():
-            return self._network(path), self._predictions(path, query_x[None], support_x[None])
+            end, *outputs, reverted = self._run(self._end_and_predicted, *examples)
+        return self._network(end), StepPredictions(outputs, reverted)
 
     def adapt(
         self,
@@ -361,19 +363,39 @@ class MetaLearner(FewShotLearner):
         query_x: Tensor | None = None,
     ) -> nn.Module:
         """Adapt to one task, `support_x [S, …]`; return a copy of the model with the new parameters."""
-        seen = None if query_x is None else query_x[None]
-        return self._network(
-            self.path(support_x[None], support_y[None], steps=steps, extend=extend, query_x=seen)
-        )
+        examples = [t[None] for t in (support_x, support_y, query_x) if t is not None]
+        with torch.no_grad():
+            (end,) = self._run(self._end, self._steps(steps, extend), *examples)
+        return self._network(end)
 
-    def _predictions(self, path: Path, query_x: Tensor, support_x: Tensor | None) -> StepPredictions:
+    def _run(self, function: Callable[..., Sequence[Tensor]], *arguments: Any) -> Sequence[Tensor]:
+        return self.execution.run(self, function, *arguments)
+
+    def _end(
+        self, steps: int, support_x: Tensor, support_y: Tensor, query_x: Tensor | None = None
+    ) -> list[Tensor]:
+        return [self.end(self.path(support_x, support_y, steps=steps, extend=True, query_x=query_x))]
+
+    def _predicted(
+        self, steps: int, level: QueryLevel, support_x: Tensor, support_y: Tensor, query_x: Tensor
+    ) -> list[Tensor]:
+        seen = query_x if level == "joint" else None
+        path = self.path(support_x, support_y, steps=steps, extend=True, query_x=seen)
+        return self._outputs(path, query_x, support_x if level == "alone" else None)
+
+    def _end_and_predicted(self, support_x: Tensor, support_y: Tensor, query_x: Tensor) -> list[Tensor]:
+        path = self.path(support_x, support_y)
+        return [self.end(path), *self._outputs(path, query_x, support_x)]
+
+    def _outputs(self, path: Path, query_x: Tensor, support_x: Tensor | None) -> list[Tensor]:
+        """Outputs for the queries at every point, then the tasks that the guard reverted."""
         outputs = [self.predict(self.end(path, j), query_x, support_x) for j in range(len(path.points))]
-        reverted = path.reverted() if self.guard else torch.zeros(len(query_x), dtype=torch.bool)
-        return StepPredictions(outputs, reverted)
+        reverted = path.reverted() if self.guard else query_x.new_zeros(len(query_x), dtype=torch.bool)
+        return [*outputs, reverted]
 
-    def _network(self, path: Path) -> nn.Module:
-        """A copy of the model at the end of the path of a single task."""
-        return clone_with_parameters(self.model, path.layout.views(self.end(path)[0]))
+    def _network(self, end: Tensor) -> nn.Module:
+        """A copy of the model with the parameters of a single task, `[1, D]`."""
+        return clone_with_parameters(self.model, self.rule.layout.views(end[0]))
 
     def _steps(self, steps: int | None, extend: bool) -> int:
         trained = self.rule.steps

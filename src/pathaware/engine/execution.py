@@ -7,9 +7,9 @@ There are three ways to run a network: `loop`, `vmap` and `batched`. All take a 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from functools import cached_property
-from typing import get_args
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -21,11 +21,15 @@ from pathaware.core.learner import ExecutionName
 from pathaware.core.losses import Loss, per_task, per_task_loop
 from pathaware.core.parameters import GroupBroadcast, Layout
 from pathaware.engine import kernels
-from pathaware.engine.batched import LAYERS, lower
+from pathaware.engine.batched import LAYERS, Lowered, lower
+from pathaware.engine.cuda_graph import CapturedCalls, captured_state
 from pathaware.engine.handwritten import Program, SingleTaskProgram, handwritten_program
 from pathaware.engine.traced import NotLowerable, trace
 
 Forward = Callable[[Tensor, Tensor], Tensor]
+
+CAPTURED_ELEMENTS = 2**22
+"""Numbers in the inputs of a call up to which it is worth a CUDA graph; larger ones hide their launches."""
 
 
 class Execution:
@@ -41,6 +45,7 @@ class Execution:
         self.forward = forward
         self.losses = losses
         self.program = program
+        self.calls = CapturedCalls()
 
     @cached_property
     def single_task(self) -> SingleTaskProgram | None:
@@ -55,9 +60,12 @@ class Execution:
         """Outputs at a point; with `support_x`, batch norm uses the statistics of the support set only."""
         if support_x is None:
             return self.forward(point, x)
-        count = support_x.shape[1]
+        count, examples = support_x.shape[1], torch.cat([support_x, x], dim=1)
+        if isinstance(self.forward, Lowered) and not torch.is_grad_enabled():
+            with TaskStatistics(count=count):
+                return self.forward(point, examples, count)[:, count:]
         with kernels.switched_off(), TaskStatistics(count=count):
-            return self.forward(point, torch.cat([support_x, x], dim=1))[:, count:]
+            return self.forward(point, examples)[:, count:]
 
     def task_losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The loss of each task at a point: `[T]`, differentiable any number of times."""
@@ -86,6 +94,27 @@ class Execution:
             losses = self.task_losses(point, x, y)
             (gradient,) = torch.autograd.grad(losses.sum(), point, create_graph=create_graph)
         return losses, gradient
+
+    def run(
+        self, learner: nn.Module, function: Callable[..., Sequence[Tensor]], *arguments: Any
+    ) -> Sequence[Tensor]:
+        """`function(*arguments)`, a function of the learner, from a CUDA graph where that is possible."""
+        tensors = [a for a in arguments if isinstance(a, Tensor)]
+        if not self._capturable(tensors):
+            return function(*arguments)
+        settings = [a for a in arguments if not isinstance(a, Tensor)]
+        key = (function.__name__, *settings, captured_state(learner))
+        return self.calls(key, partial(function, *settings), *tensors)
+
+    def _capturable(self, tensors: Sequence[Tensor]) -> bool:
+        return (
+            self.name == "batched"
+            and all(t.is_cuda and not t.requires_grad for t in tensors)
+            and sum(t.numel() for t in tensors) <= CAPTURED_ELEMENTS
+            and not torch.is_grad_enabled()
+            and not torch.is_autocast_enabled()
+            and not torch.cuda.is_current_stream_capturing()
+        )
 
     def _program(self, point: Tensor, x: Tensor, y: Tensor, *, differentiable: bool) -> Program | None:
         program = self.single_task if point.is_cuda else self.program

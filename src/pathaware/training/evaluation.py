@@ -126,10 +126,12 @@ def evaluate(
         examples = (episodes.support_x, episodes.support_y, episodes.query_x)
         predictions = learner.predictions_per_step(*examples, steps=steps, extend=extend, queries=level)
         measured = [problem.measure(output, episodes.query_y) for output in predictions.outputs]
-        values.append(torch.stack(measured, dim=1).cpu())
-        reverted.append(predictions.reverted.cpu())
-    fraction = world.gather(reverted).double().mean().item()
-    return Evaluation(problem.metric, world.gather(values), fraction, split, level, balance, seed)
+        values.append(torch.stack(measured, dim=1))
+        reverted.append(predictions.reverted)
+    # Only now: a look at a result would keep the host from preparing the next batch while a GPU computes.
+    fraction = world.gather([part.cpu() for part in reverted]).double().mean().item()
+    all_values = world.gather([part.cpu() for part in values])
+    return Evaluation(problem.metric, all_values, fraction, split, level, balance, seed)
 
 
 def interval_over_tasks(values: Tensor) -> float:
