@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
@@ -154,6 +154,8 @@ class Context:
     support_y: Tensor
     query_x: Tensor | None = None
     order: Order = "none"
+    outputs: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    """Points of `gradient` without a graph, and the outputs for the support set there."""
 
     def __len__(self) -> int:
         return len(self.support_x)
@@ -168,8 +170,12 @@ class Context:
 
     def gradient(self, point: Tensor) -> tuple[Tensor, Tensor]:
         """The support loss `[T]` and its gradient `[T, D]`, differentiable if `order` is second."""
-        create_graph = self.order == "second"
-        return self.learner.gradient(point, self.support_x, self.support_y, create_graph=create_graph)
+        seen: list[Tensor] = []
+        both = self.learner.execution.gradient(
+            point, self.support_x, self.support_y, create_graph=self.order == "second", outputs=seen
+        )
+        self.outputs.extend((point, outputs) for outputs in seen)
+        return both
 
 
 class MetaLearner(FewShotLearner):
@@ -249,8 +255,13 @@ class MetaLearner(FewShotLearner):
         context = Context(self, support_x, support_y, query_x, order)
         path = self.unroll(context, steps)
         if self.guard:
+            seen: list[Tensor] = []
             with torch.no_grad():
-                path.losses.append(self.losses(path.end, support_x, support_y))
+                path.losses.append(self.execution.task_losses(path.end, support_x, support_y, seen))
+            context.outputs.extend((path.end, outputs) for outputs in seen)
+        # A rule may descend another loss, or ask for gradients at other points.
+        if [id(point) for point, _ in context.outputs] == [id(point) for point in path.points]:
+            path.outputs = [outputs for _, outputs in context.outputs]
         return path
 
     def unroll(self, context: Context, steps: int, gradient: Gradient | None = None) -> Path:
@@ -348,9 +359,9 @@ class MetaLearner(FewShotLearner):
     def adapt_and_predict(
         self, support_x: Tensor, support_y: Tensor, query_x: Tensor
     ) -> tuple[nn.Module, StepPredictions]:
-        examples = support_x[None], support_y[None], query_x[None]
+        given = (support_x, support_y) if query_x is support_x else (support_x, support_y, query_x)
         with torch.no_grad():
-            end, *outputs, reverted = self._run(self._end_and_predicted, *examples)
+            end, *outputs, reverted = self._run(self._end_and_predicted, *(t[None] for t in given))
         return self._network(end), StepPredictions(outputs, reverted)
 
     def adapt(
@@ -383,13 +394,21 @@ class MetaLearner(FewShotLearner):
         path = self.path(support_x, support_y, steps=steps, extend=True, query_x=seen)
         return self._outputs(path, query_x, support_x if level == "alone" else None)
 
-    def _end_and_predicted(self, support_x: Tensor, support_y: Tensor, query_x: Tensor) -> list[Tensor]:
+    def _end_and_predicted(
+        self, support_x: Tensor, support_y: Tensor, query_x: Tensor | None = None
+    ) -> list[Tensor]:
+        """The end of the path, then `_outputs` for the queries, which are by default the support set."""
         path = self.path(support_x, support_y)
-        return [self.end(path), *self._outputs(path, query_x, support_x)]
+        queries = support_x if query_x is None else query_x
+        return [self.end(path), *self._outputs(path, queries, support_x)]
 
     def _outputs(self, path: Path, query_x: Tensor, support_x: Tensor | None) -> list[Tensor]:
         """Outputs for the queries at every point, then the tasks that the guard reverted."""
-        outputs = [self.predict(self.end(path, j), query_x, support_x) for j in range(len(path.points))]
+        steps = range(len(path.points))
+        if query_x is support_x and path.outputs:  # the path has them already
+            outputs = [path.guarded_outputs(j) if self.guard else path.outputs[j] for j in steps]
+        else:
+            outputs = [self.predict(self.end(path, j), query_x, support_x) for j in steps]
         reverted = path.reverted() if self.guard else query_x.new_zeros(len(query_x), dtype=torch.bool)
         return [*outputs, reverted]
 

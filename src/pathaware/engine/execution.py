@@ -58,6 +58,9 @@ class Execution:
 
     def predict(self, point: Tensor, x: Tensor, support_x: Tensor | None = None) -> Tensor:
         """Outputs at a point; with `support_x`, batch norm uses the statistics of the support set only."""
+        if self._predicts(point, x):
+            assert self.program is not None
+            return self.program.predict(point, x, support_x)
         if support_x is None:
             return self.forward(point, x)
         count, examples = support_x.shape[1], torch.cat([support_x, x], dim=1)
@@ -67,12 +70,20 @@ class Execution:
         with kernels.switched_off(), TaskStatistics(count=count):
             return self.forward(point, examples)[:, count:]
 
-    def task_losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The loss of each task at a point: `[T]`, differentiable any number of times."""
+    def task_losses(self, point: Tensor, x: Tensor, y: Tensor, outputs: list[Tensor] | None = None) -> Tensor:
+        """The loss of each task at a point: `[T]`, differentiable any number of times.
+
+        The outputs for x are appended to `outputs`.
+        """
         program = None if torch.is_grad_enabled() else self._program(point, x, y, differentiable=False)
         if program is not None:
-            return program.losses(point, x, y)
-        return self.losses(self.forward(point, x), y)
+            losses, predicted = program.losses(point, x, y)
+        else:
+            predicted = self.forward(point, x)
+            losses = self.losses(predicted, y)
+        if outputs is not None:
+            outputs.append(predicted)
+        return losses
 
     def query_losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """`task_losses` fused with their gradient; differentiable once."""
@@ -82,17 +93,34 @@ class Execution:
         )
 
     def gradient(
-        self, point: Tensor, x: Tensor, y: Tensor, *, create_graph: bool = False
+        self,
+        point: Tensor,
+        x: Tensor,
+        y: Tensor,
+        *,
+        create_graph: bool = False,
+        outputs: list[Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Losses `[T]` at a point `[T, D]` and their gradients `[T, D]`."""
+        """Losses `[T]` at a point `[T, D]` and their gradients `[T, D]`.
+
+        Without a graph, the outputs for x are appended to `outputs`.
+        """
         program = self._program(point, x, y, differentiable=create_graph)
+        if program is not None and create_graph:
+            return program.differentiable_gradient(point, x, y)
+        seen: list[Tensor] = []
         if program is not None:
-            return program.differentiable_gradient(point if create_graph else point.detach(), x, y)
-        if not create_graph:
-            point = point.detach().requires_grad_()
-        with torch.enable_grad():
-            losses = self.task_losses(point, x, y)
-            (gradient,) = torch.autograd.grad(losses.sum(), point, create_graph=create_graph)
+            with torch.no_grad():
+                losses, gradient, predicted, _ = program.loss_and_gradient(point, x, y)
+            seen.append(predicted)
+        else:
+            if not create_graph:
+                point = point.detach().requires_grad_()
+            with torch.enable_grad():
+                losses = self.task_losses(point, x, y, seen)
+                (gradient,) = torch.autograd.grad(losses.sum(), point, create_graph=create_graph)
+        if outputs is not None and not create_graph:
+            outputs.append(seen[0].detach())
         return losses, gradient
 
     def run(
@@ -115,6 +143,11 @@ class Execution:
             and not torch.is_autocast_enabled()
             and not torch.cuda.is_current_stream_capturing()
         )
+
+    def _predicts(self, point: Tensor, x: Tensor) -> bool:
+        """True if the hand-written program predicts: on a CPU, without a graph."""
+        program = None if torch.is_grad_enabled() or point.is_cuda else self.program
+        return program is not None and x.ndim == (5 if program.images else 3)
 
     def _program(self, point: Tensor, x: Tensor, y: Tensor, *, differentiable: bool) -> Program | None:
         program = self.single_task if point.is_cuda else self.program

@@ -145,9 +145,11 @@ class TrainedModel:
         """
         chosen = arrange(pixels, labels, classes)
         x, y = self.image_input.normalised(pixels.to(self.device)), labels.to(self.device)
-        network, predictions = self.learner(classes).adapt_and_predict(x[chosen], y[chosen], x)
-        steps = tuple(_step(j, output[0], y) for j, output in enumerate(predictions.outputs))
-        return AdaptedClassifier(freeze_batch_norm(network, x[chosen]), self.image_input, steps)
+        support = x[chosen]
+        network, predictions = self.learner(classes).adapt_and_predict(support, y[chosen], support)
+        places = chosen.argsort(stable=True)[chosen.bincount().cumsum(0) - 1].to(self.device)
+        steps = tuple(_step(j, output[0, places], y) for j, output in enumerate(predictions.outputs))
+        return AdaptedClassifier(freeze_batch_norm(network, support), self.image_input, steps)
 
 
 def _step(j: int, output: Tensor, y: Tensor) -> AdaptationStep:

@@ -114,7 +114,7 @@ def _names(network: TracedNetwork, node: fx.Node) -> dict[str, str]:
 class Program:
     """Losses, gradients and Hessian-vector products of a chain, for all tasks at once and without a graph.
 
-    `losses`, `loss_and_gradient` and `hvp` return plain tensors; `differentiable_losses` and
+    `predict`, `losses`, `loss_and_gradient` and `hvp` return plain tensors; `differentiable_losses` and
     `differentiable_gradient` are single nodes of autograd's graph, differentiable once in the point.
     """
 
@@ -150,19 +150,32 @@ class Program:
         losses: Tensor = _Losses.apply(point, self, x, y)
         return losses
 
-    def losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """Losses `[T]`, without a graph."""
-        return self.loss.loss_and_gradient(self._forward(self._by_layer(point), x)[0], y)[0]
+    def predict(self, point: Tensor, x: Tensor, support_x: Tensor | None = None) -> Tensor:
+        """Outputs `[T, N, …]`, without a graph; with `support_x`, batch norm uses its statistics."""
+        support = support_x
+        if self.images:
+            x, support = self._images(x), None if support is None else self._images(support)
+        for layer, own in zip(self.layers, self._by_layer(point), strict=True):
+            x, support = layer.predict(own, x, support)
+        return x
 
-    def loss_and_gradient(self, point: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, list[Saved]]:
-        """Losses `[T]` and gradients `[T, D]` without a graph, and what each layer saved, then the loss."""
+    def losses(self, point: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses `[T]` and outputs `[T, N, …]`, without a graph."""
+        outputs, _ = self._forward(self._by_layer(point), x)
+        return self.loss.loss_and_gradient(outputs, y)[0], outputs
+
+    def loss_and_gradient(
+        self, point: Tensor, x: Tensor, y: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, list[Saved]]:
+        """Losses `[T]`, gradients `[T, D]` and outputs `[T, N, …]` without a graph, and what layers and loss
+        saved."""
         p = self._by_layer(point)
         outputs, saved = self._forward(p, x)
         losses, g, saved_by_loss = self.loss.loss_and_gradient(outputs, y)
         gradients: list[Parameters] = [{} for _ in self.links]
         for i in reversed(range(len(self.links))):
             g = self.layers[i].backward(p[i], saved[i], g, gradients[i], i > 0)
-        return losses, self._flat(gradients), [*saved, saved_by_loss]
+        return losses, self._flat(gradients), outputs, [*saved, saved_by_loss]
 
     def hvp(self, point: Tensor, direction: Tensor, saved: list[Saved]) -> Tensor:
         """The Hessian of each task's loss at its point, times its direction: `[T, D]`."""
@@ -190,7 +203,8 @@ class Program:
 
     def _images(self, x: Tensor) -> Tensor:
         """Images `[T, N, C, H, W]` in the layout of the first layer."""
-        return x.movedim(2, -1).contiguous()
+        # a copy even of images with one channel: only its strides are those of channels last
+        return x.movedim(2, -1).clone(memory_format=torch.contiguous_format)
 
     def _by_layer(self, point: Tensor) -> list[Parameters]:
         parts = point.split_with_sizes(self.layout.sizes, dim=-1)
@@ -214,7 +228,7 @@ class _Gradient(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, point: Tensor, program: Program, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        losses, gradient, saved = program.loss_and_gradient(point, x, y)
+        losses, gradient, _, saved = program.loss_and_gradient(point, x, y)
         ctx.program = program
         ctx.sizes = [len(tensors) for tensors in saved]
         # Autograd saves all of these, so that checkpointing can drop them. The gradient is not saved, to
@@ -243,7 +257,7 @@ class _Losses(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, point: Tensor, program: Program, x: Tensor, y: Tensor) -> Tensor:
-        losses, gradient, _ = program.loss_and_gradient(point, x, y)
+        losses, gradient, *_ = program.loss_and_gradient(point, x, y)
         ctx.save_for_backward(gradient)
         return losses
 
