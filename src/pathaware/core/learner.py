@@ -126,6 +126,12 @@ class FewShotLearner(nn.Module, ABC):
         with torch.no_grad():
             return self.adapt(support_x, support_y), self.predictions_per_step(*examples, queries="alone")
 
+    def adapt_each(self, support_x: Tensor, support_y: Tensor) -> list[tuple[nn.Module, StepPredictions]]:
+        """Adapt to T tasks, `support_x [T, S, …]`. For each, return the adapted network and its inductive
+        predictions for the support set after every step."""
+        tasks = zip(support_x, support_y, strict=True)
+        return [self.adapt_and_predict(x, y, x) for x, y in tasks]
+
     def meta_loss(self, episodes: Episodes, order: Order = "second") -> Tensor:
         """The mean query loss after adaptation, differentiable in all parameters."""
         return self.task_losses(episodes, order).mean()
@@ -155,7 +161,7 @@ class Context:
     query_x: Tensor | None = None
     order: Order = "none"
     outputs: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    """Points of `gradient` without a graph, and the outputs for the support set there."""
+    """Points where `gradient` was asked for, and the outputs for the support set there; `order` none only."""
 
     def __len__(self) -> int:
         return len(self.support_x)
@@ -170,10 +176,11 @@ class Context:
 
     def gradient(self, point: Tensor) -> tuple[Tensor, Tensor]:
         """The support loss `[T]` and its gradient `[T, D]`, differentiable if `order` is second."""
+        if self.order != "none":
+            create_graph = self.order == "second"
+            return self.learner.gradient(point, self.support_x, self.support_y, create_graph=create_graph)
         seen: list[Tensor] = []
-        both = self.learner.execution.gradient(
-            point, self.support_x, self.support_y, create_graph=self.order == "second", outputs=seen
-        )
+        both = self.learner.execution.gradient(point, self.support_x, self.support_y, outputs=seen)
         self.outputs.extend((point, outputs) for outputs in seen)
         return both
 
@@ -363,6 +370,18 @@ class MetaLearner(FewShotLearner):
         with torch.no_grad():
             end, *outputs, reverted = self._run(self._end_and_predicted, *(t[None] for t in given))
         return self._network(end), StepPredictions(outputs, reverted)
+
+    def adapt_each(self, support_x: Tensor, support_y: Tensor) -> list[tuple[nn.Module, StepPredictions]]:
+        """Adapt to T tasks side by side."""
+        with torch.no_grad():
+            ends, *outputs, reverted = self._run(self._end_and_predicted, support_x, support_y)
+        return [
+            (
+                self._network(ends[t : t + 1]),
+                StepPredictions([o[t : t + 1] for o in outputs], reverted[t : t + 1]),
+            )
+            for t in range(len(ends))
+        ]
 
     def adapt(
         self,

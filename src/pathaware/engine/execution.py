@@ -77,13 +77,11 @@ class Execution:
         """
         program = None if torch.is_grad_enabled() else self._program(point, x, y, differentiable=False)
         if program is not None:
-            losses, predicted = program.losses(point, x, y)
-        else:
-            predicted = self.forward(point, x)
-            losses = self.losses(predicted, y)
+            return program.losses(point, x, y, outputs)
+        predicted = self.forward(point, x)
         if outputs is not None:
-            outputs.append(predicted)
-        return losses
+            outputs.append(predicted.detach())
+        return self.losses(predicted, y)
 
     def query_losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """`task_losses` fused with their gradient; differentiable once."""
@@ -103,24 +101,19 @@ class Execution:
     ) -> tuple[Tensor, Tensor]:
         """Losses `[T]` at a point `[T, D]` and their gradients `[T, D]`.
 
-        Without a graph, the outputs for x are appended to `outputs`.
+        The outputs for x are appended to `outputs`, except for a hand-written gradient with a graph.
         """
         program = self._program(point, x, y, differentiable=create_graph)
         if program is not None and create_graph:
             return program.differentiable_gradient(point, x, y)
-        seen: list[Tensor] = []
         if program is not None:
             with torch.no_grad():
-                losses, gradient, predicted, _ = program.loss_and_gradient(point, x, y)
-            seen.append(predicted)
-        else:
-            if not create_graph:
-                point = point.detach().requires_grad_()
-            with torch.enable_grad():
-                losses = self.task_losses(point, x, y, seen)
-                (gradient,) = torch.autograd.grad(losses.sum(), point, create_graph=create_graph)
-        if outputs is not None and not create_graph:
-            outputs.append(seen[0].detach())
+                return program.loss_and_gradient(point, x, y, outputs)[:2]
+        if not create_graph:
+            point = point.detach().requires_grad_()
+        with torch.enable_grad():
+            losses = self.task_losses(point, x, y, outputs)
+            (gradient,) = torch.autograd.grad(losses.sum(), point, create_graph=create_graph)
         return losses, gradient
 
     def run(

@@ -89,7 +89,7 @@ def test_loss_gradient_and_hessian_vector_product_are_those_of_autograd(name, na
     point = (initial + 0.05 * torch.randn(len(x), len(initial)) * (initial != 0)).requires_grad_()
     direction = torch.randn_like(point)
     program = learner.execution.program
-    loss, gradient, _, saved = program.loss_and_gradient(point.detach(), x, y)
+    loss, gradient, saved = program.loss_and_gradient(point.detach(), x, y)
     product = program.hvp(point.detach(), direction, saved)
 
     loss_, gradient_ = by_autograd(learner, point, x, y)
@@ -97,7 +97,7 @@ def test_loss_gradient_and_hessian_vector_product_are_those_of_autograd(name, na
     assert distance(loss, loss_) < 1e-12
     assert distance(gradient, gradient_) < 1e-10
     assert distance(product, product_) < 1e-10
-    assert torch.equal(program.losses(point.detach(), x, y)[0], loss)
+    assert torch.equal(program.losses(point.detach(), x, y), loss)
 
 
 @pytest.mark.parametrize("native", [False, True])
@@ -144,7 +144,7 @@ def test_cross_entropy_over_rows_is_that_of_autograd():
     point = torch.randn(3, len(learner.rule.layout), requires_grad=True)
     direction = torch.randn_like(point)
     program = learner.execution.program
-    loss, gradient, _, saved = program.loss_and_gradient(point.detach(), x, y)
+    loss, gradient, saved = program.loss_and_gradient(point.detach(), x, y)
     product = program.hvp(point.detach(), direction, saved)
     loss_, gradient_ = by_autograd(learner, point, x, y)
     assert distance(loss, loss_) < 1e-12

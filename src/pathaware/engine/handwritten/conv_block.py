@@ -144,6 +144,7 @@ class ConvBlock(Layer):
     """Maps images `[T, N, H, W, C]` to `[T, N, H′, W′, C′]`; parameters `weight`, `bias`, `gain`, `shift`."""
 
     def __init__(self, kernel: int, padding: int, pool: int, eps: float) -> None:
+        self.kernel = kernel
         self.padding = padding
         self.convolution = Convolution(kernel, padding)
         self.pool = pool

@@ -159,23 +159,24 @@ class Program:
             x, support = layer.predict(own, x, support)
         return x
 
-    def losses(self, point: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses `[T]` and outputs `[T, N, …]`, without a graph."""
-        outputs, _ = self._forward(self._by_layer(point), x)
-        return self.loss.loss_and_gradient(outputs, y)[0], outputs
+    def losses(self, point: Tensor, x: Tensor, y: Tensor, outputs: list[Tensor] | None = None) -> Tensor:
+        """Losses `[T]`, without a graph. The outputs `[T, N, …]` are appended to `outputs`."""
+        return self.loss.loss_and_gradient(self._forward(self._by_layer(point), x, outputs)[0], y)[0]
 
     def loss_and_gradient(
-        self, point: Tensor, x: Tensor, y: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, list[Saved]]:
-        """Losses `[T]`, gradients `[T, D]` and outputs `[T, N, …]` without a graph, and what layers and loss
-        saved."""
+        self, point: Tensor, x: Tensor, y: Tensor, outputs: list[Tensor] | None = None
+    ) -> tuple[Tensor, Tensor, list[Saved]]:
+        """Losses `[T]` and gradients `[T, D]` without a graph, and what each layer saved, then the loss.
+
+        The outputs `[T, N, …]` are appended to `outputs`.
+        """
         p = self._by_layer(point)
-        outputs, saved = self._forward(p, x)
-        losses, g, saved_by_loss = self.loss.loss_and_gradient(outputs, y)
+        predicted, saved = self._forward(p, x, outputs)
+        losses, g, saved_by_loss = self.loss.loss_and_gradient(predicted, y)
         gradients: list[Parameters] = [{} for _ in self.links]
         for i in reversed(range(len(self.links))):
             g = self.layers[i].backward(p[i], saved[i], g, gradients[i], i > 0)
-        return losses, self._flat(gradients), outputs, [*saved, saved_by_loss]
+        return losses, self._flat(gradients), [*saved, saved_by_loss]
 
     def hvp(self, point: Tensor, direction: Tensor, saved: list[Saved]) -> Tensor:
         """The Hessian of each task's loss at its point, times its direction: `[T, D]`."""
@@ -192,13 +193,17 @@ class Program:
                 d = self.layers[i].hvp(p[i], v[i], saved[i], tangents[i], d, products[i], i > 0)
         return self._flat(products)
 
-    def _forward(self, p: list[Parameters], x: Tensor) -> tuple[Tensor, list[Saved]]:
+    def _forward(
+        self, p: list[Parameters], x: Tensor, outputs: list[Tensor] | None
+    ) -> tuple[Tensor, list[Saved]]:
         saved: list[Saved] = []
         if self.images:
             x = self._images(x)
         for layer, own in zip(self.layers, p, strict=True):
             x, saved_by_layer = layer.forward(own, x)
             saved.append(saved_by_layer)
+        if outputs is not None:
+            outputs.append(x)
         return x, saved
 
     def _images(self, x: Tensor) -> Tensor:
@@ -228,7 +233,7 @@ class _Gradient(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, point: Tensor, program: Program, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        losses, gradient, _, saved = program.loss_and_gradient(point, x, y)
+        losses, gradient, saved = program.loss_and_gradient(point, x, y)
         ctx.program = program
         ctx.sizes = [len(tensors) for tensors in saved]
         # Autograd saves all of these, so that checkpointing can drop them. The gradient is not saved, to
@@ -257,7 +262,7 @@ class _Losses(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, point: Tensor, program: Program, x: Tensor, y: Tensor) -> Tensor:
-        losses, gradient, *_ = program.loss_and_gradient(point, x, y)
+        losses, gradient, _ = program.loss_and_gradient(point, x, y)
         ctx.save_for_backward(gradient)
         return losses
 
