@@ -212,9 +212,9 @@ class Program:
         return x.movedim(2, -1).clone(memory_format=torch.contiguous_format)
 
     def _by_layer(self, point: Tensor) -> list[Parameters]:
-        parts = point.split_with_sizes(self.layout.sizes, dim=-1)
+        parts, tasks = point.split_with_sizes(self.layout.sizes, dim=-1), point.shape[0]
         return [
-            {own: parts[i] if flat else parts[i].view(len(point), *shape) for own, i, shape, flat in entries}
+            {own: parts[i] if flat else parts[i].view(tasks, *shape) for own, i, shape, flat in entries}
             for entries in self.entries
         ]
 
