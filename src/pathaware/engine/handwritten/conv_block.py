@@ -5,12 +5,12 @@ convolution of all tasks is one matrix product with a row per position of the fi
 products of the same rows; a grouped convolution would be slower than both. Images are channels last:
 `[T, N, H, W, C]`.
 
-With z the convolution, n = (z − μ) r its normalised form, a = γ n + β, and M values per channel:
+With z the convolution, c = z − μ, n = c r its normalised form, a = γ n + β, and M values per channel:
 
     ∂L/∂z = γ r (∂L/∂a − A/M − n B/M),   A = Σ ∂L/∂a,   B = Σ n ∂L/∂a
 
 Pooling passes on one position in k × k, so ∂L/∂a is zero at all others, and everything after batch norm is
-computed at the pooled size. Only z, n and their derivatives are as large as the image. μ removes the
+computed at the pooled size. Only c, z and their derivatives are as large as the image. μ removes the
 convolution's bias, so the bias has no effect and its gradient is zero.
 """
 
@@ -154,15 +154,15 @@ class ConvBlock(Layer):
         tasks, count = x.shape[:2]
         height, width = self.convolution.sides(x)
         source = self.convolution.source(x)
-        n = self.convolution(source, p["weight"])
-        n.sub_(n.mean(1, keepdim=True))
-        r = (n.square().mean(1, keepdim=True) + self.eps).rsqrt()  # `var_mean` is many times slower here
-        n.mul_(r)
-        positions, n_passed = self._passed_on(n.view(tasks, count, height, width, -1), p["gain"])
+        c = self.convolution(source, p["weight"])
+        c.sub_(c.mean(1, keepdim=True))
+        r = (c.square().mean(1, keepdim=True) + self.eps).rsqrt()  # `var_mean` is many times slower here
+        positions, c_passed = self._passed_on(c.view(tasks, count, height, width, -1), p["gain"])
+        n_passed = c_passed * r
         gain, shift = _channels(p["gain"]), _channels(p["shift"])
         y = torch.addcmul(shift, gain, n_passed).clamp_min_(0)
         images = y.view(tasks, count, height // self.pool, width // self.pool, -1)
-        return images, [x, r, n, positions, n_passed, y, source]
+        return images, [x, r, c, positions, n_passed, y, source]
 
     def predict(self, p: Parameters, x: Tensor, support: Tensor | None) -> tuple[Tensor, Tensor | None]:
         z = self._convolved(p, x)
@@ -188,13 +188,14 @@ class ConvBlock(Layer):
     def backward(
         self, p: Parameters, saved: Saved, g: Tensor, gradient: Parameters, needs_input_grad: bool
     ) -> Tensor | None:
-        x, r, n, positions, n_passed, y = saved[:6]
+        x, r, c, positions, n_passed, y = saved[:6]
         source = saved.pop()  # if it is rows, many times larger than images: `tangent` gathers them again
         ga = where_positive(g.reshape(y.shape), y)
         total, product = _sum(ga), _sum(ga * n_passed)
         k = _channels(p["gain"]) * r
-        constant, slant = -k * total / n.shape[1], -k * product / n.shape[1]
-        gz = torch.addcmul(constant, slant, n)
+        share = k * (-1 / c.shape[1])
+        constant, slant = share * total, share * product
+        gz = torch.addcmul(constant, slant * r, c)
         _put(gz, positions, torch.addcmul(constant, slant, n_passed).addcmul_(k, ga))
         weight = self.convolution.weight_gradient(source, gz, p["weight"])
         self._write_gradients(p, weight, product, total, gradient)
@@ -204,13 +205,13 @@ class ConvBlock(Layer):
     def tangent(
         self, p: Parameters, v: Parameters, saved: Saved, dx: Tensor | None
     ) -> tuple[Tensor, _Tangent]:
-        x, r, n, positions, n_passed, y = saved[:6]
+        x, r, c, positions, n_passed, y = saved[:6]
         source, dx_source = self.convolution.source(x), None
         dz = self.convolution(source, v["weight"])
         if dx is not None:
             dx_source = self.convolution.source(dx)
             dz += self.convolution(dx_source, p["weight"])
-        dz_mean, dz_n_mean = dz.mean(1, keepdim=True), (dz * n).mean(1, keepdim=True)
+        dz_mean, dz_n_mean = dz.mean(1, keepdim=True), (dz * c).mean(1, keepdim=True) * r
         dz_passed = _at(dz, positions)
         dn_passed = r * torch.addcmul(dz_passed - dz_mean, n_passed, dz_n_mean, value=-1)
         dy = torch.addcmul(_channels(v["shift"]), _channels(v["gain"]), n_passed)
@@ -229,8 +230,8 @@ class ConvBlock(Layer):
         hv: Parameters,
         needs_input_grad: bool,
     ) -> Tensor | None:
-        x, r, n, positions, n_passed, y, ga, gz, total, product = saved
-        M = n.shape[1]
+        x, r, c, positions, n_passed, y, ga, gz, total, product = saved
+        M = c.shape[1]
         dga = where_positive(dg.reshape(y.shape), y)
         dtotal, dproduct = _sum(dga), _sum(torch.addcmul(dga * n_passed, ga, tangent.dn_passed))
         k = _channels(p["gain"]) * r
@@ -240,7 +241,7 @@ class ConvBlock(Layer):
         by_dz = slant * r
         by_n = -(dk * product + k * dproduct) / M - by_dz * tangent.dz_n_mean
         constant = -(dk * total + k * dtotal) / M - by_dz * tangent.dz_mean
-        dgz = torch.addcmul(constant, by_n, n).addcmul_(by_dz, tangent.dz)
+        dgz = torch.addcmul(constant, by_n * r, c).addcmul_(by_dz, tangent.dz)
         passed = torch.addcmul(constant, by_n, n_passed).addcmul_(by_dz, tangent.dz_passed)
         _put(dgz, positions, passed.addcmul_(dk, ga).addcmul_(k, dga))
         weight = self.convolution.weight_gradient(tangent.source, dgz, p["weight"])
@@ -252,22 +253,21 @@ class ConvBlock(Layer):
         dgx = self.convolution.input_gradient(dgz, x, p["weight"])
         return dgx.add_(self.convolution.input_gradient(gz, x, v["weight"]))
 
-    def _passed_on(self, n: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
-        """The positions that the pool passes on, as rows of `[T, N·H·W, C]`, and n there: `[T, N·H′·W′, C]`.
+    def _passed_on(self, c: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
+        """The positions that the pool passes on, as rows of each image, `[T·N, H′·W′, C]`, and c there,
+        `[T, N·H′·W′, C]`.
 
-        The largest γ n + β lies where n is largest, or, for a negative gain, smallest.
+        The largest γ c r + β lies where c is largest, or, for a negative gain, smallest.
         """
-        tasks, count, height, width, channels = n.shape
+        tasks, channels = c.shape[0], c.shape[-1]
         signed = being_traced() or bool((gain <= 0).any())
-        images = n * gain.sign().view(tasks, 1, 1, 1, channels) if signed else n
-        largest, positions = F.max_pool2d(
-            images.flatten(0, 1).permute(0, 3, 1, 2), self.pool, return_indices=True
-        )
-        offsets = torch.arange(count, device=n.device).view(1, count, 1, 1) * (height * width)
-        rows = positions.permute(0, 2, 3, 1).reshape(tasks, count, -1, channels).add_(offsets).flatten(1, 2)
+        images = c * gain.sign().view(tasks, 1, 1, 1, channels) if signed else c
+        images = images.flatten(0, 1).permute(0, 3, 1, 2)
+        largest, positions = F.max_pool2d(images, self.pool, return_indices=True)
+        positions = positions.permute(0, 2, 3, 1).flatten(1, 2)
         if signed:
-            return rows, _at(n.flatten(1, 3), rows)
-        return rows, largest.permute(0, 2, 3, 1).reshape(rows.shape)
+            return positions, _at(c.flatten(1, 3), positions)
+        return positions, largest.permute(0, 2, 3, 1).reshape(tasks, -1, channels)
 
     @staticmethod
     def _write_gradients(
@@ -288,8 +288,13 @@ def _sum(values: Tensor) -> Tensor:
 
 
 def _at(values: Tensor, positions: Tensor) -> Tensor:
-    return values.gather(1, positions)
+    """The values `[T, N·H·W, C]` at positions of each image: `[T, N·H′·W′, C]`."""
+    return _by_image(values, positions).gather(1, positions).view(len(values), -1, values.shape[-1])
 
 
 def _put(values: Tensor, positions: Tensor, passed: Tensor) -> None:
-    values.scatter_(1, positions, passed)
+    _by_image(values, positions).scatter_(1, positions, passed.view(positions.shape))
+
+
+def _by_image(values: Tensor, positions: Tensor) -> Tensor:
+    return values.view(len(positions), -1, values.shape[-1])
