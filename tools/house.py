@@ -136,7 +136,11 @@ def enter(frame, event, _):
 sys.argv[0] = "pathaware"
 from pathaware.cli import main
 from pathaware.data import open_store
+from pathaware.training.problems import PROBLEMS
+import torch._dynamo  # by every optimiser; slow to import while profiled
 open_store("glyphs")  # drawing them is not part of training
+for problem in PROBLEMS.values():
+    problem.evaluation_tasks = 2  # many would take long and enter no other file
 sys.setprofile(enter); threading.setprofile(enter)
 try:
     main()

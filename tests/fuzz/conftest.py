@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +21,8 @@ from pathaware.training.tables import Table
 for _module in (
     "pathaware.experiments.bench.comparison",
     "pathaware.experiments.bench.scaling",
+    "pathaware.experiments.online.comparison",
+    "pathaware.experiments.verification",
     "pathaware.experiments.report.run_report",
     "pathaware.experiments.paper.targets",
     "pathaware.experiments.sweep.grid",
@@ -31,6 +34,11 @@ for _module in (
 
 def accepted(*_: object, **__: object) -> None:
     """Replaces minutes of work: all input was accepted."""
+    sys.exit(0)
+
+
+def not_served(_: object, bound: socket.socket, *__: object) -> None:
+    bound.close()
     sys.exit(0)
 
 
@@ -57,10 +65,13 @@ def _quick(monkeypatch: pytest.MonkeyPatch, run: Path) -> None:
         "pathaware.experiments.report.run_report.compare",
         "pathaware.experiments.bench.comparison.bench",
         "pathaware.experiments.bench.scaling.measure",
+        "pathaware.experiments.online.comparison.compare",
+        "pathaware.experiments.verification.retrain",
     ):
         monkeypatch.setattr(place, accepted)
     monkeypatch.setattr(
         "pathaware.experiments.paper.time_estimate.estimate_time", lambda *_: TimeEstimate(1.0, 0.01)
     )
+    monkeypatch.setattr("pathaware.serve.server.serve", not_served)
     table = Table.of("", ["a"], [["b"]])
     monkeypatch.setattr("pathaware.experiments.paper.targets.Reproduction._complexity", lambda _: table)

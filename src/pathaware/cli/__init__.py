@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import warnings
 from typing import Annotated, Any
 
 import typer
@@ -23,6 +24,7 @@ from pathaware.cli import (
     online,
     plot,
     predict,
+    pretrain,
     report,
     reproduce,
     results,
@@ -37,7 +39,7 @@ from pathaware.core.errors import RunError, Stopped, UsageError, printable
 PANELS = {
     "Start here": {"demo": demo},
     "Label images": {"predict": predict, "serve": serve, "export": export},
-    "Train": {"train": train, "methods": methods},
+    "Train": {"train": train, "pretrain": pretrain, "methods": methods},
     "Evaluate and compare": {"evaluate": evaluate, "plot": plot, "report": report, "results": results},
     "Data": {"data": data},
     "Research": {"reproduce": reproduce, "sweep": sweep, "online": online, "bench": bench},
@@ -119,6 +121,8 @@ def main(arguments: list[str] | None = None) -> None:
     if "" in given:  # as a path it would mean the current folder
         before = given[given.index("") - 1] if given.index("") else ""
         fail(f"{before}: must not be empty" if before.startswith("-") else "an argument is empty")
+    # Pillow warns about odd image files in several lines; whether a file can be used is for us to say.
+    warnings.filterwarnings("ignore", module=r"PIL\.|pathaware\.data\.")
     try:
         code = command(arguments, standalone_mode=False)
     except UsageError as error:
@@ -127,7 +131,8 @@ def main(arguments: list[str] | None = None) -> None:
         fail(str(error), 1)
     except Stopped as stopped:
         for folder in stopped.folders:
-            print(f"resume with: pathaware train --resume {shlex.quote(str(folder))}", file=sys.stderr)
+            command_line = f"pathaware {stopped.kind} --resume {shlex.quote(str(folder))}"
+            print(f"resume with: {command_line}", file=sys.stderr)
         fail(str(stopped), 128 + stopped.signum)
     except _CallError as error:
         message = error.format_message()

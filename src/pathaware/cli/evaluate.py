@@ -12,12 +12,13 @@ from pathaware.cli.options import METHOD, OUTPUT, TASKS, Device, Json, Replace, 
 
 if TYPE_CHECKING:
     from pathaware.core.learner import QueryLevel
-    from pathaware.training.evaluation import Balance
+    from pathaware.training.evaluation import Balance, Refinement, Views
 
 EXAMPLES = examples(
     "pathaware evaluate glyphs --tasks 100",
     "pathaware evaluate glyphs --tasks 100 --queries alone",
     "pathaware evaluate runs/sine-k10-pamela-seed0 --json",
+    "pathaware evaluate glyphs --tasks 100 --refine sinkhorn",
 )
 
 
@@ -49,6 +50,24 @@ def evaluate(
             help="Classes among the queries: balanced, or dirichlet for unequal numbers.", panel=TASKS
         ),
     ] = "balanced",
+    views: Annotated[
+        str,
+        panel_option(
+            help="Views of every image: single, or mirror for the mean over it and its mirror image.",
+            panel=METHOD,
+        ),
+    ] = "single",
+    refine: Annotated[
+        str,
+        panel_option(
+            help="none, or sinkhorn: adapt again to all queries with balanced pseudo-labels (level joint).",
+            panel=METHOD,
+        ),
+    ] = "none",
+    snapshots: Annotated[
+        bool,
+        flag("--snapshots", help="Mean over the snapshots of the run (training.snapshots).", panel=METHOD),
+    ] = False,
     steps: Annotated[
         int | None, panel_option(help="Number of inner steps.", panel=METHOD, default="as trained")
     ] = None,
@@ -69,7 +88,9 @@ def evaluate(
     """Adapt to new tasks and measure predictions after every inner step."""
     from pathaware.cli.options import must_be_new
     from pathaware.cli.show import print_evaluation
+    from pathaware.core.errors import UsageError
     from pathaware.inference.trained_model import find_run
+    from pathaware.training.evaluation import SnapshotMean
     from pathaware.training.evaluation import evaluate as measure
     from pathaware.training.provenance import evaluation_record, write_record
     from pathaware.training.run_folder import Run
@@ -77,8 +98,10 @@ def evaluate(
     if record:
         must_be_new("--record", record, replace)
     opened = Run.open(find_run(run))
-    learner = opened.load(device)
     problem = opened.config.problem
+    if snapshots and problem.regression:
+        raise UsageError("a mean of probabilities needs classes", field="snapshots")
+    learner = SnapshotMean(opened.load_snapshots(device)) if snapshots else opened.load(device)
     result = measure(
         learner,
         problem,
@@ -90,6 +113,8 @@ def evaluate(
         queries=cast("QueryLevel | None", queries),
         balance=cast("Balance", balance),
         inductive=inductive,
+        views=cast("Views", views),
+        refine=cast("Refinement", refine),
     )
     if record:
         write_record(record, evaluation_record(opened, result))

@@ -19,7 +19,7 @@ from pathaware.core.path import Gradient, Order, Path, unroll
 from pathaware.core.rule import Rule
 
 if TYPE_CHECKING:
-    from pathaware.engine.execution import Execution
+    from pathaware.engine.execution import Execution, Inputs
 
 ExecutionName = Literal["auto", "loop", "vmap", "batched"]
 """How tasks run side by side, see `pathaware.engine.execution`."""
@@ -160,6 +160,8 @@ class Context:
     support_y: Tensor
     query_x: Tensor | None = None
     order: Order = "none"
+    prepared: Inputs | None = None
+    """The support set as `Execution.prepare` returned it, if several steps share it."""
     outputs: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     """Points where `gradient` was asked for, and the outputs for the support set there; `order` none only."""
 
@@ -176,11 +178,12 @@ class Context:
 
     def gradient(self, point: Tensor) -> tuple[Tensor, Tensor]:
         """The support loss `[T]` and its gradient `[T, D]`, differentiable if `order` is second."""
+        x = self.support_x if self.prepared is None else self.prepared
         if self.order != "none":
             create_graph = self.order == "second"
-            return self.learner.gradient(point, self.support_x, self.support_y, create_graph=create_graph)
+            return self.learner.execution.gradient(point, x, self.support_y, create_graph=create_graph)
         seen: list[Tensor] = []
-        both = self.learner.execution.gradient(point, self.support_x, self.support_y, outputs=seen)
+        both = self.learner.execution.gradient(point, x, self.support_y, outputs=seen)
         self.outputs.extend((point, outputs) for outputs in seen)
         return both
 
@@ -259,12 +262,14 @@ class MetaLearner(FewShotLearner):
         the last trained step. `query_x [T, Q, …]` are the queries, for rules with joint inference.
         """
         steps = self._steps(steps, extend)
-        context = Context(self, support_x, support_y, query_x, order)
+        with torch.set_grad_enabled(order == "second"):
+            prepared = self.execution.prepare(support_x)
+        context = Context(self, support_x, support_y, query_x, order, prepared)
         path = self.unroll(context, steps)
         if self.guard:
             seen: list[Tensor] = []
             with torch.no_grad():
-                path.losses.append(self.execution.task_losses(path.end, support_x, support_y, seen))
+                path.losses.append(self.execution.task_losses(path.end, prepared, support_y, seen))
             context.outputs.extend((path.end, outputs) for outputs in seen)
         # A rule may descend another loss, or ask for gradients at other points.
         if [id(point) for point, _ in context.outputs] == [id(point) for point in path.points]:

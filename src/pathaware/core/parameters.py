@@ -178,7 +178,10 @@ class GroupBroadcast(nn.Module):
         return broadcast
 
     def sums(self, values: Tensor) -> Tensor:
-        """Sum `values [D]` within each group."""
+        """Sum `values […, D]` within each group."""
+        if values.ndim > 1:
+            rows = [self.sums(row) for row in values]
+            return torch.stack(rows) if rows else values.new_empty(*values.shape[:-1], self.groups)
         ordered = values if self.sorted else values.index_select(0, self.order)
         return torch.segment_reduce(ordered, "sum", offsets=self.starts, unsafe=True)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.autograd.function import Function
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils.checkpoint import checkpoint as recompute_in_backward
 
@@ -49,7 +50,10 @@ class Path:
 
     def reverted(self, j: int = -1) -> Tensor:
         """Mask `[T]` of the tasks whose support loss is larger at θⱼ than at θ₀."""
-        return ~(self.losses[j] <= self.losses[0])  # negated, so that NaN counts as larger
+        return ~self._kept(j)
+
+    def _kept(self, j: int) -> Tensor:
+        return self.losses[j] <= self.losses[0]  # False for NaN
 
     def guarded(self, j: int = -1) -> Tensor:
         """The point where each task ends if it stops after step j, `[T, D]`.
@@ -67,13 +71,30 @@ class Path:
 
     def _guarded(self, values: list[Tensor], j: int) -> Tensor:
         """The values of each task at θⱼ, or at its best point so far if it is reverted."""
-        reverted = self.reverted(j)
-        if known_empty(reverted):
+        kept = self._kept(j)
+        if known_full(kept):
             return values[j]
-        last = range(len(self.points))[j] + 1
-        best = torch.stack(self.losses[:last]).nan_to_num(nan=torch.inf).argmin(0)
-        fallback = torch.stack(values[:last])[best, torch.arange(len(best), device=best.device)]
-        return torch.where(reverted.view(-1, *[1] * (fallback.ndim - 1)), fallback, values[j])
+        last = range(len(self.points))[j]
+        best = torch.stack(self.losses[: last + 1]).nan_to_num(nan=torch.inf).argmin(0)
+        chosen: Tensor = _Select.apply(torch.where(kept, last, best), *values[: last + 1])
+        return chosen
+
+
+class _Select(Function):
+    """Row t of point `which[t]`. The derivative of indexing would sort and add, though no row repeats."""
+
+    @staticmethod
+    def forward(ctx: Any, which: Tensor, *points: Tensor) -> Tensor:
+        ctx.save_for_backward(which)
+        ctx.count = len(points)
+        return torch.stack(points)[which, torch.arange(len(which), device=which.device)]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        (which,) = ctx.saved_tensors
+        tasks = torch.arange(len(which), device=which.device)
+        parts = gradient.new_zeros(ctx.count, *gradient.shape).index_put((which, tasks), gradient)
+        return None, *parts.unbind()
 
 
 def unroll(
@@ -96,14 +117,15 @@ def unroll(
     result is the same to the last bit.
     """
     path = Path(rule.layout, [initial])
+    bounds: list[Tensor] = []  # of each task's support loss
 
     def advance(j: int, point: Tensor, memory: Memory) -> tuple[Tensor, Tensor, Memory]:
         loss, descent = gradient(j, point)
         following, memory = rule.advance(j, path.points[: j + 1], descent, loss, memory)
         if guard and j > 0:
-            diverged = ~(loss.detach() <= DIVERGED * path.losses[0])  # True for NaN
-            if not known_empty(diverged):
-                following = torch.where(diverged[:, None], point, following)
+            converges = loss.detach() <= bounds[0]  # False for NaN
+            if not known_full(converges):
+                following = torch.where(converges[:, None], following, point)
         return loss, following, memory
 
     for j in range(steps):
@@ -114,6 +136,8 @@ def unroll(
         loss, following, memory = result
         path.points.append(following.detach() if order == "none" else following)
         path.losses.append(loss.detach())
+        if guard and j == 0:
+            bounds.append(DIVERGED * path.losses[0])
     return path
 
 
@@ -122,6 +146,6 @@ def being_traced() -> bool:
     return get_proxy_mode() is not None
 
 
-def known_empty(tasks: Tensor) -> bool:
-    """True if no task is flagged. On CUDA returns False without checking, to avoid a sync."""
-    return not tasks.is_cuda and not being_traced() and not bool(tasks.any())
+def known_full(tasks: Tensor) -> bool:
+    """True if all tasks are flagged. On CUDA returns False without checking, to avoid a sync."""
+    return not tasks.is_cuda and not being_traced() and bool(tasks.all())

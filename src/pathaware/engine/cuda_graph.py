@@ -18,9 +18,12 @@ class CapturableStep(Protocol[Output]):
     """An optimiser step on the tasks or images that a plan selects.
 
     `step(plan, rate)` sets the learning rate and runs the step; `run(plan)` is the part that is captured.
+    `changed` are all tensors that a step changes, apart from the optimiser's.
     """
 
-    parameters: list[Tensor]
+    @property
+    def changed(self) -> list[Tensor]: ...
+
     rate: Tensor
     optimizer: Any
 
@@ -58,7 +61,7 @@ class CapturedStep(Generic[Output]):
         step, device = self.step, self.step.rate.device
         self.graph = None  # frees its memory for the new one
         self.plan = plan.to(device)
-        values = [p.detach().clone() for p in step.parameters]
+        values = [p.detach().clone() for p in step.changed]
         states = {p: {k: v.clone() for k, v in state.items()} for p, state in step.optimizer.state.items()}
         side = torch.cuda.Stream(device)
         side.wait_stream(torch.cuda.current_stream(device))
@@ -67,7 +70,7 @@ class CapturedStep(Generic[Output]):
                 for _ in range(3):
                     step.run(self.plan)
             with torch.no_grad():
-                for parameter, value in zip(step.parameters, values, strict=True):
+                for parameter, value in zip(step.changed, values, strict=True):
                     parameter.copy_(value)
             for parameter, state in step.optimizer.state.items():
                 before = states.get(parameter, {})

@@ -19,6 +19,7 @@ from pathaware.core.learner import FewShotLearner, StepPredictions
 from pathaware.data.pixels import ImageInput, ImageLike
 from pathaware.inference.change_ways import change_ways
 from pathaware.training.config import Config
+from pathaware.training.evaluation import VIEWS, Views, mean_of_views, with_mirror_images
 from pathaware.training.run_folder import Run, neighbours
 
 SHIPPED = Path(__file__).parent / "shipped"
@@ -92,8 +93,22 @@ class AdaptedClassifier:
         return torch.cat(parts)
 
 
+class MirrorMean(nn.Module):
+    """Logarithms of the mean class probabilities of an image and its mirror image."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        return mean_of_views(self.network(torch.cat([x, x.flip(-1)]))[None])[0]
+
+
 class TrainedModel:
     """A model trained on images, with everything needed to adapt it; the data set is not needed.
+
+    With `views="mirror"` it adapts to images and their mirror images, and probabilities are means over both.
+    That is possible if the model was trained on images that may be mirrored, such as photographs.
 
     >>> model = TrainedModel.open("glyphs")
     >>> model.image_input.shape, model.ways
@@ -106,10 +121,21 @@ class TrainedModel:
     """
 
     def __init__(
-        self, config: Config, learned: Mapping[str, Tensor], inputs: Mapping[str, Any], device: torch.device
+        self,
+        config: Config,
+        learned: Mapping[str, Tensor],
+        inputs: Mapping[str, Any],
+        device: torch.device,
+        views: Views = "single",
     ) -> None:
-        self.config, self.device = config, device
+        self.config, self.device, self.views = config, device, views
         self.image_input = ImageInput.from_dict(inputs)
+        if views not in VIEWS:
+            raise UsageError(f"{views!r} must be one of {', '.join(VIEWS)}", field="views")
+        if views == "mirror" and not self.image_input.mirror:
+            raise UsageError(
+                "mirror: the model was not trained on images that may be mirrored; use single", field="views"
+            )
         problem: Any = config.problem
         self.ways: int = problem.ways
         self._learned, self._inputs = learned, inputs
@@ -117,7 +143,7 @@ class TrainedModel:
         self._building = Lock()  # threads may share a model
 
     @classmethod
-    def open(cls, run: str | Path, device: str = "auto") -> TrainedModel:
+    def open(cls, run: str | Path, device: str = "auto", views: Views = "single") -> TrainedModel:
         """Open the model in a run folder, or a shipped model by its name."""
         opened = Run.open(find_run(run))
         if opened.config.problem.regression:
@@ -125,9 +151,8 @@ class TrainedModel:
                 f"{run} was trained on {opened.config.problem.label}, not on images", field="run"
             )
         learned, inputs = opened.learned()
-        return cls(
-            opened.config, learned, inputs, replace(opened.config.training, device=device).torch_device
-        )
+        place = replace(opened.config.training, device=device).torch_device
+        return cls(opened.config, learned, inputs, place, views)
 
     def learner(self, classes: int) -> FewShotLearner:
         """Return the learner for this number of classes, see `pathaware.inference.change_ways`."""
@@ -156,15 +181,20 @@ class TrainedModel:
             members = [i for i, indices in enumerate(chosen) if len(indices) == size]
             x = torch.stack([self._normalised(tasks[i][0])[chosen[i]] for i in members])
             y = torch.stack([tasks[i][1].to(self.device)[chosen[i]] for i in members])
+            if self.views == "mirror":
+                x, y = with_mirror_images(x), y.repeat(1, 2)
             results = self.learner(classes).adapt_each(x, y)
             for i, support, (network, predictions) in zip(members, x, results, strict=True):
-                network = freeze_batch_norm(network, support)
                 steps = _steps(predictions, chosen[i], tasks[i][1].to(self.device))
-                adapted[i] = AdaptedClassifier(network, self.image_input, steps)
+                adapted[i] = self._classifier(freeze_batch_norm(network, support), steps)
         return [adapted[i] for i in range(len(tasks))]
 
     def _normalised(self, pixels: Tensor) -> Tensor:
         return self.image_input.normalised(pixels.to(self.device))
+
+    def _classifier(self, network: nn.Module, steps: tuple[AdaptationStep, ...]) -> AdaptedClassifier:
+        network = MirrorMean(network) if self.views == "mirror" else network
+        return AdaptedClassifier(network, self.image_input, steps)
 
 
 def _steps(predictions: StepPredictions, chosen: Tensor, y: Tensor) -> tuple[AdaptationStep, ...]:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathaware.core.episodes import TaskSource
+from pathaware.core.errors import UsageError
 from pathaware.core.losses import Loss
 from pathaware.core.settings import at_least
 from pathaware.data.episodes import Augmentation
@@ -92,9 +93,12 @@ class Classification:
 
     `data` names an imported data set (see `pathaware data list`). `model_name` is `conv4`, `resnet12` or your
     own function as `package.module:function`, called with `ways`, `size`, `channels` and, unless it is 0,
-    `width`. Training images are cropped and mirrored at random (`augment`), recoloured (`jitter`, `grey`),
-    blanked in part (`erase`, `drop`) and distorted (`affine`), see `Augmentation`. With `zero_head` the last
-    layer is initialised to zero, so that no class is preferred at first.
+    `width`; `widths` are the channels of the four blocks of `resnet12`, such as `64,128,256,480`. Training
+    images are cropped and mirrored at random (`augment`), recoloured (`jitter`, `grey`), blanked in part
+    (`erase`, `drop`) and distorted (`affine`), see `Augmentation`. With `zero_head` the last layer is
+    initialised to zero, so that no class is preferred at first. `cutmix` is the fraction of training queries
+    with a part of another query (see `pathaware.training.recipe`); with `mirror_support` training tasks adapt
+    to the mirror images of their support set as well.
 
     With `labels = false` training does not read the labels of the training classes: each class of a task is
     one image and its augmentations, see `UnlabelledEpisodes`. Validation and test tasks are ordinary ones.
@@ -122,12 +126,17 @@ class Classification:
     affine: float = 0.0
     grey: float = 0.0
     drop: float = 0.0
+    widths: str = ""
+    cutmix: float = 0.0
+    mirror_support: bool = False
 
     def __post_init__(self) -> None:
         at_least(2, ways=self.ways)
         at_least(1, shots=self.shots, queries=self.queries)
         at_least(0, width=self.width)
         self._augmentation("train")
+        if not self.labels and (self.cutmix or self.mirror_support):
+            raise UsageError("labels: tasks without labels take neither cutmix nor mirror_support")
 
     @property
     def label(self) -> str:
@@ -162,7 +171,7 @@ class Classification:
         from pathaware.models import build_model
 
         form = ImageInput.from_dict(inputs or self.inputs())
-        model = build_model(self.model_name, self.ways, form.size, form.channels, self.width)
+        model = build_model(self.model_name, self.ways, form.size, form.channels, self.width, self.widths)
         if self.zero_head:
             from pathaware.core.head import last_linear
 
@@ -180,7 +189,8 @@ class Classification:
             return UnlabelledEpisodes(self._store(), *settings)
         from pathaware.data.episodes import ImageEpisodes
 
-        return ImageEpisodes(self._store(), *settings)
+        mirrored = self.mirror_support and split == "train"
+        return ImageEpisodes(self._store(), *settings, mirror_support=mirrored)
 
     def labelled(self, split: str, device: torch.device | str, dtype: torch.dtype) -> LabelledImages | None:
         from pathaware.data.episodes import LabelledImages
@@ -193,7 +203,8 @@ class Classification:
         """Only training images are augmented."""
         if split != "train":
             return Augmentation()
-        return Augmentation(self.augment, self.jitter, self.erase, self.affine, self.grey, self.drop)
+        strengths = (self.jitter, self.erase, self.affine, self.grey, self.drop, self.cutmix)
+        return Augmentation(self.augment, *strengths)
 
     def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return (outputs.argmax(-1) == targets).double().mean(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
@@ -24,6 +25,7 @@ from pathaware.training.trainer import build
 
 CONFIG, METRICS, CHECKPOINT, FIGURES = "config.toml", "metrics.jsonl", "checkpoint.safetensors", "figures"
 HISTOGRAMS, STATES = "histograms.safetensors", "state-[0-9]*.safetensors"
+SNAPSHOTS = "snapshot-[0-9]*.safetensors"
 PROVENANCE, LOCK = "provenance.json", "run.lock"
 KEPT = 2
 """Number of states kept: if the last one is corrupt, the one before it is used."""
@@ -70,31 +72,26 @@ class FolderLock:
         self.lock.release()
 
 
-class Run:
-    """A training run in a folder.
+class RunFolder(ABC):
+    """The folder of a training: metrics, provenance and states."""
 
-    The folder holds `config.toml`, `metrics.jsonl`, `provenance.json`, `checkpoint.safetensors`, TensorBoard
-    events, `figures/`, and `histograms.safetensors` if requested. An unfinished run also has its last two
-    states, from which it resumes.
-
-    >>> from pathaware.inference.trained_model import find_run
-    >>> run = Run.open(find_run("sine"))  # a model that ships with the package
-    >>> run.config.method, run.load("cpu").inner_steps
-    ('pamela', 5)
-    """
-
-    def __init__(self, folder: Path, config: Config) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.config = config
         self.created = False
         """True in the process that created the folder."""
 
-    def __repr__(self) -> str:
-        return f"Run({str(self.folder)!r}, {self.config.method} on {self.config.problem.label})"
+    @property
+    @abstractmethod
+    def iterations(self) -> int:
+        """The number of iterations of the whole training."""
 
-    @classmethod
-    def create(cls, folder: Path, config: Config) -> Run:
-        """Create a run in a new or empty folder; raise `UsageError` if the folder has files."""
+    @abstractmethod
+    def refuse_another(self, settings: dict[str, Any], path: Path) -> None:
+        """Raise if a file was made with settings other than those of the folder."""
+
+    @staticmethod
+    def create_folder(folder: Path, config: str) -> None:
+        """Write the configuration to a new or empty folder; raise `UsageError` if the folder has files."""
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"{folder} is a file; name a folder", field="out")
         try:
@@ -102,12 +99,9 @@ class Run:
             if not all(map(_is_leftover, folder.iterdir())):
                 what = "holds another run" if (folder / CONFIG).exists() else "is not empty"
                 raise UsageError(f"{folder} {what}; name a new folder or remove it", field="out")
-            replace_file(folder / CONFIG, config.to_toml())
+            replace_file(folder / CONFIG, config)
         except OSError as error:
             raise UsageError(f"{folder} cannot be written ({error.strerror})", field="out") from None
-        run = cls(folder, config)
-        run.created = True
-        return run
 
     def remove_untrained(self) -> None:
         """Remove the folder of a run that this process created and could not begin to train."""
@@ -116,35 +110,6 @@ class Run:
                 (self.folder / name).unlink(missing_ok=True)
             with suppress(OSError):  # not empty
                 self.folder.rmdir()
-
-    @classmethod
-    def open(cls, folder: Path) -> Run:
-        """Open the run in a folder, finished or not."""
-        try:
-            exists = (folder / CONFIG).is_file()
-        except (OSError, ValueError):  # a name that no file can have
-            exists = False
-        if not exists:
-            hint = did_you_mean(str(folder), neighbours(folder))
-            raise UsageError(f"{folder} is not a run folder (it has no {CONFIG}){hint}", field="run")
-        tables = read_toml_file("run", folder / CONFIG)
-        try:
-            run = cls(folder, Config.of_run(tables))
-        except ValueError as error:
-            raise UsageError(f"{folder / CONFIG}: {error}", field="run") from None
-        run._tidy()
-        return run
-
-    def _tidy(self) -> None:
-        """Remove what a process that was killed after its last iteration did not get to remove."""
-        left = [*self._states(), *self.folder.glob(LOCK), *self.folder.glob("*.new")]
-        # Another process may be at work here, and the folder may be read-only: neither is an error.
-        with suppress(UsageError, OSError):
-            if left and self.finished:
-                lock = FolderLock(self.folder, "")
-                for path in left:
-                    path.unlink(missing_ok=True)
-                lock.release()
 
     def append(self, progress: Progress) -> None:
         """Append a log entry to `metrics.jsonl`."""
@@ -215,7 +180,7 @@ class Run:
             except CorruptFile as error:
                 note(f"{path} is damaged ({error}) and is skipped")
                 continue
-            self._refuse_another(Config.of_run(state.config), path)
+            self.refuse_another(state.config, path)
             return state
         if found:
             raise UsageError(
@@ -228,9 +193,85 @@ class Run:
         for path in self._states():
             path.unlink()
 
-    def _refuse_another(self, config: Config, path: Path) -> None:
-        """Raise if a file was made with settings other than those of the folder."""
-        found = differences(config, self.config)
+    @property
+    def finished(self) -> bool:
+        """True if training is complete."""
+        last = max((row["iteration"] for row in self.metrics()), default=0)
+        return last == self.iterations and (self.folder / CHECKPOINT).exists()
+
+
+def read_run_tables(folder: Path) -> dict[str, Any]:
+    """The tables of `config.toml` in a run folder."""
+    try:
+        exists = (folder / CONFIG).is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        exists = False
+    if not exists:
+        hint = did_you_mean(str(folder), neighbours(folder))
+        raise UsageError(f"{folder} is not a run folder (it has no {CONFIG}){hint}", field="run")
+    return read_toml_file("run", folder / CONFIG)
+
+
+class Run(RunFolder):
+    """A training run in a folder.
+
+    The folder holds `config.toml`, `metrics.jsonl`, `provenance.json`, `checkpoint.safetensors`, TensorBoard
+    events, `figures/`, and `histograms.safetensors` and snapshots if requested. An unfinished run also has
+    its last two states, from which it resumes.
+
+    >>> from pathaware.inference.trained_model import find_run
+    >>> run = Run.open(find_run("sine"))  # a model that ships with the package
+    >>> run.config.method, run.load("cpu").inner_steps
+    ('pamela', 5)
+    """
+
+    def __init__(self, folder: Path, config: Config) -> None:
+        super().__init__(folder)
+        self.config = config
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r}, {self.config.method} on {self.config.problem.label})"
+
+    @classmethod
+    def create(cls, folder: Path, config: Config) -> Run:
+        """Create a run in a new or empty folder; raise `UsageError` if the folder has files."""
+        cls.create_folder(folder, config.to_toml())
+        run = cls(folder, config)
+        run.created = True
+        return run
+
+    @classmethod
+    def open(cls, folder: Path) -> Run:
+        """Open the run in a folder, finished or not."""
+        tables = read_run_tables(folder)
+        if "pretraining" in tables:
+            raise UsageError(
+                f"{folder} holds a pretraining; start a run from it with training.start={folder}", field="run"
+            )
+        try:
+            run = cls(folder, Config.of_run(tables))
+        except ValueError as error:
+            raise UsageError(f"{folder / CONFIG}: {error}", field="run") from None
+        run._tidy()
+        return run
+
+    @property
+    def iterations(self) -> int:
+        return self.config.training.iterations
+
+    def _tidy(self) -> None:
+        """Remove what a process that was killed after its last iteration did not get to remove."""
+        left = [*self._states(), *self.folder.glob(LOCK), *self.folder.glob("*.new")]
+        # Another process may be at work here, and the folder may be read-only: neither is an error.
+        with suppress(UsageError, OSError):
+            if left and self.finished:
+                lock = FolderLock(self.folder, "")
+                for path in left:
+                    path.unlink(missing_ok=True)
+                lock.release()
+
+    def refuse_another(self, settings: dict[str, Any], path: Path) -> None:
+        found = differences(Config.of_run(settings), self.config)
         if found:
             raise UsageError(
                 f"{self.folder / CONFIG} is not what {path.name} was made with: {found}", field="run"
@@ -241,17 +282,37 @@ class Run:
         path = self.folder / HISTOGRAMS
         return Histograms.load(path) if path.exists() else None
 
-    @property
-    def finished(self) -> bool:
-        """True if training is complete."""
-        last = max((row["iteration"] for row in self.metrics()), default=0)
-        return last == self.config.training.iterations and (self.folder / CHECKPOINT).exists()
-
     def save(self, learner: FewShotLearner, iteration: int) -> None:
         """Write θ₀ and Φ as the checkpoint of the run."""
         inputs = self.config.problem.inputs()
         about = {"iteration": iteration, "config": self.config.to_dict(), "inputs": inputs}
         write_checksummed(self.folder / CHECKPOINT, learner.state_dict(), about)
+
+    def save_snapshot(self, learner: FewShotLearner, iteration: int, value: float) -> None:
+        """Keep a checkpoint besides the best one; those with the worst validation are removed."""
+        about = {"iteration": iteration, "validation": value, "config": self.config.to_dict()}
+        write_checksummed(self.folder / f"snapshot-{iteration}.safetensors", learner.state_dict(), about)
+        found = sorted(self.folder.glob(SNAPSHOTS), key=_snapshot_value)
+        kept, lower_is_better = self.config.training.snapshots, self.config.problem.metric.lower_is_better
+        for path in found[kept:] if lower_is_better else found[:-kept]:
+            path.unlink()
+
+    def load_snapshots(self, device: str = "auto") -> list[FewShotLearner]:
+        """Load the learners of all snapshots, in the order of their iterations."""
+        paths = sorted(self.folder.glob(SNAPSHOTS), key=lambda path: int(path.stem.partition("-")[2]))
+        if not paths:
+            raise UsageError(f"{self.folder} has no snapshots; train with training.snapshots", field="run")
+        learners = []
+        for path in paths:
+            learner = self.load(device)
+            try:
+                tensors, about = read_checksummed(path)
+            except CorruptFile as error:
+                raise UsageError(f"{path} cannot be read ({error})", field="run") from None
+            self.refuse_another(about["config"], path)
+            learner.load_state_dict(tensors)
+            learners.append(learner)
+        return learners
 
     def load(self, device: str = "auto") -> FewShotLearner:
         """Load the trained learner onto a device of this machine, whatever it was trained on."""
@@ -271,7 +332,7 @@ class Run:
             tensors, about = read_checksummed(path)
         except CorruptFile as error:
             raise UsageError(f"{path} cannot be read ({error})", field="run") from None
-        self._refuse_another(Config.of_run(about["config"]), path)
+        self.refuse_another(about["config"], path)
         return tensors, about.get("inputs") or self.config.problem.inputs()
 
 
@@ -289,6 +350,15 @@ def _parse_entry(line: bytes) -> dict[str, Any] | None:
             return None
     row.pop("crc32", None)
     return row
+
+
+def _snapshot_value(path: Path) -> float:
+    """The validation of a snapshot."""
+    try:
+        value: float = read_checksummed(path)[1]["validation"]
+    except CorruptFile as error:
+        raise UsageError(f"{path} cannot be read ({error}); remove it", field="run") from None
+    return value
 
 
 def _is_leftover(path: Path) -> bool:

@@ -133,7 +133,9 @@ def test_more_pieces_make_a_weight_gradient_more_exact(monkeypatch, pieces: int,
         monkeypatch.setattr(weight_gradients, "_PIECE", torch.float16)
     if pieces == 1:
         monkeypatch.setattr(
-            weight_gradients, "_split_into_pieces", lambda data, _: data.to(weight_gradients._PIECE)
+            weight_gradients,
+            "_split_into_pieces",
+            lambda tensors, _: [data.to(weight_gradients._PIECE) for data in tensors],
         )
     x, g = (leaf(2, 3, 5, 6, 16).detach() for _ in range(2))
     exact = torch.stack(
@@ -144,7 +146,8 @@ def test_more_pieces_make_a_weight_gradient_more_exact(monkeypatch, pieces: int,
             for a, b in zip(x.double(), g.double(), strict=True)
         ]
     )
-    found = weight_gradients.weight_gradient(x.float(), g.float())
+    found = torch.empty(exact.shape, device=DEVICE)
+    weight_gradients.weight_gradient(x.float(), g.float(), found)
     assert distance(found.double(), exact) < error
     if pieces < 3:
         assert distance(found.double(), exact) > error / 1000  # so that one more piece matters
@@ -163,13 +166,18 @@ def learner(monkeypatch) -> Callable[[str], MetaLearner]:
     """A Conv-2 whose blocks go through the kernels unless it runs as a loop."""
     monkeypatch.setattr(kernels, "usable", lambda point: kernels._enabled())
 
-    def build(execution: str, rule=lambda m: Pamela(m, STEPS, rate=0.05, skip=1)) -> MetaLearner:
+    def build(
+        execution: str, rule=lambda m: Pamela(m, STEPS, rate=0.05, skip=1), program: bool = True
+    ) -> MetaLearner:
         torch.manual_seed(0)
         model = conv4(3, size=4, channels=2, width=16, blocks=2)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.1 * torch.randn_like(parameter))
         learner = MetaLearner(model, rule(model), F.cross_entropy, execution=execution)
+        if not program:
+            learner.execution.kernel_program = None
+        assert execution == "loop" or program is (learner.execution.kernel_program is not None)
         learner.execution.program = learner.execution.single_task = None  # these would replace the kernels
         return learner.to(DEVICE, DTYPE)
 
@@ -180,19 +188,21 @@ def learner(monkeypatch) -> Callable[[str], MetaLearner]:
 def launches(monkeypatch) -> list[str]:
     """The operations that ran as kernels."""
     from pathaware.engine.kernels import functions
+    from pathaware.engine.kernels import program as programs
 
     seen: list[str] = []
     for name in ("convolve", "weight_gradient"):
         original = getattr(functions, name)
         spy = lambda *a, _name=name, _original=original, **k: (seen.append(_name), _original(*a, **k))[1]  # noqa: E731
         monkeypatch.setattr(functions, name, spy)
+        monkeypatch.setattr(programs, name, spy)
     return seen
 
 
-@pytest.mark.parametrize("order", ["second", "first"])
-def test_the_meta_gradient_through_kernels_is_that_of_the_loop(learner, launches, order):
+@pytest.mark.parametrize(("order", "program"), [("second", True), ("first", False)])
+def test_the_meta_gradient_through_kernels_is_that_of_the_loop(learner, launches, order, program):
     episodes = image_episodes(size=4).to(DEVICE, DTYPE)
-    ours = meta_gradient(learner("batched"), episodes, order)
+    ours = meta_gradient(learner("batched", program=program), episodes, order)
     assert {"convolve", "weight_gradient"} == set(launches)
     assert distance(ours, meta_gradient(learner("loop"), episodes, order)) < (1e-3 if CUDA else 1e-11)
 
@@ -275,7 +285,7 @@ def sequence(**changes: nn.Module) -> nn.Module:
         {"conv": nn.Conv2d(3, 16, 3, padding=1, stride=2)},
         {"conv": nn.Conv2d(3, 16, 5, padding=2)},
         {"conv": nn.Conv2d(3, 16, 3)},
-        {"conv": nn.Conv2d(3, 48, 3, padding=1), "norm": nn.BatchNorm2d(48, track_running_stats=False)},
+        {"conv": nn.Conv2d(3, 144, 3, padding=1), "norm": nn.BatchNorm2d(144, track_running_stats=False)},
         {"conv": nn.Conv2d(5, 16, 3, padding=1)},
         {"norm": nn.BatchNorm2d(16, track_running_stats=False, affine=False)},
         {"relu": nn.LeakyReLU()},

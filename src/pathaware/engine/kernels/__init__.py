@@ -28,6 +28,14 @@ def usable(point: Tensor) -> bool:
     return point.device.index == torch.cuda.current_device() and _installed(point.device)
 
 
+def can_convolve(inputs: int, outputs: int, *, first: bool) -> bool:
+    """True if the kernels compute a 3×3 convolution with these numbers of channels.
+
+    A program takes all channels at once. The first block reads images, which have few.
+    """
+    return inputs <= (4 if first else 128) and outputs <= 128
+
+
 def storage(point: Tensor) -> torch.dtype:
     """The dtype in which activations are stored."""
     reduced = point.dtype == torch.float32 and torch.get_float32_matmul_precision() == "medium"
