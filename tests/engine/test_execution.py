@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -117,6 +120,39 @@ def test_parameters_outside_the_layout_are_shared_and_still_meta_learned(executi
     learner.meta_loss(regression_episodes()).backward()
     assert rule.layout.layers == ["2"]
     assert model[0].weight.grad.abs().sum() > 0
+
+
+class Meanwhile(nn.Module):
+    """Calls another network, in another thread, while its own forward pass is traced."""
+
+    def __init__(self, other: nn.Module) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1, 1)
+        self.asked: list[Callable[[], Tensor]] = [lambda: other(torch.ones(2, 1))]
+        self.answers: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        with ThreadPoolExecutor(1) as thread:
+            self.answers.append(thread.submit(self.asked[0]).result())
+        return self.layer(x)
+
+
+def test_building_a_learner_does_not_disturb_a_network_in_another_thread():
+    other = nn.Sequential(nn.Linear(1, 1), nn.ReLU())
+    model = Meanwhile(other)
+    learner = MetaLearner(model, GradientDescent(model, 1), F.mse_loss)
+    assert learner.execution.name == "batched"
+    assert torch.equal(model.answers[0], other(torch.ones(2, 1)))
+
+
+def test_a_module_that_is_called_twice_keeps_its_first_name():
+    layer = nn.Linear(2, 2)
+    model = nn.Sequential(layer, nn.ReLU(), layer)
+    learner = MetaLearner(model, GradientDescent(model, 2), F.mse_loss)
+    loop = MetaLearner(model, GradientDescent(model, 2), F.mse_loss, execution="loop")
+    assert learner.execution.name == "batched"
+    x = torch.randn(3, 4, 2)
+    assert distance(learner.path(x, -x).end, loop.path(x, -x).end) < 1e-12
 
 
 def conv2() -> nn.Module:

@@ -30,12 +30,14 @@ class Path:
     """The points that T tasks visited, and their support losses.
 
     `points` holds θ₀ … θₙ, each `[T, D]`; `losses` the support loss at these points, each `[T]`, up to the
-    last point where it was computed.
+    last point where it was computed; `outputs` the network's outputs for the support set at all points, each
+    `[T, S, …]`, or nothing if they are not known.
     """
 
     layout: Layout
     points: list[Tensor]
     losses: list[Tensor] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
 
     @property
     def end(self) -> Tensor:
@@ -61,12 +63,20 @@ class Path:
         examples it adapts to cannot have learned from them. All other tasks are returned unchanged, to the
         last bit.
         """
+        return self._guarded(self.points, j)
+
+    def guarded_outputs(self, j: int = -1) -> Tensor:
+        """`outputs` at the point where each task ends if it stops after step j."""
+        return self._guarded(self.outputs, j)
+
+    def _guarded(self, values: list[Tensor], j: int) -> Tensor:
+        """The values of each task at θⱼ, or at its best point so far if it is reverted."""
         kept = self._kept(j)
         if known_full(kept):
-            return self.points[j]
+            return values[j]
         last = range(len(self.points))[j]
         best = torch.stack(self.losses[: last + 1]).nan_to_num(nan=torch.inf).argmin(0)
-        chosen: Tensor = _Select.apply(torch.where(kept, last, best), *self.points[: last + 1])
+        chosen: Tensor = _Select.apply(torch.where(kept, last, best), *values[: last + 1])
         return chosen
 
 

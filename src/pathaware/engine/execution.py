@@ -7,8 +7,8 @@ There are three ways to run a network: `loop`, `vmap` and `batched`. All take a 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from typing import Any, get_args
 
 import torch
@@ -22,12 +22,16 @@ from pathaware.core.losses import Loss, per_task, per_task_loop
 from pathaware.core.parameters import GroupBroadcast, Layout
 from pathaware.engine import kernels
 from pathaware.engine.batched import LAYERS, Lowered, Prepared, lower
+from pathaware.engine.cuda_graph import CapturedCalls, captured_state
 from pathaware.engine.handwritten import Program, SingleTaskProgram, handwritten_program
 from pathaware.engine.traced import NotLowerable, trace
 
 Forward = Callable[[Tensor, Any], Tensor]
 Inputs = Tensor | Prepared
 """Inputs `[T, N, …]` as they are, or prepared for several steps."""
+
+CAPTURED_ELEMENTS = 2**22
+"""Numbers in the inputs of a call up to which it is worth a CUDA graph; larger ones hide their launches."""
 
 
 class Execution:
@@ -43,6 +47,7 @@ class Execution:
         self.forward = forward
         self.losses = losses
         self.program = program
+        self.calls = CapturedCalls()
 
     @cached_property
     def single_task(self) -> SingleTaskProgram | None:
@@ -61,23 +66,35 @@ class Execution:
 
     def predict(self, point: Tensor, x: Tensor, support_x: Tensor | None = None) -> Tensor:
         """Outputs at a point; with `support_x`, batch norm uses the statistics of the support set only."""
+        if self._predicts(point, x):
+            assert self.program is not None
+            return self.program.predict(point, x, support_x)
         if support_x is None:
             return self.forward(point, x)
-        count = support_x.shape[1]
+        count, examples = support_x.shape[1], torch.cat([support_x, x], dim=1)
+        if isinstance(self.forward, Lowered) and not torch.is_grad_enabled():
+            with TaskStatistics(count=count):
+                return self.forward(point, examples, count)[:, count:]
         with kernels.switched_off(), TaskStatistics(count=count):
-            return self.forward(point, torch.cat([support_x, x], dim=1))[:, count:]
+            return self.forward(point, examples)[:, count:]
 
     def prepare(self, x: Tensor) -> Inputs:
         """Inputs for several calls of `gradient` and `task_losses`: layers that no adapted parameter affects
         are computed once."""
         return self.forward.prepare(x) if isinstance(self.forward, Lowered) else x
 
-    def task_losses(self, point: Tensor, x: Inputs, y: Tensor) -> Tensor:
-        """The loss of each task at a point: `[T]`, differentiable any number of times."""
+    def task_losses(self, point: Tensor, x: Inputs, y: Tensor, outputs: list[Tensor] | None = None) -> Tensor:
+        """The loss of each task at a point: `[T]`, differentiable any number of times.
+
+        The outputs for x are appended to `outputs`, where they are known.
+        """
         program = None if torch.is_grad_enabled() else self._program(point, x, y, differentiable=False)
         if program is not None and isinstance(x, Tensor):
-            return program.losses(point, x, y)
-        return self.losses(self.forward(point, x), y)
+            return program.losses(point, x, y, outputs)
+        predicted = self.forward(point, x)
+        if outputs is not None:
+            outputs.append(predicted.detach())
+        return self.losses(predicted, y)
 
     def query_losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """`task_losses` fused with their gradient; differentiable once."""
@@ -87,18 +104,56 @@ class Execution:
         )
 
     def gradient(
-        self, point: Tensor, x: Inputs, y: Tensor, *, create_graph: bool = False
+        self,
+        point: Tensor,
+        x: Inputs,
+        y: Tensor,
+        *,
+        create_graph: bool = False,
+        outputs: list[Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Losses `[T]` at a point `[T, D]` and their gradients `[T, D]`."""
+        """Losses `[T]` at a point `[T, D]` and their gradients `[T, D]`.
+
+        The outputs for x are appended to `outputs`, where they are known.
+        """
         program = self._program(point, x, y, differentiable=create_graph)
         if program is not None and isinstance(x, Tensor):
-            return program.differentiable_gradient(point if create_graph else point.detach(), x, y)
+            if create_graph:
+                return program.differentiable_gradient(point, x, y)
+            with torch.no_grad():
+                return program.loss_and_gradient(point, x, y, outputs)[:2]
         if not create_graph:
             point = point.detach().requires_grad_()
         with torch.enable_grad():
-            losses = self.task_losses(point, x, y)
+            losses = self.task_losses(point, x, y, outputs)
             (gradient,) = torch.autograd.grad(losses.sum(), point, create_graph=create_graph)
         return losses, gradient
+
+    def run(
+        self, learner: nn.Module, function: Callable[..., Sequence[Tensor]], *arguments: Any
+    ) -> Sequence[Tensor]:
+        """`function(*arguments)`, a function of the learner, from a CUDA graph where that is possible."""
+        tensors = [a for a in arguments if isinstance(a, Tensor)]
+        if not self._capturable(tensors):
+            return function(*arguments)
+        settings = [a for a in arguments if not isinstance(a, Tensor)]
+        key = (function.__name__, *settings, captured_state(learner))
+        return self.calls(key, partial(function, *settings), *tensors)
+
+    def _capturable(self, tensors: Sequence[Tensor]) -> bool:
+        return (
+            self.name == "batched"
+            and all(t.is_cuda and not t.requires_grad for t in tensors)
+            and sum(t.numel() for t in tensors) <= CAPTURED_ELEMENTS
+            and not torch.is_grad_enabled()
+            and not torch.is_autocast_enabled()
+            and not torch.cuda.is_current_stream_capturing()
+        )
+
+    def _predicts(self, point: Tensor, x: Tensor) -> bool:
+        """True if the hand-written program predicts: on a CPU, without a graph."""
+        program = None if torch.is_grad_enabled() or point.is_cuda else self.program
+        return program is not None and x.ndim == (5 if program.images else 3)
 
     def _program(self, point: Tensor, x: Inputs, y: Tensor, *, differentiable: bool) -> Program | None:
         if isinstance(x, Prepared):

@@ -153,10 +153,11 @@ def evaluate(
         how: dict[str, Any] = {"steps": steps, "extend": extend, "queries": level}
         predictions = predict_episodes(learner, episodes, views, refine, **how)
         measured = [problem.measure(output, episodes.query_y) for output in predictions.outputs]
-        values.append(torch.stack(measured, dim=1).cpu())
-        reverted.append(predictions.reverted.cpu())
-    fraction = world.gather(reverted).double().mean().item()
-    gathered = world.gather(values)
+        values.append(torch.stack(measured, dim=1))
+        reverted.append(predictions.reverted)
+    # Only now: a look at a result would keep the host from preparing the next batch while a GPU computes.
+    fraction = world.gather([part.cpu() for part in reverted]).double().mean().item()
+    gathered = world.gather([part.cpu() for part in values])
     averaged = len(learner.learners) if isinstance(learner, SnapshotMean) else 1
     options = (balance, seed, views, refine, averaged)
     return Evaluation(problem.metric, gathered, fraction, split, level, *options)

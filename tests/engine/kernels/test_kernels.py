@@ -164,7 +164,7 @@ def test_a_third_derivative_is_refused():
 @pytest.fixture
 def learner(monkeypatch) -> Callable[[str], MetaLearner]:
     """A Conv-2 whose blocks go through the kernels unless it runs as a loop."""
-    monkeypatch.setattr(kernels, "usable", lambda point: kernels._enabled)
+    monkeypatch.setattr(kernels, "usable", lambda point: kernels._enabled())
 
     def build(
         execution: str, rule=lambda m: Pamela(m, STEPS, rate=0.05, skip=1), program: bool = True
@@ -225,15 +225,17 @@ def test_checkpointed_steps_give_the_same_meta_gradient(learner):
     assert torch.equal(*gradients)
 
 
-def test_an_inductive_prediction_does_not_use_the_kernels(learner, launches):
+@pytest.mark.parametrize("graph", [False, True])
+def test_an_inductive_prediction_uses_the_kernels_unless_it_is_differentiated(learner, launches, graph):
     episodes = image_episodes(size=4).to(DEVICE, DTYPE)
     predictions = []
     for execution in ("batched", "loop"):
         one = learner(execution)
         point = one.rule.layout.flatten(one.model).detach().expand(2, -1)
-        predictions.append(one.predict(point, episodes.query_x, episodes.support_x))
+        with torch.set_grad_enabled(graph):
+            predictions.append(one.predict(point, episodes.query_x, episodes.support_x))
     assert distance(*predictions) < CLOSE
-    assert not launches
+    assert bool(launches) is not graph
 
 
 def test_images_that_require_a_gradient_do_not_use_the_kernels(learner, launches):

@@ -76,7 +76,8 @@ class Lowered:
         }
         self.prefix = self._prefix()
 
-    def __call__(self, point: Tensor, inputs: Tensor | Prepared) -> Tensor:
+    def __call__(self, point: Tensor, inputs: Tensor | Prepared, count: int | None = None) -> Tensor:
+        """Outputs; with `count`, in the context `TaskStatistics(count=count)` and without gradients."""
         parameters = self.layout.views(point)
         if isinstance(inputs, Prepared):
             values = dict(inputs.values)
@@ -85,7 +86,7 @@ class Lowered:
         else:
             values, nodes = self._start(inputs, point.dtype), self.network.nodes[1:]
             use_kernels = kernels.usable(point) and not inputs.requires_grad
-        self._evaluate(nodes, values, parameters, len(point), use_kernels)
+        self._evaluate(nodes, values, parameters, len(point), use_kernels, count)
         result: Activations = values[self.network.nodes[-1]]
         return result.rows().data
 
@@ -125,6 +126,7 @@ class Lowered:
         parameters: Parameters,
         tasks: int,
         use_kernels: bool,
+        count: int | None = None,
     ) -> None:
         """Compute the values of these nodes, in order, from those of nodes before them."""
 
@@ -143,7 +145,7 @@ class Lowered:
             if use_kernels and node in self.blocks:
                 block = self.blocks[node]
                 values[node] = _run_kernels(
-                    block, own(block.convolution), own(block.norm), values[block.source]
+                    block, own(block.convolution), own(block.norm), values[block.source], count
                 )
                 continue
             arguments: Any = fx.node.map_arg(node.args, values.__getitem__)
@@ -171,17 +173,23 @@ def _has_kernels(block: ConvBlockNodes) -> bool:
 
 
 def _run_kernels(
-    block: ConvBlockNodes, convolution: Parameters, norm: Parameters, x: Activations
+    block: ConvBlockNodes, convolution: Parameters, norm: Parameters, x: Activations, count: int | None
 ) -> Activations:
-    """The block's output. The convolution's bias is left out, because batch norm subtracts it again."""
+    """The block's output. The convolution's bias is left out, because batch norm subtracts it again.
+
+    With `count`, batch norm uses the statistics of the first `count` images of each task.
+    """
     from pathaware.engine.kernels import functions  # needs Triton
 
     weight, gamma, beta = convolution["weight"], norm["weight"], norm["bias"]
-    if block.first:
-        images = x.data.to(kernels.storage(weight))
+    images = x.data.to(kernels.storage(weight)) if block.first else x.last().data
+    if count is not None:
+        inductive = functions.inductive_stem if block.first else functions.inductive_block
+        z = inductive(images, count, weight, gamma, beta, block.eps)
+    elif block.first:
         z = functions.Stem.apply(images, weight, gamma, beta, block.eps)
     else:
-        z = functions.block(x.last().data, weight, gamma, beta, block.eps)
+        z = functions.block(images, weight, gamma, beta, block.eps)
     return Activations(z, x.tasks, "last", dtype=x.dtype, channels=block.outputs)
 
 

@@ -57,14 +57,17 @@ class KernelProgram(Program):
         labels = y.ndim == 2 and y.dtype == torch.long
         return constant and labels and x.ndim == 5 and kernels.usable(point)
 
-    def losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def losses(self, point: Tensor, x: Tensor, y: Tensor, outputs: list[Tensor] | None = None) -> Tensor:
+        """Losses `[T]`, without a graph. Nothing is appended to `outputs`: the logits are never written."""
         p = self._by_layer(point)
         z = self._blocks(p, x)[0]
         linear = p[-1]
         parts = classifier.logits(z, linear["weight"], linear["bias"])
         return classifier.losses_only(parts, z, linear["weight"], _labels(y))
 
-    def loss_and_gradient(self, point: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, list[Saved]]:
+    def loss_and_gradient(
+        self, point: Tensor, x: Tensor, y: Tensor, outputs: list[Tensor] | None = None
+    ) -> tuple[Tensor, Tensor, list[Saved]]:
         p = self._by_layer(point)
         gradient = torch.zeros_like(point, memory_format=torch.contiguous_format)
         g = self._by_layer(gradient)
