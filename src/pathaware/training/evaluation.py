@@ -172,12 +172,12 @@ def predict_episodes(
     if views == "mirror":
         x, y, queries = with_mirror_images(x), torch.cat([y, y], dim=1), with_mirror_images(queries)
     average = mean_of_views if views == "mirror" else _unchanged
+    if refine != "none":
+        options["queries"] = "joint" if learner.joint else "batch"
+    found = learner.predictions_per_step(x, y, queries, **options)
     if refine == "sinkhorn":
-        found = _refined(learner, x, y, queries, average, options)
-    else:
-        known = {"joint" if learner.joint else "batch"} if refine == "tim" else {options.get("queries")}
-        found = learner.predictions_per_step(x, y, queries, **{**options, "queries": known.pop()})
-    if refine == "tim":
+        found = _refined(learner, found, x, y, queries, average, options)
+    elif refine == "tim":
         from pathaware.training.recipe import tim
 
         found = StepPredictions([*found.outputs[:-1], tim(learner, x, y, queries)], found.reverted)
@@ -186,16 +186,15 @@ def predict_episodes(
 
 def _refined(
     learner: FewShotLearner,
+    found: StepPredictions,
     x: Tensor,
     y: Tensor,
     queries: Tensor,
     average: Callable[[Tensor], Tensor],
     options: dict[str, Any],
 ) -> StepPredictions:
-    """Predict, label the queries so that all classes are equally frequent, adapt again to support set and
-    queries, and so on. Every adaptation starts at the initialisation."""
-    options = {**options, "queries": "joint" if learner.joint else "batch"}
-    found = learner.predictions_per_step(x, y, queries, **options)
+    """Label the queries by their predictions so that all classes are equally frequent, adapt again to support
+    set and queries, and repeat. Every adaptation starts at the initialisation."""
     for _ in range(ROUNDS):
         labels = sinkhorn(average(found.outputs[-1])).argmax(-1)
         labels = labels.repeat(1, queries.shape[1] // labels.shape[1])  # those of mirror images

@@ -11,7 +11,8 @@ Not in the paper. Each is a setting of its own, see `Training`. The loss of a ta
   Kang, Kwon, Min and Cho, ICCV 2021, arXiv:2108.09666).
 - CutMix of queries (MetaAug: Ni, Goldblum, Sharaf, Kong and Goldstein, ICML 2021, arXiv:2010.07092).
 
-All losses are per task, so they do not depend on how tasks are divided among processes. `tim` is an evaluation.
+All losses are per task, so they do not depend on how tasks are divided among processes. For test time there
+is `tim`.
 """
 
 from __future__ import annotations
