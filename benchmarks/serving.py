@@ -184,9 +184,10 @@ def cpu_seconds(pid: int) -> float:
 
 def measure(run: str, count: int, seconds: float) -> dict[str, Any]:
     with serving(run) as (address, pid):
-        # A learner for each number of classes is built on first use and kept.
+        # A learner for each number of classes is built on first use and kept, and so is the allocator's memory
+        # of the largest batch.
         first = Times()
-        asyncio.run(crowd(address, [Client(i) for i in range(8)], 0, first))
+        asyncio.run(crowd(address, [Client(i) for i in range(count)], 0, first))
         before = memory(pid)
         clients, times = [Client(i) for i in range(count)], Times()
         begun, used = time.perf_counter(), cpu_seconds(pid)
