@@ -28,6 +28,7 @@ LONG = {
     "demo": "demo --scale 1000",
     "train": "train glyphs --iterations 1000000 --out out",
     "train, while it compiles": "train sine --iterations 1000000 --out out",
+    "pretrain": "pretrain glyphs --epochs 1000 --out out",
     "data import": "data import mine --from photos --data-dir data",
     "predict": "predict glyphs --support letters --images photos --out labels.csv",
 }

@@ -28,6 +28,7 @@ for _module in (
     "pathaware.experiments.sweep.grid",
     "pathaware.experiments.sweep.search",
     "pathaware.training.distributed",
+    "pathaware.training.pretrain_run",
 ):
     import_module(_module)
 
@@ -57,6 +58,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch, run: Path) -> None:
     monkeypatch.setattr(evaluation, "_plans", lambda *a: [next(iter(plans(*a)))[:1]])
     for place in (
         "pathaware.training.session.train_sessions",
+        "pathaware.training.pretrain_run._train",
         "pathaware.experiments.run_store.train_sessions",
         "pathaware.experiments.sweep.grid.run_grid",
         "pathaware.experiments.sweep.search.Search",

@@ -60,7 +60,8 @@ def evaluate(
     refine: Annotated[
         str,
         panel_option(
-            help="none, or sinkhorn: adapt again to all queries with balanced pseudo-labels (level joint).",
+            help="Use all queries jointly: sinkhorn adapts again with their balanced pseudo-labels, tim fits "
+            "class weights to all features; or none.",
             panel=METHOD,
         ),
     ] = "none",

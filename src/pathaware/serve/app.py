@@ -129,8 +129,8 @@ def make_app(
         }
 
     @app.post("/api/sessions", status_code=201)
-    async def begin() -> dict[str, str]:
-        return {"session": sessions.begin()}
+    async def begin(request: Request) -> dict[str, str]:
+        return {"session": sessions.begin(request.client.host if request.client else "")}
 
     @app.get("/api/sessions/{session}")
     async def look(session: str) -> dict[str, Any]:

@@ -28,8 +28,9 @@ Views = Literal["single", "mirror"]
 """Views of an image: itself, or itself and its mirror image."""
 VIEWS: tuple[Views, ...] = get_args(Views)
 
-Refinement = Literal["none", "sinkhorn"]
-"""A second adaptation with pseudo-labels of the queries, see `_refined`."""
+Refinement = Literal["none", "sinkhorn", "tim"]
+"""What is done with all queries of a task together: adapt again with their pseudo-labels (see `_refined`), or
+fit class weights to support set and queries (see `pathaware.training.recipe.tim`)."""
 REFINEMENTS: tuple[Refinement, ...] = get_args(Refinement)
 ROUNDS = 2
 """How often pseudo-labels are made."""
@@ -135,8 +136,9 @@ def evaluate(
       `pathaware.data.unbalanced`).
     - `views="mirror"` adapts to the support set and its mirror images, and averages the probabilities of each
       query and of its mirror image. The store of the images must allow mirroring.
-    - `refine="sinkhorn"` adapts once more to the support set and to all queries with pseudo-labels, which
-      assumes that classes are equally frequent among the queries. The level of such an evaluation is `joint`.
+    - `refine="sinkhorn"` adapts once more to the support set and to all queries with pseudo-labels;
+      `refine="tim"` fits new class weights to the features of both. Both assume that classes are equally
+      frequent among the queries, and the level of such an evaluation is `joint`.
     - The processes of a `world` share the tasks, and all of them return the whole result.
     """
     level = _level(learner, queries, inductive, refine)
@@ -171,25 +173,29 @@ def predict_episodes(
     if views == "mirror":
         x, y, queries = with_mirror_images(x), torch.cat([y, y], dim=1), with_mirror_images(queries)
     average = mean_of_views if views == "mirror" else _unchanged
-    if refine == "none":
-        found = learner.predictions_per_step(x, y, queries, **options)
-    else:
-        found = _refined(learner, x, y, queries, average, options)
+    if refine != "none":
+        options["queries"] = "joint" if learner.joint else "batch"
+    found = learner.predictions_per_step(x, y, queries, **options)
+    if refine == "sinkhorn":
+        found = _refined(learner, found, x, y, queries, average, options)
+    elif refine == "tim":
+        from pathaware.training.recipe import tim
+
+        found = StepPredictions([*found.outputs[:-1], tim(learner, x, y, queries)], found.reverted)
     return StepPredictions([average(output) for output in found.outputs], found.reverted)
 
 
 def _refined(
     learner: FewShotLearner,
+    found: StepPredictions,
     x: Tensor,
     y: Tensor,
     queries: Tensor,
     average: Callable[[Tensor], Tensor],
     options: dict[str, Any],
 ) -> StepPredictions:
-    """Predict, label the queries so that all classes are equally frequent, adapt again to support set and
-    queries, and so on. Every adaptation starts at the initialisation."""
-    options = {**options, "queries": "joint" if learner.joint else "batch"}
-    found = learner.predictions_per_step(x, y, queries, **options)
+    """Label the queries by their predictions so that all classes are equally frequent, adapt again to support
+    set and queries, and repeat. Every adaptation starts at the initialisation."""
     for _ in range(ROUNDS):
         labels = sinkhorn(average(found.outputs[-1])).argmax(-1)
         labels = labels.repeat(1, queries.shape[1] // labels.shape[1])  # those of mirror images

@@ -10,7 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathaware import GradientDescent, MetaLearner, Pamela
+from pathaware.core.head import HeadLearner
 from pathaware.engine import kernels
+from pathaware.methods.prototypical import Prototypical
 from pathaware.models.conv4 import conv4
 from tests.conftest import distance, image_episodes, meta_gradient
 
@@ -223,6 +225,19 @@ def test_checkpointed_steps_give_the_same_meta_gradient(learner):
         one.checkpoint = checkpoint
         gradients.append(meta_gradient(one, episodes))
     assert torch.equal(*gradients)
+
+
+def test_heads_embed_images_through_the_kernels(monkeypatch, launches):
+    monkeypatch.setattr(kernels, "usable", lambda point: kernels._enabled)
+    episodes = image_episodes(size=4).to(DEVICE, DTYPE)
+    model = conv4(3, size=4, channels=2, width=12, blocks=2)
+    gradients, counts = [], []
+    for execution in ("auto", "loop"):
+        one = HeadLearner(model, Prototypical(model), F.cross_entropy, execution=execution)
+        gradients.append(meta_gradient(one.to(DEVICE, DTYPE), episodes))
+        counts.append(len(launches))
+    assert counts[0] == counts[1] > 0  # only the first one uses kernels
+    assert distance(*gradients) < (1e-3 if CUDA else 1e-11)
 
 
 @pytest.mark.parametrize("graph", [False, True])
