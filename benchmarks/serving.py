@@ -210,6 +210,12 @@ def memory(pid: int, what: str = "VmRSS") -> float:
     return int(found[1]) / 1024
 
 
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time that a process has used, which other programs on the same cores affect little."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def threads_and_files(pid: int) -> dict[str, int]:
     """Return the number of threads and of open files of a process."""
     found = {"threads": "task", "descriptors": "fd"}
@@ -218,22 +224,25 @@ def threads_and_files(pid: int) -> dict[str, int]:
 
 def measure(run: str, count: int, seconds: float, slow: int = 0) -> dict[str, Any]:
     with serving(run) as (address, pid):
-        # A learner for each number of classes is built on first use and kept.
+        # A learner for each number of classes is built on first use and kept, and so is the memory of the
+        # largest batch.
         first = Times()
-        asyncio.run(crowd(address, [Client(i) for i in range(8)], 0, first))
+        asyncio.run(crowd(address, [Client(i) for i in range(count)], 0, first))
         before, open_before = memory(pid), threads_and_files(pid)
         clients, times = [Client(i) for i in range(count)], Times()
-        begun = time.perf_counter()
+        begun, used = time.perf_counter(), cpu_seconds(pid)
         asyncio.run(crowd(address, clients, seconds, times, slow))
-        taken = time.perf_counter() - begun
+        taken, used = time.perf_counter() - begun, cpu_seconds(pid) - used
         peak = memory(pid, "VmHWM")
         time.sleep(1)
         after, open_after = memory(pid), threads_and_files(pid)
+    sessions = sum(len(client.predictions) for client in clients)
     return {
         "clients": count,
         "slow_clients": slow,
         "seconds": round(taken, 1),
-        "sessions": sum(len(client.predictions) for client in clients),
+        "sessions": sessions,
+        "cpu_ms_per_session": round(1000 * used / max(1, sessions), 1),
         "requests": sum(map(len, times.seconds.values())),
         "errors": [*first.errors, *times.errors][:10],
         "largest_difference": largest_difference(run, clients),

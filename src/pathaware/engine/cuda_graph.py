@@ -94,7 +94,7 @@ def _shapes(plan: Any) -> list[tuple[str, torch.Size]]:
 Function = Callable[..., Sequence[Tensor]]
 """A function of tensors that runs on the GPU without synchronising with the host."""
 
-MOST_GRAPHS = 8
+MOST_GRAPHS = 16
 """Graphs that a cache keeps; the least recently used one is dropped."""
 
 _capturing = Lock()  # PyTorch captures one graph at a time
