@@ -1,4 +1,4 @@
-"""What each part of the recipe is worth: paired comparisons on validation tasks.
+"""The worth of each part of the recipe: paired comparisons on validation tasks.
 
     python -m studies.recipe cifar-fs 5 --workers 4 --start runs/features --teacher runs/teacher
 

@@ -16,13 +16,14 @@ import pytest
 from PIL import Image
 
 from pathaware.data.catalogue import open_store
+from pathaware.training.problems import Classification
 from tests.cli.test_commands import pathaware
 from tests.forked import Command
 
 GUIDE = Path(__file__).parents[1] / "docs/own-data.md"
 SHORTER = {
     "data": "--size 16",
-    "train": "--iterations 2 --width 4",
+    "train": "--iterations 2 --width 4 --set training.validation_tasks=5",
     "evaluate": "--tasks 4",
     "serve": "--port 0",
 }
@@ -46,6 +47,7 @@ def somebody(tmp_path, monkeypatch):
     draw(tmp_path / "new", range(30, 33), 3)
     monkeypatch.setenv("PATHAWARE_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(Classification, "evaluation_tasks", 10)
     return tmp_path
 
 

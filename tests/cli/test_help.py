@@ -245,7 +245,7 @@ def test_cheap_examples_run(path, workplace, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "suggestion"),
     [
-        ("trian glyphs", "Did you mean 'train'?"),
+        ("trian glyphs", "Did you mean 'train', 'pretrain'?"),
         ("train glyfs", "Did you mean 'glyphs'"),
         ("train sine --method mamel", "did you mean maml?"),
         ("train sine --shot 5", "--shots"),

@@ -13,6 +13,7 @@ from pathaware.data.pixels import ImageInput
 from pathaware.inference.trained_model import MirrorMean, TrainedModel
 from pathaware.training import evaluation
 from pathaware.training.evaluation import evaluate, mean_of_views, predict_episodes, sinkhorn
+from pathaware.training.recipe import adapted_features, tim, tim_logits, tim_objective
 from pathaware.training.trainer import build
 from tests.training.test_query_levels import config, episodes_of, trained_a_little
 
@@ -120,8 +121,46 @@ def test_refinement_does_not_go_with_lower_levels():
     for options in ({"queries": "batch"}, {"inductive": True}):
         with pytest.raises(UsageError, match="queries: sinkhorn uses all queries jointly"):
             evaluate(build(settings), settings.problem, tasks=2, refine="sinkhorn", **options)
-    with pytest.raises(UsageError, match="refine: 'tim' must be one of none, sinkhorn"):
-        evaluate(build(settings), settings.problem, tasks=2, refine="tim")
+    with pytest.raises(UsageError, match="refine: 'lda' must be one of none, sinkhorn, tim"):
+        evaluate(build(settings), settings.problem, tasks=2, refine="lda")
+
+
+@pytest.mark.parametrize("method", ["maml", "anil", "metal", "prototypical"])
+def test_tim_improves_its_objective_and_keeps_the_classes_apart(method):
+    settings = config(method)
+    learner, episodes = trained_a_little(settings), episodes_of(settings)
+    x, y, queries, _ = episodes.tensors()
+    with torch.no_grad():
+        after = tim(learner, x, y, queries)
+        support, query = adapted_features(learner, x, y, queries)
+    assert after.shape == (2, 9, 3)
+    assert not after.requires_grad
+    z, s = (torch.nn.functional.normalize(each, dim=-1) for each in (query, support))
+    labels = torch.nn.functional.one_hot(y, 3).float()
+    start = labels.mT @ s / labels.sum(1)[..., None]
+    before = tim_logits(z, start)
+    near = tim_logits(s, start)
+    assert (tim_objective(near, labels, after) < tim_objective(near, labels, before)).all()
+
+
+def test_features_of_an_adapted_network_are_the_inputs_of_its_last_layer():
+    settings = config("maml", rate=0.3)
+    learner, episodes = trained_a_little(settings), episodes_of(settings)
+    x, y, queries, _ = episodes.tensors()
+    with torch.no_grad():
+        _, features = adapted_features(learner, x, y, queries)
+        end = learner.end(learner.path(x, y))
+        head = learner.rule.layout.views(end)
+        logits = features @ head["head.weight"].mT + head["head.bias"][:, None]
+        assert torch.allclose(logits, learner.predict(end, queries), atol=1e-4)
+
+
+def test_an_evaluation_with_tim_is_joint():
+    settings = config("maml")
+    learner = trained_a_little(settings)
+    plain, refined = (evaluate(learner, settings.problem, tasks=4, refine=r) for r in ("none", "tim"))
+    assert refined.summary()["queries"] == "joint"
+    assert torch.equal(plain.values[:, :-1], refined.values[:, :-1])  # only the last prediction is another
 
 
 def test_a_model_looks_at_mirror_images_where_its_images_may_be_mirrored():

@@ -19,7 +19,7 @@ EXAMPLES = examples(
     "pathaware evaluate glyphs --tasks 100",
     "pathaware evaluate glyphs --tasks 100 --queries alone",
     "pathaware evaluate runs/sine-k10-pamela-seed0 --json",
-    "pathaware evaluate runs/cifar-fs-5way-5shot-pamela-seed0 --views mirror",
+    "pathaware evaluate glyphs --tasks 100 --refine sinkhorn",
     "pathaware evaluate glyphs --tasks 100 --open-set",
     "pathaware evaluate runs/glyphs-5way-5shot-pamela-seed0 --calibrate",
 )
@@ -63,7 +63,8 @@ def evaluate(
     refine: Annotated[
         str,
         panel_option(
-            help="none, or sinkhorn: adapt again to all queries with balanced pseudo-labels (level joint).",
+            help="Use all queries jointly: sinkhorn adapts again with their balanced pseudo-labels, tim fits "
+            "class weights to all features; or none.",
             panel=METHOD,
         ),
     ] = "none",

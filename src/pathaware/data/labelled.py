@@ -92,14 +92,15 @@ class ClassImages:
             for split in splits:
                 spans = store.split(split)
                 for start, count in zip(spans.starts.tolist(), spans.counts.tolist(), strict=True):
-                    parts.append(resized(store.images[start : start + count], self.inputs.size))
+                    own = store.images[start : start + count].to(self.device)
+                    parts.append(resized(own, self.inputs.size))
                     labels.append(torch.full((count,), len(labels)))
                 self.names += [f"{store.name}/{name}" for name in spans.names]
         if not parts:
             stored = ", ".join(store.name for store in stores)
             raise UsageError(f"{stored}: no classes in {' and '.join(splits)}", field="splits")
         self.counts = torch.tensor([len(part) for part in parts])
-        self.images = torch.cat(parts).to(self.device)
+        self.images = torch.cat(parts)
         self.labels = torch.cat(labels).to(self.device)
         self._mean, self._scale = (t.to(self.device) for t in _scaling(self.inputs))
 

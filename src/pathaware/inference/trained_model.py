@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
@@ -14,12 +15,12 @@ from torch.nn.functional import cross_entropy
 
 from pathaware.core.batch_norm import freeze_batch_norm
 from pathaware.core.errors import UsageError, did_you_mean
-from pathaware.core.learner import FewShotLearner
+from pathaware.core.learner import FewShotLearner, StepPredictions
 from pathaware.data.pixels import ImageInput, ImageLike
 from pathaware.inference.calibration import Calibration
 from pathaware.inference.change_ways import change_ways
 from pathaware.training.config import Config
-from pathaware.training.evaluation import VIEWS, Views, mean_of_views
+from pathaware.training.evaluation import VIEWS, Views, mean_of_views, with_mirror_images
 from pathaware.training.run_folder import Run, neighbours
 
 SHIPPED = Path(__file__).parent / "shipped"
@@ -150,6 +151,7 @@ class TrainedModel:
         self.shots: int = problem.shots
         self._learned, self._inputs = learned, inputs
         self._learners: dict[int, FewShotLearner] = {}
+        self._building = Lock()  # threads may share a model
 
     @classmethod
     def open(cls, run: str | Path, device: str = "auto", views: Views = "single") -> TrainedModel:
@@ -165,9 +167,10 @@ class TrainedModel:
 
     def learner(self, classes: int) -> FewShotLearner:
         """Return the learner for this number of classes, see `pathaware.inference.change_ways`."""
-        if classes not in self._learners:
-            learner = change_ways(self.config, self._learned, self._inputs, classes, self.device)
-            self._learners[classes] = learner.float().eval()
+        with self._building:
+            if classes not in self._learners:
+                learner = change_ways(self.config, self._learned, self._inputs, classes, self.device)
+                self._learners[classes] = learner.float().eval()
         return self._learners[classes]
 
     def pixels(self, images: Sequence[ImageLike] | Tensor, what: str = "images") -> Tensor:
@@ -179,24 +182,46 @@ class TrainedModel:
 
         Every class has equal weight, however many images it has, and the order of the images has no effect.
         """
-        chosen = arrange(pixels, labels, classes)
-        x, y = self.image_input.normalised(pixels.to(self.device)), labels.to(self.device)
-        support_x, support_y = x[chosen], y[chosen]
-        if self.views == "mirror":
-            support_x, support_y = torch.cat([support_x, support_x.flip(-1)]), support_y.repeat(2)
-        network, predictions = self.learner(classes).adapt_and_predict(support_x, support_y, x)
-        steps = tuple(_step(j, output[0], y) for j, output in enumerate(predictions.outputs))
-        network = freeze_batch_norm(network, support_x)
-        if self.views == "mirror":
-            network = MirrorMean(network)
-        return AdaptedClassifier(
-            network, self.image_input, steps, self._temperature(classes, len(labels) / classes)
-        )
+        return self.adapt_each([(pixels, labels)], classes)[0]
+
+    def adapt_each(self, tasks: Sequence[tuple[Tensor, Tensor]], classes: int) -> list[AdaptedClassifier]:
+        """Adapt to several tasks, pixels and labels each; those with equally many images run side by side."""
+        chosen = [arrange(pixels, labels, classes) for pixels, labels in tasks]
+        adapted: dict[int, AdaptedClassifier] = {}
+        for size in {len(indices) for indices in chosen}:
+            members = [i for i, indices in enumerate(chosen) if len(indices) == size]
+            x = torch.stack([self._normalised(tasks[i][0])[chosen[i]] for i in members])
+            y = torch.stack([tasks[i][1].to(self.device)[chosen[i]] for i in members])
+            if self.views == "mirror":
+                x, y = with_mirror_images(x), y.repeat(1, 2)
+            results = self.learner(classes).adapt_each(x, y)
+            for i, support, (network, predictions) in zip(members, x, results, strict=True):
+                steps = _steps(predictions, chosen[i], tasks[i][1].to(self.device))
+                temperature = self._temperature(classes, len(tasks[i][1]) / classes)
+                adapted[i] = self._classifier(freeze_batch_norm(network, support), steps, temperature)
+        return [adapted[i] for i in range(len(tasks))]
+
+    def _normalised(self, pixels: Tensor) -> Tensor:
+        return self.image_input.normalised(pixels.to(self.device))
+
+    def _classifier(
+        self, network: nn.Module, steps: tuple[AdaptationStep, ...], temperature: float
+    ) -> AdaptedClassifier:
+        network = MirrorMean(network) if self.views == "mirror" else network
+        return AdaptedClassifier(network, self.image_input, steps, temperature)
 
     def _temperature(self, classes: int, shots: float) -> float:
-        """The temperature of a calibrated run. It was fitted to single views."""
-        calibrated = self.calibration is not None and self.views == "single"
-        return self.calibration.temperature(classes, shots) if self.calibration and calibrated else 1.0
+        """The temperature of a calibrated run; it was fitted to single views."""
+        if self.calibration is None or self.views != "single":
+            return 1.0
+        return self.calibration.temperature(classes, shots)
+
+
+def _steps(predictions: StepPredictions, chosen: Tensor, y: Tensor) -> tuple[AdaptationStep, ...]:
+    """Loss and accuracy on images with labels `y [S]`, all of which are among the `chosen` ones."""
+    last = chosen.bincount().cumsum(0) - 1  # of the places of each image, when places are sorted by image
+    places = chosen.argsort(stable=True)[last].to(y.device)
+    return tuple(_step(j, output[0, places], y) for j, output in enumerate(predictions.outputs))
 
 
 def _step(j: int, output: Tensor, y: Tensor) -> AdaptationStep:

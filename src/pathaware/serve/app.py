@@ -27,7 +27,7 @@ from pathaware.serve.limits import Limits
 from pathaware.serve.security import protect
 from pathaware.serve.sessions import Sessions, checked_label, network_bytes
 from pathaware.serve.uploads import Uploads, read_image
-from pathaware.serve.worker import SharedModel, Worker
+from pathaware.serve.worker import Adaptations, SharedModel, Worker
 
 # Example characters, from scripts that are not in the training split of glyphs.
 CHARACTERS = {"hourglass": "\u2d35", "fork": "\U00010319", "lattice": "\u2d4c"}
@@ -95,7 +95,8 @@ def make_app(
     limits = limits or Limits()
     sessions, uploads, shared = Sessions(limits), Uploads(limits), SharedModel(model)
     # Adapting takes a while; uploads and predictions need not wait for it.
-    adapting, reading = Worker("adapt", limits.waiting), Worker("read", limits.waiting)
+    adapting, reading = Adaptations(shared, limits.waiting), Worker("read", limits.waiting)
+    explaining = Worker("explain", limits.waiting)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -104,6 +105,7 @@ def make_app(
         sweeper.cancel()
         adapting.close()
         reading.close()
+        explaining.close()
 
     app = FastAPI(
         title="pathaware serve",
@@ -131,8 +133,8 @@ def make_app(
         }
 
     @app.post("/api/sessions", status_code=201)
-    async def begin() -> dict[str, str]:
-        return {"session": sessions.begin()}
+    async def begin(request: Request) -> dict[str, str]:
+        return {"session": sessions.begin(request.client.host if request.client else "")}
 
     @app.get("/api/sessions/{session}")
     async def look(session: str) -> dict[str, Any]:
@@ -187,7 +189,7 @@ def make_app(
         support = found.support_set()
         found.adapting = True
         try:
-            adapted = await adapting.run(shared.adapt, support)
+            adapted = await adapting.adapt(support)
             sessions.check_room(network_bytes(adapted))
             found.set_adapted(support, adapted)
         finally:
@@ -215,7 +217,7 @@ def make_app(
         if why:
             label = classes.index(answer["label"])
             for side, pairs in zip(
-                ("for", "against"), await adapting.run(shared.reasons, support, pixels, label), strict=True
+                ("for", "against"), await explaining.run(shared.reasons, support, pixels, label), strict=True
             ):
                 answer[side] = [{"picture": support.names[i], "influence": value} for i, value in pairs]
         if keep:
@@ -226,7 +228,7 @@ def make_app(
     @app.post("/api/sessions/{session}/check")
     async def check(session: str) -> dict[str, Any]:
         support = sessions.get(session).support_set()
-        found = await adapting.run(shared.suspicious, support)
+        found = await explaining.run(shared.suspicious, support)
         return {"suspicious": [{"picture": support.names[i], "score": score} for i, score in found]}
 
     @app.post("/api/sessions/{session}/suggest")
@@ -238,7 +240,7 @@ def make_app(
         if not 1 <= count <= limits.pictures:
             raise ApiError(422, f"count: must be 1 to {limits.pictures}")
         pixels = np.stack(list(pool.values()))
-        chosen = await adapting.run(shared.suggest, support, pixels, count)
+        chosen = await explaining.run(shared.suggest, support, pixels, count)
         names = list(pool)
         return {"pictures": [names[i] for i in chosen]}
 

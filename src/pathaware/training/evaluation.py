@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast, get_args
 
 import torch
@@ -28,8 +28,9 @@ Views = Literal["single", "mirror"]
 """Views of an image: itself, or itself and its mirror image."""
 VIEWS: tuple[Views, ...] = get_args(Views)
 
-Refinement = Literal["none", "sinkhorn"]
-"""A second adaptation with pseudo-labels of the queries, see `_refined`."""
+Refinement = Literal["none", "sinkhorn", "tim"]
+"""What is done with all queries of a task together: adapt again with their pseudo-labels (see `_refined`), or
+fit class weights to support set and queries (see `pathaware.training.recipe.tim`)."""
 REFINEMENTS: tuple[Refinement, ...] = get_args(Refinement)
 ROUNDS = 2
 """How often pseudo-labels are made."""
@@ -140,8 +141,9 @@ def evaluate(
     - `keep_outputs` keeps outputs and targets, for `reliability`.
     - `views="mirror"` adapts to the support set and its mirror images, and averages the probabilities of each
       query and of its mirror image. The store of the images must allow mirroring.
-    - `refine="sinkhorn"` adapts once more to the support set and to all queries with pseudo-labels, which
-      assumes that classes are equally frequent among the queries. The level of such an evaluation is `joint`.
+    - `refine="sinkhorn"` adapts once more to the support set and to all queries with pseudo-labels;
+      `refine="tim"` fits new class weights to the features of both. Both assume that classes are equally
+      frequent among the queries, and the level of such an evaluation is `joint`.
     - The processes of a `world` share the tasks, and all of them return the whole result.
     """
     level = _level(learner, queries, inductive, refine)
@@ -158,17 +160,21 @@ def evaluate(
         how: dict[str, Any] = {"steps": steps, "extend": extend, "queries": level}
         predictions = predict_episodes(learner, episodes, views, refine, **how)
         measured = [problem.measure(output, episodes.query_y) for output in predictions.outputs]
-        values.append(torch.stack(measured, dim=1).cpu())
-        reverted.append(predictions.reverted.cpu())
+        values.append(torch.stack(measured, dim=1))
+        reverted.append(predictions.reverted)
         if keep_outputs:
-            outputs.append(predictions.outputs[-1].cpu())
-            targets.append(episodes.query_y.cpu())
-    fraction = world.gather(reverted).double().mean().item()
-    gathered = world.gather(values)
+            outputs.append(predictions.outputs[-1])
+            targets.append(episodes.query_y)
+    # Only now: a look at a result would keep the host from preparing the next batch while a GPU computes.
+    fraction = world.gather([part.cpu() for part in reverted]).double().mean().item()
+    gathered = world.gather([part.cpu() for part in values])
     averaged = len(learner.learners) if isinstance(learner, SnapshotMean) else 1
-    kept = (world.gather(outputs), world.gather(targets)) if keep_outputs else (None, None)
-    options = (balance, seed, views, refine, averaged, *kept)
-    return Evaluation(problem.metric, gathered, fraction, split, level, *options)
+    options = (balance, seed, views, refine, averaged)
+    result = Evaluation(problem.metric, gathered, fraction, split, level, *options)
+    if not keep_outputs:
+        return result
+    kept = [world.gather([part.cpu() for part in parts]) for parts in (outputs, targets)]
+    return replace(result, outputs=kept[0], targets=kept[1])
 
 
 def predict_episodes(
@@ -179,25 +185,29 @@ def predict_episodes(
     if views == "mirror":
         x, y, queries = with_mirror_images(x), torch.cat([y, y], dim=1), with_mirror_images(queries)
     average = mean_of_views if views == "mirror" else _unchanged
-    if refine == "none":
-        found = learner.predictions_per_step(x, y, queries, **options)
-    else:
-        found = _refined(learner, x, y, queries, average, options)
+    if refine != "none":
+        options["queries"] = "joint" if learner.joint else "batch"
+    found = learner.predictions_per_step(x, y, queries, **options)
+    if refine == "sinkhorn":
+        found = _refined(learner, found, x, y, queries, average, options)
+    elif refine == "tim":
+        from pathaware.training.recipe import tim
+
+        found = StepPredictions([*found.outputs[:-1], tim(learner, x, y, queries)], found.reverted)
     return StepPredictions([average(output) for output in found.outputs], found.reverted)
 
 
 def _refined(
     learner: FewShotLearner,
+    found: StepPredictions,
     x: Tensor,
     y: Tensor,
     queries: Tensor,
     average: Callable[[Tensor], Tensor],
     options: dict[str, Any],
 ) -> StepPredictions:
-    """Predict, label the queries so that all classes are equally frequent, adapt again to support set and
-    queries, and so on. Every adaptation starts at the initialisation."""
-    options = {**options, "queries": "joint" if learner.joint else "batch"}
-    found = learner.predictions_per_step(x, y, queries, **options)
+    """Label the queries by their predictions so that all classes are equally frequent, adapt again to support
+    set and queries, and repeat. Every adaptation starts at the initialisation."""
     for _ in range(ROUNDS):
         labels = sinkhorn(average(found.outputs[-1])).argmax(-1)
         labels = labels.repeat(1, queries.shape[1] // labels.shape[1])  # those of mirror images

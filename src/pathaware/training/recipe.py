@@ -11,7 +11,8 @@ Not in the paper. Each is a setting of its own, see `Training`. The loss of a ta
   Kang, Kwon, Min and Cho, ICCV 2021, arXiv:2108.09666).
 - CutMix of queries (MetaAug: Ni, Goldblum, Sharaf, Kong and Goldstein, ICML 2021, arXiv:2010.07092).
 
-All losses are per task, so they do not depend on how tasks are divided among processes.
+All losses are per task, so they do not depend on how tasks are divided among processes. For test time there
+is `tim`.
 """
 
 from __future__ import annotations
@@ -24,24 +25,28 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from pathaware.core.batch_norm import TaskStatistics
 from pathaware.core.episodes import Episodes, TaskSource
 from pathaware.core.errors import UsageError
-from pathaware.core.head import Head, HeadLearner, last_linear, replace_last_linear
+from pathaware.core.head import Head, HeadLearner, last_linear, one_hot, replace_last_linear
 from pathaware.core.learner import FewShotLearner, MetaLearner
 from pathaware.core.meta_gradient import MetaGradient
+from pathaware.core.parameters import Layout
 from pathaware.core.path import Order
 from pathaware.data.episodes import ImageEpisodes
 from pathaware.data.labelled import ClassImages, cutmix
 from pathaware.data.store import ImageStore
+from pathaware.engine.execution import Execution, select_execution
 from pathaware.training.classifier import load_classifier
 from pathaware.training.config import Config
 
+SUPPORT, CERTAINTY, TEMPERATURE = 0.1, 0.1, 15.0
+STEPS, RATE = 100, 1e-3
+"""λ, α and τ, the number of steps and the learning rate of `tim`."""
+
 
 class Recipe(nn.Module):
-    """What a recipe keeps beside the learner: the average, the classifier of all classes, the teacher."""
+    """The parts of a recipe beside the learner: the average, the classifier of all classes, the teacher."""
 
     classes: Tensor
     taught: Tensor
@@ -75,7 +80,11 @@ class Recipe(nn.Module):
             found = teacher_logits(Path(training.teacher), store, reference.device).to(reference.dtype)
             self.register_buffer("taught", found, False)
         self.classify = torch.tensor(training.classify, device=reference.device, dtype=reference.dtype)
-        self.body = _body(learner) if training.classify else None
+        self.body: Execution | None = None
+        if training.classify:
+            body = _body(learner)
+            self.layout = Layout.of(body)
+            self.body = select_execution(training.execution, body, self.layout, config.problem.loss)
 
     @property
     def trained(self) -> list[nn.Parameter]:
@@ -128,11 +137,9 @@ class Recipe(nn.Module):
         assert self.body is not None
         assert self.classifier is not None
         assert episodes.query_images is not None
-        names = dict(self.body.named_parameters())
-        parameters: dict[str, Tensor] = {n: p for n, p in learner.model.named_parameters() if n in names}
-        with TaskStatistics(len(episodes)):  # batch norm per task, however tasks are divided
-            features = functional_call(self.body, parameters, (queries.x.flatten(0, 1),))
-        logits = self.classifier(features.flatten(1)).unflatten(0, queries.x.shape[:2])
+        point = self.layout.flatten(learner.model).expand(len(episodes), -1)
+        features = self.body.predict(point, queries.x)  # batch norm per task, however tasks are divided
+        logits = self.classifier(features.flatten(2))
         return queries.cross_entropy(logits, self.classes[episodes.query_images])
 
 
@@ -259,7 +266,7 @@ def _class_indices(store: ImageStore) -> Tensor:
 
 
 def _body(learner: FewShotLearner) -> nn.Module:
-    """The network without its last layer, whose parameters are given at every call."""
+    """The network without its last layer; its parameters are given at every call."""
     if isinstance(learner, HeadLearner):
         return learner.model
     return replace_last_linear(learner.model, nn.Identity())
@@ -292,3 +299,60 @@ def insert_dropout(model: nn.Module, fraction: float) -> nn.Module:
     for layer in layers.values():
         layer.training = False
     return insert(model, "dropout", layers)
+
+
+def tim(learner: FewShotLearner, x: Tensor, y: Tensor, queries: Tensor) -> Tensor:
+    """Transductive information maximisation (Boudiaf et al., NeurIPS 2020, arXiv:2008.11297).
+
+    Return logits `[T, Q, ways]` for the queries of T tasks with support sets `x [T, S, …]`, `y [T, S]`. Class
+    weights start as prototypes of the support set and descend `tim_objective` with normalised features z of
+    the adapted network and p ∝ exp(−τ/2 ‖z − w‖²). The authors take ten times as many steps by gradient
+    descent, with a tenth of the learning rate.
+    """
+    support, query = (F.normalize(z, dim=-1) for z in adapted_features(learner, x, y, queries))
+    labels = one_hot(y, int(y.max()) + 1, support)
+    prototypes = labels.mT @ support / labels.sum(1)[..., None]
+    with torch.enable_grad():
+        weights = nn.Parameter(prototypes.detach().clone())
+        optimizer = torch.optim.Adam([weights], RATE)
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            tim_objective(tim_logits(support, weights), labels, tim_logits(query, weights)).sum().backward()
+            optimizer.step()
+    return tim_logits(query, weights.detach())
+
+
+def tim_objective(support: Tensor, labels: Tensor, query: Tensor) -> Tensor:
+    """λ CE(support) − H(mean of p) + α mean of H(p) per task, `[T]`, from logits `[T, N, ways]`.
+
+    Queries should be predicted with certainty, and all classes equally often.
+    """
+    cross_entropy = -(labels * support.log_softmax(-1)).sum(-1).mean(1)
+    log = query.log_softmax(-1)
+    mean = log.exp().mean(1)
+    marginal = -(mean * mean.clamp_min(1e-12).log()).sum(-1)
+    certainty = -(log.exp() * log).sum(-1).mean(1)
+    return SUPPORT * cross_entropy - marginal + CERTAINTY * certainty
+
+
+def adapted_features(learner: FewShotLearner, x: Tensor, y: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
+    """Features `[T, N, F]` of support sets and queries: the inputs of the last layer after adaptation."""
+    if isinstance(learner, HeadLearner):
+        return learner.embed(x), learner.embed(queries)
+    if not isinstance(learner, MetaLearner):
+        raise UsageError("tim: a mean of snapshots has no features of its own; use sinkhorn", field="refine")
+    path = learner.path(x, y, query_x=queries if learner.joint else None)
+    adapted = path.layout.views(learner.end(path))
+    body = replace_last_linear(learner.model, nn.Identity())
+    layout = Layout.of(body)
+    shared = dict(learner.model.named_parameters())
+    values = [adapted.get(e.name, shared[e.name].expand(len(x), *e.shape)) for e in layout.entries]
+    point = torch.cat([value.flatten(1) for value in values], dim=1)
+    execution = select_execution("auto", body, layout, learner.loss)
+    support, query = (execution.predict(point, each).flatten(2) for each in (x, queries))
+    return support, query
+
+
+def tim_logits(z: Tensor, weights: Tensor) -> Tensor:
+    """−τ/2 ‖z − w‖² up to a constant of each example."""
+    return TEMPERATURE * (z @ weights.mT - weights.square().sum(-1)[:, None] / 2)

@@ -73,7 +73,7 @@ class FolderLock:
 
 
 class RunFolder(ABC):
-    """What all trainings keep in a folder: metrics, provenance and states."""
+    """The folder of a training: metrics, provenance and states."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

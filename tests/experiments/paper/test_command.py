@@ -9,10 +9,11 @@ import pytest
 
 from pathaware.data.importing import PartialStore
 from pathaware.data.pixels import ImageFormat
+from pathaware.experiments.paper import figures
 from pathaware.experiments.paper.method_table import render
 from pathaware.experiments.paper.tables import table1, table2, table3, table4
 from pathaware.experiments.paper.time_estimate import RunPlanner, TimeEstimate
-from pathaware.experiments.run_store import Results
+from pathaware.experiments.run_store import Results, RunStore
 
 TINY = ("--tasks", "3", "--set", "training.tasks=2", "--set", "method.steps=2")
 
@@ -95,8 +96,6 @@ def test_figures_of_waves_are_drawn_from_their_runs(reproduce, tmp_path):
 
 
 def test_the_gradients_of_section_three_are_measured_and_kept(reproduce, tmp_path, monkeypatch):
-    from pathaware.experiments.paper import figures
-
     whole = figures.with_constant_skips
     monkeypatch.setattr(
         figures, "with_constant_skips", lambda *a, **o: whole(*a, **{**o, "steps": 3, "tasks": 4})
@@ -105,15 +104,26 @@ def test_the_gradients_of_section_three_are_measured_and_kept(reproduce, tmp_pat
     assert code == 0
     assert (tmp_path / "gradients-untrained.png").exists()
     assert (tmp_path / "results" / "gradients-sine-k10.json").exists()
+
+
+def test_section_three_is_measured_on_images_too(tmp_path, monkeypatch):
+    whole = figures.with_constant_skips
+    monkeypatch.setattr(figures, "with_constant_skips", lambda *a, **o: whole(*a, **{**o, "steps": 2}))
     monkeypatch.setattr(figures, "IMAGE_TASKS", 2)
-    small = ("--set", "problem.width=4", "--set", "problem.shots=1", "--set", "training.validate=0")
-    code, _, _ = reproduce(
-        "gradients-conv4", "--data", "glyphs", "--iterations", "2", *TINY, *small, out=tmp_path
-    )
-    assert code == 0
-    assert (tmp_path / "gradients-conv4-untrained.png").exists()
-    flow = json.loads((tmp_path / "results" / "gradients-glyphs-5way-1shot.json").read_text())["flow"]
-    assert [each["label"] for each in flow["trained"]] == ["pamela", "maml"]  # two steps have no skip
+    figure, store = figures.gradients_conv4("glyphs"), RunStore(tmp_path, tasks=2)
+    small = {
+        "problem": {"width": 4, "shots": 1},
+        "method": {"steps": 3},
+        "training": {"tasks": 2, "validate": 0, "histograms": 0},
+    }
+    planned = [each.with_settings(small).run(0, 1) for each in figure.experiments]
+    store.train(planned)
+    drawn = figure.draw([store.open(each) for each in planned], store.results_folder)
+    views = ("untrained", "start-of-pamela", "trained")
+    assert [name for name, _ in drawn] == [f"gradients-conv4-{view}" for view in views]
+    record = json.loads((store.results_folder / "gradients-glyphs-5way-1shot.json").read_text())
+    labels = [each["label"] for each in record["flow"]["trained"]]
+    assert labels == ["pamela", "pamela, P set to 0", "maml"]
 
 
 def test_tiered_image_net_runs_on_a_stand_in_and_is_said_to_be_missing_without(
@@ -165,7 +175,7 @@ def test_every_row_of_the_papers_tables_is_there():
         (["fig4", "--only", "maml"], "--only: fig4 has no rows"),
         (["table3", "--budget", "soon"], "--budget: 'soon' is not a duration"),
         (
-            ["table3", "--only", "k5-maml", "--budget", "0.001s", "--iterations", "5", *TINY],
+            ["table3", "--only", "k5-maml", "--budget", "0s", "--iterations", "5", *TINY],
             "--budget: not enough for any run of this length; at least",
         ),
         (["fig4", "--no-train"], "fig4: none of its runs has been trained"),

@@ -101,7 +101,7 @@ class Reproduction:
             self.say(f"{name}: nothing to train")
             return
         missing, length = runs, self.length
-        if length.iterations and length.budget:
+        if length.iterations is not None and length.budget is not None:
             runs = planner.within(missing, length.budget)
         estimated, started = planner.seconds(runs), time.perf_counter()
         count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
