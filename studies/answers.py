@@ -263,7 +263,7 @@ def _expected_gain(
     learner = require_weights(model.learner(WAYS))
     x, y = model.image_input.normalised(support.pixels)[None], support.labels[None]
     candidates = model.image_input.normalised(pool)[None]
-    context = CandidateContext(learner, x, y, None, "second", torch.ones(1, len(support.labels)))
+    context = CandidateContext(learner, x, y, order="second", weights=torch.ones(1, len(support.labels)))
     weights = torch.zeros(len(pool), WAYS, requires_grad=True)
     object.__setattr__(context, "candidates", candidates)
     object.__setattr__(context, "candidate_weights", weights)

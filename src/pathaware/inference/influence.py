@@ -55,7 +55,7 @@ def log_probabilities(
     """
     order: Order = "second" if weights.requires_grad else "none"
     path = learner.unroll(
-        WeightedContext(learner, support_x, support_y, None, order, weights), learner.rule.steps
+        WeightedContext(learner, support_x, support_y, order=order, weights=weights), learner.rule.steps
     )
     if learner.guard:
         with torch.no_grad():
