@@ -16,11 +16,11 @@ from tests.inference.models import CPU, model, pixels
 SMALL = {"size": 16, "channels": 1, "ink": True, "mean": [0.1], "std": [0.3]}
 
 
-def small(steps: int = 2) -> TrainedModel:
+def small(steps: int = 1) -> TrainedModel:
     config = Config.from_dict(
         {
             "problem": {"name": "classification", "data": "glyphs", "ways": 2, "shots": 1, "width": 2},
-            "method": {"name": "pamela", "steps": steps, "rate": 0.1},
+            "method": {"name": "pamela", "steps": steps, "rate": 0.1, "skip": 1},
             "training": {"device": "cpu"},
         }
     )

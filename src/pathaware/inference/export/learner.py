@@ -34,19 +34,21 @@ class Learner(nn.Module):
     The support set has the same number of images of each class, in any order.
     """
 
-    mean: Tensor
-    scale: Tensor
+    pixel_mean: Tensor
+    pixel_scale: Tensor
 
     def __init__(self, learner: MetaLearner, model: TrainedModel, temperature: float) -> None:
         super().__init__()
         self.learner, self.temperature = learner, temperature
         form = model.image_input
         mean, std = (torch.tensor(v, dtype=torch.float32).view(-1, 1, 1) for v in (form.mean, form.std))
-        self.register_buffer("mean", mean * 255)
-        self.register_buffer("scale", 1 / (std * 255))
+        self.register_buffer("pixel_mean", mean * 255)
+        self.register_buffer("pixel_scale", 1 / (std * 255))
 
     def forward(self, support_images: Tensor, support_labels: Tensor, images: Tensor) -> Tensor:
-        support_x, x = ((each.float() - self.mean) * self.scale for each in (support_images, images))
+        support_x, x = (
+            (each.float() - self.pixel_mean) * self.pixel_scale for each in (support_images, images)
+        )
         path = self.learner.path(support_x[None], support_labels[None])
         logits = self.learner.predict(self.learner.end(path), x[None], support_x[None])[0]
         return (logits / self.temperature).softmax(-1)
