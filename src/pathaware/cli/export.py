@@ -25,10 +25,12 @@ def export(
         panel_option(
             help="Labelled pictures: a folder, zip or tar with one folder per class. Not for --learner.",
             panel=DATA,
+            default="none",
         ),
     ] = None,
     to: Annotated[
-        str | None, panel_option(help="Format: onnx, torch or safetensors; onnx for --learner.", panel=OUTPUT)
+        str | None,
+        panel_option(help="Format: onnx, torch or safetensors.", panel=OUTPUT, default="onnx for --learner"),
     ] = None,
     learner: Annotated[
         bool,
