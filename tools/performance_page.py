@@ -127,8 +127,8 @@ def precision_table(folder: Path) -> Table:
 
 
 LAUNCHES = (
-    "Counted without a GPU (`benchmarks/launch_counts.py`): Triton's kernels, and PyTorch's operations as one "
-    "launch each, though some take more."
+    "Counted without a GPU (`benchmarks/launch_counts.py`): Triton's kernels, and PyTorch's operations as "
+    "one launch each, though some take more."
 )
 FLOOR = (
     "The floor is the larger of two times: the multiplications of all convolutions at the speed of a large "
