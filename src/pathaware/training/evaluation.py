@@ -29,8 +29,8 @@ Views = Literal["single", "mirror"]
 VIEWS: tuple[Views, ...] = get_args(Views)
 
 Refinement = Literal["none", "sinkhorn", "tim"]
-"""What is done with all queries of a task together: adapt again with their pseudo-labels (see `_refined`), or
-fit class weights to support set and queries (see `pathaware.training.recipe.tim`)."""
+"""Uses of all queries of a task together: adapt again with their pseudo-labels (see `_refined`), or fit class
+weights to the features of support set and queries (see `pathaware.training.recipe.tim`)."""
 REFINEMENTS: tuple[Refinement, ...] = get_args(Refinement)
 ROUNDS = 2
 """How often pseudo-labels are made."""
