@@ -130,8 +130,8 @@ class FewShotLearner(nn.Module, ABC):
     def adapt_each(self, support_x: Tensor, support_y: Tensor) -> list[tuple[nn.Module, StepPredictions]]:
         """Adapt to T tasks, `support_x [T, S, …]`.
 
-        For each task, return the adapted network, with batch norm frozen to the support set, and its inductive
-        predictions for the support set after every step.
+        For each task, return the adapted network, with batch norm frozen to the support set, and its
+        inductive predictions for the support set after every step.
         """
         adapted = []
         for x, y in zip(support_x, support_y, strict=True):
