@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pathaware.core.batch_norm import freeze_batch_norm
 from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.learner import FewShotLearner, StepPredictions
 from pathaware.data.pixels import ImageInput, ImageLike
@@ -184,9 +183,9 @@ class TrainedModel:
             if self.views == "mirror":
                 x, y = with_mirror_images(x), y.repeat(1, 2)
             results = self.learner(classes).adapt_each(x, y)
-            for i, support, (network, predictions) in zip(members, x, results, strict=True):
+            for i, (network, predictions) in zip(members, results, strict=True):
                 steps = _steps(predictions, chosen[i], tasks[i][1].to(self.device))
-                adapted[i] = self._classifier(freeze_batch_norm(network, support), steps)
+                adapted[i] = self._classifier(network, steps)
         return [adapted[i] for i in range(len(tasks))]
 
     def _normalised(self, pixels: Tensor) -> Tensor:

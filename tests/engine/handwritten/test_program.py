@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathaware import GradientDescent, Layout, MetaLearner
+from pathaware.core.batch_norm import freeze_batch_norm
 from pathaware.engine.handwritten.conv_block import Convolution
 from tests.conftest import distance, image_episodes, meta_gradient, regression_episodes
 
@@ -137,6 +138,18 @@ def test_predictions_for_the_support_set_itself_are_those_for_equal_queries(exec
     ours, theirs = (learner.adapt_and_predict(x, y, queries)[1] for queries in (x, x.clone()))
     for found, expected in zip(ours.outputs, theirs.outputs, strict=True):
         assert distance(found, expected) < 1e-12
+
+
+@pytest.mark.parametrize("name", ["tanh", "two blocks", "a block without bias", "an activation between"])
+def test_networks_adapted_side_by_side_are_frozen_to_the_statistics_of_their_support_sets(name):
+    learner, x, y = problem(name)
+    for t, (network, predictions) in enumerate(learner.adapt_each(x, y)):
+        alone, expected = learner.adapt_and_predict(x[t], y[t], x[t])
+        queries = torch.randn_like(x[t])
+        with torch.no_grad():
+            assert distance(network(queries), freeze_batch_norm(alone, x[t])(queries)) < 1e-12
+        for found, output in zip(predictions.outputs, expected.outputs, strict=True):
+            assert distance(found, output) < 1e-12
 
 
 def test_cross_entropy_over_rows_is_that_of_autograd():

@@ -165,22 +165,26 @@ class ConvBlock(Layer):
         return images, [x, r, c, positions, n_passed, y, source]
 
     def predict(self, p: Parameters, x: Tensor, support: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        if support is None:
+            return self.predict_with_statistics(p, x)[0], None
+        of_support, mean, variance = self.predict_with_statistics(p, support)
+        return self._normalised(p, x, self._convolved(p, x), mean, variance), of_support
+
+    def predict_with_statistics(self, p: Parameters, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The outputs for x, and mean and variance `[T, 1, C]` of the convolution without its bias."""
         z = self._convolved(p, x)
-        z_support = None if support is None else self._convolved(p, support)
-        reference = z if z_support is None else z_support
-        mean = reference.mean(1, keepdim=True)
-        variance = (reference - mean).square_().mean(1, keepdim=True)
-        scale = _channels(p["gain"]) * (variance + self.eps).rsqrt()
-        shift = torch.addcmul(_channels(p["shift"]), mean, scale, value=-1)
-        own = self._pooled(torch.addcmul(shift, scale, z), x)
-        if support is None or z_support is None:
-            return own, None
-        return own, self._pooled(torch.addcmul(shift, scale, z_support), support)
+        mean = z.mean(1, keepdim=True)
+        variance = (z - mean).square_().mean(1, keepdim=True)
+        return self._normalised(p, x, z, mean, variance), mean, variance
 
     def _convolved(self, p: Parameters, x: Tensor) -> Tensor:
         return self.convolution(self.convolution.source(x), p["weight"])
 
-    def _pooled(self, a: Tensor, x: Tensor) -> Tensor:
+    def _normalised(self, p: Parameters, x: Tensor, z: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """Batch norm, ReLU and max-pool of z; x gives the shape."""
+        scale = _channels(p["gain"]) * (variance + self.eps).rsqrt()
+        shift = torch.addcmul(_channels(p["shift"]), mean, scale, value=-1)
+        a = torch.addcmul(shift, scale, z)
         images = a.view(-1, *self.convolution.sides(x), a.shape[-1]).permute(0, 3, 1, 2)
         pooled = F.max_pool2d(images, self.pool).clamp_min_(0).permute(0, 2, 3, 1)
         return pooled.reshape(*x.shape[:2], *pooled.shape[1:])

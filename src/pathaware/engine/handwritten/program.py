@@ -159,6 +159,19 @@ class Program:
             x, support = layer.predict(own, x, support)
         return x
 
+    def norm_statistics(self, point: Tensor, x: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+        """Mean and variance `[T, C]` of the inputs x at each batch norm, by its name."""
+        found: dict[str, tuple[Tensor, Tensor]] = {}
+        x = self._images(x) if self.images else x
+        for link, own in zip(self.links, self._by_layer(point), strict=True):
+            if not isinstance(link.layer, ConvBlock):
+                x, _ = link.layer.predict(own, x, None)
+                continue
+            x, mean, variance = link.layer.predict_with_statistics(own, x)
+            mean = mean.squeeze(1) + own["bias"] if "bias" in own else mean.squeeze(1)
+            found[link.names["gain"].removesuffix(".weight")] = mean, variance.squeeze(1)
+        return found
+
     def losses(self, point: Tensor, x: Tensor, y: Tensor, outputs: list[Tensor] | None = None) -> Tensor:
         """Losses `[T]`, without a graph. The outputs `[T, N, …]` are appended to `outputs`."""
         return self.loss.loss_and_gradient(self._forward(self._by_layer(point), x, outputs)[0], y)[0]
