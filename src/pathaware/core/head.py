@@ -37,6 +37,8 @@ class Head(nn.Module, ABC):
     """True if learned parameters are tied to class indices, which rules out more classes than in training."""
     sequential: ClassVar[bool] = False
     """True if predictions depend on the order of the support set."""
+    any_shots: ClassVar[bool] = False
+    """True if classes may have different numbers of examples; those of the label −1 are ignored."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()

@@ -61,6 +61,10 @@ class EpisodePlan:
         task = torch.arange(len(self))[:, None]
         return self._each(lambda t: t[task, order])
 
+    def part(self, examples: Tensor) -> EpisodePlan:
+        """Some examples of every task, by their index `[E]`."""
+        return self._each(lambda t: t[:, examples])
+
     def _each(self, change: Callable[[Tensor], Tensor]) -> EpisodePlan:
         present = {f.name: getattr(self, f.name) for f in fields(self)}
         return EpisodePlan(**{name: change(value) for name, value in present.items() if value is not None})

@@ -118,7 +118,7 @@ def evaluate(
     if split not in ("train", "val", "test"):
         raise UsageError(f"split: {split!r} must be one of train, val, test")
     at_least(1, tasks=tasks)
-    source = _source(problem, split, balance, reference)
+    source = _source(problem, split, balance, reference, learner)
     values, reverted = [], []
     batch = batch or _side_by_side(problem, reference.device)
     for plan in _plans(source, split, seed, world.part(tasks), batch):
@@ -143,19 +143,30 @@ def _level(queries: QueryLevel | None, inductive: bool) -> QueryLevel | None:
     return "alone" if inductive else queries
 
 
-def _source(problem: Problem, split: str, balance: Balance, reference: Tensor) -> TaskSource:
+def _source(
+    problem: Problem, split: str, balance: Balance, reference: Tensor, learner: FewShotLearner
+) -> TaskSource:
     """The tasks of an evaluation, on the device and in the precision of `reference`."""
     if balance not in BALANCES:
         raise UsageError(f"{balance!r} must be one of {', '.join(BALANCES)}", field="balance")
     source = problem.tasks(split, reference.device, reference.dtype)
-    if balance == "balanced":
-        return source
-    from pathaware.data.episodes import ImageEpisodes
-    from pathaware.data.unbalanced import UnbalancedQueries
+    if balance != "balanced":
+        from pathaware.data.episodes import ImageEpisodes
+        from pathaware.data.unbalanced import UnbalancedQueries
 
-    if not isinstance(source, ImageEpisodes):
-        raise UsageError(f"{problem.name} has no classes that could be unbalanced", field="balance")
-    return UnbalancedQueries(source)
+        if not isinstance(source, ImageEpisodes):
+            raise UsageError(f"{problem.name} has no classes that could be unbalanced", field="balance")
+        source = UnbalancedQueries(source)
+    return tasks_for(learner, problem, source)
+
+
+def tasks_for(learner: FewShotLearner, problem: Problem, source: TaskSource) -> TaskSource:
+    """The tasks as the learner takes them: with features in place of images if its body is frozen."""
+    if not problem.frozen:
+        return source
+    from pathaware.training.features import feature_tasks
+
+    return feature_tasks(source, learner)
 
 
 def _side_by_side(problem: Problem, device: torch.device) -> int:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathaware.core.episodes import TaskSource
+from pathaware.core.errors import UsageError
 from pathaware.core.losses import Loss
 from pathaware.core.settings import at_least
 from pathaware.data.episodes import Augmentation
@@ -23,6 +25,7 @@ from pathaware.training.metric import ACCURACY, MSE, Metric
 
 if TYPE_CHECKING:
     from pathaware.data.episodes import LabelledImages
+    from pathaware.data.pixels import ImageInput
     from pathaware.data.store import ImageStore
 
 
@@ -77,6 +80,11 @@ class Problem(Protocol):
         """The images of a split with the labels of their classes, for pretraining; None without labels."""
         ...
 
+    @property
+    def frozen(self) -> bool:
+        """True if the body of the network is frozen, so that its features are computed once."""
+        ...
+
     def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The metric of each task, `[T]`, from outputs and targets `[T, N, …]`."""
         ...
@@ -98,6 +106,15 @@ class Classification:
 
     With `labels = false` training does not read the labels of the training classes: each class of a task is
     one image and its augmentations, see `UnlabelledEpisodes`. Validation and test tasks are ordinary ones.
+
+    `model_name` can also be `timm:NAME`, where timm is installed. `weights` is a file of pretrained weights,
+    safetensors or a PyTorch state dict. `adapt` says which parts of the network adapt, see
+    `pathaware.models.backbones.Adapt`; the others stay as they are. `size` is the side of the images that the
+    network takes, 0 for that of the data set, and `normalisation` the mean and deviation that it expects:
+    those of the `data` set or of `imagenet`; `auto` is `data`, for networks of timm what timm says.
+
+    With `varying` a task has 2 to `ways` classes with 1 to `shots` support images each, in general not
+    equally many, see `VaryingTasks`.
     """
 
     name: ClassVar[str] = "classification"
@@ -122,21 +139,27 @@ class Classification:
     affine: float = 0.0
     grey: float = 0.0
     drop: float = 0.0
+    weights: str = ""
+    adapt: Literal["all", "head", "last-block", "adapters"] = "all"
+    size: int = 0
+    normalisation: Literal["auto", "data", "imagenet"] = "auto"
+    varying: bool = False
 
     def __post_init__(self) -> None:
         at_least(2, ways=self.ways)
         at_least(1, shots=self.shots, queries=self.queries)
-        at_least(0, width=self.width)
+        at_least(0, width=self.width, size=self.size)
         self._augmentation("train")
 
     @property
     def label(self) -> str:
         unlabelled = "" if self.labels else "-unlabelled"
-        return f"{self.data}-{self.ways}way-{self.shots}shot{unlabelled}"
+        varying = "-varying" if self.varying else ""
+        return f"{self.data}-{self.ways}way-{self.shots}shot{unlabelled}{varying}"
 
     @property
     def paper_key(self) -> tuple[str, int] | None:
-        return (self.data, self.shots) if self.ways == 5 and self.labels else None
+        return (self.data, self.shots) if self.ways == 5 and self.labels and not (self.weights or self.varying) else None
 
     @property
     def loss(self) -> Loss:
@@ -162,7 +185,10 @@ class Classification:
         from pathaware.models import build_model
 
         form = ImageInput.from_dict(inputs or self.inputs())
-        model = build_model(self.model_name, self.ways, form.size, form.channels, self.width)
+        if self._pretrained:
+            model = self._backbone(form, load=inputs is None)
+        else:
+            model = build_model(self.model_name, self.ways, form.size, form.channels, self.width)
         if self.zero_head:
             from pathaware.core.head import last_linear
 
@@ -170,6 +196,42 @@ class Classification:
             for parameter in head.parameters():
                 nn.init.zeros_(parameter)
         return model
+
+    @property
+    def _pretrained(self) -> bool:
+        """True if the network needs more than building."""
+        changed = self.size or self.normalisation == "imagenet"
+        return bool(self.weights or self.adapt != "all" or ":" in self.model_name or changed)
+
+    def _backbone(self, form: ImageInput, *, load: bool) -> nn.Module:
+        """Build the network around a backbone; with `load`, read its pretrained weights."""
+        from pathaware.core.batch_norm import freeze_running_statistics
+        from pathaware.models import backbones, build_model
+
+        size, wanted = self.size or form.size, (form.mean, form.std)
+        if self.model_name.startswith(backbones.TIMM):
+            pretrained = load and not self.weights
+            model = backbones.timm_model(self.model_name, self.ways, form.channels, pretrained=pretrained)
+            own_size, wanted = backbones.timm_input(model)
+            size = self.size or own_size
+        else:
+            model = build_model(self.model_name, self.ways, size, form.channels, self.width)
+        freeze_running_statistics(model, all_norms=bool(self.weights))
+        if self.weights and load:
+            path = Path(self.weights).expanduser()
+            backbones.load_weights(model, backbones.read_weights(path), self.weights)
+        if self.normalisation != "auto":
+            wanted = backbones.IMAGENET if self.normalisation == "imagenet" else (form.mean, form.std)
+        if len(wanted[0]) != form.channels:
+            raise UsageError(f"normalisation: the network is for {len(wanted[0])} channels, not {form.channels}")
+        if (size, wanted) != (form.size, (form.mean, form.std)):
+            first = backbones.PreparedInput(size, (form.mean, form.std), wanted)
+            model = nn.Sequential(OrderedDict(input=first, network=model))
+        return backbones.restrict(model, self.adapt)
+
+    @property
+    def frozen(self) -> bool:
+        return self.adapt == "head"
 
     def tasks(self, split: str, device: torch.device | str, dtype: torch.dtype) -> TaskSource:
         augmentation = self._augmentation(split)
@@ -180,6 +242,10 @@ class Classification:
             return UnlabelledEpisodes(self._store(), *settings)
         from pathaware.data.episodes import ImageEpisodes
 
+        if self.varying:
+            from pathaware.data.unbalanced import VaryingTasks
+
+            return VaryingTasks(ImageEpisodes(self._store(), *settings, shuffle=False))
         return ImageEpisodes(self._store(), *settings)
 
     def labelled(self, split: str, device: torch.device | str, dtype: torch.dtype) -> LabelledImages | None:
@@ -220,6 +286,7 @@ class Sine:
     name: ClassVar[str] = "sine"
     metric: ClassVar[Metric] = MSE
     regression: ClassVar[bool] = True
+    frozen: ClassVar[bool] = False
     evaluation_tasks: ClassVar[int] = 1000
     evaluation_batch: ClassVar[int] = 100
     training: ClassVar[Mapping[str, Any]] = {

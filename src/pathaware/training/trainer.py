@@ -19,7 +19,7 @@ from pathaware.engine.cuda_graph import CapturedStep
 from pathaware.methods import get_method
 from pathaware.training.config import Config, Training
 from pathaware.training.distributed import ALONE, World
-from pathaware.training.evaluation import evaluate
+from pathaware.training.evaluation import evaluate, tasks_for
 from pathaware.training.gradient_probe import GradientProbe, Histograms, probed_tensor
 from pathaware.training.pretraining import load_pretrained
 from pathaware.training.progress import MetricsWindow, Progress, StepOutcome
@@ -52,7 +52,7 @@ class MetaStep:
         self.world = world
         self.clip = clip or math.inf
         self.chunk = chunk or None
-        self.parameters: list[Tensor] = list(learner.parameters())
+        self.parameters: list[Tensor] = [p for p in learner.parameters() if p.requires_grad]
         device = self.parameters[0].device
         self.rate = torch.tensor(rate, device=device, dtype=torch.float32)
         self.optimizer: torch.optim.Optimizer = torch.optim.Adam(
@@ -112,7 +112,8 @@ class Trainer:
         training.apply()
         self.learner = build(config)
         state = world.from_writer(lambda: state)
-        self.source = config.problem.tasks("train", training.torch_device, training.torch_dtype)
+        source = config.problem.tasks("train", training.torch_device, training.torch_dtype)
+        self.source = tasks_for(self.learner, config.problem, source)
         if state is None and training.pretrain:
             load_pretrained(self.learner.model, config)
         self.meta = meta_step(config, self.learner, self.source, world=world)

@@ -1,0 +1,157 @@
+"""Features of a frozen backbone: computed once per data set, cached on disk, and drawn as tasks.
+
+The cache is keyed by content: the digest of the backbone, of the pixels and of how they are normalised. It is
+safe to delete at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pathaware.core.episodes import Episodes, TaskSource
+from pathaware.core.errors import UsageError
+from pathaware.core.learner import FewShotLearner
+from pathaware.data.episodes import EpisodePlan, ImageEpisodes, ImageViews
+from pathaware.data.unbalanced import UnbalancedQueries, VaryingTasks
+from pathaware.models.backbones import FrozenBackbone, frozen_backbone
+from pathaware.training.checksummed import CorruptFile, read_checksummed, tensor_digest, write_checksummed
+
+BATCH = 64
+"""Images that are embedded at a time."""
+
+PRECISION = torch.float16
+"""Type of stored features; rounding changes no accuracy that can be measured, and halves the files."""
+
+
+def cache_dir() -> Path:
+    """The folder of cached features: `$PATHAWARE_CACHE`, else in the XDG cache home."""
+    if named := os.environ.get("PATHAWARE_CACHE"):
+        return Path(named).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "pathaware"
+
+
+def backbone_digest(backbone: nn.Module) -> str:
+    """A digest of all values of a backbone and of its structure."""
+    structure = hashlib.sha256(repr(backbone).encode()).hexdigest()
+    return hashlib.sha256((tensor_digest(backbone.state_dict()) + structure).encode()).hexdigest()
+
+
+def cached_features(
+    backbone: FrozenBackbone, content: str, batches: Callable[[], Iterable[Tensor]], count: int
+) -> Tensor:
+    """The features `[N, F]` of images, from the cache if it has them.
+
+    `content` identifies the images and their normalisation; `batches` yields them normalised, `[n, C, H, W]`
+    each, `count` in all.
+    """
+    key = hashlib.sha256(f"{backbone_digest(backbone)} {content}".encode()).hexdigest()
+    path = cache_dir() / "features" / f"{key[:32]}.safetensors"
+    with suppress(CorruptFile, KeyError):
+        features = read_checksummed(path)[0]["features"]
+        if features.shape == (count, backbone.features):
+            return features
+    features = torch.cat(list(_embedded(backbone, batches(), count)))
+    with suppress(OSError):  # a cache that cannot be written is no cache, and no error
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_checksummed(path, {"features": features}, {"images": count})
+    return features
+
+
+@torch.no_grad()
+def _embedded(backbone: FrozenBackbone, batches: Iterable[Tensor], count: int) -> Iterator[Tensor]:
+    device = next((p.device for p in backbone.parameters()), torch.device("cpu"))
+    training = backbone.training
+    backbone.eval()
+    for batch in _shown(batches, count):
+        yield backbone(batch.to(device)).to("cpu", PRECISION)
+    backbone.train(training)
+
+
+def _shown(batches: Iterable[Tensor], count: int) -> Iterator[Tensor]:
+    """Show progress on a terminal if there are many images."""
+    if count < 500 or not sys.stderr.isatty():
+        yield from batches
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task(f"features of {count:,} images", total=count)
+        for batch in batches:
+            yield batch
+            progress.advance(bar, len(batch))
+
+
+class FeatureViews:
+    """Takes the place of `ImageViews` in a source of tasks: features instead of images.
+
+    The features of all images of a split are looked up in a table `[views, N, F]`; the second view, where
+    there is one, is of the mirrored images, and training tasks take either at random. All other augmentation
+    is left out: every image would need a pass through the backbone.
+    """
+
+    def __init__(self, images: ImageViews, spans: tuple[Tensor, Tensor], backbone: FrozenBackbone) -> None:
+        self.images, self.device, self.dtype = images, images.device, images.dtype
+        self.store, self.augmentation, self.padding = images.store, images.augmentation, images.padding
+        starts, counts = spans
+        members = torch.cat(
+            [torch.arange(s, s + n) for s, n in zip(starts.tolist(), counts.tolist(), strict=True)]
+        )
+        self.row = torch.full((len(self.store),), -1)
+        self.row[members] = torch.arange(len(members))
+        tables = [self._table(backbone, members, mirrored) for mirrored in ([False, True] if images.mirror else [False])]
+        self.table = torch.stack(tables).to(self.device, self.dtype)
+
+    def _table(self, backbone: FrozenBackbone, members: Tensor, mirrored: bool) -> Tensor:
+        manifest = self.store.manifest
+        normalised = f"{manifest.mean} {manifest.std}"
+        content = f"{manifest.sha256} {normalised} {hashlib.sha256(members.numpy().data).hexdigest()} {mirrored}"
+
+        def batches() -> Iterator[Tensor]:
+            plain = ImageViews(self.store, type(self.augmentation)(), self.device, torch.float32)
+            for part in members.split(BATCH):
+                flips = torch.full((1, len(part)), mirrored) if mirrored else None
+                offsets = torch.full((1, len(part), 2), plain.padding) if mirrored else None
+                yield plain.show(EpisodePlan(part[None], offsets, flips))
+
+        return cached_features(backbone, content, batches, len(members))
+
+    def draw(self, images: Tensor, generator: torch.Generator) -> EpisodePlan:
+        """Choose the view of each of these images `[T, E]`."""
+        flips = None
+        if len(self.table) > 1:
+            flips = torch.randint(2, images.shape, generator=generator, dtype=torch.bool)
+        return EpisodePlan(images, flips=flips)
+
+    def episodes(self, plan: EpisodePlan, support: int) -> Episodes:
+        """Look up the tasks of a plan, the first `support` examples of each being its support set."""
+        assert plan.labels is not None
+        rows = self.row[plan.images.cpu()].to(self.device)
+        view = torch.zeros_like(rows) if plan.flips is None else plan.flips.to(self.device).long()
+        x, y = self.table[view, rows], plan.labels.to(self.device)
+        return Episodes(x[:, :support], y[:, :support], x[:, support:], y[:, support:])
+
+
+def feature_tasks(source: TaskSource, learner: FewShotLearner) -> TaskSource:
+    """The same tasks with features in place of images, for a learner with a frozen backbone."""
+    backbone = frozen_backbone(learner.model)
+    owner: Any = source
+    if isinstance(source, UnbalancedQueries):
+        owner = source.wide
+    elif isinstance(source, VaryingTasks):
+        owner = source.widest
+    if backbone is None or not isinstance(owner, ImageEpisodes):
+        raise UsageError("adapt: head needs tasks of labelled images")
+    classes = owner.store.split(owner.split)
+    owner.views = FeatureViews(owner.views, (classes.starts, classes.counts), backbone)  # type: ignore[assignment]
+    owner.capturable = False
+    return source
