@@ -2,8 +2,8 @@
 
 By custom a query set is normalised by its own statistics. Every prediction then depends on the other queries,
 which is called transductive. For inductive predictions the statistics must come from the support set alone:
-`TaskStatistics` does so for one forward pass, `freeze_batch_norm` for good. `FrozenBatchNorm` uses the running
-statistics that a pretrained network brings along.
+`TaskStatistics` does so for one forward pass, `freeze_batch_norm` for good. `FrozenBatchNorm` uses the
+running statistics that a pretrained network brings along.
 """
 
 from __future__ import annotations

@@ -133,7 +133,16 @@ class HeadLearner(FewShotLearner):
         """Fit the head to one task, `support_x [S, …]`; return copies of the network and the head."""
         with torch.no_grad():
             fitted = self.fit(support_x[None], support_y[None])
-        return FittedNetwork(copy.deepcopy(self.model), copy.deepcopy(self.head), fitted)
+        frozen = not any(p.requires_grad for p in self.model.parameters())  # it never changes: no copy needed
+        model = self.model if frozen else copy.deepcopy(self.model)
+        return FittedNetwork(model, copy.deepcopy(self.head), fitted)
+
+    def with_outputs(self, outputs: int) -> HeadLearner:
+        """This learner for another number of classes, sharing all parameters; for heads of `any_shots`."""
+        changed, head = copy.copy(self), copy.copy(self.head)
+        head.outputs = outputs
+        changed._modules = {**self._modules, "head": head}
+        return changed
 
 
 class FittedNetwork(nn.Module):

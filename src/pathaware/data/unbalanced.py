@@ -1,8 +1,9 @@
 """Tasks whose classes are not equally frequent.
 
-`UnbalancedQueries`: query sets in which some classes are more frequent than others. The proportions of the classes in a query set are drawn from a Dirichlet distribution with α = 2, as in
-Veilleux, Boudiaf, Piantanida and Ben Ayed (NeurIPS 2021, arXiv:2204.11181). The size of the query set, the
-classes and the support sets are those of the balanced tasks of the same seed.
+`UnbalancedQueries`: query sets in which some classes are more frequent than others. Their proportions are
+drawn from a Dirichlet distribution with α = 2, as in Veilleux, Boudiaf, Piantanida and Ben Ayed (NeurIPS
+2021, arXiv:2204.11181). The size of the query set, the classes and the support sets are those of the balanced
+tasks of the same seed.
 
 `VaryingTasks`: tasks with different numbers of classes and of support images.
 """

@@ -14,10 +14,13 @@ from torch.nn.functional import cross_entropy
 
 from pathaware.core.batch_norm import freeze_batch_norm
 from pathaware.core.errors import UsageError, did_you_mean
+from pathaware.core.head import HeadLearner
 from pathaware.core.learner import FewShotLearner
 from pathaware.data.pixels import ImageInput, ImageLike
 from pathaware.inference.change_ways import change_ways
+from pathaware.models.backbones import frozen_backbone
 from pathaware.training.config import Config
+from pathaware.training.features import FeatureMemory
 from pathaware.training.run_folder import Run, neighbours
 
 SHIPPED = Path(__file__).parent / "shipped"
@@ -79,16 +82,25 @@ class AdaptedClassifier:
     network: nn.Module
     image_input: ImageInput
     steps: tuple[AdaptationStep, ...] = ()
+    memory: FeatureMemory | None = None
+    """Features of images by a frozen backbone, which all classifiers of a model share."""
 
     @torch.no_grad()
     def probabilities(self, pixels: Tensor) -> Tensor:
         """Return class probabilities `[N, classes]` for pixels `[N, C, size, size]` in 0…255."""
-        device = next(self.network.parameters()).device
-        parts = [
-            self.network(self.image_input.normalised(part.to(device))).double().softmax(-1).cpu()
-            for part in pixels.split(BATCH)
-        ]
+        parts = [self.network(self._inputs(part)).double().softmax(-1).cpu() for part in pixels.split(BATCH)]
         return torch.cat(parts)
+
+    def _inputs(self, pixels: Tensor) -> Tensor:
+        if self.memory is not None:
+            return self.memory(pixels)
+        return self.image_input.normalised(pixels.to(next(self.network.parameters()).device))
+
+    @property
+    def own_bytes(self) -> int:
+        """Memory of the parameters that no other classifier shares."""
+        shared = 0 if self.memory is None else sum(p.nbytes for p in self.memory.backbone.parameters())
+        return sum(p.nbytes for p in self.network.parameters()) - shared
 
 
 class TrainedModel:
@@ -113,6 +125,7 @@ class TrainedModel:
         self.ways: int = problem.ways
         self._learned, self._inputs = learned, inputs
         self._learners: dict[int, FewShotLearner] = {}
+        self._memory: FeatureMemory | None = None
 
     @classmethod
     def open(cls, run: str | Path, device: str = "auto") -> TrainedModel:
@@ -134,6 +147,15 @@ class TrainedModel:
             self._learners[classes] = learner.float().eval()
         return self._learners[classes]
 
+    @property
+    def memory(self) -> FeatureMemory | None:
+        """The features of images that were seen before, if the model has a frozen backbone."""
+        if self._memory is None and self.config.problem.frozen:
+            backbone = frozen_backbone(self.learner(self.ways).model)
+            assert backbone is not None
+            self._memory = FeatureMemory(backbone, self.image_input.normalised)
+        return self._memory
+
     def pixels(self, images: Sequence[ImageLike] | Tensor, what: str = "images") -> Tensor:
         """Decode images in any form to pixels `[N, C, size, size]` in 0…255."""
         return self.image_input.stack(images, what)
@@ -143,11 +165,15 @@ class TrainedModel:
 
         Every class has equal weight, however many images it has, and the order of the images has no effect.
         """
-        chosen = arrange(pixels, labels, classes)
-        x, y = self.image_input.normalised(pixels.to(self.device)), labels.to(self.device)
-        network, predictions = self.learner(classes).adapt_and_predict(x[chosen], y[chosen], x)
+        learner = self.learner(classes)
+        # A head for unequal numbers of images weighs classes itself.
+        weighs = isinstance(learner, HeadLearner) and learner.head.any_shots
+        chosen = torch.arange(len(labels)) if weighs else arrange(pixels, labels, classes)
+        memory, y = self.memory, labels.to(self.device)
+        x = memory(pixels) if memory else self.image_input.normalised(pixels.to(self.device))
+        network, predictions = learner.adapt_and_predict(x[chosen], y[chosen], x)
         steps = tuple(_step(j, output[0], y) for j, output in enumerate(predictions.outputs))
-        return AdaptedClassifier(freeze_batch_norm(network, x[chosen]), self.image_input, steps)
+        return AdaptedClassifier(freeze_batch_norm(network, x[chosen]), self.image_input, steps, memory)
 
 
 def _step(j: int, output: Tensor, y: Tensor) -> AdaptationStep:

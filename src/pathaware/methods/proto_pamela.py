@@ -80,7 +80,9 @@ class ProtoPamela(Head):
         shots = y.sum(1)  # [T, K]
         known = shots > 0
         log_shots, log_ways = shots.clamp(min=1).log(), known.sum(1, keepdim=True).to(z).log()
-        weight = y / shots.clamp(min=1).unsqueeze(1) / known.sum(1)[:, None, None]  # of example i for its class
+        weight = (
+            y / shots.clamp(min=1).unsqueeze(1) / known.sum(1)[:, None, None]
+        )  # of example i for its class
         mean_log_shots = (log_shots * known).sum(1, keepdim=True) / known.sum(1, keepdim=True)
         log_scale = self.log_scale + self.scale_rule[0] * log_ways + self.scale_rule[1] * mean_log_shots
         scale = log_scale.exp()  # [T, 1]

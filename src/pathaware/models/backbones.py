@@ -106,8 +106,8 @@ def restrict(model: nn.Module, adapt: Adapt) -> nn.Module:
         for name, module in model.named_modules():
             if isinstance(module, _BatchNorm):
                 raise UsageError(
-                    f"adapt: head needs batch norm with running statistics, and {name or 'the network'} keeps "
-                    "none; give weights that have them"
+                    f"adapt: head needs batch norm with running statistics, and {name or 'it'} keeps none; "
+                    "give weights that have them"
                 )
         body = FrozenBackbone(replace_last_linear(model, nn.Identity()), head.in_features)
         fresh = nn.Linear(head.in_features, head.out_features, bias=head.bias is not None)
@@ -137,7 +137,9 @@ def last_block(model: nn.Module, head: str) -> str:
             if any(p.ndim > 1 for p in each.parameters()) and f"{name}.{child}".lstrip(".") != head
         ]
         if not children:
-            raise UsageError("adapt: last-block needs a layer with weights before the last one; there is none")
+            raise UsageError(
+                "adapt: last-block needs a layer with weights before the last one; there is none"
+            )
         name, module = children[-1]
     return name
 
@@ -206,7 +208,10 @@ def _prefix(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor], sourc
         for depth in range(1, min(4, len(parts)))
     }
     count = {
-        prefix: sum(f"{prefix}{n}" in weights and weights[f"{prefix}{n}"].shape == v.shape for n, v in expected.items())
+        prefix: sum(
+            f"{prefix}{n}" in weights and weights[f"{prefix}{n}"].shape == v.shape
+            for n, v in expected.items()
+        )
         for prefix in candidates
     }
     most = max(count.values(), default=0)
@@ -229,7 +234,9 @@ def timm_model(name: str, ways: int, channels: int, *, pretrained: bool) -> nn.M
     try:
         timm = import_module("timm")
     except ImportError:
-        raise UsageError(f"model: {name} needs timm, which is not installed; pip install 'pathaware[timm]'") from None
+        raise UsageError(
+            f"model: {name} needs timm, which is not installed; pip install 'pathaware[timm]'"
+        ) from None
     wanted = name.removeprefix(TIMM)
     try:
         model = timm.create_model(wanted, pretrained=pretrained, num_classes=ways, in_chans=channels)

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar, get_type_hints
 import torch
 
 from pathaware.core.errors import UsageError, did_you_mean
+from pathaware.core.head import Head
 from pathaware.core.learner import ExecutionName
 from pathaware.core.settings import at_least, coerce, short_repr
 from pathaware.methods import Method, get_method
@@ -181,10 +182,14 @@ class Config:
     def _check_pretrained(self, chosen: Method) -> None:
         """Refuse combinations that have no meaning with a pretrained network or with varying tasks."""
         problem: Any = self.problem
-        if getattr(problem, "varying", False) and not getattr(chosen.kind, "any_shots", False):
+        if getattr(problem, "varying", False) and not (
+            issubclass(chosen.kind, Head) and chosen.kind.any_shots
+        ):
             raise UsageError(f"varying: {self.method} needs tasks of equal sizes; proto-pamela does not")
-        if self.training.pretrain and (getattr(problem, "weights", "") or problem.frozen):
-            raise UsageError("training.pretrain: the network is pretrained already; leave out weights and adapt")
+        if self.training.pretrain and (problem.frozen or bool(getattr(problem, "weights", None))):
+            raise UsageError(
+                "training.pretrain: the network is pretrained already; leave out weights and adapt"
+            )
 
     def with_training(self, **training: Any) -> Config:
         """A copy with other training settings."""

@@ -9,19 +9,25 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathaware.core.episodes import Episodes, TaskSource
 from pathaware.core.errors import UsageError
-from pathaware.core.learner import FewShotLearner
+from pathaware.core.head import replace_last_linear
+from pathaware.core.learner import FewShotLearner, MetaLearner, QueryLevel, StepPredictions
+from pathaware.core.losses import per_task
+from pathaware.core.path import Order
 from pathaware.data.episodes import EpisodePlan, ImageEpisodes, ImageViews
 from pathaware.data.unbalanced import UnbalancedQueries, VaryingTasks
+from pathaware.methods.prototypical import class_means
 from pathaware.models.backbones import FrozenBackbone, frozen_backbone
 from pathaware.training.checksummed import CorruptFile, read_checksummed, tensor_digest, write_checksummed
 
@@ -91,6 +97,36 @@ def _shown(batches: Iterable[Tensor], count: int) -> Iterator[Tensor]:
             progress.advance(bar, len(batch))
 
 
+class FeatureMemory:
+    """Embeds images with a frozen backbone and remembers the features of the last `most` of them."""
+
+    def __init__(
+        self, backbone: FrozenBackbone, normalised: Callable[[Tensor], Tensor], most: int = 4096
+    ) -> None:
+        self.backbone, self.normalised, self.most = backbone, normalised, most
+        self._known: OrderedDict[bytes, Tensor] = OrderedDict()
+
+    @torch.no_grad()
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """Features `[N, F]` of pixels `[N, C, size, size]` in 0…255."""
+        device = next(self.backbone.parameters()).device
+        keys = [hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in pixels.cpu().numpy()]
+        rows = {key: self._known[key] for key in keys if key in self._known}
+        new = list({key: i for i, key in enumerate(keys) if key not in rows}.values())
+        for part in torch.tensor(new, dtype=torch.long).split(BATCH) if new else ():
+            features = self.backbone(self.normalised(pixels[part].to(device)))
+            rows.update(zip((keys[i] for i in part.tolist()), features, strict=True))
+        self._known.update(rows)
+        while len(self._known) > self.most:
+            self._known.popitem(last=False)
+        return torch.stack([rows[key] for key in keys]) if keys else torch.zeros(0, self.backbone.features)
+
+    def learn(self, pixels: Tensor, features: Tensor) -> None:
+        """Remember features that were computed elsewhere, such as those of a cache on disk."""
+        for image, row in zip(pixels.cpu().numpy(), features.float(), strict=True):
+            self._known[hashlib.blake2b(image.tobytes(), digest_size=16).digest()] = row
+
+
 class FeatureViews:
     """Takes the place of `ImageViews` in a source of tasks: features instead of images.
 
@@ -108,13 +144,18 @@ class FeatureViews:
         )
         self.row = torch.full((len(self.store),), -1)
         self.row[members] = torch.arange(len(members))
-        tables = [self._table(backbone, members, mirrored) for mirrored in ([False, True] if images.mirror else [False])]
+        tables = [
+            self._table(backbone, members, mirrored)
+            for mirrored in ([False, True] if images.mirror else [False])
+        ]
         self.table = torch.stack(tables).to(self.device, self.dtype)
 
     def _table(self, backbone: FrozenBackbone, members: Tensor, mirrored: bool) -> Tensor:
         manifest = self.store.manifest
         normalised = f"{manifest.mean} {manifest.std}"
-        content = f"{manifest.sha256} {normalised} {hashlib.sha256(members.numpy().data).hexdigest()} {mirrored}"
+        content = (
+            f"{manifest.sha256} {normalised} {hashlib.sha256(members.numpy().data).hexdigest()} {mirrored}"
+        )
 
         def batches() -> Iterator[Tensor]:
             plain = ImageViews(self.store, type(self.augmentation)(), self.device, torch.float32)
@@ -155,3 +196,78 @@ def feature_tasks(source: TaskSource, learner: FewShotLearner) -> TaskSource:
     owner.views = FeatureViews(owner.views, (classes.starts, classes.counts), backbone)  # type: ignore[assignment]
     owner.capturable = False
     return source
+
+
+BaselineName = Literal["nearest-mean", "logistic"]
+BASELINES: tuple[BaselineName, ...] = get_args(BaselineName)
+"""Classifiers of frozen features that learn nothing from other tasks, to compare with."""
+
+
+class FeatureBaseline(FewShotLearner):
+    """A linear classifier of features divided by their length: nearest class mean, or logistic regression.
+
+    The penalty of logistic regression is scikit-learn's default, as in Tian et al. (ECCV 2020).
+    """
+
+    def __init__(self, learner: FewShotLearner, kind: BaselineName) -> None:
+        super().__init__()
+        self.model = (
+            replace_last_linear(learner.model, nn.Identity()) if _has_linear(learner) else learner.model
+        )
+        self.kind, self.loss = kind, learner.loss
+
+    def rows(self, features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights `[K, F]` and biases `[K]` of a linear layer, from features `[S, F]` and classes `[S]`."""
+        z, classes = F.normalize(features, dim=-1), int(targets.max()) + 1
+        if self.kind == "nearest-mean":
+            means = class_means(z[None], targets[None], classes)[0]
+            return 2 * means, -means.square().sum(1)
+        from sklearn.linear_model import LogisticRegression
+
+        fitted = LogisticRegression(max_iter=1000).fit(z.double().cpu().numpy(), targets.cpu().numpy())
+        weights, bias = torch.from_numpy(fitted.coef_).to(z), torch.from_numpy(fitted.intercept_).to(z)
+        if classes == 2:  # scikit-learn has one row for two classes
+            weights, bias = torch.cat([-weights / 2, weights / 2]), torch.cat([-bias / 2, bias / 2])
+        return weights, bias
+
+    def predictions_per_step(
+        self,
+        support_x: Tensor,
+        support_y: Tensor,
+        query_x: Tensor,
+        *,
+        steps: int | None = None,
+        extend: bool = False,
+        queries: QueryLevel | None = None,
+    ) -> StepPredictions:
+        """Two predictions: zeros, and those of the fitted layer."""
+        outputs = []
+        for x, y, query in zip(support_x, support_y, query_x, strict=True):
+            weights, bias = self.rows(self.model(x), y)
+            outputs.append(F.linear(F.normalize(self.model(query), dim=-1), weights, bias))
+        after = torch.stack(outputs)
+        return StepPredictions([torch.zeros_like(after), after], torch.zeros(len(after), dtype=torch.bool))
+
+    def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
+        after = self.predictions_per_step(*episodes.tensors()[:3]).outputs[-1]
+        return per_task(self.loss)(after, episodes.query_y)
+
+    def adapt(self, support_x: Tensor, support_y: Tensor) -> nn.Module:
+        """Fit to one task; return the backbone with the fitted layer."""
+        with torch.no_grad():
+            weights, bias = self.rows(self.model(support_x), support_y)
+        layer = nn.Linear(weights.shape[1], len(weights)).to(weights)
+        layer.load_state_dict({"weight": weights, "bias": bias})
+        return nn.Sequential(self.model, UnitLength(), layer)
+
+
+class UnitLength(nn.Module):
+    """Divides each vector by its length."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.normalize(x, dim=-1)
+
+
+def _has_linear(learner: FewShotLearner) -> bool:
+    """True if the network still has its last layer, which heads replace."""
+    return isinstance(learner, MetaLearner)

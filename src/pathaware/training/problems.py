@@ -159,7 +159,11 @@ class Classification:
 
     @property
     def paper_key(self) -> tuple[str, int] | None:
-        return (self.data, self.shots) if self.ways == 5 and self.labels and not (self.weights or self.varying) else None
+        return (
+            (self.data, self.shots)
+            if self.ways == 5 and self.labels and not (self.weights or self.varying)
+            else None
+        )
 
     @property
     def loss(self) -> Loss:
@@ -223,7 +227,9 @@ class Classification:
         if self.normalisation != "auto":
             wanted = backbones.IMAGENET if self.normalisation == "imagenet" else (form.mean, form.std)
         if len(wanted[0]) != form.channels:
-            raise UsageError(f"normalisation: the network is for {len(wanted[0])} channels, not {form.channels}")
+            raise UsageError(
+                f"normalisation: the network is for {len(wanted[0])} channels, not {form.channels}"
+            )
         if (size, wanted) != (form.size, (form.mean, form.std)):
             first = backbones.PreparedInput(size, (form.mean, form.std), wanted)
             model = nn.Sequential(OrderedDict(input=first, network=model))
