@@ -23,6 +23,7 @@ from pathaware.cli import (
     online,
     plot,
     predict,
+    pretrain,
     report,
     reproduce,
     results,
@@ -37,7 +38,7 @@ from pathaware.core.errors import RunError, Stopped, UsageError, printable
 PANELS = {
     "Start here": {"demo": demo},
     "Label images": {"predict": predict, "serve": serve, "export": export},
-    "Train": {"train": train, "methods": methods},
+    "Train": {"train": train, "pretrain": pretrain, "methods": methods},
     "Evaluate and compare": {"evaluate": evaluate, "plot": plot, "report": report, "results": results},
     "Data": {"data": data},
     "Research": {"reproduce": reproduce, "sweep": sweep, "online": online, "bench": bench},
@@ -127,7 +128,8 @@ def main(arguments: list[str] | None = None) -> None:
         fail(str(error), 1)
     except Stopped as stopped:
         for folder in stopped.folders:
-            print(f"resume with: pathaware train --resume {shlex.quote(str(folder))}", file=sys.stderr)
+            command_line = f"pathaware {stopped.kind} --resume {shlex.quote(str(folder))}"
+            print(f"resume with: {command_line}", file=sys.stderr)
         fail(str(stopped), 128 + stopped.signum)
     except _CallError as error:
         message = error.format_message()

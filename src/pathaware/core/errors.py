@@ -33,10 +33,13 @@ class RunError(RuntimeError):
 
 
 class Stopped(Exception):
-    """Training was stopped by a signal; every run in `folders` can be resumed from its saved state."""
+    """Training was stopped by a signal; every run in `folders` can be resumed from its saved state.
 
-    def __init__(self, signum: int, folders: Sequence[Path]) -> None:
-        self.signum, self.folders = signum, list(folders)
+    `kind` is `train`, or `pretrain` for supervised pretraining.
+    """
+
+    def __init__(self, signum: int, folders: Sequence[Path], kind: str = "train") -> None:
+        self.signum, self.folders, self.kind = signum, list(folders), kind
         super().__init__(f"{signal.Signals(signum).name}: stopped after a complete step; the state is saved")
 
 

@@ -71,6 +71,8 @@ class Training:
     - `validate`: iterations between validations, 0 for none; the best checkpoint is kept.
     - `pretrain`: epochs of supervised classification of all training classes before meta-training (see
       `pathaware.training.pretraining`).
+    - `start`: folder of a pretraining whose network is the initialisation, except for the last layer (see
+      `pathaware pretrain`).
     - `save`: iterations between saved states, from which a stopped run resumes; 0 for none.
     - `histograms`: iterations between snapshots of the gradients of one layer, 0 for none (see
       `pathaware.training.gradient_probe`). They do not affect training.
@@ -106,6 +108,7 @@ class Training:
     threads: int = 0
     graph: bool = True
     compile: Literal["auto", "on", "off"] = "auto"
+    start: str = ""
 
     def __post_init__(self) -> None:
         at_least(1, iterations=self.iterations, tasks=self.tasks, validation_tasks=self.validation_tasks)
@@ -113,6 +116,8 @@ class Training:
         at_least(0, threads=self.threads, pretrain=self.pretrain, save=self.save, histograms=self.histograms)
         if self.rate <= 0:
             raise UsageError(f"rate: {self.rate} is not allowed; a positive number")
+        if self.start and self.pretrain:
+            raise UsageError("start: with pretrain it would be overwritten; use one of them")
 
     @property
     def torch_device(self) -> torch.device:
@@ -229,10 +234,10 @@ class Config:
                 raise UsageError(f"{setting}: {given} is not allowed with {name}; {only}")
         training = {**PROBLEMS[kind].training, **tables.get("training", {})}
         return cls(
-            _build("problem", PROBLEMS[kind], problem),
+            build_settings("problem", PROBLEMS[kind], problem),
             name,
             method,
-            _build("training", Training, training),
+            build_settings("training", Training, training),
         )
 
     @classmethod
@@ -269,12 +274,20 @@ def differences(there: Config, here: Config) -> str:
     return "; ".join(found)
 
 
+def setting_differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """Describe how the settings of one table differ; empty if they are equal."""
+    keys = dict.fromkeys([*there, *here])
+    return "; ".join(
+        f"{key} {there.get(key)}, here {here.get(key)}" for key in keys if there.get(key) != here.get(key)
+    )
+
+
 def setting_type(kind: Any, name: str) -> Any:
     """The type annotation of a setting, for `coerce`."""
     return get_type_hints(kind)[name]
 
 
-def _build(table: str, kind: type[S], values: Mapping[str, Any]) -> S:
+def build_settings(table: str, kind: type[S], values: Mapping[str, Any]) -> S:
     """Build a dataclass of settings from a table of a file, checking every value."""
     hints = get_type_hints(kind)
     known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]

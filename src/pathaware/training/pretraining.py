@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,7 @@ from pathaware.core.errors import UsageError
 from pathaware.core.head import last_linear, replace_last_linear
 from pathaware.data.episodes import EpisodePlan, LabelledImages
 from pathaware.engine.cuda_graph import CapturedStep
+from pathaware.training.checksummed import CorruptFile, read_checksummed
 from pathaware.training.config import Config
 
 BATCH, RATE, MOMENTUM, DECAY = 256, 0.1, 0.9, 5e-4
@@ -28,6 +30,29 @@ def load_pretrained(model: nn.Module, config: Config) -> None:
     """Load the features of a classifier of the training classes into the model's body."""
     # The method may have removed the network's last layer, or added layers.
     model.load_state_dict({**model.state_dict(), **_features(_cache_key(config))})
+
+
+def start_from(model: nn.Module, folder: Path) -> None:
+    """Load the network of a pretraining, except for its classifier and its batch-norm statistics."""
+    path = folder / "checkpoint.safetensors"
+    if not path.is_file():
+        raise UsageError(f"start: {folder} has no {path.name}; name the folder of a pretraining")
+    try:
+        tensors, about = read_checksummed(path)
+    except CorruptFile as error:
+        raise UsageError(f"start: {path} cannot be read ({error})") from None
+    if "pretraining" not in about:
+        raise UsageError(f"start: {folder} is not a pretraining (see `pathaware pretrain`)")
+    own = model.state_dict()
+    body = {n.removeprefix("body."): v for n, v in tensors.items() if n.startswith("body.")}
+    kept = {n: v for n, v in body.items() if not n.endswith(_STATISTICS)}
+    for name, value in kept.items():
+        if name not in own or own[name].shape != value.shape:
+            raise UsageError(f"start: {folder} is of another network ({name} differs)")
+    model.load_state_dict({**own, **kept})
+
+
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 def _cache_key(config: Config) -> str:

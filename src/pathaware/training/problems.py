@@ -100,9 +100,10 @@ class Classification:
 
     `data` names an imported data set (see `pathaware data list`). `model_name` is `conv4`, `resnet12` or your
     own function as `package.module:function`, called with `ways`, `size`, `channels` and, unless it is 0,
-    `width`. Training images are cropped and mirrored at random (`augment`), recoloured (`jitter`, `grey`),
-    blanked in part (`erase`, `drop`) and distorted (`affine`), see `Augmentation`. With `zero_head` the last
-    layer is initialised to zero, so that no class is preferred at first.
+    `width`; `widths` are the channels of the four blocks of `resnet12`, such as `64,128,256,480`. Training
+    images are cropped and mirrored at random (`augment`), recoloured (`jitter`, `grey`), blanked in part
+    (`erase`, `drop`) and distorted (`affine`), see `Augmentation`. With `zero_head` the last layer is
+    initialised to zero, so that no class is preferred at first.
 
     With `labels = false` training does not read the labels of the training classes: each class of a task is
     one image and its augmentations, see `UnlabelledEpisodes`. Validation and test tasks are ordinary ones.
@@ -139,6 +140,7 @@ class Classification:
     affine: float = 0.0
     grey: float = 0.0
     drop: float = 0.0
+    widths: str = ""
     weights: str = ""
     adapt: Literal["all", "head", "last-block", "adapters"] = "all"
     size: int = 0
@@ -192,7 +194,7 @@ class Classification:
         if self._pretrained:
             model = self._backbone(form, load=inputs is None)
         else:
-            model = build_model(self.model_name, self.ways, form.size, form.channels, self.width)
+            model = build_model(self.model_name, self.ways, form.size, form.channels, self.width, self.widths)
         if self.zero_head:
             from pathaware.core.head import last_linear
 
@@ -219,7 +221,7 @@ class Classification:
             own_size, wanted = backbones.timm_input(model)
             size = self.size or own_size
         else:
-            model = build_model(self.model_name, self.ways, size, form.channels, self.width)
+            model = build_model(self.model_name, self.ways, size, form.channels, self.width, self.widths)
         freeze_running_statistics(model, all_norms=bool(self.weights))
         if self.weights and load:
             path = Path(self.weights).expanduser()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
@@ -70,31 +71,26 @@ class FolderLock:
         self.lock.release()
 
 
-class Run:
-    """A training run in a folder.
+class RunFolder(ABC):
+    """What all trainings keep in a folder: metrics, provenance and states."""
 
-    The folder holds `config.toml`, `metrics.jsonl`, `provenance.json`, `checkpoint.safetensors`, TensorBoard
-    events, `figures/`, and `histograms.safetensors` if requested. An unfinished run also has its last two
-    states, from which it resumes.
-
-    >>> from pathaware.inference.trained_model import find_run
-    >>> run = Run.open(find_run("sine"))  # a model that ships with the package
-    >>> run.config.method, run.load("cpu").inner_steps
-    ('pamela', 5)
-    """
-
-    def __init__(self, folder: Path, config: Config) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.config = config
         self.created = False
         """True in the process that created the folder."""
 
-    def __repr__(self) -> str:
-        return f"Run({str(self.folder)!r}, {self.config.method} on {self.config.problem.label})"
+    @property
+    @abstractmethod
+    def iterations(self) -> int:
+        """The number of iterations of the whole training."""
 
-    @classmethod
-    def create(cls, folder: Path, config: Config) -> Run:
-        """Create a run in a new or empty folder; raise `UsageError` if the folder has files."""
+    @abstractmethod
+    def refuse_another(self, settings: dict[str, Any], path: Path) -> None:
+        """Raise if a file was made with settings other than those of the folder."""
+
+    @staticmethod
+    def create_folder(folder: Path, config: str) -> None:
+        """Write the configuration to a new or empty folder; raise `UsageError` if the folder has files."""
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"{folder} is a file; name a folder", field="out")
         try:
@@ -102,12 +98,9 @@ class Run:
             if not all(map(_is_leftover, folder.iterdir())):
                 what = "holds another run" if (folder / CONFIG).exists() else "is not empty"
                 raise UsageError(f"{folder} {what}; name a new folder or remove it", field="out")
-            replace_file(folder / CONFIG, config.to_toml())
+            replace_file(folder / CONFIG, config)
         except OSError as error:
             raise UsageError(f"{folder} cannot be written ({error.strerror})", field="out") from None
-        run = cls(folder, config)
-        run.created = True
-        return run
 
     def remove_untrained(self) -> None:
         """Remove the folder of a run that this process created and could not begin to train."""
@@ -116,35 +109,6 @@ class Run:
                 (self.folder / name).unlink(missing_ok=True)
             with suppress(OSError):  # not empty
                 self.folder.rmdir()
-
-    @classmethod
-    def open(cls, folder: Path) -> Run:
-        """Open the run in a folder, finished or not."""
-        try:
-            exists = (folder / CONFIG).is_file()
-        except (OSError, ValueError):  # a name that no file can have
-            exists = False
-        if not exists:
-            hint = did_you_mean(str(folder), neighbours(folder))
-            raise UsageError(f"{folder} is not a run folder (it has no {CONFIG}){hint}", field="run")
-        tables = read_toml_file("run", folder / CONFIG)
-        try:
-            run = cls(folder, Config.of_run(tables))
-        except ValueError as error:
-            raise UsageError(f"{folder / CONFIG}: {error}", field="run") from None
-        run._tidy()
-        return run
-
-    def _tidy(self) -> None:
-        """Remove what a process that was killed after its last iteration did not get to remove."""
-        left = [*self._states(), *self.folder.glob(LOCK), *self.folder.glob("*.new")]
-        # Another process may be at work here, and the folder may be read-only: neither is an error.
-        with suppress(UsageError, OSError):
-            if left and self.finished:
-                lock = FolderLock(self.folder, "")
-                for path in left:
-                    path.unlink(missing_ok=True)
-                lock.release()
 
     def append(self, progress: Progress) -> None:
         """Append a log entry to `metrics.jsonl`."""
@@ -215,7 +179,7 @@ class Run:
             except CorruptFile as error:
                 note(f"{path} is damaged ({error}) and is skipped")
                 continue
-            self._refuse_another(Config.of_run(state.config), path)
+            self.refuse_another(state.config, path)
             return state
         if found:
             raise UsageError(
@@ -228,9 +192,85 @@ class Run:
         for path in self._states():
             path.unlink()
 
-    def _refuse_another(self, config: Config, path: Path) -> None:
-        """Raise if a file was made with settings other than those of the folder."""
-        found = differences(config, self.config)
+    @property
+    def finished(self) -> bool:
+        """True if training is complete."""
+        last = max((row["iteration"] for row in self.metrics()), default=0)
+        return last == self.iterations and (self.folder / CHECKPOINT).exists()
+
+
+def read_run_tables(folder: Path) -> dict[str, Any]:
+    """The tables of `config.toml` in a run folder."""
+    try:
+        exists = (folder / CONFIG).is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        exists = False
+    if not exists:
+        hint = did_you_mean(str(folder), neighbours(folder))
+        raise UsageError(f"{folder} is not a run folder (it has no {CONFIG}){hint}", field="run")
+    return read_toml_file("run", folder / CONFIG)
+
+
+class Run(RunFolder):
+    """A training run in a folder.
+
+    The folder holds `config.toml`, `metrics.jsonl`, `provenance.json`, `checkpoint.safetensors`, TensorBoard
+    events, `figures/`, and `histograms.safetensors` if requested. An unfinished run also has its last two
+    states, from which it resumes.
+
+    >>> from pathaware.inference.trained_model import find_run
+    >>> run = Run.open(find_run("sine"))  # a model that ships with the package
+    >>> run.config.method, run.load("cpu").inner_steps
+    ('pamela', 5)
+    """
+
+    def __init__(self, folder: Path, config: Config) -> None:
+        super().__init__(folder)
+        self.config = config
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r}, {self.config.method} on {self.config.problem.label})"
+
+    @classmethod
+    def create(cls, folder: Path, config: Config) -> Run:
+        """Create a run in a new or empty folder; raise `UsageError` if the folder has files."""
+        cls.create_folder(folder, config.to_toml())
+        run = cls(folder, config)
+        run.created = True
+        return run
+
+    @classmethod
+    def open(cls, folder: Path) -> Run:
+        """Open the run in a folder, finished or not."""
+        tables = read_run_tables(folder)
+        if "pretraining" in tables:
+            raise UsageError(
+                f"{folder} holds a pretraining; start a run from it with training.start={folder}", field="run"
+            )
+        try:
+            run = cls(folder, Config.of_run(tables))
+        except ValueError as error:
+            raise UsageError(f"{folder / CONFIG}: {error}", field="run") from None
+        run._tidy()
+        return run
+
+    @property
+    def iterations(self) -> int:
+        return self.config.training.iterations
+
+    def _tidy(self) -> None:
+        """Remove what a process that was killed after its last iteration did not get to remove."""
+        left = [*self._states(), *self.folder.glob(LOCK), *self.folder.glob("*.new")]
+        # Another process may be at work here, and the folder may be read-only: neither is an error.
+        with suppress(UsageError, OSError):
+            if left and self.finished:
+                lock = FolderLock(self.folder, "")
+                for path in left:
+                    path.unlink(missing_ok=True)
+                lock.release()
+
+    def refuse_another(self, settings: dict[str, Any], path: Path) -> None:
+        found = differences(Config.of_run(settings), self.config)
         if found:
             raise UsageError(
                 f"{self.folder / CONFIG} is not what {path.name} was made with: {found}", field="run"
@@ -240,12 +280,6 @@ class Run:
         """Histograms of gradients over training, if the run has recorded them."""
         path = self.folder / HISTOGRAMS
         return Histograms.load(path) if path.exists() else None
-
-    @property
-    def finished(self) -> bool:
-        """True if training is complete."""
-        last = max((row["iteration"] for row in self.metrics()), default=0)
-        return last == self.config.training.iterations and (self.folder / CHECKPOINT).exists()
 
     def save(self, learner: FewShotLearner, iteration: int) -> None:
         """Write θ₀ and Φ as the checkpoint of the run."""
@@ -271,7 +305,7 @@ class Run:
             tensors, about = read_checksummed(path)
         except CorruptFile as error:
             raise UsageError(f"{path} cannot be read ({error})", field="run") from None
-        self._refuse_another(Config.of_run(about["config"]), path)
+        self.refuse_another(about["config"], path)
         return tensors, about.get("inputs") or self.config.problem.inputs()
 
 

@@ -18,6 +18,7 @@ from pathaware.methods import get_method
 from pathaware.training.config import Config, Training, differences
 from pathaware.training.distributed import ALONE, AgreedStop, StopRequest, World
 from pathaware.training.gradient_probe import probed_tensor
+from pathaware.training.pretraining import start_from
 from pathaware.training.progress import EventFile, Progress, ProgressDisplay, duration
 from pathaware.training.provenance import training_origin
 from pathaware.training.run_folder import CONFIG, HISTOGRAMS, FolderLock, Run
@@ -167,6 +168,8 @@ def check(config: Config) -> None:
     training = config.training
     try:
         learner = build(config)
+        if training.start:
+            start_from(learner.model, Path(training.start))
         get_method(config.method).estimator(config.method_settings)
         if training.histograms:
             probed_tensor(learner)

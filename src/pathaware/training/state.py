@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pathaware.core import VERSION
-from pathaware.core.learner import FewShotLearner
 from pathaware.training.checksummed import CorruptFile, read_checksummed, write_checksummed
 
 
@@ -33,7 +32,7 @@ class State:
     @classmethod
     def of(
         cls,
-        learner: FewShotLearner,
+        learner: nn.Module,
         optimizer: Optimizer,
         iteration: int,
         seconds: float,
@@ -54,12 +53,12 @@ class State:
         return cls(iteration, seconds, best, config, kept)
 
     @torch.no_grad()
-    def restore(self, learner: FewShotLearner, optimizer: Optimizer) -> None:
+    def restore(self, learner: nn.Module, optimizer: Optimizer) -> None:
         learner.load_state_dict(self._part("learner."))
         for i, parameter in enumerate(learner.parameters()):
             # A capturable optimiser counts its steps on the device of the parameter.
             found = self._part(f"optimizer.{i}.")
-            optimizer.state[parameter] = {name: value.to(parameter.device) for name, value in found.items()}
+            optimizer.state[parameter] = {name: _placed(value, parameter) for name, value in found.items()}
         torch.set_rng_state(self.tensors["random.cpu"])
         if "random.cuda" in self.tensors and torch.cuda.is_available():
             torch.cuda.set_rng_state(self.tensors["random.cuda"], next(learner.parameters()).device)
@@ -94,3 +93,10 @@ class State:
             return cls(about["iteration"], about["seconds"], about["best"], about["config"], tensors)
         except KeyError as error:
             raise CorruptFile(f"it lacks {error}") from None
+
+
+def _placed(value: Tensor, parameter: Tensor) -> Tensor:
+    """A tensor on the device of a parameter and in its memory layout, on which fused optimisers rely."""
+    if value.shape != parameter.shape:
+        return value.to(parameter.device)
+    return torch.empty_like(parameter, dtype=value.dtype).copy_(value)

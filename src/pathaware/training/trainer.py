@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from pathaware.training.config import Config, Training
 from pathaware.training.distributed import ALONE, World
 from pathaware.training.evaluation import evaluate, tasks_for
 from pathaware.training.gradient_probe import GradientProbe, Histograms, probed_tensor
-from pathaware.training.pretraining import load_pretrained
+from pathaware.training.pretraining import load_pretrained, start_from
 from pathaware.training.progress import MetricsWindow, Progress, StepOutcome
 from pathaware.training.state import State
 
@@ -116,6 +117,8 @@ class Trainer:
         self.source = tasks_for(self.learner, config.problem, source)
         if state is None and training.pretrain:
             load_pretrained(self.learner.model, config)
+        if state is None and training.start and world.is_writer:
+            start_from(self.learner.model, Path(training.start))
         self.meta = meta_step(config, self.learner, self.source, world=world)
         self.iteration = 0
         if state is not None:

@@ -1,0 +1,195 @@
+"""`pathaware pretrain DATA …`: train features by supervised classification of all training classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pathaware.cli.completion import complete_data, complete_run
+from pathaware.cli.options import (
+    DATA,
+    METHOD,
+    OUTPUT,
+    TRAINING,
+    DataDir,
+    Device,
+    Json,
+    examples,
+    panel_option,
+)
+from pathaware.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathaware.training.pretrain_run import PretrainRun
+
+EXAMPLES = examples(
+    "pathaware pretrain cifar-fs --epochs 60 --crop 1 --out runs/features",
+    "pathaware pretrain miniimagenet --model resnet12 --minutes 7 --cutmix 0.5",
+    "pathaware pretrain miniimagenet --teacher runs/resnet12 --set smoothing=0.1",
+    "pathaware train cifar-fs --set training.start=runs/features",
+)
+
+
+def pretrain(
+    data: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Imported data sets; classes of several are learned together, at the size of the first.",
+            metavar="DATA",
+            autocompletion=complete_data,
+        ),
+    ] = None,
+    splits: Annotated[
+        str, panel_option(help="Classes to learn: train, or train,val for both.", panel=DATA)
+    ] = "train",
+    data_dir: DataDir = None,
+    model: Annotated[
+        str, panel_option(help="Network: conv4, resnet12 or your own package.module:function.", panel=METHOD)
+    ] = "conv4",
+    width: Annotated[
+        str | None,
+        panel_option(
+            help="Filters per layer of conv4; of resnet12, those of its first or of all four blocks "
+            "(64,128,256,480).",
+            panel=METHOD,
+            default="64",
+        ),
+    ] = None,
+    head: Annotated[str, panel_option(help="Classifier: linear or cosine.", panel=METHOD)] = "linear",
+    epochs: Annotated[
+        int | None, panel_option(help="Number of epochs.", panel=TRAINING, default="100")
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        panel_option(
+            help="Train for as many epochs as fit into this time, found by timing a few steps.",
+            panel=TRAINING,
+            default="--epochs decides",
+        ),
+    ] = None,
+    crop: Annotated[
+        float,
+        panel_option(
+            help="Smallest area of a random crop; 1 shifts the padded image, for small images.",
+            panel=TRAINING,
+        ),
+    ] = 0.35,
+    cutmix: Annotated[
+        float, panel_option(help="Fraction of images with a part of another one.", panel=TRAINING)
+    ] = 0.0,
+    rotation: Annotated[
+        float,
+        panel_option(help="Weight of a second task: by what angle an image is turned.", panel=TRAINING),
+    ] = 0.0,
+    teacher: Annotated[
+        Path | None,
+        panel_option(
+            help="Folder of a pretraining whose predictions are learned as well.",
+            panel=TRAINING,
+            metavar="RUN",
+            default="none",
+            complete=complete_run,
+        ),
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        panel_option(
+            "--set",
+            help="Any other setting, such as batch=128, rate=0.05, ema=0.9995. Can be repeated.",
+            panel=TRAINING,
+            metavar="NAME=VALUE",
+        ),
+    ] = None,
+    seed: Annotated[
+        int, panel_option(help="Seed of the initialisation and of all batches.", panel=TRAINING, min=0)
+    ] = 0,
+    resume: Annotated[
+        Path | None,
+        panel_option(
+            help="Resume the pretraining in this folder, with the settings it began with.",
+            panel=TRAINING,
+            metavar="RUN",
+            default="none",
+            complete=complete_run,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        panel_option(help="New folder for the run.", panel=OUTPUT, default="runs/pretrain-DATA-MODEL-seedN"),
+    ] = None,
+    device: Device = "auto",
+    json: Json = False,
+) -> None:
+    """Train features by classifying all training classes of imported data sets.
+
+    The result is a folder from which meta-training starts: `pathaware train DATA --set training.start=RUN`.
+    """
+    if resume is not None:
+        if data:
+            raise UsageError("the settings are those of the run; leave out the data sets", field="resume")
+        from pathaware.training.pretrain_run import resume_pretraining
+
+        _print(resume_pretraining(resume, quiet=json), json)
+        return
+    if not data:
+        raise UsageError("DATA: name at least one imported data set; see `pathaware data list`")
+    if epochs is not None and minutes is not None:
+        raise UsageError("give the time or the number of epochs, not both", field="minutes")
+    if minutes is not None and not 0 < minutes < 1e6:
+        raise UsageError(f"{minutes} is not allowed; a positive number", field="minutes")
+    from pathaware.core.settings import trust
+    from pathaware.training.classifier import Pretraining
+    from pathaware.training.config import parse_value
+    from pathaware.training.pretrain_run import default_folder
+    from pathaware.training.pretrain_run import pretrain as train
+
+    tables: dict[str, Any] = {
+        "data": ",".join(data),
+        "splits": splits,
+        "data_dir": str(data_dir or ""),
+        "model_name": model,
+        **({"widths": width} if "," in (width or "") else {"width": parse_value(width or "0")}),
+        "head": head,
+        **({} if epochs is None else {"epochs": epochs}),
+        "crop": crop,
+        "cutmix": cutmix,
+        "rotation": rotation,
+        "teacher": str(teacher or ""),
+        "seed": seed,
+        "device": device,
+    }
+    for text in setting or []:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"{text!r} is not of the form NAME=VALUE", field="set")
+        tables[name] = parse_value(value)
+    trust({"pretraining": tables})
+    settings = Pretraining.from_dict(tables)
+    _print(train(settings, out or default_folder(settings), minutes=minutes, quiet=json), json)
+
+
+def _print(run: PretrainRun, json: bool) -> None:
+    """Print what was trained and how good its features are."""
+    import json as jsonlib
+
+    found = run.load()
+    rows = list(run.metrics())
+    summary = {
+        "folder": str(run.folder),
+        "classes": len(found.classes),
+        "epochs": run.settings.epochs,
+        "seconds": rows[-1]["seconds"],
+        "loss": rows[-1]["loss"],
+        "checkpoint_epoch": found.epoch,
+        "prototype_accuracy": found.accuracy,
+    }
+    if json:
+        print(jsonlib.dumps(summary))
+        return
+    print(f"{len(found.classes)} classes, {run.settings.epochs} epochs, loss {summary['loss']:.4f}")
+    if found.accuracy is not None:
+        accuracy = f"{100 * found.accuracy:.2f} % at epoch {found.epoch}"
+        print(f"5-way 5-shot prototypes of validation classes: {accuracy}")
+    print(f"start a run from it with: pathaware train … --set training.start={run.folder}")

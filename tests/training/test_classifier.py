@@ -1,0 +1,348 @@
+"""Supervised pretraining: augmentation, losses, resuming, and meta-training that starts from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from pathaware import UsageError
+from pathaware.cli import main
+from pathaware.core.errors import Stopped
+from pathaware.data.labelled import ClassImages, Distortion, cutmix, random_boxes, random_crop, resized
+from pathaware.data.store import ClassSpan, ImageStore, Manifest
+from pathaware.models.conv4 import conv4
+from pathaware.models.resnet12 import resnet12
+from pathaware.training import pretrain_run
+from pathaware.training.classifier import (
+    Classifier,
+    ClassifierStep,
+    ClassifierTrainer,
+    Pretraining,
+    distillation,
+    mixed_cross_entropy,
+    prototype_accuracy,
+    turn,
+)
+from pathaware.training.pretrain_run import PretrainRun, pretrain, resume_pretraining
+from pathaware.training.run_folder import Run
+from pathaware.training.trainer import Trainer, build
+from tests.training.test_classification import config
+
+NAMES = "abcdefgh"
+
+
+@pytest.fixture(autouse=True)
+def _single_precision():
+    torch.set_default_dtype(torch.float32)
+
+
+def small_store(name: str = "shapes", size: int = 16, mirror: bool = True, channels: int = 3) -> ImageStore:
+    """Eight classes of 24 images: noise around a pattern of the class."""
+    random = torch.Generator().manual_seed(len(name))
+    patterns = torch.rand(len(NAMES), 1, channels, size, size, generator=random) * 200
+    images = patterns + 55 * torch.rand(len(NAMES), 24, channels, size, size, generator=random)
+    spans = [
+        ClassSpan(f"{name}-{letter}", "train" if i < 5 else "val", 24 * i, 24)
+        for i, letter in enumerate(NAMES)
+    ]
+    shape = (channels, size, size)
+    manifest = Manifest(name, shape, tuple(spans), (0.5,) * channels, (0.2,) * channels, mirror, "", "test")
+    return ImageStore(manifest, images.flatten(0, 1).to(torch.uint8))
+
+
+@pytest.fixture(autouse=True)
+def _stores(monkeypatch):
+    stores = {"shapes": small_store(), "larger": small_store("larger", 20, mirror=False)}
+    monkeypatch.setattr("pathaware.training.classifier.open_store", lambda name, directory: stores[name])
+
+
+def settings(**changes: object) -> Pretraining:
+    values = {"data": "shapes", "width": 4, "epochs": 3, "batch": 40, "validate": 1, "device": "cpu"}
+    return Pretraining.from_dict({**values, "threads": 1, **changes})
+
+
+def test_batches_of_several_stores_have_one_list_of_classes_and_one_size():
+    images = ClassImages([small_store(), small_store("larger", 20, mirror=False)], ["train"])
+    assert images.images.shape == (240, 3, 16, 16)
+    assert len(images.names) == 10
+    assert images.names[5] == "larger/larger-a"
+    assert images.labels.bincount().tolist() == [24] * 10
+    assert not images.mirror  # one of them must not be mirrored
+    with pytest.raises(UsageError, match="data: ink has 1 colour channels"):
+        ClassImages([small_store(), small_store("ink", channels=1)], ["train"])
+
+
+def test_an_augmentation_that_does_nothing_shows_the_images():
+    images = ClassImages([small_store()], ["train"])
+    chosen = torch.tensor([3, 30, 60])
+    plan = images.draw(chosen, Distortion(1.0, 0.0, 0.0, False), torch.Generator())
+    plan.affine[:, :, 2] = 0  # no shift
+    x, own, _, fraction = images.show(plan)
+    expected = (images.images[chosen].float() / 255 - 0.5) / 0.2
+    assert torch.allclose(x, expected, atol=1e-4)
+    assert own.tolist() == [0, 1, 2]
+    assert not fraction.any()
+
+
+def test_crops_stay_inside_the_image_and_have_the_wanted_area():
+    maps = random_crop(2000, 0.35, 84, torch.Generator().manual_seed(0))
+    sides, middles = maps[:, [0, 1], [0, 1]], maps[:, :, 2]
+    assert (middles.abs() + sides <= 1 + 1e-6).all()
+    area = sides.prod(1)
+    assert area.min() > 0.3  # a clipped side makes it a little smaller
+    assert 0.6 < area.mean() < 0.7
+
+
+def test_shifts_are_of_whole_pixels():
+    maps = random_crop(500, 1.0, 32, torch.Generator().manual_seed(0))
+    pixels = maps[:, :, 2] * 16
+    assert torch.allclose(pixels, pixels.round(), atol=1e-5)
+    assert pixels.round().unique().tolist() == list(range(-4, 5))
+
+
+def test_a_mirrored_image_is_the_mirror_image():
+    images = ClassImages([small_store()], ["train"])
+    plan = images.draw(torch.arange(64), Distortion(1.0, 0.0, 0.0, True), torch.Generator().manual_seed(1))
+    flipped = plan.affine[:, 0, 0] < 0
+    assert 0 < flipped.sum() < 64
+    centred = dataclasses.replace(plan, affine=plan.affine.clone())
+    centred.affine[:, :, 2] = 0
+    x = images.show(centred)[0]
+    plain = next(images.plain())[:64]
+    assert torch.allclose(x[flipped], plain[flipped].flip(-1), atol=1e-4)
+    assert torch.allclose(x[~flipped], plain[~flipped], atol=1e-4)
+
+
+def test_cutmix_replaces_the_share_it_reports():
+    x = torch.arange(6.0)[:, None, None, None].expand(6, 1, 20, 20)
+    boxes = random_boxes(6, 20, 1.0, torch.Generator().manual_seed(3))
+    mixed, fraction = cutmix(x, boxes)
+    replaced = mixed == x.roll(1, 0)
+    assert torch.allclose(replaced.float().mean((1, 2, 3)), fraction)
+    assert fraction.any()
+    assert torch.equal(cutmix(x, random_boxes(6, 20, 0.0, torch.Generator()))[0], x)
+
+
+def test_images_keep_their_mean_when_they_are_scaled():
+    images = small_store("larger", 20).images[:8]
+    smaller = resized(images, 16)
+    assert smaller.shape == (8, 3, 16, 16)
+    assert torch.allclose(smaller.float().mean((2, 3)), images.float().mean((2, 3)), atol=3)
+
+
+def test_the_loss_of_mixed_images_weights_both_labels():
+    logits, own, other = torch.randn(5, 4), torch.arange(5) % 4, torch.arange(1, 6) % 4
+    none, all_ = torch.zeros(5), torch.ones(5)
+    assert torch.allclose(mixed_cross_entropy(logits, own, other, none), F.cross_entropy(logits, own))
+    assert torch.allclose(mixed_cross_entropy(logits, own, other, all_), F.cross_entropy(logits, other))
+
+
+def test_distillation_is_zero_for_the_teacher_itself_and_grows_with_the_difference():
+    logits = torch.randn(7, 5)
+    assert distillation(logits, logits + 3, 4.0).abs() < 1e-5  # a constant changes no probability
+    near, far = (distillation(logits, logits + scale * torch.randn(7, 5), 4.0) for scale in (0.1, 3))
+    assert 0 < near < far
+
+
+def test_four_groups_are_turned():
+    x = torch.randn(8, 3, 6, 6)
+    turned = turn(x)
+    assert torch.equal(turned[:2], x[:2])
+    assert torch.equal(turned[4:6], x[4:6].flip(2, 3))
+    assert torch.equal(turned[2:4].rot90(3, (2, 3)), x[2:4])
+
+
+@pytest.mark.parametrize("head", ["linear", "cosine"])
+@pytest.mark.parametrize("build_network", [conv4, resnet12])
+def test_a_classifier_keeps_running_statistics(head, build_network):
+    model = Classifier(build_network(5, size=16, width=4), 7, head, rotation=True)
+    assert model(torch.randn(4, 3, 16, 16)).shape == (4, 7)
+    statistics = [n for n, _ in model.body.named_buffers() if n.endswith("running_mean")]
+    assert statistics
+    assert all(model.body.get_buffer(name).any() for name in statistics)
+    one = torch.randn(3, 3, 16, 16)
+    model.eval()
+    assert torch.allclose(model.features(one)[:1], model.features(one[:1]), atol=1e-5)  # image by image
+
+
+def test_resnet12_takes_widths_and_dropout():
+    model = resnet12(5, size=16, widths=(4, 6, 8, 10), dropout=0.5)
+    assert model[-1].in_features == 10
+    x = torch.randn(2, 3, 16, 16)
+    assert not torch.equal(model(x), model(x))
+    assert set(model.state_dict()) == set(resnet12(5, size=16).state_dict())
+    with pytest.raises(UsageError, match="widths: 2 numbers"):
+        resnet12(5, widths=(4, 6))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"head": "cosine", "cutmix": 0.5, "crop": 1.0}, {"rotation": 0.5, "smoothing": 0.1, "jitter": 0.0}],
+    ids=str,
+)
+def test_training_learns_to_tell_the_classes(changes):
+    chosen = settings(epochs=8, rate=0.05, ema=0.9, **changes)
+    trainer = ClassifierTrainer(chosen, chosen.images(["train"]))
+    losses = []
+    while not trainer.done:
+        losses.append(float(trainer.advance().losses))
+    assert losses[-1] < 0.8 * losses[0]
+    assert prototype_accuracy(trainer.step.ema, chosen.images(["val"])) > 0.6
+
+
+def test_bfloat16_agrees_with_float32_up_to_its_precision():
+    """On a CPU the option is off; this runs what a GPU runs."""
+    chosen = settings(rotation=0.5)
+    losses = []
+    for low in (False, True):
+        trainer = ClassifierTrainer(chosen, chosen.images(["train"]))
+        trainer.step.low_precision = low
+        losses.append(torch.cat([trainer.advance().losses for _ in range(3)]))
+    assert not torch.equal(*losses)
+    assert torch.allclose(*losses, rtol=0.03)
+
+
+def test_the_average_follows_the_weights():
+    chosen = settings(ema=0.5)
+    trainer = ClassifierTrainer(chosen, chosen.images(["train"]))
+    step: ClassifierStep = trainer.step
+    before = step.ema.body.conv1.weight.clone()
+    trainer.advance()
+    keep = 1 / 10  # a shorter memory at first
+    expected = torch.lerp(step.model.body.conv1.weight, before, keep)
+    assert torch.allclose(step.ema.body.conv1.weight, expected)
+    assert torch.allclose(
+        step.ema.body.norm1.running_var, torch.lerp(step.model.body.norm1.running_var, torch.ones(4), keep)
+    )
+
+
+def test_a_pretraining_that_was_stopped_resumes_to_the_last_bit(tmp_path, monkeypatch):
+    chosen = settings(cutmix=0.5, dropout=0.1, model_name="resnet12", width=2, epochs=2, head="cosine")
+    whole = pretrain(chosen, tmp_path / "whole", quiet=True)
+    real = ClassifierTrainer.advance
+
+    def interrupted(self):
+        outcome = real(self)
+        if self.iteration == 4:  # in the middle of the second epoch
+            signal.raise_signal(signal.SIGTERM)
+        return outcome
+
+    monkeypatch.setattr(ClassifierTrainer, "advance", interrupted)
+    with pytest.raises(Stopped):
+        pretrain(chosen, tmp_path / "stopped", quiet=True)
+    monkeypatch.setattr(ClassifierTrainer, "advance", real)
+    assert not PretrainRun.open(tmp_path / "stopped").finished
+    resumed = resume_pretraining(tmp_path / "stopped", quiet=True)
+    assert resumed.finished
+    one, other = whole.load().model.state_dict(), resumed.load().model.state_dict()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    timeless = [[{**row, "seconds": 0} for row in run.metrics()] for run in (whole, resumed)]
+    assert timeless[0] == timeless[1]
+    assert resume_pretraining(tmp_path / "stopped", quiet=True).finished  # and now it does nothing
+
+
+def test_a_checkpoint_is_the_best_by_validation_or_the_last_one(tmp_path):
+    chosen = pretrain(settings(), tmp_path / "best", quiet=True)
+    values = [row["validation"] for row in chosen.metrics()]
+    found = chosen.load()
+    assert found.accuracy == max(values)
+    assert found.epoch == values.index(max(values)) + 1
+    last = pretrain(settings(splits="train,val", epochs=1), tmp_path / "last", quiet=True).load()
+    assert (last.epoch, last.accuracy, len(last.classes)) == (1, None, 8)
+
+
+def test_a_student_learns_from_a_teacher_of_the_same_classes(tmp_path):
+    pretrain(settings(epochs=1), tmp_path / "teacher", quiet=True)
+    plain = pretrain(settings(epochs=1), tmp_path / "plain", quiet=True)
+    taught = pretrain(settings(epochs=1, teacher=str(tmp_path / "teacher")), tmp_path / "taught", quiet=True)
+    assert next(plain.metrics())["loss"] != next(taught.metrics())["loss"]
+    with pytest.raises(UsageError, match="other classes"):
+        pretrain(settings(teacher=str(tmp_path / "teacher"), splits="train,val"), tmp_path / "x", quiet=True)
+
+
+def test_a_time_is_turned_into_epochs(tmp_path):
+    run = pretrain(settings(), tmp_path / "run", minutes=1 / 120, quiet=True)
+    assert run.settings.epochs >= 1
+    assert PretrainRun.open(run.folder).settings == run.settings
+
+
+def test_meta_training_starts_from_a_pretraining(tmp_path, monkeypatch):
+    folder = tmp_path / "features"
+    model = {"data": "ink", "width": 8, "size": 28, "epochs": 1}
+    store = small_store("ink", 28, channels=1)
+    monkeypatch.setattr("pathaware.training.classifier.open_store", lambda name, directory: store)
+    run = pretrain(settings(**model), folder, quiet=True)
+    plain, started = build(config()).model, Trainer(config(start=str(folder))).learner.model
+    learned = run.load().body
+    assert torch.equal(started.conv4.weight, learned.conv4.weight)
+    assert torch.equal(started.norm2.bias, learned.norm2.bias)
+    assert torch.equal(started.head.weight, plain.head.weight)
+    with pytest.raises(UsageError, match=r"start: .* is of another network"):
+        Trainer(config({"width": 6}, start=str(folder)))
+    with pytest.raises(UsageError, match="has no checkpoint"):
+        Trainer(config(start=str(tmp_path)))
+    with pytest.raises(UsageError, match="holds a pretraining"):
+        Run.open(folder)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"crop": 0}, "crop: 0.0 is not allowed; a positive number"),
+        ({"cutmix": 2}, "cutmix: 2.0 is not allowed; 0 to 1"),
+        ({"splits": "test"}, "splits: 'test' must be one of train, train,val"),
+        ({"warmup": 3}, "warmup: 3 is not allowed; fewer than the 3 epochs"),
+        ({"epoch": 3}, r"epoch: \[pretraining\] has no such setting.*did you mean epochs"),
+    ],
+)
+def test_settings_that_cannot_be_used(wrong, message):
+    with pytest.raises(UsageError, match=message):
+        settings(**wrong)
+
+
+def test_the_command_trains_and_prints_json(tmp_path, capsys):
+    words = ["pretrain", "shapes", "--width", "4", "--epochs", "1", "--json", "--set", "batch=40"]
+    with pytest.raises(SystemExit) as left:
+        main([*words, "--device", "cpu", "--out", str(tmp_path / "run")])
+    assert left.value.code == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["classes"] == 5
+    assert printed["checkpoint_epoch"] == 1
+    assert 0 <= printed["prototype_accuracy"] <= 1
+    assert PretrainRun.open(tmp_path / "run").settings.width == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["pretrain"], "DATA: name at least one"),
+        (["pretrain", "shapes", "--minutes", "1", "--epochs", "2"], "--minutes: give the time or"),
+        (["pretrain", "shapes", "--minutes", "-1"], "--minutes: -1.0 is not allowed"),
+        (["pretrain", "shapes", "--set", "batch"], "--set: 'batch' is not of the form"),
+        (["pretrain", "shapes", "--splits", "test"], "--splits: 'test' must be"),
+        (["pretrain", "--resume", "nowhere"], "RUN: nowhere is not a run folder"),
+        (["pretrain", "shapes", "--width", "4,5"], "widths: conv4 has no such setting"),
+    ],
+)
+def test_calls_that_cannot_work(words, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    assert left.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_number_of_epochs_fits_the_time(monkeypatch):
+    """A clock that counts steps: each takes a second."""
+    chosen = settings()
+    images = chosen.images(["train"])
+    ticks = iter(range(10_000))
+    monkeypatch.setattr(pretrain_run.time, "perf_counter", lambda: float(next(ticks)))
+    found = pretrain_run.epochs_in(600.0, chosen, images)
+    assert found == pytest.approx(0.95 * 600 / (3 * 22 / 20), abs=60)
