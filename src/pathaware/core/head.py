@@ -45,6 +45,10 @@ class Head(nn.Module, ABC):
         _, replaced = last_linear(network)
         self.features, self.outputs = replaced.in_features, replaced.out_features
 
+    def observe(self, features: Tensor, labels: Tensor) -> None:
+        """Called once before training on a frozen network, with the features `[N, F]` of all training images
+        and their classes `[N]`. Override it to take statistics."""
+
     @abstractmethod
     def fit(self, features: Tensor, targets: Tensor) -> Fitted:
         """Fit to `features [T, S, F]` and `targets [T, S]` (classes) or `[T, S, outputs]` (values)."""

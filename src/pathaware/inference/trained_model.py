@@ -170,7 +170,11 @@ class TrainedModel:
         weighs = isinstance(learner, HeadLearner) and learner.head.any_shots
         chosen = torch.arange(len(labels)) if weighs else arrange(pixels, labels, classes)
         memory, y = self.memory, labels.to(self.device)
-        x = memory(pixels) if memory else self.image_input.normalised(pixels.to(self.device))
+        if memory is not None:
+            mirrored = bool(getattr(self.config.problem, "mirror_support", False))
+            x = memory.support(pixels, mirrored=mirrored)
+        else:
+            x = self.image_input.normalised(pixels.to(self.device))
         network, predictions = learner.adapt_and_predict(x[chosen], y[chosen], x)
         steps = tuple(_step(j, output[0], y) for j, output in enumerate(predictions.outputs))
         return AdaptedClassifier(freeze_batch_norm(network, x[chosen]), self.image_input, steps, memory)

@@ -1,23 +1,25 @@
 """Proto-PAMELA, after Proto-MAML (Triantafillou et al., ICLR 2020, arXiv:1903.03096).
 
-    zᵢ   = f(xᵢ)^γ − μ, divided by its length                      features of image i           [T, S, F]
-    w⁰_k = mean of z over the support images of class k            one row per class             [T, K, F]
+    z    = A f(x) / ‖A f(x)‖,  A = (Σ + λI)^−½                     features of an image          [T, S, F]
+    w⁰_k = mean of z over the support images of class k, / its length                            [T, K, F]
     wʲ⁺¹ = wʲ − Qⱼ ∘ ∇L(wʲ)                                        PAMELA's step; every w steps:
     wʲ⁺¹ = (1 − Pⱼ)(wʲ − Qⱼ ∘ ∇L(wʲ)) + Pⱼ wʲ⁻ʷ                    gradient skip
     Qⱼ   = exp(qⱼ + a log K + b log s_k)                           s_k: support images of class k
-    p(y = k | x) ∝ exp(τ ⟨z, w_k/‖w_k‖⟩),  τ = exp(t + c log K + d log s̄)
+    p(y = k | x) ∝ exp(τ ⟨z, w_k⟩),  τ = exp(t + c log K + d · mean of log s_k)
 
 Proto-MAML begins the inner loop at the class means, with one linear head for any number of classes. Here the
 inner loop is a path of PAMELA on that head alone, and step sizes and temperature depend on the number of
 classes and of images by a learned rule. So one model serves any number of classes and any, also unequal,
-numbers of images. Rows are equal in all but their images: the order and the names of classes do not matter.
-γ, μ, q, P, a, b, c, d and t are learned, with the network or, on a frozen network, alone. L is the
-cross-entropy of the support set in which every class has the same weight.
+numbers of images. Rows differ in their images only: the order and the names of classes do not matter. L is
+the cross-entropy of the support set at temperature τ, with the same weight for every class. λ, q, P, a, b,
+c, d and t are learned, with the network or, if it is frozen, alone. Σ is the covariance of features within
+the training classes of a frozen network, in units of its mean eigenvalue; otherwise it is I, which changes
+nothing.
 
 Departures from the authors' program:
 
 - Theirs adapts the whole network by gradient descent of a constant step size; here only the head adapts.
-- Logits are cosines times a temperature, theirs are Euclidean: 2⟨z, w_k⟩ − ‖w_k‖².
+- Features and initial rows have the length one. Theirs have any length, and a bias of −‖w⁰_k‖².
 """
 
 from __future__ import annotations
@@ -39,26 +41,28 @@ class ProtoPamela(Head):
     """A linear head that begins at the class means and follows a learned path.
 
     - `steps`: n, 0 for the class means alone; `skip`: the interval w, or none; `rate`: initial step size.
-    - `scale`: initial temperature τ; `power`: initial γ.
+    - `scale`: initial temperature τ; `shrinkage`: initial λ.
     """
 
     any_shots = True
+    axes: Tensor
+    spread: Tensor
 
     def __init__(
         self,
         network: nn.Module,
         steps: int = 5,
         *,
-        rate: float = 0.1,
+        rate: float = 0.01,
         skip: int | None = 2,
         scale: float = 10.0,
-        power: float = 0.5,
+        shrinkage: float = 3.0,
     ) -> None:
         super().__init__(network)
         at_least(0, steps=steps)
         if skip is not None and skip < 1:
             raise UsageError(f"skip: {skip} is not allowed; at least 1, or none")
-        for name, value in (("rate", rate), ("scale", scale), ("power", power)):
+        for name, value in (("rate", rate), ("scale", scale), ("shrinkage", shrinkage)):
             if value <= 0:
                 raise UsageError(f"{name}: {value} is not allowed; above 0")
         self.steps, self.interval = steps, skip or max(1, steps)
@@ -68,30 +72,37 @@ class ProtoPamela(Head):
         self.p = nn.Parameter(torch.zeros(len(self.skips)))
         self.log_scale = nn.Parameter(torch.tensor(scale).log())
         self.scale_rule = nn.Parameter(torch.zeros(2))
-        self.centre = nn.Parameter(torch.zeros(self.features))
-        self.log_power = nn.Parameter(torch.tensor(power).log())
+        self.log_shrinkage = nn.Parameter(torch.tensor(shrinkage).log())
+        self.register_buffer("axes", torch.eye(self.features))  # eigenvectors of Σ, in columns
+        self.register_buffer("spread", torch.ones(self.features))  # its eigenvalues
+
+    def observe(self, features: Tensor, labels: Tensor) -> None:
+        """Estimate Σ from features `[N, F]` of the training classes."""
+        unit = F.normalize(features.double(), dim=-1)
+        classes = labels.unique()
+        centred = torch.cat([unit[labels == k] - unit[labels == k].mean(0) for k in classes])
+        spread, axes = torch.linalg.eigh(centred.mT @ centred / len(centred))
+        self.axes.copy_(axes)
+        self.spread.copy_(spread.clamp(min=0) / spread.mean())
 
     def fit(self, features: Tensor, targets: Tensor) -> Fitted:
-        """Return the rows `[T, K, F]`, the temperature `[T]` and which classes have examples `[T, K]`.
+        """Return the rows `[T, K, F]`, the temperature `[T, 1]` and which classes have examples `[T, K]`.
 
         Examples of the label −1 are ignored.
         """
         z, y = self.prepared(features), one_hot(targets, self.outputs, features)
         shots = y.sum(1)  # [T, K]
         known = shots > 0
-        log_shots, log_ways = shots.clamp(min=1).log(), known.sum(1, keepdim=True).to(z).log()
-        weight = (
-            y / shots.clamp(min=1).unsqueeze(1) / known.sum(1)[:, None, None]
-        )  # of example i for its class
-        mean_log_shots = (log_shots * known).sum(1, keepdim=True) / known.sum(1, keepdim=True)
-        log_scale = self.log_scale + self.scale_rule[0] * log_ways + self.scale_rule[1] * mean_log_shots
-        scale = log_scale.exp()  # [T, 1]
-        rows = [weight.mT @ z * known.sum(1)[:, None, None]]
-        step_rule = self.q_rule[0] * log_ways + self.q_rule[1] * log_shots  # [T, K]
-        own = weight.sum(2, keepdim=True)  # of example i: [T, S, 1]
+        ways = known.sum(1, keepdim=True).to(z)  # [T, 1]
+        log_ways, log_shots = ways.log(), shots.clamp(min=1).log()
+        mean_log_shots = log_shots.sum(1, keepdim=True) / ways
+        scale = (self.log_scale + self.scale_rule[0] * log_ways + self.scale_rule[1] * mean_log_shots).exp()
+        log_rule = self.q_rule[0] * log_ways + self.q_rule[1] * log_shots  # [T, K]
+        weights = y / (shots.clamp(min=1) * ways).unsqueeze(1)  # of each example, in the column of its class
+        rows = [F.normalize(weights.mT @ z, dim=-1)]
         for j in range(self.steps):
-            error = own * self.logits(rows[-1], scale, known, z).softmax(2) - weight
-            moved = rows[-1] - (self.log_q[j] + step_rule).exp().unsqueeze(2) * (error.mT @ z)
+            gradient = self.gradient(rows[-1], scale, known, z, weights)
+            moved = rows[-1] - (self.log_q[j] + log_rule).exp().unsqueeze(2) * gradient
             if j in self.skips:
                 moved = torch.lerp(moved, rows[j - self.interval], self.p[j // self.interval - 1])
             rows.append(moved)
@@ -103,13 +114,20 @@ class ProtoPamela(Head):
 
     def prepared(self, features: Tensor) -> Tensor:
         """z, from the network's features."""
-        powered = features.sign() * (features.abs() + 1e-6) ** self.log_power.exp()
-        return F.normalize(F.normalize(powered, dim=-1) - self.centre, dim=-1)
+        weights = (self.spread + self.log_shrinkage.exp()).rsqrt()
+        return F.normalize(
+            features @ self.axes * weights, dim=-1
+        )  # A up to a rotation, which changes nothing
 
     @staticmethod
     def logits(rows: Tensor, scale: Tensor, known: Tensor, z: Tensor) -> Tensor:
-        cosines = z @ F.normalize(rows, dim=-1).mT
-        return (scale.unsqueeze(2) * cosines).masked_fill(~known.unsqueeze(1), ABSENT)
+        return (scale.unsqueeze(2) * (z @ rows.mT)).masked_fill(~known.unsqueeze(1), ABSENT)
+
+    def gradient(self, rows: Tensor, scale: Tensor, known: Tensor, z: Tensor, weights: Tensor) -> Tensor:
+        """∇L `[T, K, F]`, the gradient of the cross-entropy with these weights `[T, S, K]` of examples."""
+        probabilities = self.logits(rows, scale, known, z).softmax(2)
+        error = weights.sum(2, keepdim=True) * probabilities - weights
+        return scale.unsqueeze(2) * (error.mT @ z)
 
 
 METHOD = Method(

@@ -160,13 +160,19 @@ def _source(
     return tasks_for(learner, problem, source)
 
 
-def tasks_for(learner: FewShotLearner, problem: Problem, source: TaskSource) -> TaskSource:
-    """The tasks as the learner takes them: with features in place of images if its body is frozen."""
+def tasks_for(
+    learner: FewShotLearner, problem: Problem, source: TaskSource, *, observe: bool = False
+) -> TaskSource:
+    """The tasks as the learner takes them: with features in place of images if its body is frozen.
+
+    With `observe`, before training, its head may first take statistics of all training features.
+    """
     if not problem.frozen:
         return source
     from pathaware.training.features import feature_tasks
 
-    return feature_tasks(source, learner)
+    mirror_support = bool(getattr(problem, "mirror_support", False))
+    return feature_tasks(source, learner, mirror_support=mirror_support, observe=observe)
 
 
 def _side_by_side(problem: Problem, device: torch.device) -> int:

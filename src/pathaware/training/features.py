@@ -21,11 +21,12 @@ from torch import Tensor, nn
 
 from pathaware.core.episodes import Episodes, TaskSource
 from pathaware.core.errors import UsageError
-from pathaware.core.head import replace_last_linear
+from pathaware.core.head import HeadLearner, replace_last_linear
 from pathaware.core.learner import FewShotLearner, MetaLearner, QueryLevel, StepPredictions
 from pathaware.core.losses import per_task
 from pathaware.core.path import Order
-from pathaware.data.episodes import EpisodePlan, ImageEpisodes, ImageViews
+from pathaware.data.episodes import Augmentation, EpisodePlan, ImageEpisodes, ImageViews
+from pathaware.data.store import ImageStore, SplitClasses
 from pathaware.data.unbalanced import UnbalancedQueries, VaryingTasks
 from pathaware.methods.prototypical import class_means
 from pathaware.models.backbones import FrozenBackbone, frozen_backbone
@@ -121,6 +122,11 @@ class FeatureMemory:
             self._known.popitem(last=False)
         return torch.stack([rows[key] for key in keys]) if keys else torch.zeros(0, self.backbone.features)
 
+    def support(self, pixels: Tensor, *, mirrored: bool) -> Tensor:
+        """Features of a support set; with `mirrored`, the mean over images and their mirror images."""
+        features = self(pixels)
+        return (features + self(pixels.flip(-1))) / 2 if mirrored else features
+
     def learn(self, pixels: Tensor, features: Tensor) -> None:
         """Remember features that were computed elsewhere, such as those of a cache on disk."""
         for image, row in zip(pixels.cpu().numpy(), features.float(), strict=True):
@@ -130,47 +136,34 @@ class FeatureMemory:
 class FeatureViews:
     """Takes the place of `ImageViews` in a source of tasks: features instead of images.
 
-    The features of all images of a split are looked up in a table `[views, N, F]`; the second view, where
-    there is one, is of the mirrored images, and training tasks take either at random. All other augmentation
-    is left out: every image would need a pass through the backbone.
+    The features of all images of a split are looked up in a table `[views, N, F]`. The second view, where
+    there is one, is of the mirrored images: queries of training tasks take either at random, and with
+    `mirror_support` the features of the support set are the mean of both. All other augmentation is left out,
+    because every image would need a pass through the backbone.
     """
 
-    def __init__(self, images: ImageViews, spans: tuple[Tensor, Tensor], backbone: FrozenBackbone) -> None:
-        self.images, self.device, self.dtype = images, images.device, images.dtype
-        self.store, self.augmentation, self.padding = images.store, images.augmentation, images.padding
-        starts, counts = spans
-        members = torch.cat(
-            [torch.arange(s, s + n) for s, n in zip(starts.tolist(), counts.tolist(), strict=True)]
-        )
+    def __init__(
+        self,
+        images: ImageViews,
+        classes: SplitClasses,
+        backbone: FrozenBackbone,
+        *,
+        mirror_support: bool = False,
+    ) -> None:
+        self.device, self.dtype, self.padding = images.device, images.dtype, images.padding
+        self.store, self.augmentation = images.store, images.augmentation
+        self.mirror, self.mirror_support = images.mirror, mirror_support
+        spans = zip(classes.starts.tolist(), classes.counts.tolist(), strict=True)
+        members = torch.cat([torch.arange(start, start + count) for start, count in spans])
         self.row = torch.full((len(self.store),), -1)
         self.row[members] = torch.arange(len(members))
-        tables = [
-            self._table(backbone, members, mirrored)
-            for mirrored in ([False, True] if images.mirror else [False])
-        ]
+        views = [False, True] if self.mirror or mirror_support else [False]
+        tables = [store_features(self.store, members, backbone, mirrored=mirrored) for mirrored in views]
         self.table = torch.stack(tables).to(self.device, self.dtype)
-
-    def _table(self, backbone: FrozenBackbone, members: Tensor, mirrored: bool) -> Tensor:
-        manifest = self.store.manifest
-        normalised = f"{manifest.mean} {manifest.std}"
-        content = (
-            f"{manifest.sha256} {normalised} {hashlib.sha256(members.numpy().data).hexdigest()} {mirrored}"
-        )
-
-        def batches() -> Iterator[Tensor]:
-            plain = ImageViews(self.store, type(self.augmentation)(), self.device, torch.float32)
-            for part in members.split(BATCH):
-                flips = torch.full((1, len(part)), mirrored) if mirrored else None
-                offsets = torch.full((1, len(part), 2), plain.padding) if mirrored else None
-                yield plain.show(EpisodePlan(part[None], offsets, flips))
-
-        return cached_features(backbone, content, batches, len(members))
 
     def draw(self, images: Tensor, generator: torch.Generator) -> EpisodePlan:
         """Choose the view of each of these images `[T, E]`."""
-        flips = None
-        if len(self.table) > 1:
-            flips = torch.randint(2, images.shape, generator=generator, dtype=torch.bool)
+        flips = torch.randint(2, images.shape, generator=generator, dtype=torch.bool) if self.mirror else None
         return EpisodePlan(images, flips=flips)
 
     def episodes(self, plan: EpisodePlan, support: int) -> Episodes:
@@ -179,10 +172,41 @@ class FeatureViews:
         rows = self.row[plan.images.cpu()].to(self.device)
         view = torch.zeros_like(rows) if plan.flips is None else plan.flips.to(self.device).long()
         x, y = self.table[view, rows], plan.labels.to(self.device)
-        return Episodes(x[:, :support], y[:, :support], x[:, support:], y[:, support:])
+        shown = self.table[:, rows[:, :support]].mean(0) if self.mirror_support else x[:, :support]
+        return Episodes(shown, y[:, :support], x[:, support:], y[:, support:])
 
 
-def feature_tasks(source: TaskSource, learner: FewShotLearner) -> TaskSource:
+def store_features(
+    store: ImageStore, members: Tensor, backbone: FrozenBackbone, *, mirrored: bool = False
+) -> Tensor:
+    """The features `[N, F]` of these images of a store, from the cache if it has them."""
+    manifest = store.manifest
+    chosen = hashlib.sha256(members.numpy().data).hexdigest()
+    content = f"{manifest.sha256} {manifest.mean} {manifest.std} {chosen} {mirrored}"
+    device = next(backbone.parameters()).device
+
+    def batches() -> Iterator[Tensor]:
+        views = ImageViews(store, Augmentation(), device)
+        for part in members.split(BATCH):
+            x = views.show(EpisodePlan(part[None]))
+            yield x.flip(-1) if mirrored else x
+
+    return cached_features(backbone, content, batches, len(members))
+
+
+def observe_training_images(learner: FewShotLearner, store: ImageStore, device: torch.device) -> None:
+    """Let the head take statistics of the features of all training classes."""
+    backbone, classes = frozen_backbone(learner.model), store.split("train")
+    if backbone is None or not isinstance(learner, HeadLearner):
+        return
+    views = FeatureViews(ImageViews(store, Augmentation(), device), classes, backbone)
+    labels = torch.arange(len(classes)).repeat_interleave(classes.counts)
+    learner.head.observe(views.table[0], labels.to(device))
+
+
+def feature_tasks(
+    source: TaskSource, learner: FewShotLearner, *, mirror_support: bool = False, observe: bool = False
+) -> TaskSource:
     """The same tasks with features in place of images, for a learner with a frozen backbone."""
     backbone = frozen_backbone(learner.model)
     owner: Any = source
@@ -192,8 +216,10 @@ def feature_tasks(source: TaskSource, learner: FewShotLearner) -> TaskSource:
         owner = source.widest
     if backbone is None or not isinstance(owner, ImageEpisodes):
         raise UsageError("adapt: head needs tasks of labelled images")
+    if observe:
+        observe_training_images(learner, owner.store, owner.views.device)
     classes = owner.store.split(owner.split)
-    owner.views = FeatureViews(owner.views, (classes.starts, classes.counts), backbone)  # type: ignore[assignment]
+    owner.views = FeatureViews(owner.views, classes, backbone, mirror_support=mirror_support)  # type: ignore[assignment]
     owner.capturable = False
     return source
 

@@ -114,6 +114,12 @@ class Classification:
     network takes, 0 for that of the data set, and `normalisation` the mean and deviation that it expects:
     those of the `data` set or of `imagenet`; `auto` is `data`, for networks of timm what timm says.
 
+    `meta_split` is the split whose classes meta-train. With a frozen network that was pretrained on the
+    training classes, `val` gives tasks of classes that the network has not seen; then there is no validation.
+
+    With `mirror_support` a frozen network sees each support image and its mirror image, and takes the mean of
+    their features.
+
     With `varying` a task has 2 to `ways` classes with 1 to `shots` support images each, in general not
     equally many, see `VaryingTasks`.
     """
@@ -146,6 +152,8 @@ class Classification:
     size: int = 0
     normalisation: Literal["auto", "data", "imagenet"] = "auto"
     varying: bool = False
+    meta_split: Literal["train", "val"] = "train"
+    mirror_support: bool = False
 
     def __post_init__(self) -> None:
         at_least(2, ways=self.ways)
@@ -243,7 +251,8 @@ class Classification:
 
     def tasks(self, split: str, device: torch.device | str, dtype: torch.dtype) -> TaskSource:
         augmentation = self._augmentation(split)
-        settings = split, self.ways, self.shots, self.queries, augmentation, device, dtype
+        chosen = self.meta_split if split == "train" else split
+        settings = chosen, self.ways, self.shots, self.queries, augmentation, device, dtype
         if split == "train" and not self.labels:
             from pathaware.data.unlabelled import UnlabelledEpisodes
 

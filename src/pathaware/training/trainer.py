@@ -114,7 +114,7 @@ class Trainer:
         self.learner = build(config)
         state = world.from_writer(lambda: state)
         source = config.problem.tasks("train", training.torch_device, training.torch_dtype)
-        self.source = tasks_for(self.learner, config.problem, source)
+        self.source = tasks_for(self.learner, config.problem, source, observe=state is None)
         if state is None and training.pretrain:
             load_pretrained(self.learner.model, config)
         if state is None and training.start and world.is_writer:
