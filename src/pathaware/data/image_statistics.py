@@ -84,7 +84,7 @@ class TypicalImages:
         return asdict(self)
 
     def distances(self, pixels: Tensor) -> Tensor:
-        """Distances of images `[N, C, H, W]` from training images, in units of the limit: above 1 is unlike."""
+        """Distances of images `[N, C, H, W]` from training images, in units of the limit."""
         mean, precision = (torch.tensor(v, dtype=torch.float64) for v in (self.mean, self.precision))
         return _distances(image_statistics(pixels.cpu()), mean, precision) / self.limit
 
@@ -97,9 +97,9 @@ class TypicalImages:
         if unlike <= SHARE * len(pixels):
             return None
         return (
-            f"{unlike} of {len(pixels)} {what} look unlike the images the model was trained on: by brightness, "
-            f"contrast and colour they are {away.median():.1f} times as far away (median) as 99.9 % of those "
-            "images; predictions may mean nothing"
+            f"{unlike} of {len(pixels)} {what} look unlike the images that the model was trained on: by "
+            f"brightness, contrast and colour they are {away.median():.1f} times as far away (median) as "
+            "99.9 % of those images are; predictions may mean nothing"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,13 +17,17 @@ from pathaware.core.batch_norm import freeze_batch_norm
 from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.head import HeadLearner
 from pathaware.core.learner import FewShotLearner
+from pathaware.data.image_statistics import TypicalImages
 from pathaware.data.pixels import ImageInput, ImageLike
 from pathaware.inference.change_ways import change_ways
 from pathaware.models.backbones import frozen_backbone
+from pathaware.training.checksummed import CorruptFile, read_checksummed, replace_file, write_checksummed
 from pathaware.training.config import Config
 from pathaware.training.features import FeatureMemory
-from pathaware.training.run_folder import Run, neighbours
+from pathaware.training.run_folder import CHECKPOINT, CONFIG, Run, neighbours
 
+SUPPORT, TYPICAL = "support.safetensors", "typical.json"
+"""Files beside a checkpoint: labelled images of a saved classifier, and statistics of the training images."""
 SHIPPED = Path(__file__).parent / "shipped"
 BATCH = 256
 """Images classified at a time."""
@@ -126,6 +131,12 @@ class TrainedModel:
         self._learned, self._inputs = learned, inputs
         self._learners: dict[int, FewShotLearner] = {}
         self._memory: FeatureMemory | None = None
+        self.typical: TypicalImages | None = None
+        """What the training images look like, if the model has kept it."""
+        self.folder: Path | None = None
+        """The run folder it was opened from."""
+        self.support: SupportSet | None = None
+        """The labelled images of a saved classifier."""
 
     @classmethod
     def open(cls, run: str | Path, device: str = "auto") -> TrainedModel:
@@ -136,9 +147,17 @@ class TrainedModel:
                 f"{run} was trained on {opened.config.problem.label}, not on images", field="run"
             )
         learned, inputs = opened.learned()
-        return cls(
-            opened.config, learned, inputs, replace(opened.config.training, device=device).torch_device
-        )
+        place = replace(opened.config.training, device=device).torch_device
+        model = cls(opened.config, learned, inputs, place)
+        model.folder = opened.folder
+        model.typical, model.support = _read_typical(opened.folder), _read_saved_support(opened.folder)
+        return model
+
+    def write(self, folder: Path) -> None:
+        """Write configuration and checkpoint, so that `open` finds the model in this folder."""
+        replace_file(folder / CONFIG, self.config.to_toml())
+        about = {"iteration": 0, "config": self.config.to_dict(), "inputs": self._inputs}
+        write_checksummed(folder / CHECKPOINT, self._learned, about)
 
     def learner(self, classes: int) -> FewShotLearner:
         """Return the learner for this number of classes, see `pathaware.inference.change_ways`."""
@@ -178,6 +197,27 @@ class TrainedModel:
         network, predictions = learner.adapt_and_predict(x[chosen], y[chosen], x)
         steps = tuple(_step(j, output[0], y) for j, output in enumerate(predictions.outputs))
         return AdaptedClassifier(freeze_batch_norm(network, x[chosen]), self.image_input, steps, memory)
+
+
+def _read_typical(folder: Path) -> TypicalImages | None:
+    path = folder / TYPICAL
+    if not path.exists():
+        return None
+    try:
+        return TypicalImages.from_dict(json.loads(path.read_bytes()))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UsageError(f"{path} cannot be read ({error!r})", field="run") from None
+
+
+def _read_saved_support(folder: Path) -> SupportSet | None:
+    path = folder / SUPPORT
+    if not path.exists():
+        return None
+    try:
+        tensors, about = read_checksummed(path)
+        return SupportSet(tuple(about["classes"]), tensors["pixels"], tensors["labels"])
+    except (CorruptFile, KeyError) as error:
+        raise UsageError(f"{path} cannot be read ({error})", field="run") from None
 
 
 def _step(j: int, output: Tensor, y: Tensor) -> AdaptationStep:

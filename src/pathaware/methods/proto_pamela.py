@@ -53,7 +53,7 @@ class ProtoPamela(Head):
         network: nn.Module,
         steps: int = 5,
         *,
-        rate: float = 0.01,
+        rate: float = 0.1,
         skip: int | None = 2,
         scale: float = 10.0,
         shrinkage: float = 3.0,

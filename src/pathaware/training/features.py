@@ -60,8 +60,7 @@ def cached_features(
     `content` identifies the images and their normalisation; `batches` yields them normalised, `[n, C, H, W]`
     each, `count` in all.
     """
-    key = hashlib.sha256(f"{backbone_digest(backbone)} {content}".encode()).hexdigest()
-    path = cache_dir() / "features" / f"{key[:32]}.safetensors"
+    path = _cache_path(backbone, content)
     with suppress(CorruptFile, KeyError):
         features = read_checksummed(path)[0]["features"]
         if features.shape == (count, backbone.features):
@@ -71,6 +70,11 @@ def cached_features(
         path.parent.mkdir(parents=True, exist_ok=True)
         write_checksummed(path, {"features": features}, {"images": count})
     return features
+
+
+def _cache_path(backbone: FrozenBackbone, content: str) -> Path:
+    key = hashlib.sha256(f"{backbone_digest(backbone)} {content}".encode()).hexdigest()
+    return cache_dir() / "features" / f"{key[:32]}.safetensors"
 
 
 @torch.no_grad()
@@ -180,9 +184,6 @@ def store_features(
     store: ImageStore, members: Tensor, backbone: FrozenBackbone, *, mirrored: bool = False
 ) -> Tensor:
     """The features `[N, F]` of these images of a store, from the cache if it has them."""
-    manifest = store.manifest
-    chosen = hashlib.sha256(members.numpy().data).hexdigest()
-    content = f"{manifest.sha256} {manifest.mean} {manifest.std} {chosen} {mirrored}"
     device = next(backbone.parameters()).device
 
     def batches() -> Iterator[Tensor]:
@@ -191,7 +192,22 @@ def store_features(
             x = views.show(EpisodePlan(part[None]))
             yield x.flip(-1) if mirrored else x
 
-    return cached_features(backbone, content, batches, len(members))
+    return cached_features(backbone, _content(store, members, mirrored), batches, len(members))
+
+
+def _content(store: ImageStore, members: Tensor, mirrored: bool) -> str:
+    manifest = store.manifest
+    chosen = hashlib.sha256(members.numpy().data).hexdigest()
+    return f"{manifest.sha256} {manifest.mean} {manifest.std} {chosen} {mirrored}"
+
+
+def seed_cache(
+    store: ImageStore, members: Tensor, backbone: FrozenBackbone, features: Tensor, *, mirrored: bool = False
+) -> None:
+    """Put features into the cache that were computed elsewhere, such as on a GPU."""
+    path = _cache_path(backbone, _content(store, members, mirrored))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_checksummed(path, {"features": features.to(PRECISION)}, {"images": len(members)})
 
 
 def observe_training_images(learner: FewShotLearner, store: ImageStore, device: torch.device) -> None:

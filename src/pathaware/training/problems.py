@@ -194,13 +194,14 @@ class Classification:
 
         return ImageInput.of(self._store()).to_dict()
 
-    def model(self, inputs: Mapping[str, Any] | None = None) -> nn.Module:
+    def model(self, inputs: Mapping[str, Any] | None = None, *, load: bool = False) -> nn.Module:
+        """Build the network; pretrained weights are read with `load`, and without `inputs`."""
         from pathaware.data.pixels import ImageInput
         from pathaware.models import build_model
 
         form = ImageInput.from_dict(inputs or self.inputs())
         if self._pretrained:
-            model = self._backbone(form, load=inputs is None)
+            model = self._backbone(form, load=load or inputs is None)
         else:
             model = build_model(self.model_name, self.ways, form.size, form.channels, self.width, self.widths)
         if self.zero_head:
