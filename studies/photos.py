@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import hashlib
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -28,11 +27,10 @@ import torch.nn.functional as F
 
 from pathaware.core.seeding import generator
 from pathaware.data.catalogue import open_store
-from pathaware.data.image_statistics import TypicalImages
 from pathaware.data.pixels import ImageInput
 from pathaware.data.store import ImageStore
 from pathaware.inference.change_ways import load_for
-from pathaware.inference.trained_model import SHIPPED, TYPICAL, TrainedModel, find_run
+from pathaware.inference.trained_model import SHIPPED, TrainedModel, find_run
 from pathaware.models.backbones import FrozenBackbone, frozen_backbone
 from pathaware.training.checksummed import read_checksummed, write_checksummed
 from pathaware.training.config import Config
@@ -108,7 +106,7 @@ def train(backbone: Path, out: Path, features: Path | None) -> None:
 
 
 def ship(folder: Path) -> None:
-    """Copy the run into the package: the frozen network in half precision, statistics of its images."""
+    """Copy the run into the package: the frozen network in half precision."""
     run, target = Run.open(folder), SHIPPED / "photos"
     target.mkdir(exist_ok=True)
     tensors, about = read_checksummed(folder / CHECKPOINT)
@@ -117,17 +115,11 @@ def ship(folder: Path) -> None:
     settings = dataclasses.replace(
         run.config, problem=dataclasses.replace(run.config.problem, weights="pretrained")
     )
-    about["config"] = settings.to_dict()
+    about["config"], about["inputs"] = settings.to_dict(), run.config.problem.inputs()
     write_checksummed(target / CHECKPOINT, halved, about)
     (target / CONFIG).write_text(settings.to_toml(), encoding="utf-8")
     for name in (METRICS, PROVENANCE):
         (target / name).write_bytes((folder / name).read_bytes())
-    for name, data in (("photos", "miniimagenet"), ("glyphs", "glyphs")):
-        store = open_store(data)
-        classes = store.split("train")
-        images = torch.cat([store.images[s : s + 20] for s in classes.starts.tolist()])
-        text = json.dumps(TypicalImages.of(images).to_dict(), indent=1)
-        (SHIPPED / name / TYPICAL).write_text(text + "\n", encoding="utf-8")
 
 
 def measure(results: Path, features: Path | None) -> None:

@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pathaware.core.errors import UsageError
 from pathaware.core.seeding import generator
-from pathaware.data.image_statistics import difference_hash, near_duplicates
 from pathaware.data.pixels import ImageInput
 from pathaware.inference.class_folders import LabelledFolder
 from pathaware.inference.predictions import Predictions, Score
@@ -215,3 +217,30 @@ def save_classifier(learned: Learned, model: TrainedModel, folder: Path) -> None
     except OSError as error:
         shutil.rmtree(draft, ignore_errors=True)
         raise UsageError(f"{folder} cannot be written ({error.strerror or error})", field="out") from None
+
+
+NEAR = 4
+"""Largest number of differing bits of 64 at which two images count as near-duplicates."""
+
+
+def difference_hash(pixels: NDArray[np.uint8]) -> int:
+    """64 bits of an image `[C, H, W]`: whether each of 8 × 8 cells is darker than the one to its right."""
+    grey = torch.from_numpy(np.ascontiguousarray(pixels)).float().mean(0)[None, None]
+    cells = F.interpolate(grey, (8, 9), mode="area")[0, 0]
+    bits = (cells[:, 1:] > cells[:, :-1]).flatten().tolist()
+    return sum(1 << i for i, bit in enumerate(bits) if bit)
+
+
+def near_duplicates(first: Sequence[int], second: Sequence[int]) -> list[tuple[int, int]]:
+    """Pairs of indices whose hashes differ in at most `NEAR` bits.
+
+    Images without structure, whose hash is nearly empty, are left out: all of them would be duplicates.
+    """
+    rows = np.array(first, dtype=np.uint64)
+    found = []
+    for j, value in enumerate(second):
+        if not NEAR < value.bit_count() < 64 - NEAR:
+            continue
+        differing = np.bitwise_count(rows ^ np.uint64(value)) if len(rows) else rows
+        found += [(int(i), j) for i in np.flatnonzero(differing <= NEAR)]
+    return found

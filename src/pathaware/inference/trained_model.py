@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,8 +18,7 @@ from pathaware.core.batch_norm import freeze_batch_norm
 from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.head import HeadLearner
 from pathaware.core.learner import FewShotLearner
-from pathaware.data.image_statistics import TypicalImages
-from pathaware.data.pixels import ImageInput, ImageLike
+from pathaware.data.pixels import ImageInput, ImageLike, TypicalImages
 from pathaware.inference.change_ways import change_ways
 from pathaware.models.backbones import frozen_backbone
 from pathaware.training.checksummed import CorruptFile, read_checksummed, replace_file, write_checksummed
@@ -26,8 +26,9 @@ from pathaware.training.config import Config
 from pathaware.training.features import FeatureMemory
 from pathaware.training.run_folder import CHECKPOINT, CONFIG, Run, neighbours
 
-SUPPORT, TYPICAL = "support.safetensors", "typical.json"
-"""Files beside a checkpoint: labelled images of a saved classifier, and statistics of the training images."""
+SUPPORT, CARD, TYPICAL = "support.safetensors", "card.toml", "typical.json"
+"""Files beside a checkpoint: images of a saved classifier, a shipped model's card, and what is typical of
+the training images if the checkpoint is of an earlier version, which does not say."""
 SHIPPED = Path(__file__).parent / "shipped"
 BATCH = 256
 """Images classified at a time."""
@@ -55,6 +56,16 @@ def find_run(run: str | Path) -> Path:
         + did_you_mean(str(run), shipped() + neighbours(folder)),
         field="run",
     )
+
+
+def read_card(name: str) -> dict[str, Any]:
+    """The card of a shipped model: data, licence, accuracy, and what it is not for."""
+    path = SHIPPED / name / CARD
+    if name not in shipped() or not path.exists():
+        known = ", ".join(shipped())
+        raise UsageError(f"{name} must be one of {known}{did_you_mean(name, shipped())}", field="name")
+    card: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    return card
 
 
 @dataclass(frozen=True)
@@ -131,8 +142,9 @@ class TrainedModel:
         self._learned, self._inputs = learned, inputs
         self._learners: dict[int, FewShotLearner] = {}
         self._memory: FeatureMemory | None = None
-        self.typical: TypicalImages | None = None
-        """What the training images look like, if the model has kept it."""
+        saved = inputs.get("typical")
+        self.typical = None if saved is None else TypicalImages.from_dict(saved)
+        """What the training images look like, if known."""
         self.folder: Path | None = None
         """The run folder it was opened from."""
         self.support: SupportSet | None = None
@@ -147,10 +159,12 @@ class TrainedModel:
                 f"{run} was trained on {opened.config.problem.label}, not on images", field="run"
             )
         learned, inputs = opened.learned()
+        if "typical" not in inputs and (opened.folder / TYPICAL).exists():
+            inputs["typical"] = json.loads((opened.folder / TYPICAL).read_bytes())
         place = replace(opened.config.training, device=device).torch_device
         model = cls(opened.config, learned, inputs, place)
         model.folder = opened.folder
-        model.typical, model.support = _read_typical(opened.folder), _read_saved_support(opened.folder)
+        model.support = _read_saved_support(opened.folder)
         return model
 
     def write(self, folder: Path) -> None:
@@ -197,16 +211,6 @@ class TrainedModel:
         network, predictions = learner.adapt_and_predict(x[chosen], y[chosen], x)
         steps = tuple(_step(j, output[0], y) for j, output in enumerate(predictions.outputs))
         return AdaptedClassifier(freeze_batch_norm(network, x[chosen]), self.image_input, steps, memory)
-
-
-def _read_typical(folder: Path) -> TypicalImages | None:
-    path = folder / TYPICAL
-    if not path.exists():
-        return None
-    try:
-        return TypicalImages.from_dict(json.loads(path.read_bytes()))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UsageError(f"{path} cannot be read ({error!r})", field="run") from None
 
 
 def _read_saved_support(folder: Path) -> SupportSet | None:

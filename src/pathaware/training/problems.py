@@ -189,10 +189,11 @@ class Classification:
         return _opened(self.data, manifest.parent.parent, stamp)
 
     def inputs(self) -> dict[str, Any]:
-        """The `ImageInput` of the images in the store, as a dictionary."""
+        """The `ImageInput` of the images in the store, and what is typical of them, as a dictionary."""
         from pathaware.data.pixels import ImageInput
 
-        return ImageInput.of(self._store()).to_dict()
+        store = self._store()
+        return {**ImageInput.of(store).to_dict(), "typical": _typical(store)}
 
     def model(self, inputs: Mapping[str, Any] | None = None, *, load: bool = False) -> nn.Module:
         """Build the network; pretrained weights are read with `load`, and without `inputs`."""
@@ -292,6 +293,18 @@ def _opened(name: str, directory: Path, stamp: int) -> ImageStore:
     from pathaware.data.catalogue import open_store
 
     return open_store(name, directory)
+
+
+@lru_cache(maxsize=2)
+def _typical(store: ImageStore) -> dict[str, Any]:
+    """Statistics of up to 500 training images, evenly spread over the classes."""
+    from pathaware.data.pixels import TypicalImages
+
+    classes = store.split("train")
+    spans = zip(classes.starts.tolist(), classes.counts.tolist(), strict=True)
+    members = torch.cat([torch.arange(start, start + count) for start, count in spans])
+    chosen = members[torch.linspace(0, len(members) - 1, min(500, len(members))).long()]
+    return TypicalImages.of(store.images[chosen]).to_dict()
 
 
 @dataclass(frozen=True)

@@ -151,8 +151,8 @@ def _by_folder(source: Path, placed: Placed) -> list[SourceClass]:
         if len(repeated) == len(splits):
             raise UsageError(
                 f"{source}: train and test hold the same {len(splits)} classes, a split of images; "
-                "meta-training needs other classes for testing: give proportions, and every class goes to one "
-                "split with all of its images"
+                "meta-training needs other classes for testing: give proportions, and every class goes to "
+                "one split with all of its images"
             )
         raise ImportRefused(source, repeated)
     order = sorted(
