@@ -43,7 +43,7 @@ from pathaware.training.session import train_run
 SETTINGS: list[tuple[int, int]] = [(5, 1), (5, 5), (10, 1), (10, 5), (20, 1), (20, 5)]
 """Ways and shots of the table."""
 DATA = ("miniimagenet", "cifar-fs")
-TASKS = 1000
+TASKS = 600
 
 
 def config(backbone: Path, **training: Any) -> Config:

@@ -71,7 +71,8 @@ def test_a_backbone_of_your_own_learns_labels_and_is_exported(tmp_path, weights,
     assert (result["pictures"], result["held_out"]) == (18, 3)
     assert sum(sum(row.values()) for row in result["confusion"].values()) == 3
     assert len(result["wrong"]) == round(3 * (1 - result["accuracy"]))
-    assert Image.open("wrong.png").size[0] > 100
+    with Image.open("wrong.png") as sheet:
+        assert sheet.size[0] > 100
     weights.unlink()  # a saved classifier is complete
     new = write_classes(tmp_path / "new", 2, first=50)
     call("predict", "found", "--images", new, "--format", "json")

@@ -168,7 +168,7 @@ def untrained_model(name: str, weights: Path | None, size: int, device: str = "a
     """
     mean, std = IMAGENET
     chosen = {
-        "data": "none",
+        "data": "photographs",
         "model_name": name,
         "adapt": "head",
         "weights": "" if weights is None else str(weights),
