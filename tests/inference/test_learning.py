@@ -167,7 +167,7 @@ def test_folders_of_a_split_are_recognised_and_duplicates_reported(tmp_path, wei
     assert any("nearly equal" in note for note in found["notes"])
     call("predict", "glyphs", "--support", tmp_path / "set", "--images", tmp_path / "set/test", code=2)
     assert "holds the folders test and train, not classes" in capsys.readouterr().err
-    call("data", "import", "folder", "--from", tmp_path / "set", "--name", "same", code=2)
+    call("data", "import", "same", "--from", tmp_path / "set", code=2)
     assert "train and test hold the same 3 classes" in capsys.readouterr().err
 
 

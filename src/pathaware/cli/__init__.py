@@ -105,7 +105,7 @@ command = typer.main.get_command(app)
 LONGEST = 2000
 """Characters of an error message; the longest of ours lists all presets."""
 
-_ARGUMENTS = {"run": "RUN", "file": "FILE", "target": "TARGET", "folder": "DIR"}
+_ARGUMENTS = {"run": "RUN", "file": "FILE", "target": "TARGET", "folder": "DIR", "name": "NAME"}
 
 # Typer imports click or bundles it, depending on its version; this is the base class of its usage errors.
 _CallError: Any = typer.BadParameter.__bases__[0]

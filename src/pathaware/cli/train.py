@@ -326,6 +326,9 @@ def over_preset(data: str, tables: dict[str, dict[str, Any]]) -> dict[str, dict[
 
     base = load_preset(data) if data in presets() else {}
     trust(tables)
+    own = tables["problem"].get("model_name")
+    if own not in (None, base.get("problem", {}).get("model_name", "conv4")):
+        base.get("problem", {}).pop("width", None)  # that of the preset's network
     known = get_method(tables["method"]["name"]).settings()
     base["method"] = {name: value for name, value in base.get("method", {}).items() if name in known}
     return {table: {**base.get(table, {}), **values} for table, values in tables.items()}

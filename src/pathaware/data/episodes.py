@@ -330,7 +330,8 @@ def _check(store: ImageStore, split: str, classes: SplitClasses, ways: int, shot
     if int(classes.counts[smallest]) < shots + queries:
         raise UsageError(
             f"shots {shots} and queries {queries}: class {classes.names[smallest]} of {store.name} "
-            f"has only {int(classes.counts[smallest])} images"
+            f"has only {int(classes.counts[smallest])} images; training takes shots + queries of every "
+            "class, prediction any number"
         )
 
 

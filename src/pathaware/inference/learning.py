@@ -147,7 +147,7 @@ def training_advice(source: Path, folder: LabelledFolder) -> str:
         )
     return (
         f"{enough} classes have {LEAST_IMAGES} images or more, enough to meta-train a model on them: "
-        f"pathaware data import folder --from {source} --name mine --proportions 0.6,0.2,0.2, then "
+        f"pathaware data import mine --from {source} --proportions 0.6,0.2,0.2, then "
         "pathaware train folder --data mine"
     )
 
