@@ -36,7 +36,7 @@ from pathaware.training.checksummed import read_checksummed, write_checksummed
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
 from pathaware.training.features import BASELINES, FeatureBaseline, seed_cache
-from pathaware.training.provenance import evaluation_record, write_record
+from pathaware.training.provenance import encode_values, evaluation_record, write_record
 from pathaware.training.run_folder import CHECKPOINT, CONFIG, METRICS, PROVENANCE, Run
 from pathaware.training.session import train_run
 
@@ -129,23 +129,31 @@ def measure(results: Path, features: Path | None) -> None:
         network = frozen_backbone(run.load("cpu").model)
         assert network is not None
         use_features(features, network.eval(), ImageInput.from_dict(run.learned()[1]))
+    rows = []
     for data in DATA:
         for ways, shots in SETTINGS:
             learner, problem = load_for(run, "cpu", ways, shots)
             there = dataclasses.replace(problem, data=data)  # type: ignore[type-var]
-            result = evaluate(learner.eval(), there, tasks=TASKS, queries="alone")
-            others = {
-                name: evaluate(FeatureBaseline(learner, name), there, tasks=TASKS, queries="alone").summary()
-                for name in BASELINES
+            learners = {"photos": learner.eval()} | {
+                name: FeatureBaseline(learner, name) for name in BASELINES
             }
-            evaluated = {"data": data, "ways": ways, "shots": shots}
-            record = {**evaluation_record(run, result), "evaluated": evaluated, "baselines": others}
-            write_record(results / f"photos-{data}-{ways}way-{shots}shot.json", record)
+            found: dict[str, Any] = {"data": data, "ways": ways, "shots": shots}
+            for name, each in learners.items():
+                result = evaluate(each, there, tasks=TASKS, queries="alone")
+                values = encode_values(result.values[:, -1])
+                found[name] = {**result.summary(), "task_values": values}
+            rows.append(found)
             print(
-                evaluated,
-                {n: round(100 * o["accuracy"], 2) for n, o in others.items()},
-                result.summary()["accuracy"],
+                data,
+                ways,
+                shots,
+                {name: f"{100 * found[name]['accuracy']:.2f}" for name in learners},
+                flush=True,
             )
+            # After every row, so that a stopped evaluation leaves what it has.
+            content = evaluation_record(run, result)
+            kept = ("config", "checkpoint_sha256", "tensors_sha256", "trained_with", "training_iterations")
+            write_record(results / "photos.json", {**{key: content[key] for key in kept}, "rows": rows})
 
 
 def measure_time(results: Path) -> None:
