@@ -61,7 +61,7 @@ def config(backbone: Path, **training: Any) -> Config:
         "meta_split": "val",
         "mirror_support": True,
     }
-    chosen = {"iterations": 2000, "tasks": 8, "rate": 0.01, "device": "cpu", "validate": 0, **training}
+    chosen = {"iterations": 1200, "tasks": 8, "rate": 0.01, "device": "cpu", "validate": 0, **training}
     return Config.from_dict({"problem": problem, "method": {"name": "proto-pamela"}, "training": chosen})
 
 

@@ -51,8 +51,10 @@ def test_a_path_is_that_of_pamela():
     """Two steps by hand, the second of which ends in a skip to the first point."""
     made = head(steps=2, skip=1)
     x, y = task([2, 2, 1, 1])
-    z, hot = made.prepared(x), one_hot(y, 4, x)
+    u, hot = made.prepared(x), one_hot(y, 4, x)
     shots = hot.sum(1)
+    centre = 0.5 * torch.stack([u[0, y[0] == k].mean(0) for k in range(4)]).mean(0)
+    z = F.normalize(u - centre, dim=-1)
     weights = hot / (4 * shots.unsqueeze(1))
     w0 = F.normalize(torch.stack([z[0, y[0] == k].mean(0) for k in range(4)]), dim=-1)[None]
     log_ways = torch.tensor(4.0).log()
@@ -68,7 +70,8 @@ def test_a_path_is_that_of_pamela():
     ]
     w1 = w0 - q[0] * made.gradient(w0, scale, known, z, weights)
     w2 = (1 - made.p[0]) * (w1 - q[1] * made.gradient(w1, scale, known, z, weights)) + made.p[0] * w0
-    rows, temperature, _ = made.fit(x, y)
+    rows, temperature, _, found = made.fit(x, y)
+    assert torch.allclose(found[0, 0], centre)
     assert torch.allclose(rows, w2, atol=1e-12)
     assert torch.allclose(temperature, scale)
 

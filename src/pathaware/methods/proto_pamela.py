@@ -1,6 +1,7 @@
 """Proto-PAMELA, after Proto-MAML (Triantafillou et al., ICLR 2020, arXiv:1903.03096).
 
-    z    = A f(x) / ‖A f(x)‖,  A = (Σ + λI)^−½                     features of an image          [T, S, F]
+    u    = A f(x) / ‖A f(x)‖,  A = (Σ + λI)^−½                     features of an image          [T, S, F]
+    z    = (u − κ ū) / ‖u − κ ū‖                                   ū: mean of the class means of u
     w⁰_k = mean of z over the support images of class k, / its length                            [T, K, F]
     wʲ⁺¹ = wʲ − Qⱼ ∘ ∇L(wʲ)                                        PAMELA's step; every w steps:
     wʲ⁺¹ = (1 − Pⱼ)(wʲ − Qⱼ ∘ ∇L(wʲ)) + Pⱼ wʲ⁻ʷ                    gradient skip
@@ -41,7 +42,7 @@ class ProtoPamela(Head):
     """A linear head that begins at the class means and follows a learned path.
 
     - `steps`: n, 0 for the class means alone; `skip`: the interval w, or none; `rate`: initial step size.
-    - `scale`: initial temperature τ; `shrinkage`: initial λ.
+    - `scale`: initial temperature τ; `shrinkage`: initial λ; `centring`: κ, which is not learned.
     """
 
     any_shots = True
@@ -57,6 +58,7 @@ class ProtoPamela(Head):
         skip: int | None = 2,
         scale: float = 10.0,
         shrinkage: float = 3.0,
+        centring: float = 0.5,
     ) -> None:
         super().__init__(network)
         at_least(0, steps=steps)
@@ -65,6 +67,8 @@ class ProtoPamela(Head):
         for name, value in (("rate", rate), ("scale", scale), ("shrinkage", shrinkage)):
             if value <= 0:
                 raise UsageError(f"{name}: {value} is not allowed; above 0")
+        at_least(0, centring=centring)
+        self.centring = centring
         self.steps, self.interval = steps, skip or max(1, steps)
         self.skips = range(self.interval, steps, self.interval)
         self.log_q = nn.Parameter(torch.full((steps,), rate).log())
@@ -86,19 +90,19 @@ class ProtoPamela(Head):
         self.spread.copy_(spread.clamp(min=0) / spread.mean())
 
     def fit(self, features: Tensor, targets: Tensor) -> Fitted:
-        """Return the rows `[T, K, F]`, the temperature `[T, 1]` and which classes have examples `[T, K]`.
-
-        Examples of the label −1 are ignored.
-        """
-        z, y = self.prepared(features), one_hot(targets, self.outputs, features)
+        """Return the rows `[T, K, F]`, the temperature `[T, 1]`, which classes have examples `[T, K]`, and the
+        centre κ ū `[T, 1, F]`. Examples of the label −1 are ignored."""
+        u, y = self.prepared(features), one_hot(targets, self.outputs, features)
         shots = y.sum(1)  # [T, K]
         known = shots > 0
-        ways = known.sum(1, keepdim=True).to(z)  # [T, 1]
+        ways = known.sum(1, keepdim=True).to(u)  # [T, 1]
         log_ways, log_shots = ways.log(), shots.clamp(min=1).log()
         mean_log_shots = log_shots.sum(1, keepdim=True) / ways
         scale = (self.log_scale + self.scale_rule[0] * log_ways + self.scale_rule[1] * mean_log_shots).exp()
         log_rule = self.q_rule[0] * log_ways + self.q_rule[1] * log_shots  # [T, K]
         weights = y / (shots.clamp(min=1) * ways).unsqueeze(1)  # of each example, in the column of its class
+        centre = self.centring * (weights.sum(2).unsqueeze(1) @ u)
+        z = F.normalize(u - centre, dim=-1)
         rows = [F.normalize(weights.mT @ z, dim=-1)]
         for j in range(self.steps):
             gradient = self.gradient(rows[-1], scale, known, z, weights)
@@ -106,14 +110,14 @@ class ProtoPamela(Head):
             if j in self.skips:
                 moved = torch.lerp(moved, rows[j - self.interval], self.p[j // self.interval - 1])
             rows.append(moved)
-        return rows[-1], scale, known
+        return rows[-1], scale, known, centre
 
     def predict(self, fitted: Fitted, features: Tensor) -> Tensor:
-        rows, scale, known = fitted
-        return self.logits(rows, scale, known, self.prepared(features))
+        rows, scale, known, centre = fitted
+        return self.logits(rows, scale, known, F.normalize(self.prepared(features) - centre, dim=-1))
 
     def prepared(self, features: Tensor) -> Tensor:
-        """z, from the network's features."""
+        """u, from the network's features."""
         weights = (self.spread + self.log_shrinkage.exp()).rsqrt()
         return F.normalize(
             features @ self.axes * weights, dim=-1
