@@ -1,19 +1,20 @@
 """Proto-PAMELA, after Proto-MAML (Triantafillou et al., ICLR 2020, arXiv:1903.03096).
 
-    u    = A f(x) / ‖A f(x)‖,  A = (Σ + λI)^−½                     features of an image          [T, S, F]
-    z    = (u − κ ū) / ‖u − κ ū‖                                   ū: mean of the class means of u
-    w⁰_k = mean of z over the support images of class k, / its length                            [T, K, F]
-    wʲ⁺¹ = wʲ − Qⱼ ∘ ∇L(wʲ)                                        PAMELA's step; every w steps:
-    wʲ⁺¹ = (1 − Pⱼ)(wʲ − Qⱼ ∘ ∇L(wʲ)) + Pⱼ wʲ⁻ʷ                    gradient skip
-    Qⱼ   = exp(qⱼ + a log K + b log s_k)                           s_k: support images of class k
-    p(y = k | x) ∝ exp(τ ⟨z, w_k⟩),  τ = exp(t + c log K + d · mean of log s_k)
+    u = A f(x) / ‖A f(x)‖,  A = (Σ + λI)^(−1/2)                    features of an image          [T, S, F]
+    z = (u − κ c) / ‖u − κ c‖                                      c: mean of the class means of u
+    W₀ = means of z by class, each divided by its length           one row per class             [T, K, F]
+    Wⱼ₊₁ = Wⱼ − Qⱼ ∘ ∇L(Wⱼ)                                       PAMELA's step
+    Wⱼ₊₁ = (1 − Pⱼ)(Wⱼ − Qⱼ ∘ ∇L(Wⱼ)) + Pⱼ Wⱼ₋w                   where j mod w = 0 and j ≥ w
+    Qⱼ = exp(qⱼ + a log K + b log s)                               s: support images of the row's class
+    τ = exp(t + d log K + e m)                                     m: mean of log s
+    p(y = k | x) ∝ exp(τ ⟨z, w_k⟩)                                 w_k: row k of Wₙ              [T, Q, K]
 
 Proto-MAML begins the inner loop at the class means, with one linear head for any number of classes. Here the
 inner loop is a path of PAMELA on that head alone, and step sizes and temperature depend on the number of
 classes and of images by a learned rule. So one model serves any number of classes and any, also unequal,
 numbers of images. Rows differ in their images only: the order and the names of classes do not matter. L is
 the cross-entropy of the support set at temperature τ, with the same weight for every class. λ, q, P, a, b,
-c, d and t are learned, with the network or, if it is frozen, alone. Σ is the covariance of features within
+d, e and t are learned, with the network or, if it is frozen, alone. Σ is the covariance of features within
 the training classes of a frozen network, in units of its mean eigenvalue; otherwise it is I, which changes
 nothing.
 
@@ -90,8 +91,8 @@ class ProtoPamela(Head):
         self.spread.copy_(spread.clamp(min=0) / spread.mean())
 
     def fit(self, features: Tensor, targets: Tensor) -> Fitted:
-        """Return the rows `[T, K, F]`, the temperature `[T, 1]`, which classes have examples `[T, K]`, and the
-        centre κ ū `[T, 1, F]`. Examples of the label −1 are ignored."""
+        """Return rows `[T, K, F]`, temperature `[T, 1]`, which classes have examples `[T, K]`, and the centre
+        κ ū `[T, 1, F]`. Examples of the label −1 are ignored."""
         u, y = self.prepared(features), one_hot(targets, self.outputs, features)
         shots = y.sum(1)  # [T, K]
         known = shots > 0
