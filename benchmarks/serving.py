@@ -1,10 +1,12 @@
-"""Load test of `pathaware serve`: latency, isolation of sessions, and memory with many clients.
+"""Load test of `pathaware serve`: latency, isolation of sessions, memory, threads and open files.
 
-python benchmarks/serving.py [--clients 50] [--seconds 60] [--run glyphs] [--json results/serving-cpu.json]
+python benchmarks/serving.py [--clients 50] [--seconds 60] [--slow 0] [--run glyphs] [--json results/…json]
 
 Each client has its own classes and pictures. It repeatedly opens a session, uploads, adapts, classifies and
-ends the session. Afterwards every prediction is compared with that of the same model in this process. The
-exit code is 1 on any error, on a difference above 1e-5, or if memory has grown by more than a tenth.
+ends the session. Afterwards every prediction is compared with that of the same model in this process. With
+`--slow`, so many others send headers or a file one byte per second, or read nothing. The exit code is 1 on
+any error, on a difference above 1e-5, if memory has grown by more than a tenth, or if the server has more
+threads or open files than before.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from functools import cached_property
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
@@ -115,12 +118,17 @@ async def visit(client: Client, http: httpx.AsyncClient, times: Times) -> None:
     await times.ask(http, "end", "DELETE", path)
 
 
-async def crowd(address: str, clients: list[Client], seconds: float, times: Times) -> None:
+async def crowd(address: str, clients: list[Client], seconds: float, times: Times, slow: int = 0) -> None:
     """Run all clients concurrently, each repeatedly until the time is over and at least once."""
+    slow_ones = []
+    if slow:
+        async with httpx.AsyncClient(base_url=address, verify=False) as http:
+            session = (await http.post("/api/sessions")).json()["session"]
+        slow_ones = [asyncio.create_task(dawdle(address, session, number)) for number in range(slow)]
     end = time.perf_counter() + seconds
 
     async def stay(client: Client) -> None:
-        async with httpx.AsyncClient(base_url=address, timeout=120, verify=False) as http:
+        async with httpx.AsyncClient(base_url=address, timeout=600, verify=False) as http:
             while True:
                 await visit(client, http, times)
                 if time.perf_counter() > end:
@@ -129,6 +137,32 @@ async def crowd(address: str, clients: list[Client], seconds: float, times: Time
     for found in await asyncio.gather(*(stay(client) for client in clients), return_exceptions=True):
         if isinstance(found, BaseException):
             times.errors.append(repr(found))
+    for task in slow_ones:
+        task.cancel()
+    await asyncio.gather(*slow_ones, return_exceptions=True)
+
+
+async def dawdle(address: str, number: int) -> None:
+    """Connect, send a request one byte per second or read no answer, and connect again when cut off."""
+    where = urlsplit(address)
+    file = (
+        b"POST /api/sessions/none/pictures?label=a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n"
+    )
+    page = b"GET /app.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    begins = (b"", file, 50 * page)[number % 3]
+    while True:
+        try:
+            _, writer = await asyncio.open_connection(where.hostname, where.port, limit=1024)
+            try:
+                writer.write(begins)
+                for byte in page:
+                    await asyncio.sleep(1)
+                    writer.write(bytes([byte]))
+                    await writer.drain()
+            finally:
+                writer.close()
+        except OSError:  # the server has had enough
+            await asyncio.sleep(1)
 
 
 def largest_difference(run: str, clients: list[Client]) -> float:
@@ -176,47 +210,68 @@ def memory(pid: int, what: str = "VmRSS") -> float:
     return int(found[1]) / 1024
 
 
-def measure(run: str, count: int, seconds: float) -> dict[str, Any]:
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time that a process has used, which other programs on the same cores affect little."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def threads_and_files(pid: int) -> dict[str, int]:
+    """Return the number of threads and of open files of a process."""
+    found = {"threads": "task", "descriptors": "fd"}
+    return {name: len(os.listdir(f"/proc/{pid}/{folder}")) for name, folder in found.items()}
+
+
+def measure(run: str, count: int, seconds: float, slow: int = 0) -> dict[str, Any]:
     with serving(run) as (address, pid):
-        # A learner for each number of classes is built on first use and kept.
+        # A learner for each number of classes is built on first use and kept, and so is the memory of the
+        # largest batch.
         first = Times()
-        asyncio.run(crowd(address, [Client(i) for i in range(8)], 0, first))
-        before = memory(pid)
+        asyncio.run(crowd(address, [Client(i) for i in range(count)], 0, first))
+        before, open_before = memory(pid), threads_and_files(pid)
         clients, times = [Client(i) for i in range(count)], Times()
-        begun = time.perf_counter()
-        asyncio.run(crowd(address, clients, seconds, times))
-        taken = time.perf_counter() - begun
+        begun, used = time.perf_counter(), cpu_seconds(pid)
+        asyncio.run(crowd(address, clients, seconds, times, slow))
+        taken, used = time.perf_counter() - begun, cpu_seconds(pid) - used
         peak = memory(pid, "VmHWM")
         time.sleep(1)
-        after = memory(pid)
+        after, open_after = memory(pid), threads_and_files(pid)
+    sessions = sum(len(client.predictions) for client in clients)
     return {
         "clients": count,
+        "slow_clients": slow,
         "seconds": round(taken, 1),
-        "sessions": sum(len(client.predictions) for client in clients),
+        "sessions": sessions,
+        "cpu_ms_per_session": round(1000 * used / max(1, sessions), 1),
         "requests": sum(map(len, times.seconds.values())),
         "errors": [*first.errors, *times.errors][:10],
         "largest_difference": largest_difference(run, clients),
         "latency": times.summary(),
         "memory_mib": {"before": round(before), "peak": round(peak), "after": round(after)},
+        **{name: {"before": open_before[name], "after": open_after[name]} for name in open_before},
     }
 
 
 def good(found: dict[str, Any]) -> bool:
     held = found["memory_mib"]
     within = held["after"] <= GROWTH * held["before"]
-    return not found["errors"] and found["largest_difference"] < CLOSE and within
+    flat = all(
+        found[name]["after"] <= found[name]["before"] for name in ("threads", "descriptors") if name in found
+    )
+    return not found["errors"] and found["largest_difference"] < CLOSE and within and flat
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--slow", type=int, default=0)
     parser.add_argument("--run", default="glyphs")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     load = round(os.getloadavg()[0], 1)
-    found = measure(options.run, options.clients, options.seconds)
+    found = measure(options.run, options.clients, options.seconds, options.slow)
     print(json.dumps(found, indent=1))
     if options.json:
         about = {"run": options.run, "load_before": load}  # of other programs on the same cores

@@ -6,11 +6,15 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 
 from pathaware.experiments.run_store import Results
-from tools import document_numbers
+from pathaware.methods import METHODS
+from tools import document_numbers, method_figure
 from tools.document_numbers import EXCEPTIONS, Evidence, measured, unsupported
 from tools.documents import compared_problems
+from tools.evidence_page import difference
+from tools.methods_page import method_times
 
 ROOT = Path(__file__).parents[1]
 
@@ -72,3 +76,29 @@ def test_methods_in_a_row_of_the_readme_were_trained_and_evaluated_under_equal_c
         assert [result.seed for result in maml] == [result.seed for result in pamela]
         assert [result.conditions for result in maml] == [result.conditions for result in pamela]
         assert len({str(result.conditions) for result in maml}) <= 1
+
+
+def test_a_claim_is_judged_by_differences_on_the_same_tasks():
+    one = torch.tensor([-0.4, -0.2, -0.1, 0.1], dtype=torch.float64)
+    mean, median, share, seeds = difference([one, one])
+    assert mean.startswith("-0.1500 (")
+    assert (median, share, seeds) == ("-0.2000", "75 %", "-0.1500, -0.1500")
+    apart, *_ = difference([one, one + 1])  # seeds that disagree: nothing is known
+    low, high = (float(end) for end in apart.partition("(")[2].rstrip(")").split(" to "))
+    assert low < 0 < high
+    assert difference([])[0] == "not run yet"
+
+
+@pytest.mark.parametrize("workload", ["glyphs", "cifar-fs"])
+def test_every_method_has_been_timed(workload):
+    times = method_times(ROOT / "results", workload)
+    assert set(times) == set(METHODS)
+    assert times["meta-sgd"]["training_ms"] < times["maml"]["training_ms"]  # one step, not five
+    assert times["prototypical"]["adaptation_ms"] < times["maml"]["adaptation_ms"]
+
+
+def test_the_figure_of_all_methods_names_each(tmp_path):
+    method_figure.save(method_figure.draw(ROOT / "results"), tmp_path / "methods.svg")
+    drawn = (tmp_path / "methods.svg").read_text()
+    for name in ("pamela", "maml++", "r2d2"):
+        assert drawn.count(f"<!-- {name} -->") == 2  # one in each panel

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
 import urllib.request
@@ -14,11 +16,14 @@ import pytest
 from PIL import Image
 
 from pathaware.data.catalogue import open_store
+from pathaware.training.problems import Classification
+from tests.cli.test_commands import pathaware
+from tests.forked import Command
 
 GUIDE = Path(__file__).parents[1] / "docs/own-data.md"
 SHORTER = {
     "data": "--size 16",
-    "train": "--iterations 2 --width 4",
+    "train": "--iterations 2 --width 4 --set training.validation_tasks=5",
     "evaluate": "--tasks 4",
     "serve": "--port 0",
 }
@@ -37,11 +42,12 @@ def draw(folder: Path, classes: range, count: int) -> None:
 @pytest.fixture
 def somebody(tmp_path, monkeypatch):
     """Make the folders that the guide assumes."""
-    monkeypatch.setenv("PATHAWARE_DATA", str(tmp_path / "data"))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    draw(tmp_path / "photos", range(25), 6)
+    draw(tmp_path / "photos", range(25), 6)  # with the glyphs that other tests use, too
     draw(tmp_path / "labelled", range(30, 33), 2)
     draw(tmp_path / "new", range(30, 33), 3)
+    monkeypatch.setenv("PATHAWARE_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(Classification, "evaluation_tasks", 10)
     return tmp_path
 
 
@@ -50,12 +56,7 @@ def test_five_commands_lead_from_a_folder_of_pictures_to_a_served_model(somebody
     commands = [shlex.split(line) for line in re.findall(r"\$ pathaware (.*)", block)]
     assert [command[0] for command in commands] == ["data", "train", "evaluate", "predict", "serve"]
     for command in commands[:4]:
-        done = subprocess.run(
-            [sys.executable, "-m", "pathaware", *command, *shlex.split(SHORTER.get(command[0], ""))],
-            cwd=somebody,
-            capture_output=True,
-            text=True,
-        )
+        done = pathaware(*command, *shlex.split(SHORTER.get(command[0], "")), cwd=somebody)
         assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(".jpg") == 9  # a label for every new picture
     with Image.open(somebody / "sheet.png") as sheet:
@@ -66,9 +67,8 @@ def test_five_commands_lead_from_a_folder_of_pictures_to_a_served_model(somebody
 
 def labelled_in_python(folder: Path) -> str:
     """Return what the guide's Python example prints."""
-    images = open_store("glyphs").images
     for i, name in enumerate(("a.jpg", "b.jpg", "IMG_2201.jpg")):
-        Image.fromarray(images[20 * i, 0].numpy()).save(folder / name)
+        shutil.copy(folder / "photos" / f"class {i}" / "0.jpg", folder / name)
     (code,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), flags=re.DOTALL)
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -77,11 +77,12 @@ def labelled_in_python(folder: Path) -> str:
 
 def served(command: list[str], folder: Path) -> dict[str, object]:
     """Start the server and return what `/api/model` says."""
-    arguments = [sys.executable, "-m", "pathaware", *command, *SHORTER["serve"].split()]
-    with subprocess.Popen(arguments, cwd=folder, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            address = re.search(r"http://[\d.:]+", server.stdout.readline())[0]
-            with urllib.request.urlopen(f"{address}/api/model") as answer:
-                return json.load(answer)
-        finally:
-            server.terminate()
+    server = Command([*command, *SHORTER["serve"].split()], folder)
+    try:
+        server.wait_until(lambda: "\n" in server.out)
+        address = re.search(r"http://[\d.:]+", server.out)[0]
+        with urllib.request.urlopen(f"{address}/api/model") as answer:
+            return json.load(answer)
+    finally:
+        server.send(signal.SIGTERM)
+        assert server.wait() == 0, server.err

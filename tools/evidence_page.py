@@ -6,19 +6,29 @@ Sentences with numbers are rendered too, so that none can contradict its record.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pathaware.experiments.paper.tables import DATA, sine_experiment, table3
+import torch
+from torch import Tensor
+
+from pathaware.experiments.paper.tables import ABLATION_ROWS, DATA, sine_experiment, table3
 from pathaware.experiments.run_store import PlannedRun, Result, Results
-from pathaware.experiments.statistics import Estimate, over_seeds_and_tasks
+from pathaware.experiments.statistics import (
+    Estimate,
+    bootstrap,
+    over_seeds,
+    over_seeds_and_tasks,
+    paired_differences,
+)
 from pathaware.training.metric import ACCURACY, MSE, Metric
 from pathaware.training.tables import NOTHING, Remark, Row, Table, pipe_table
-from studies import additions, one_step, sine_gap
+from studies import ablation, additions, one_step, sine_gap
 
 NOT_RUN = Remark("not run yet")
-STUDIES = ("additions-", "sine-gap-")
+STUDIES = ("ablation-", "additions-", "sine-gap-")
 """Beginnings of the names of records that only the tables here show."""
 
 
@@ -27,6 +37,7 @@ def blocks(folder: Path, results: Results) -> dict[str, str]:
         "additions": pipe_table(additions_table(results)),
         "sine-gap": pipe_table(sine_gap_table(results)),
         "one-step": pipe_table(one_step_table(results)),
+        "claims": pipe_table(claims_table(results)),
         "fig5": pipe_table(error_per_step(results)),
         "fig6": "\n".join(gradient_sentences(folder)),
     }
@@ -104,6 +115,44 @@ def study_cell(results: Sequence[Result], metric: Metric, planned: int) -> str:
     return text if len(results) == planned else f"{text}, {len(results)} of {planned} seeds"
 
 
+def claims_table(results: Results) -> Table:
+    """Claims of the paper's ablation on sine waves: paired differences of errors, wave by wave.
+
+    Means of errors have heavy tails, so the median over waves and the share of waves with a smaller error are
+    there, too.
+    """
+    rows = []
+    for claim, keys in ablation.CLAIMS.items():
+        pair = [
+            [found for seed in range(ablation.SEEDS) for found in of_run(results, ablation.run(key, seed))]
+            for key in keys
+        ]
+        per_seed = paired_differences(*pair)
+        compared = " against ".join(ABLATION_ROWS[key][0].removeprefix("MAML + ") for key in keys)
+        rows.append(Row((claim, compared, *difference(per_seed))))
+    names = ("difference of errors, 95 %", "median", "waves with a smaller error", "each seed")
+    return Table("", ("claim", "rows", *names), rows)
+
+
+def difference(per_seed: Sequence[Tensor]) -> tuple[str, str, str, str]:
+    """Mean with its interval over waves and seeds, median, share below zero, and the mean of each seed."""
+    if not per_seed:
+        return NOT_RUN, NOTHING, NOTHING, NOTHING
+    waves = torch.stack(list(per_seed))
+    means = waves.mean(1).tolist()
+    below, above = bootstrap(waves.mean(0))
+    seeds_part = over_seeds(means) or 0.0
+    mean = waves.mean().item()
+    ends = (mean - math.hypot(below, seeds_part), mean + math.hypot(above, seeds_part))
+    share = 100 * (waves < 0).double().mean().item()
+    return (
+        f"{mean:+.4f} ({ends[0]:+.4f} to {ends[1]:+.4f})",
+        f"{waves.median().item():+.4f}",
+        f"{share:.0f} %",
+        ", ".join(f"{each:+.4f}" for each in means),
+    )
+
+
 def sine_gap_table(results: Results) -> Table:
     """Our settings, the paper's, and ours with one setting replaced."""
     rows = []
@@ -162,7 +211,7 @@ def one_step_table(results: Results) -> Table:
 
 
 def error_per_step(results: Results) -> Table:
-    """Fig. 5's numbers: mean error after every inner step, K = 10, seed 0."""
+    """Mean error after every inner step over all test waves, K = 10, seed 0."""
     rows = []
     for method, label in (("maml", "MAML"), ("pamela", "PAMELA")):
         found = [r for r in results.of(sine_experiment(10, method)) if r.seed == 0]

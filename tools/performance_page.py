@@ -13,21 +13,21 @@ from pathaware.training.tables import Table, markdown, pipe_table
 
 PARTS = {
     "convolutions and their input gradients": ("convolve", "pack"),
-    "weight gradients": ("weight_gradient", "cut_in_pieces", "join_splits"),
+    "weight gradients": ("weight_gradient", "split_into_pieces", "join_splits"),
     "the first block": ("stem_",),
-    # Profiles of earlier versions have `pull_back` for `backward`.
     "normalise, ReLU and pool of the others": (
         "normalise",
         "backward",
-        "double_backward",
-        "pull_back",
+        "tangent",
+        "hvp",
         "sum_first",
         "sum_second",
         "join",
     ),
+    "linear layer and loss": ("logits", "classifier"),
 }
 """Prefixes of kernel names by the part of a meta-iteration they belong to; the first match counts."""
-REST = "head, loss, rule, sums of gradients, optimiser"
+REST = "images, rule, guard, sums of gradients, optimiser"
 
 
 def blocks(folder: Path) -> dict[str, str]:
@@ -49,8 +49,9 @@ def render(results: Path, images: Path) -> str:
         table = pipe_table(precision_table(results / "precision"))
         sections.append(f"### Precision: NVIDIA H200\n\n{table}")
     if (results / "profile-h200.json").exists():
-        table = pipe_table(profile_table(_read(results / "profile-h200.json")))
-        sections.append(f"### Profile: NVIDIA H200, tf32, PAMELA, second order\n\n{table}")
+        profile = _read(results / "profile-h200.json")
+        tables = f"{pipe_table(floor_table(profile))}\n\n{pipe_table(profile_table(profile))}"
+        sections.append(f"### Profile: NVIDIA H200, PAMELA, second order\n\n{FLOOR}\n\n{tables}")
     return "\n\n".join(["", *sections, ""])
 
 
@@ -117,6 +118,35 @@ def precision_table(folder: Path) -> Table:
         )
     header = ["precision", "error, layer by layer", "error, kernels", "validation accuracy, %", "iterations"]
     return Table.of("", header, rows)
+
+
+FLOOR = (
+    "The floor is the larger of two times: the multiplications of all convolutions at the speed of a large "
+    "matrix product, and the activations at the speed of a large copy, if every pass of a block reads and "
+    "writes each tensor once. Both speeds were measured in the same run. The rest of an iteration is time in "
+    "kernels beyond the floor, and time between kernels."
+)
+
+
+def floor_table(record: dict[str, Any]) -> Table:
+    """How far each row is from the floor, and where the rest goes."""
+    header = [
+        "row",
+        "ms",
+        "multiplications, ms",
+        "traffic, ms",
+        "× floor",
+        "kernels beyond it, ms",
+        "between, ms",
+    ]
+    lines = []
+    for name, row in record["rows"].items():
+        multiplications = 1e3 * row["flops"] / row["flops_per_second"]
+        traffic = 1e3 * row["bytes"] / row["bytes_per_second"]
+        least, total, busy = max(multiplications, traffic), row["iteration_ms"], row["busy_ms"]
+        numbers = (total, multiplications, traffic, total / least, busy - least, total - busy)
+        lines.append([name, *(number(value) for value in numbers)])
+    return Table.of("", header, lines)
 
 
 def profile_table(record: dict[str, Any]) -> Table:

@@ -24,7 +24,7 @@ from pathaware.inference.trained_model import shipped
 from pathaware.methods import METHODS
 from pathaware.training.config import Config
 from pathaware.training.presets import load_preset, presets
-from tests.cli.test_commands import pathaware
+from tests.cli.test_commands import process
 
 Command = Any
 
@@ -245,7 +245,7 @@ def test_cheap_examples_run(path, workplace, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "suggestion"),
     [
-        ("trian glyphs", "Did you mean 'train'?"),
+        ("trian glyphs", "Did you mean 'train', 'pretrain'?"),
         ("train glyfs", "Did you mean 'glyphs'"),
         ("train sine --method mamel", "did you mean maml?"),
         ("train sine --shot 5", "--shots"),
@@ -359,6 +359,6 @@ def test_bash_completes_names(line, expected, tmp_path):
 
 
 def test_the_script_for_completion_is_printed(tmp_path):
-    done = pathaware("--show-completion", "bash", cwd=tmp_path)
+    done = process("--show-completion", "bash", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "complete" in done.stdout

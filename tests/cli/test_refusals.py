@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import resource
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.data.image_trees import class_folder
+from tests.forked import Command
 from tests.fuzz.calling import call, must_be_sound
 
 REFUSED = {
@@ -83,21 +82,14 @@ def test_on_a_full_disk_a_file_is_whole_or_absent(line: str, tmp_path: Path) -> 
     """A limit on the size of files stands for the disk: writing beyond it fails in the same way."""
     for name in ("a", "b"):
         class_folder(tmp_path / "letters" / name, 1)
-
-    def limited() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
-
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
-    process = subprocess.run(
-        [sys.executable, "-m", "pathaware", *line.split()],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        preexec_fn=limited,
-    )
-    assert process.returncode == 2, process
-    assert "Traceback" not in process.stderr, process
-    assert process.stderr.splitlines()[-1].startswith("error: "), process
+    command = Command(line.split(), tmp_path, _limited)
+    assert command.wait() == 2, command.err
+    assert "Traceback" not in command.err
+    assert command.err.splitlines()[-1].startswith("error: "), command.err
     assert {path for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def _limited() -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))

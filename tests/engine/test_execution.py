@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathaware import GradientDescent, Layout, MetaLearner, UsageError
+from pathaware.models.conv4 import conv4
+from pathaware.models.resnet12 import resnet12
 from tests.conftest import distance, image_episodes, meta_gradient, regression_episodes
 
 
@@ -115,3 +120,100 @@ def test_parameters_outside_the_layout_are_shared_and_still_meta_learned(executi
     learner.meta_loss(regression_episodes()).backward()
     assert rule.layout.layers == ["2"]
     assert model[0].weight.grad.abs().sum() > 0
+
+
+class Meanwhile(nn.Module):
+    """Calls another network, in another thread, while its own forward pass is traced."""
+
+    def __init__(self, other: nn.Module) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1, 1)
+        self.asked: list[Callable[[], Tensor]] = [lambda: other(torch.ones(2, 1))]
+        self.answers: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        with ThreadPoolExecutor(1) as thread:
+            self.answers.append(thread.submit(self.asked[0]).result())
+        return self.layer(x)
+
+
+def test_building_a_learner_does_not_disturb_a_network_in_another_thread():
+    other = nn.Sequential(nn.Linear(1, 1), nn.ReLU())
+    model = Meanwhile(other)
+    learner = MetaLearner(model, GradientDescent(model, 1), F.mse_loss)
+    assert learner.execution.name == "batched"
+    assert torch.equal(model.answers[0], other(torch.ones(2, 1)))
+
+
+def test_a_module_that_is_called_twice_keeps_its_first_name():
+    layer = nn.Linear(2, 2)
+    model = nn.Sequential(layer, nn.ReLU(), layer)
+    learner = MetaLearner(model, GradientDescent(model, 2), F.mse_loss)
+    loop = MetaLearner(model, GradientDescent(model, 2), F.mse_loss, execution="loop")
+    assert learner.execution.name == "batched"
+    x = torch.randn(3, 4, 2)
+    assert distance(learner.path(x, -x).end, loop.path(x, -x).end) < 1e-12
+
+
+def conv2() -> nn.Module:
+    return conv4(3, size=8, channels=2, width=4, blocks=2)
+
+
+def small_resnet() -> nn.Module:
+    return resnet12(3, size=16, channels=2, width=2)
+
+
+class Careless(nn.Module):
+    """Would overwrite the features that all steps start from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(2, 4, 3), nn.Linear(4, 3)
+        self.pool, self.drop = nn.AdaptiveAvgPool2d(1), nn.Dropout(0.5, inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.drop(torch.tanh(self.pool(self.conv(x)))).flatten(1))
+
+
+PARTLY_ADAPTED = {
+    "head of a Conv-2": (conv2, 8, "head", "conv1"),
+    "last block of a ResNet-12": (small_resnet, 16, ("3", "6"), "0.conv1"),
+    "head of a ResNet-12": (small_resnet, 16, "6", "3.shortcut"),
+}
+
+
+@pytest.mark.parametrize("name", PARTLY_ADAPTED)
+@pytest.mark.parametrize("order", ["second", "first"])
+def test_layers_below_the_adapted_ones_run_once_per_path(name, order):
+    build, size, adapted, below = PARTLY_ADAPTED[name]
+    episodes = image_episodes(size=size)
+    gradients, calls = [], []
+    for execution in ("batched", "loop"):
+        torch.manual_seed(0)
+        model = build()
+        layout = Layout.of(model, lambda name: name.startswith(adapted))
+        learner = MetaLearner(
+            model, GradientDescent(layout, 3, rate=0.05), F.cross_entropy, execution=execution
+        )
+        seen: list[object] = []
+        handle = model.get_submodule(below).register_forward_hook(lambda *_, seen=seen: seen.append(1))
+        gradients.append(meta_gradient(learner, episodes, order))
+        handle.remove()
+        calls.append(len(seen))
+    assert distance(*gradients) < 1e-12
+    assert calls == [
+        2,
+        2 * (3 + 1 + 1),
+    ]  # support and queries; the loop runs 2 tasks, 3 steps, guard, queries
+
+
+def test_a_layer_in_place_leaves_what_the_next_step_needs():
+    model = Careless()
+    layout = Layout.of(model, lambda name: name.startswith("head"))
+    learner = MetaLearner(model, GradientDescent(layout, 2), F.cross_entropy, execution="batched")
+    with torch.no_grad():
+        prepared = learner.execution.prepare(image_episodes().support_x)
+        (features,) = (value.data for value in prepared.values.values())
+        before = features.clone()
+        learner.predict(layout.flatten(model).expand(2, -1), prepared)
+    assert torch.equal(features, before)

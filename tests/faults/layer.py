@@ -1,7 +1,7 @@
 """A file layer that fails: the Nth change in a folder raises an error, or the process is killed there.
 
 Commands run in processes forked from one that has imported everything, so that a case takes a fraction of a
-second. Reading is not counted: only what changes a folder can damage it.
+second. Reading is counted only if asked for: only what changes a folder can damage it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import builtins
 import errno
 import io
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable
@@ -18,7 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-Fault = Literal["count", "ENOSPC", "EIO", "EROFS", "kill"]
+from tests.forked import CONTEXT
+
+Fault = Literal["count", "ENOSPC", "EIO", "EROFS", "EACCES", "kill"]
 CHANGES = ("mkdir", "rmdir", "unlink", "remove", "rename", "replace", "fsync", "truncate")
 
 
@@ -36,10 +37,10 @@ class Ended:
 
 
 class Layer:
-    """Counts changes under `folder` and lets the one with number `at` fail."""
+    """Counts changes under `folder`, with `reads` also files opened to be read, and fails from `at` on."""
 
-    def __init__(self, folder: Path, fault: Fault, at: int) -> None:
-        self.folder, self.fault, self.at = str(folder), fault, at
+    def __init__(self, folder: Path, fault: Fault, at: int, reads: bool = False) -> None:
+        self.folder, self.fault, self.at, self.reads = str(folder), fault, at, reads
         self.count = 0
         self.paths: dict[int, str] = {}
 
@@ -63,6 +64,8 @@ class Layer:
 
         def opening(file: Any, mode: str = "r", *rest: Any, **options: Any) -> Any:
             if isinstance(file, int) or not set(mode) & set("wax+"):
+                if self.reads and not isinstance(file, int):
+                    self.change(file)
                 return opened(file, mode, *rest, **options)
             self.change(file)
             result = opened(file, mode, *rest, **options)
@@ -70,7 +73,7 @@ class Layer:
             return _Writing(result, os.fsdecode(file), self)
 
         def opening_low(path: Any, flags: int, *rest: Any, **options: Any) -> int:
-            if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            if self.reads or flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
                 self.change(path)
             return low(path, flags, *rest, **options)
 
@@ -79,6 +82,8 @@ class Layer:
         import safetensors.torch
 
         safetensors.torch.save_file = self._saving(safetensors.torch.save_file)
+        if self.reads:
+            safetensors.safe_open = self._counted(safetensors.safe_open)
 
     def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def counted(path: Any, *rest: Any, **options: Any) -> Any:
@@ -134,7 +139,41 @@ class _Writing:
         return getattr(self._file, name)
 
 
-def _child(arguments: list[str], folder: Path, fault: Fault, at: int, pipe: Any) -> None:
+class HereBackend:
+    """A sweep's worker in the process of the sweep, so that the layer sees what it writes."""
+
+    size, patience = 1, 10.0
+
+    def submit(self, slot: int, task: Any) -> Any:
+        from concurrent.futures import Future
+
+        from pathaware.experiments.sweep.worker import work
+
+        future: Future[Any] = Future()
+        with redirect_stderr(io.StringIO()):  # a worker's goes to a file
+            future.set_result(work(task))
+        return future
+
+    def renew(self, slot: int) -> None:
+        """There is no process to replace."""
+
+    def close(self) -> None:
+        """There is no process to end."""
+
+
+def _prepare(command: str) -> None:
+    """Replace what is not about files: worker processes, and waiting for visitors."""
+    if command == "sweep":
+        from pathaware.experiments.sweep import worker_pool
+
+        worker_pool.open_backend = lambda *_: HereBackend()
+    if command == "serve":
+        from pathaware.serve import server
+
+        server.serve = lambda app, bound, limits, ready: bound.close() or ready() or 0  # type: ignore[func-returns-value]
+
+
+def _child(arguments: list[str], folder: Path, fault: Fault, at: int, reads: bool, pipe: Any) -> None:
     import torch
 
     from pathaware.cli import main
@@ -143,7 +182,8 @@ def _child(arguments: list[str], folder: Path, fault: Fault, at: int, pipe: Any)
     torch.set_num_threads(1)
     Sine.evaluation_tasks = 2  # what follows the training changes no file
     os.chdir(folder.parent)
-    layer = Layer(folder, fault, at)
+    _prepare(arguments[0])
+    layer = Layer(folder, fault, at, reads)
     layer.install()
     errors = io.StringIO()
     code = 0
@@ -162,14 +202,12 @@ def _child(arguments: list[str], folder: Path, fault: Fault, at: int, pipe: Any)
     os._exit(0)
 
 
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.faults.preloaded"])
-
-
-def run(arguments: list[str], folder: Path, fault: Fault = "count", at: int = 0) -> Ended:
+def run(
+    arguments: list[str], folder: Path, fault: Fault = "count", at: int = 0, *, reads: bool = False
+) -> Ended:
     """Run a command in a process of its own; the change with number `at` under `folder` fails."""
-    here, there = _CONTEXT.Pipe(duplex=False)
-    process = _CONTEXT.Process(target=_child, args=(arguments, folder, fault, at, there))
+    here, there = CONTEXT.Pipe(duplex=False)
+    process = CONTEXT.Process(target=_child, args=(arguments, folder, fault, at, reads, there))
     process.start()
     there.close()
     try:

@@ -75,11 +75,12 @@ def mutated(kind: str, seed: int) -> bytes:
     except (ValueError, UnicodeError):  # a name that this kind of archive cannot hold
         content = bytearray(KINDS[kind]())
     for _ in range(chance.randint(1, 4)):
-        _change(content, chance)
+        change(content, chance)
     return bytes(content)
 
 
-def _change(content: bytearray, chance: random.Random) -> None:
+def change(content: bytearray, chance: random.Random) -> None:
+    """Damage some bytes."""
     at = chance.randrange(len(content)) if content else 0
     length = min(chance.choice((1, 2, 4, 30, 512)), max(len(content) - at, 0))
     how = chance.randrange(8)

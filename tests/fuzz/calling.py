@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,6 +16,12 @@ from hypothesis import HealthCheck, settings
 from pathaware.cli import main
 
 _SLOWER = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.differing_executors]
+LONGEST_CALL = 120
+"""Seconds; a command that takes longer is taken for endless."""
+MOST_LINES = 12
+"""Ten problems, a count of the others, and the error itself."""
+LISTING = {"--from", "--support", "--images"}
+"""Options that name images: a command that has one may list the files it cannot use."""
 
 
 def cases(count: int) -> settings:
@@ -27,11 +34,19 @@ def cases(count: int) -> settings:
 QUICK, LONG = cases(100), cases(2000)
 
 
+class Endless(BaseException):
+    """Not an `Exception`, which a command might catch."""
+
+
 @dataclass(frozen=True)
 class Called:
+    arguments: list[str]
     code: int
     errors: str
     left: set[str]
+    """Names of files and folders that appeared or vanished."""
+    changed: set[str]
+    """Files that were there before and have other contents now, or are gone."""
 
 
 @contextlib.contextmanager
@@ -40,30 +55,57 @@ def fresh_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def call(arguments: list[str], prepare: Callable[[], object] = lambda: None) -> Called:
-    """Run a command in a new folder; return exit code, standard error and the files it left."""
+@contextlib.contextmanager
+def limited(seconds: float = LONGEST_CALL) -> Iterator[None]:
+    def end(*_: object) -> None:
+        raise Endless(f"still running after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def call(
+    arguments: list[str],
+    prepare: Callable[[], object] = lambda: None,
+    look: Callable[[], object] = lambda: None,
+) -> Called:
+    """Run a command in a new folder; return exit code, standard error and what it did to the folder.
+
+    `look` is called in the folder after the command.
+    """
     with fresh_folder() as folder:
         prepare()
-        before = _files(folder)
+        names, contents = _files(folder), _contents(folder)
         errors = io.StringIO()
-        with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
+        with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()), limited():
             try:
                 main(arguments)
             except SystemExit as end:
                 code = end.code
         assert code is None or isinstance(code, int), code
-        return Called(code or 0, errors.getvalue(), _without_drawings(_files(folder) ^ before))
+        look()
+        now = _contents(folder)
+        changed = {name for name, content in contents.items() if now.get(name) != content}
+        left = _without_drawings(_files(folder) ^ names)
+        return Called(arguments, code or 0, errors.getvalue(), left, changed)
 
 
 def must_be_sound(called: Called) -> None:
-    """The command succeeded, or failed with one line and left no files."""
-    assert called.code in (0, 2), called
+    """The command succeeded, or failed with one line; it replaced nothing unasked and left nothing behind."""
+    assert called.code in (0, 1, 2), called
+    lines = called.errors.splitlines()
+    assert all(line.isprintable() and len(line) < 2100 for line in lines), called
+    assert sum(line.startswith("error: ") for line in lines) <= 1, called
+    assert "--replace" in called.arguments or not called.changed, called
     if called.code == 2:
-        assert called.errors.startswith("error: "), called
         assert called.errors.endswith("\n"), called
-        line = called.errors[:-1]
-        assert line.isprintable(), called
-        assert len(line) < 2100, called
+        assert lines[-1].startswith("error: "), called
+        assert len(lines) <= (MOST_LINES if LISTING & set(called.arguments) else 1), called
         assert not called.left, called
 
 
@@ -77,3 +119,7 @@ def _without_drawings(files: set[str]) -> set[str]:
 
 def _files(folder: Path) -> set[str]:
     return {os.path.join(where, name) for where, *names in os.walk(folder) for part in names for name in part}
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -20,17 +21,25 @@ from pathaware.training.tables import Table
 for _module in (
     "pathaware.experiments.bench.comparison",
     "pathaware.experiments.bench.scaling",
+    "pathaware.experiments.online.comparison",
+    "pathaware.experiments.verification",
     "pathaware.experiments.report.run_report",
     "pathaware.experiments.paper.targets",
     "pathaware.experiments.sweep.grid",
     "pathaware.experiments.sweep.search",
     "pathaware.training.distributed",
+    "pathaware.training.pretrain_run",
 ):
     import_module(_module)
 
 
 def accepted(*_: object, **__: object) -> None:
     """Replaces minutes of work: all input was accepted."""
+    sys.exit(0)
+
+
+def not_served(_: object, bound: socket.socket, *__: object) -> None:
+    bound.close()
     sys.exit(0)
 
 
@@ -49,6 +58,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch, run: Path) -> None:
     monkeypatch.setattr(evaluation, "_plans", lambda *a: [next(iter(plans(*a)))[:1]])
     for place in (
         "pathaware.training.session.train_sessions",
+        "pathaware.training.pretrain_run._train",
         "pathaware.experiments.run_store.train_sessions",
         "pathaware.experiments.sweep.grid.run_grid",
         "pathaware.experiments.sweep.search.Search",
@@ -57,10 +67,13 @@ def _quick(monkeypatch: pytest.MonkeyPatch, run: Path) -> None:
         "pathaware.experiments.report.run_report.compare",
         "pathaware.experiments.bench.comparison.bench",
         "pathaware.experiments.bench.scaling.measure",
+        "pathaware.experiments.online.comparison.compare",
+        "pathaware.experiments.verification.retrain",
     ):
         monkeypatch.setattr(place, accepted)
     monkeypatch.setattr(
         "pathaware.experiments.paper.time_estimate.estimate_time", lambda *_: TimeEstimate(1.0, 0.01)
     )
+    monkeypatch.setattr("pathaware.serve.server.serve", not_served)
     table = Table.of("", ["a"], [["b"]])
     monkeypatch.setattr("pathaware.experiments.paper.targets.Reproduction._complexity", lambda _: table)

@@ -1,9 +1,18 @@
-"""Strategies for command lines with valid, nearly valid and invalid values."""
+"""Strategies for command lines with valid, nearly valid and invalid values.
+
+They are built from the parameters that the commands declare, so a new command or option is covered by itself.
+`VALUES` adds words that get an option past its first check.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
 from hypothesis import strategies as st
 
+from pathaware.cli import command as pathaware
 from pathaware.methods import METHODS
 from pathaware.training.presets import presets
 from tests.fuzz.files import HUGE, TABLES, WORDS
@@ -14,23 +23,13 @@ RUN = "RUN"
 numbers = st.sampled_from(["-1", "0", "1", "2", "3", "1.5", "nan", "inf", "-inf", "1e9", "x", "", "٣", *HUGE])
 odd = st.sampled_from([*WORDS, "\udcff", "a\udcffb", "-", "--", "1\n2", "\r", "\t"]) | st.text(max_size=6)
 # Only names inside the folder of the example.
-paths = st.sampled_from(
-    [
-        "new",
-        "new/er",
-        "",
-        ".",
-        "a\0b",
-        "\udcff",
-        "x" * 300,
-        "file",
-        "file/in",
-        "folder",
-        "/proc/nowhere",
-        "a\nb",
-    ]
+KEPT = ["file", "kept.json", "kept.png", "folder"]
+NAMES = ["new", "new.json", "new.png", "new/er", ".", "file/in", "folder/in", *KEPT]
+paths = st.sampled_from([*NAMES, "", "a\0b", "\udcff", "x" * 300, "/proc/nowhere", "a\nb"])
+runs = st.sampled_from(
+    [RUN, RUN, RUN, "glyphs", "nowhere", "folder", "file", "a\0b", "x" * 300, "\udcff", ""]
 )
-runs = st.sampled_from([RUN, RUN, RUN, "nowhere", "folder", "file", "a\0b", "x" * 300, "\udcff", ""])
+images = st.sampled_from(["letters", "letters", "letters/a/0000.png", "folder", "file"]) | paths
 settings = st.one_of(
     st.tuples(
         st.sampled_from([f"{table}.{key}" for table, keys in TABLES.items() for key in keys]), numbers | odd
@@ -38,118 +37,98 @@ settings = st.one_of(
     st.sampled_from(["training.rate=[1]", "method.q={}", "training.=1", "=", "training.seed=" + "[" * 9000]),
     odd,
 )
-TRAIN = {
-    "--method": st.sampled_from(["maml", "pamela", "reptile", "mamel"]) | odd,
-    "--steps": numbers,
-    "--skip": numbers | odd,
-    "--rate": numbers,
-    "--iterations": numbers,
-    "--tasks": numbers,
-    "--seed": numbers,
-    "--out": paths,
-    "--set": settings,
+
+
+def some(*words: str) -> st.SearchStrategy[str]:
+    return st.sampled_from(words) | odd
+
+
+VALUES: dict[str, st.SearchStrategy[str]] = {
+    "run": runs,
+    "runs": runs,
+    "resume": runs,
+    "method": some("maml", "pamela", "reptile", "mamel"),
+    "name": some("glyphs", "glyphs", "omniglot", "mine", *METHODS, "os:path", "nowhere:METHOD"),
+    "preset": some(*presets(), "file", "sweep.toml", "x.toml", "\udcff.toml"),
+    "file": st.sampled_from(["sweep.toml", "sweep.toml", "search.toml"]) | paths,
+    "targets": some("table1", "table3", "table4", "fig4", "fig6", "gradients", "methods", "all"),
+    "setting": settings | some("online.pull=1", "tuning.rate=0.1"),
+    "data": some("glyphs", "cifar-fs", "mine"),
+    "stream": some("sine", "glyphs"),
+    "split": some("train", "val", "test", "all"),
+    "queries": some("alone", "batch", "joint"),
+    "balance": some("balanced", "dirichlet"),
+    "budget": some("1s", "10m", "9" * 400 + "d", "-1h", "0s", "٣s", "1h\n"),
+    "only": some("k5-maml", "maml", "pathaware", "loop", "online", "scratch"),
+    "columns": some("MSE", "cifar-fs-5shot"),
+    "rows": some("sine", "glyphs", "tasks", "sine,,glyphs"),
+    "device": some("auto", "cpu", "cuda", "cuda:9"),
+    "devices": some("cuda:0", "cuda:0,cuda:0", "cpu", ",", "cuda:" + "9" * 5000),
+    "backend": some("loky", "dask"),
+    "cluster": some("tcp://127.0.0.1:9", "tcp://[", ":8786"),
+    "to": some("onnx", "torch", "safetensors"),
+    "format": some("csv", "json", "table"),
+    "layout": some("folder", "omniglot"),
+    "proportions": some("0.6,0.2,0.2", "1,1", "nan,1,1", "-1,1,1", "1e308,1e308,1"),
+    # No name that would be looked up in the network.
+    "host": st.sampled_from(["127.0.0.1", "::1", "a\0b", "x" * 300, "", "\udcff"]),
+    "support": images,
+    "images": images,
+    "source": images,
 }
-EXAMPLES = {"--shots": numbers, "--queries": numbers}
-IMAGES = {"--ways": numbers, "--model": odd, "--width": numbers, "--data": odd, "--data-dir": paths}
-BENCH = {"--rows": odd, "--only": odd, "--repeats": numbers, "--device": odd, "--threads": numbers}
-FOLDER = {"--size": numbers, "--proportions": odd, "--min-images": numbers, "--split-lists": paths}
-OPTIONS: dict[str, dict[str, st.SearchStrategy[str]]] = {
-    "train sine": {**TRAIN, **EXAMPLES},
-    "train glyphs": {**TRAIN, **EXAMPLES, **IMAGES},
-    "train folder": {**TRAIN, **EXAMPLES, **IMAGES},
-    "train preset": {"--iterations": numbers, "--seed": numbers, "--out": paths, "--set": settings},
-    "evaluate": {
-        "--split": st.sampled_from(["val", "test", "all", "a\nb"]),
-        **dict.fromkeys(("--tasks", "--steps", "--seed"), numbers),
-        "--queries": st.sampled_from(["alone", "batch", "joint"]) | odd,
-        "--balance": st.sampled_from(["balanced", "dirichlet"]) | odd,
-        "--record": paths,
-        "--device": odd,
-    },
-    "plot": {"--out": paths},
-    "report": {"--out": paths, "--tasks": numbers},
-    "reproduce": {
-        "--budget": st.sampled_from(["1s", "10m", "9" * 400 + "d", "-1h", "0s", "٣s", "1h\n"]) | odd,
-        **dict.fromkeys(("--iterations", "--seeds", "--tasks", "--together"), numbers),
-        "--only": st.sampled_from(["k5-maml", "k10-pamela", "maml"]) | odd,
-        "--columns": st.sampled_from(["MSE", "cifar-fs-5shot"]) | odd,
-        "--data": st.sampled_from(["glyphs", "cifar-fs"]) | odd,
-        "--results": paths,
-        "--set": settings,
-        "--out": paths,
-    },
-    "sweep": {
-        "--out": paths,
-        "--workers": numbers,
-        "--devices": st.sampled_from(["cuda:0", "cuda:0,cuda:0", "cpu", ",", "cuda:" + "9" * 5000]) | odd,
-        "--split": st.sampled_from(["val", "test", "train"]) | odd,
-        "--tasks": numbers,
-        "--backend": st.sampled_from(["loky", "dask"]) | odd,
-        "--cluster": st.sampled_from(["tcp://127.0.0.1:9", "tcp://[", ":8786"]) | odd,
-    },
-    "data import": {**FOLDER, "--from": paths, "--layout": odd, "--seed": numbers, "--data-dir": paths},
-    "data list": {"--data-dir": paths},
-    "data show": {
-        **dict.fromkeys(("--ways", "--shots", "--queries", "--seed"), numbers),
-        "--split": st.sampled_from(["train", "val"]) | odd,
-        "--out": paths,
-        "--data-dir": paths,
-    },
-    "bench": {**BENCH, "--precision": odd, "--json": paths, "--plot": paths},
-    "methods": {},
-    "export": {
-        "--support": paths,
-        "--to": st.sampled_from(["onnx", "torch", "safetensors"]) | odd,
-        "--out": paths,
-        "--device": odd,
-    },
-    "predict": {
-        "--support": paths,
-        "--images": paths,
-        "--format": st.sampled_from(["csv", "json"]) | odd,
-        "--out": paths,
-        "--show": paths,
-        "--top": numbers,
-        "--device": odd,
-    },
-}
-FLAGS = [
-    "--json",
-    "--inductive",
-    "--extend",
-    "--no-train",
-    "--rotations",
-    "--grey",
-    "--scaling",
-    "--full",
-    "--x",
-]
-NAMED: dict[str, st.SearchStrategy[str]] = {
-    "train preset": st.sampled_from([*presets(), "file", "sweep.toml", "x.toml", "\udcff.toml"]) | odd,
-    "evaluate": runs,
-    "plot": runs,
-    "report": runs,
-    "export": runs,
-    "predict": runs,
-    "reproduce": st.sampled_from(
-        ["table1", "table3", "table4", "fig4", "fig6", "gradients", "methods", "all"]
-    )
-    | odd,
-    "methods": st.sampled_from([*METHODS, "os:path", "nowhere:METHOD"]) | odd,
-    "sweep": st.sampled_from(["sweep.toml", "sweep.toml", "search.toml", "file", "folder"]) | paths,
-    "data import": st.sampled_from(["glyphs", "omniglot", "mine", "cifar-fs"]) | odd,
-    "data show": st.sampled_from(["glyphs", "glyphs", "mine"]) | odd,
-}
+
+
+def leaves(command: Any = pathaware, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The commands that do something, with the words that call them."""
+    if not hasattr(command, "commands") or (path and command.invoke_without_command):
+        yield path, command
+    for name, below in getattr(command, "commands", {}).items():
+        yield from leaves(below, (*path, name))
+
+
+COMMANDS = dict(leaves())
+
+
+def types_of(command: Any) -> dict[str, set[Any]]:
+    """The types that the function of a command declares for each parameter, `int | None` as int and None."""
+
+    def parts(hint: Any) -> set[Any]:
+        return {hint}.union(*map(parts, get_args(hint)))
+
+    return {name: parts(hint) for name, hint in get_type_hints(command.callback).items()}
+
+
+def values(name: str, types: set[Any]) -> st.SearchStrategy[str]:
+    """Values of an option or argument: by its type if that is a number, then by its name."""
+    if types & {int, float}:
+        return numbers
+    return VALUES.get(name, paths if Path in types else odd)
 
 
 @st.composite
 def lines(draw: st.DrawFn) -> list[str]:
-    command = draw(st.sampled_from(list(OPTIONS)))
-    arguments = command.split()
-    if command in NAMED:
-        arguments += draw(st.lists(NAMED[command], min_size=draw(st.sampled_from([1, 1, 1, 0])), max_size=2))
-    if options := OPTIONS[command]:
-        for option in draw(st.lists(st.sampled_from(list(options)), max_size=4, unique=True)):
-            arguments += [option, draw(options[option])]
-    arguments += draw(st.lists(st.sampled_from(FLAGS), max_size=1)) if draw(st.integers(0, 4)) == 0 else []
+    path = draw(st.sampled_from(list(COMMANDS)))
+    arguments, types = list(path), types_of(COMMANDS[path])
+    parameters = [p for p in COMMANDS[path].params if p.name != "help"]
+    positional = [p for p in parameters if p.param_type_name == "argument"]
+    options = [p for p in parameters if p.param_type_name == "option"]
+    for parameter in positional:
+        least = draw(st.sampled_from([1, 1, 1, 0]))
+        arguments += draw(
+            st.lists(
+                values(parameter.name, types[parameter.name]),
+                min_size=least,
+                max_size=2 if parameter.nargs < 0 else 1,
+            )
+        )
+    needed = [p for p in options if p.required and draw(st.integers(0, 9))]
+    others = [p for p in options if not p.required]
+    chosen = draw(st.lists(st.sampled_from(others), max_size=4, unique_by=id)) if others else []
+    for parameter in needed + chosen:
+        name = draw(st.sampled_from([*parameter.opts, *parameter.secondary_opts]))
+        arguments += (
+            [name] if parameter.is_flag else [name, draw(values(parameter.name, types[parameter.name]))]
+        )
+    if draw(st.integers(0, 19)) == 0:
+        arguments.append(draw(st.sampled_from(["--json", "--x", "--replace", "extra"])))
     return arguments

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from tests.fuzz.calling import LONG, QUICK, call, must_be_sound
 from tests.fuzz.files import contents
+from tests.fuzz.lines import settings
 
+TRAINED = st.sampled_from(["sine", "glyphs --width 4", "preset glyphs"])
 COMMANDS = st.sampled_from(["train", "evaluate", "plot", "report"])
 
 
@@ -29,6 +31,25 @@ def try_file(command: str, content: bytes) -> None:
         "sweep": ["sweep", "file.toml", "--out", "out"],
     }
     must_be_sound(call(lines.get(command, [command, "old"]), prepare))
+
+
+def try_settings(command: str, given: list[str]) -> None:
+    """Use settings on the command line."""
+    options = [word for one in given for word in ("--set", one)]
+    must_be_sound(call(["train", *command.split(), *options, "--out", "out"]))
+
+
+@QUICK
+@given(TRAINED, st.lists(settings, max_size=4))
+def test_settings_are_used_or_refused_in_one_line(command, given):
+    try_settings(command, given)
+
+
+@pytest.mark.slow
+@LONG
+@given(TRAINED, st.lists(settings, max_size=4))
+def test_two_thousand_settings_are_used_or_refused(command, given):
+    try_settings(command, given)
 
 
 @QUICK

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from contextlib import ExitStack
 from urllib.parse import quote, urlsplit
 
 import httpx
@@ -38,6 +39,7 @@ STRANGERS = {
     "same site, other origin": {"Sec-Fetch-Site": "same-site"},
     "own origin, but cross-site": {"Sec-Fetch-Site": "cross-site", "Origin": "http://127.0.0.1"},
 }
+ICON = b"GET /icon.svg HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HOSTS = [
     "evil.example",
     "127.0.0.1.evil.example",
@@ -156,8 +158,8 @@ def test_a_form_is_refused_with_a_hint(client, taught):
 
 def raw(server, *parts: bytes, pause: float = 0.0, seconds: float = 30) -> bytes:
     """The answer to bytes that no HTTP client would send; `b""` if the server just hangs up."""
-    where = urlsplit(server.address)
-    with socket.create_connection((where.hostname, where.port), timeout=seconds) as line:
+    with connected(server) as line:
+        line.settimeout(seconds)
         try:
             for part in parts:
                 line.sendall(part)
@@ -174,6 +176,21 @@ def raw(server, *parts: bytes, pause: float = 0.0, seconds: float = 30) -> bytes
         except ConnectionResetError:
             pass
         return answer
+
+
+def connected(server) -> socket.socket:
+    where = urlsplit(server.address)
+    return socket.create_connection((where.hostname, where.port), timeout=30)
+
+
+def until_closed(server, sent: bytes) -> tuple[bytes, float]:
+    """All that the server answers until it closes the connection, and the seconds it took."""
+    begun, answer = time.monotonic(), b""
+    with connected(server) as line:
+        line.sendall(sent)
+        while more := line.recv(65536):
+            answer += more
+    return answer, time.monotonic() - begun
 
 
 def start(path: str, *headers: str) -> bytes:
@@ -247,16 +264,33 @@ def test_limits_of_a_session_hold(tmp_path):
         begin(client)  # there is room again
 
 
-def test_a_slow_upload_is_ended(tmp_path):
-    with (
-        serving(tmp_path, limits={"upload_seconds": 1.0}) as server,
-        httpx.Client(base_url=server.address) as c,
-    ):
-        session = begin(c)
+def test_a_client_that_sends_slowly_is_disconnected(tmp_path):
+    """Headers, also of a second request on a connection, and a file. A request in progress is left alone."""
+    limits = {"header_seconds": 0.5, "upload_seconds": 1.0}
+    with serving(tmp_path, limits=limits) as server, httpx.Client(base_url=server.address) as client:
+        session = begin(client)
+        for sent in (b"", b"GET / HTT", ICON + b"GET / HTTP/1.1\r\nHost:"):
+            answer, seconds = until_closed(server, sent)
+            assert answer.startswith(b"HTTP/1.1 200") == sent.startswith(ICON), answer
+            assert 0.4 < seconds < 10
         begun = time.monotonic()
         answer = raw(server, start(f"{session}/pictures?label=c", "Content-Length: 100"), b"x")
         assert answer.startswith(b"HTTP/1.1 408")
         assert 0.9 < time.monotonic() - begun < 10
+
+
+def test_slow_clients_hold_up_nobody(server, client, taught):
+    """A hundred that stop in the headers, a hundred that stop in a file, a hundred that read nothing."""
+    unfinished = start(f"{taught}/pictures?label=c", "Content-Length: 100")
+    with ExitStack() as stack:
+        opened = [stack.enter_context(connected(server)) for _ in range(300)]
+        for number, connection in enumerate(opened):
+            connection.sendall((b"GET / HT", unfinished, 20 * ICON)[number % 3])
+        begun = time.monotonic()
+        assert client.post(f"{taught}/adapt").status_code == 200
+        label = client.post(f"{taught}/classify", content=png(1)).json()["label"]
+        assert label in ("a", "b")
+        assert time.monotonic() - begun < 20
 
 
 def test_uploads_together_stay_within_their_memory(tmp_path):

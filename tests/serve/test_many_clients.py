@@ -16,11 +16,13 @@ SERVING = runpy.run_path(str(ROOT / "benchmarks" / "serving.py"))
 def test_fifty_clients_are_served_and_kept_apart(monkeypatch):
     torch.set_default_dtype(torch.float32)
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
-    found = SERVING["measure"]("glyphs", 50, 0)
+    found = SERVING["measure"]("glyphs", 50, 0, slow=30)
     assert found["errors"] == []
     assert found["sessions"] == 50
     assert found["largest_difference"] < 1e-5
     assert found["memory_mib"]["after"] <= 1.1 * found["memory_mib"]["before"]
+    for name in ("threads", "descriptors"):
+        assert found[name]["after"] <= found[name]["before"]
     assert SERVING["good"](found)
 
 

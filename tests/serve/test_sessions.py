@@ -96,3 +96,17 @@ def test_a_full_queue_is_refused():
         worker.close()
 
     asyncio.run(fill())
+
+
+def test_one_address_cannot_take_all_sessions():
+    sessions = Sessions(Limits(sessions_per_address=2))
+    first, _ = sessions.begin("10.0.0.1"), sessions.begin("10.0.0.1")
+    with pytest.raises(ApiError, match="too many sessions from this address") as refused:
+        sessions.begin("10.0.0.1")
+    assert refused.value.status == 429
+    sessions.begin("10.0.0.2")
+    for _ in range(3):
+        sessions.begin("127.0.0.1")  # a proxy on this machine, for all its visitors
+        sessions.begin("::1")
+    sessions.end(first)
+    sessions.begin("10.0.0.1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from threading import Event, Thread
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 
 from pathaware.inference.trained_model import AdaptedClassifier, SupportSet, TrainedModel
 from pathaware.serve.api_error import ApiError
-from pathaware.serve.worker import SharedModel
+from pathaware.serve.worker import IMAGES_SIDE_BY_SIDE, SIDE_BY_SIDE, Adaptations, SharedModel
 
 
 def support(classes: int) -> SupportSet:
@@ -21,7 +22,7 @@ def support(classes: int) -> SupportSet:
 def test_predictions_work_while_new_numbers_of_classes_come_up():
     torch.set_default_dtype(torch.float32)
     shared = SharedModel(TrainedModel.open("glyphs", "cpu"))
-    network = shared.adapt(support(2))
+    (network,) = shared.adapt_each([support(2)])
     done, failed = Event(), []
 
     def ask() -> None:
@@ -34,7 +35,7 @@ def test_predictions_work_while_new_numbers_of_classes_come_up():
     asking = Thread(target=ask)
     asking.start()
     for classes in range(3, 9):
-        shared.adapt(support(classes))
+        shared.adapt_each([support(classes)])
     done.set()
     asking.join()
     assert failed == []
@@ -52,3 +53,75 @@ def test_non_finite_probabilities_are_a_conflict():
     with pytest.raises(ApiError) as refused:
         SharedModel(model).probabilities(adapted, np.zeros((1, 28, 28), np.uint8))
     assert refused.value.status == 409
+
+
+class Slow:
+    """A model whose first adaptation waits for the test; records the sizes of batches."""
+
+    def __init__(self) -> None:
+        self.go, self.batches = Event(), []
+
+    def adapt_each(self, supports: list[SupportSet]) -> list[object]:
+        assert self.go.wait(20)
+        self.batches.append([len(support.classes) for support in supports])
+        if len(supports[0].classes) == 5:
+            raise ApiError(409, "five are too many")
+        return [support.classes for support in supports]
+
+
+def together(sizes: list[int], images: int = 1, waiting: int = 100) -> tuple[Slow, list[object]]:
+    """What requests with these numbers of classes get that arrive while one is computed."""
+
+    async def requests() -> list[object]:
+        adaptations = Adaptations(model, waiting)
+        asked = [asyncio.create_task(adaptations.adapt(repeated(2, images)))]
+        await asyncio.sleep(0.01)
+        asked += [asyncio.create_task(adaptations.adapt(repeated(size, images))) for size in sizes]
+        await asyncio.sleep(0.01)
+        model.go.set()
+        results = await asyncio.gather(*asked, return_exceptions=True)
+        adaptations.close()
+        return list(results)
+
+    model = Slow()
+    return model, asyncio.run(requests())
+
+
+def repeated(classes: int, images: int) -> SupportSet:
+    one = support(classes)
+    return SupportSet(one.classes, one.pixels.repeat(images, 1, 1, 1), one.labels.repeat(images))
+
+
+def test_requests_that_wait_together_run_side_by_side_in_the_order_of_their_arrival():
+    model, results = together([3, 2, 3, 4, 3])
+    assert model.batches == [[2], [3, 3, 3], [2], [4]]
+    assert [len(result) for result in results] == [2, 3, 2, 3, 4, 3]
+
+
+def test_batches_are_bounded():
+    assert [len(batch) for batch in together([3] * 20)[0].batches] == [1, SIDE_BY_SIDE, 20 - SIDE_BY_SIDE]
+    images = IMAGES_SIDE_BY_SIDE // 6
+    assert [len(batch) for batch in together([3] * 5, images)[0].batches] == [1, 2, 2, 1]
+
+
+def test_an_error_reaches_the_requests_of_its_batch_and_no_others():
+    _, results = together([5, 3, 5])
+    assert [isinstance(result, ApiError) for result in results] == [False, True, False, True]
+
+
+def test_too_many_requests_are_refused_at_once():
+    _, results = together([3] * 4, waiting=3)
+    assert [getattr(result, "status", 200) for result in results] == [200, 200, 200, 200, 503]
+
+
+def test_adaptations_side_by_side_are_those_of_single_requests():
+    torch.set_default_dtype(torch.float32)
+    torch.manual_seed(0)
+    model = TrainedModel.open("glyphs", "cpu")
+    tasks = [repeated(3, images) for images in (1, 2, 1)]
+    queries = torch.randint(0, 255, (4, 1, 28, 28), dtype=torch.uint8)
+    for task, adapted in zip(tasks, SharedModel(model).adapt_each(tasks), strict=True):
+        alone = model.adapt(task.pixels, task.labels, 3)
+        assert torch.allclose(adapted.probabilities(queries), alone.probabilities(queries), atol=1e-5)
+        found, expected = ([(s.loss, s.accuracy) for s in one.steps] for one in (adapted, alone))
+        assert np.allclose(found, expected, atol=1e-4)

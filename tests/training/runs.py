@@ -19,8 +19,15 @@ def sine(**training) -> Config:
     return config(**{**small, **training})
 
 
-def glyphs() -> Config:
-    training = {"iterations": 200, "tasks": 1, "save": 3, "validate": 50, "validation_tasks": 2, "threads": 1}
+def glyphs(iterations: int = 200) -> Config:
+    training = {
+        "iterations": iterations,
+        "tasks": 1,
+        "save": 3,
+        "validate": 50,
+        "validation_tasks": 2,
+        "threads": 1,
+    }
     return Config.from_dict(
         {
             "problem": {**SMALL, "queries": 1, "width": 4},

@@ -7,8 +7,10 @@ import hashlib
 import pytest
 
 from pathaware import UsageError
+from pathaware.training.classifier import Pretraining
 from pathaware.training.config import Config
 from pathaware.training.presets import load_preset, presets
+from pathaware.training.pretrain_run import default_folder
 
 DIGESTS = {
     "glyphs": "375dd196b8c88f0f",
@@ -47,14 +49,37 @@ DIGESTS = {
 presets of tieredImageNet have changed: they no longer augment."""
 
 
-LATER = ("labels = true", "affine = 0.0", "grey = 0.0", "drop = 0.0")
+LATER = (
+    *("labels = true", "affine = 0.0", "grey = 0.0", "drop = 0.0", 'widths = ""', "cutmix = 0.0"),
+    *("mirror_support = false", 'start = ""', "rule_rate = 0.0", "warmup = 0", "head_rate = 0.0"),
+    *("average = 0.0", "evaluate_average = false", "distil = 0.0", "temperature = 4.0", 'teacher = ""'),
+    *("teach = 0.3", "classify = 0.0", "classify_end = 0.0", "dropout = 0.0", "snapshots = 0"),
+)
 """Settings that were added since then, at their defaults."""
 SINE_METHODS = ("maml", "meta-sgd", "mt-net", "pamela")
 WAVES = [f"table3-sine-k{shots}-{method}" for shots in (5, 10, 20) for method in SINE_METHODS]
 
 
+RECIPES = [f"recipe-{data}-{shots}shot" for data in ("cifar-fs", "miniimagenet") for shots in (1, 5)]
+
+
 def test_the_names_of_presets_do_not_change():
-    assert presets() == sorted([*DIGESTS, *WAVES])
+    assert presets() == sorted([*DIGESTS, *WAVES, *RECIPES])
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_starts_where_pretraining_writes_and_has_all_its_parts(name):
+    built = Config.from_dict(load_preset(name))
+    problem, training = built.problem, built.training
+    assert name == f"recipe-{problem.data}-{problem.shots}shot"
+    assert training.start == str(default_folder(Pretraining(data=problem.data)))
+    assert built.has_recipe
+    assert problem.mirror_support == (problem.shots == 1)
+    for method in ("maml", "meta-sgd"):  # the same recipe for others
+        tables = load_preset(name)
+        tables["method"] = {"name": method}
+        tables["training"]["head_rate"] = 0.0
+        assert Config.from_dict(tables).has_recipe
 
 
 @pytest.mark.parametrize("name", DIGESTS)
@@ -106,6 +131,6 @@ def test_images_are_augmented_where_the_paper_does_it():
 
 def test_an_unknown_preset_is_refused_with_the_known_ones():
     with pytest.raises(
-        UsageError, match="preset: 'table9' must be a TOML file or one of glyphs, shipped-glyphs, "
+        UsageError, match="preset: 'table9' must be a TOML file or one of glyphs, recipe-cifar-fs-1shot, "
     ):
         load_preset("table9")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import random
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,12 +21,9 @@ import torch
 from pathaware.core.errors import RunError, UsageError
 from pathaware.training.distributed import StopRequest
 from pathaware.training.run_folder import FolderLock, Run
-from pathaware.training.session import TrainingSession, resume_run, train_or_open, train_run, train_sessions
+from pathaware.training.session import TrainingSession, resume_run, train_or_open, train_run
+from tests.forked import CONTEXT, Command
 from tests.training.runs import assert_same_end, glyphs, sine, stopped_run
-
-# Forked from a process that has done nothing but import: quick to start, and no threads are lost on the way.
-SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["pathaware.training.session", "torch._dynamo"])
 
 
 @pytest.fixture(autouse=True)
@@ -36,17 +31,27 @@ def _single_precision():
     torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.parametrize("kills", [6, pytest.param(20, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("settings", [sine(), glyphs()], ids=["sine", "glyphs"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("settings", "kills"),
+    [
+        pytest.param(sine(iterations=400), 4, id="sine"),
+        pytest.param(glyphs(iterations=80), 4, id="glyphs"),
+        pytest.param(sine(), 20, marks=SLOW, id="sine, twenty times"),
+        pytest.param(glyphs(), 20, marks=SLOW, id="glyphs, twenty times"),
+    ],
+)
 def test_a_run_killed_again_and_again_ends_as_one_that_was_not(tmp_path, settings, kills):
     calm = train_run(settings, tmp_path / "calm", quiet=True)
     moments, reached = random.Random(0), 0
     for _ in range(kills):
-        process = SERVER.Process(target=_train, args=(settings, tmp_path / "run"))
+        process = CONTEXT.Process(target=_train, args=(settings, tmp_path / "run"))
         process.start()
         while _saved(tmp_path / "run") <= reached and process.is_alive():  # it must have got somewhere
             time.sleep(0.005)
-        process.join(moments.uniform(0, 0.1))
+        process.join(moments.uniform(0, 0.05))
         process.kill()
         process.join()
         reached = _saved(tmp_path / "run")
@@ -68,12 +73,13 @@ def _train(settings, folder: Path) -> None:
 def test_a_second_process_on_the_same_run_is_refused(tmp_path):
     run = stopped_run(tmp_path / "run")
     with TrainingSession(run, quiet=True):
-        second = SERVER.Process(target=_exit_two_if_refused, args=(run.folder,))
+        second = CONTEXT.Process(target=_exit_two_if_refused, args=(run.folder,))
         second.start()
         second.join()
         assert second.exitcode == 2
     assert not (run.folder / "run.lock").exists()
-    train_sessions([run], quiet=True)
+    with TrainingSession(run, quiet=True) as session:  # the lock is free again
+        session.advance()
 
 
 def _exit_two_if_refused(folder: Path) -> None:
@@ -83,31 +89,19 @@ def _exit_two_if_refused(folder: Path) -> None:
         sys.exit(2 if "is being trained by another process" in str(error) else 3)
 
 
-def command(*arguments: str, **options) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "pathaware", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **options,
-    )
-
-
-LONG = ("--tasks", "2", "--set", "problem.points=10", "--iterations", "100000")
+SMALL = ("--tasks", "2", "--set", "problem.points=10")
+LONG = (*SMALL, "--iterations", "5000")
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_lets_the_step_end_saves_and_says_how_to_go_on(tmp_path, signum, code):
     folder = tmp_path / "a run"
-    process = command("train", "sine", *LONG, "--out", str(folder))
-    while not (folder / "metrics.jsonl").exists():
-        time.sleep(0.05)
-        assert process.poll() is None
-    process.send_signal(signum)
-    _, told = process.communicate(timeout=60)
-    assert process.returncode == code
-    assert f"resume with: pathaware train --resume '{folder}'" in told
-    assert "Traceback" not in told
+    command = Command(["train", "sine", *LONG, "--out", str(folder)], tmp_path)
+    command.wait_until((folder / "metrics.jsonl").exists)
+    command.send(signum)
+    assert command.wait() == code
+    assert f"resume with: pathaware train --resume '{folder}'" in command.err
+    assert "Traceback" not in command.err
     state = Run.open(folder).state()
     assert state is not None
     assert state.iteration > 0
@@ -138,21 +132,21 @@ def test_a_folder_that_vanishes_ends_the_run_with_one_line(tmp_path):
 
 def test_a_full_disk_ends_the_run_with_its_last_state_intact(tmp_path):
     """A limit on the size of files stands for the disk: writing beyond it fails just so."""
-
-    def limited() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
-
     folder = tmp_path / "run"
-    growing = ("--set", "training.save=20", "--set", "training.histograms=10")
-    process = command("train", "sine", *LONG, *growing, "--out", str(folder), preexec_fn=limited)
-    _, told = process.communicate(timeout=100)
-    assert process.returncode == 1
+    growing = ("--iterations", "2000", "--set", "training.save=20", "--set", "training.histograms=10")
+    command = Command(["train", "sine", *SMALL, *growing, "--out", str(folder)], tmp_path, _limited)
+    assert command.wait() == 1
+    told = command.err
     assert "cannot be written (File too large" in told.splitlines()[-1]
     assert "Traceback" not in told
     state = Run.open(folder).state()
     assert state is not None
     assert f"its state after {state.iteration} iterations is kept" in told
+
+
+def _limited() -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import warnings
 from typing import Annotated, Any
 
 import typer
@@ -121,6 +122,8 @@ def main(arguments: list[str] | None = None) -> None:
     if "" in given:  # as a path it would mean the current folder
         before = given[given.index("") - 1] if given.index("") else ""
         fail(f"{before}: must not be empty" if before.startswith("-") else "an argument is empty")
+    # Pillow warns about odd image files in several lines; whether a file can be used is for us to say.
+    warnings.filterwarnings("ignore", module=r"PIL\.|pathaware\.data\.")
     try:
         code = command(arguments, standalone_mode=False)
     except UsageError as error:

@@ -11,6 +11,7 @@ from pathaware.cli.options import COMPUTE, OUTPUT, TASKS, Device, Replace, examp
 
 EXAMPLES = examples(
     "pathaware bench --rows sine --repeats 3",
+    "pathaware bench --rows images-84 --precision tf32,bf16 --only pathaware",
     "pathaware bench --scaling --plot scaling.png",
 )
 MEASUREMENT = "Measurement"
@@ -56,7 +57,12 @@ def bench(
     device: Device = "auto",
     precision: Annotated[
         str | None,
-        panel_option(help="Precision on a GPU: fp32, tf32 or bf16.", panel=COMPUTE, default="tf32"),
+        panel_option(
+            help="Precision on a GPU: fp32, tf32 or bf16. Several, separated by commas, are timed one after "
+            "another, each with its error.",
+            panel=COMPUTE,
+            default="tf32",
+        ),
     ] = None,
     threads: Annotated[
         int | None, panel_option(help="Number of CPU threads.", panel=COMPUTE, default="PyTorch's")
@@ -76,11 +82,15 @@ def bench(
     chosen = Training(device=device).torch_device
     at_least(1, repeats=1 if repeats is None else repeats)
     at_least(0, threads=threads or 0)
+    precisions = [
+        coerce("precision", name.strip(), setting_type(Training, "precision"))
+        for name in (precision or Training.precision).split(",")
+    ]
+    if scaling and len(precisions) > 1:
+        raise UsageError("with --scaling one precision is measured", field="precision")
     settings: dict[str, Any] = {
         "device": chosen,
-        "precision": coerce(
-            "precision", precision or Training.precision, setting_type(Training, "precision")
-        ),
+        "precision": precisions[0] if scaling else precisions,
         "threads": threads,
         "repeats": repeats or (30 if chosen.type == "cuda" else 7 if scaling else 11),
     }

@@ -12,13 +12,14 @@ from pathaware.cli.options import METHOD, OUTPUT, TASKS, Device, Json, Replace, 
 
 if TYPE_CHECKING:
     from pathaware.core.learner import QueryLevel
-    from pathaware.training.evaluation import Balance
+    from pathaware.training.evaluation import Balance, Refinement, Views
 
 EXAMPLES = examples(
     "pathaware evaluate glyphs --tasks 100",
     "pathaware evaluate glyphs --tasks 100 --queries alone",
     "pathaware evaluate glyphs --tasks 100 --ways 10 --shots 1",
     "pathaware evaluate runs/sine-k10-pamela-seed0 --json",
+    "pathaware evaluate glyphs --tasks 100 --refine sinkhorn",
 )
 
 
@@ -56,6 +57,25 @@ def evaluate(
             help="Classes among the queries: balanced, or dirichlet for unequal numbers.", panel=TASKS
         ),
     ] = "balanced",
+    views: Annotated[
+        str,
+        panel_option(
+            help="Views of every image: single, or mirror for the mean over it and its mirror image.",
+            panel=METHOD,
+        ),
+    ] = "single",
+    refine: Annotated[
+        str,
+        panel_option(
+            help="Use all queries jointly: sinkhorn adapts again with their balanced pseudo-labels, tim fits "
+            "class weights to all features; or none.",
+            panel=METHOD,
+        ),
+    ] = "none",
+    snapshots: Annotated[
+        bool,
+        flag("--snapshots", help="Mean over the snapshots of the run (training.snapshots).", panel=METHOD),
+    ] = False,
     steps: Annotated[
         int | None, panel_option(help="Number of inner steps.", panel=METHOD, default="as trained")
     ] = None,
@@ -87,6 +107,7 @@ def evaluate(
     from pathaware.core.errors import UsageError
     from pathaware.inference.change_ways import load_for
     from pathaware.inference.trained_model import find_run
+    from pathaware.training.evaluation import SnapshotMean
     from pathaware.training.evaluation import evaluate as measure
     from pathaware.training.provenance import evaluation_record, write_record
     from pathaware.training.run_folder import Run
@@ -97,14 +118,31 @@ def evaluate(
     learner, problem = load_for(opened, device, ways, shots)
     if baselines and not problem.frozen:
         raise UsageError("the model has no frozen features; train with --adapt head", field="baselines")
+    if snapshots and problem.regression:
+        raise UsageError("a mean of probabilities needs classes", field="snapshots")
+    if snapshots:
+        if ways or shots:
+            raise UsageError(
+                "cannot be combined with other ways or shots than in training", field="snapshots"
+            )
+        learner = SnapshotMean(opened.load_snapshots(device))
     what: dict[str, Any] = {
         "split": split,
         "tasks": problem.evaluation_tasks if tasks is None else tasks,
         "seed": seed,
         "balance": cast("Balance", balance),
     }
-    level = cast("QueryLevel | None", queries)
-    result = measure(learner, problem, **what, queries=level, inductive=inductive, steps=steps, extend=extend)
+    result = measure(
+        learner,
+        problem,
+        **what,
+        steps=steps,
+        extend=extend,
+        queries=cast("QueryLevel | None", queries),
+        inductive=inductive,
+        views=cast("Views", views),
+        refine=cast("Refinement", refine),
+    )
     others: dict[str, dict[str, Any]] = {}
     if baselines:
         from pathaware.training.features import BASELINES, FeatureBaseline

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from pathaware.cli.completion import complete_model
-from pathaware.cli.options import DATA, OUTPUT, Device, Replace, examples, flag, panel_option
+from pathaware.cli.options import DATA, METHOD, OUTPUT, Device, Replace, examples, flag, panel_option
 
 if TYPE_CHECKING:
     from pathaware.inference.predictions import Predictions
+    from pathaware.training.evaluation import Views
 
 FORMATS = ("table", "csv", "json")
 EXAMPLES = examples(
@@ -67,6 +68,13 @@ def predict(
             "--score", help="Report the accuracy, for pictures in folders named after classes.", panel=OUTPUT
         ),
     ] = False,
+    views: Annotated[
+        str,
+        panel_option(
+            help="Views of every picture: single, or mirror for the mean over it and its mirror image.",
+            panel=METHOD,
+        ),
+    ] = "single",
     replace: Replace = False,
     device: Device = "auto",
 ) -> None:
@@ -86,7 +94,7 @@ def predict(
     for option, path in (("--out", out), ("--show", show)):
         if path is not None:
             must_be_new(option, path, replace)
-    model = TrainedModel.open(run, device)
+    model = TrainedModel.open(run, device, cast("Views", views))
     labelled = read_support(support, model)
     names, pixels, problems = read_images(images, model.image_input)
     for what, pictures in (("labelled pictures", labelled.pixels), ("pictures", pixels)):

@@ -28,7 +28,7 @@ EXAMPLES = examples(
     "pathaware pretrain cifar-fs --epochs 60 --crop 1 --out runs/features",
     "pathaware pretrain miniimagenet --model resnet12 --minutes 7 --cutmix 0.5",
     "pathaware pretrain miniimagenet --teacher runs/resnet12 --set smoothing=0.1",
-    "pathaware train cifar-fs --set training.start=runs/features",
+    "pathaware pretrain --resume runs/features",
 )
 
 
@@ -124,7 +124,7 @@ def pretrain(
 ) -> None:
     """Train features by classifying all training classes of imported data sets.
 
-    The result is a folder from which meta-training starts: `pathaware train DATA --set training.start=RUN`.
+    The result is a folder in which meta-training can start: its setting training.start names it.
     """
     if resume is not None:
         if data:

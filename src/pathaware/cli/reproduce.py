@@ -30,8 +30,8 @@ EXAMPLES = examples(
 )
 
 TARGETS = (
-    "table1 to table5, fig4, fig5, fig6, gradients (Section 3.2), methods (all of ours, trained for the same "
-    "time), or all"
+    "table1 to table5, fig4, fig5, fig6, gradients (Section 3.2 on sine waves), gradients-conv4 (on images), "
+    "methods (all of ours, trained for the same time), or all"
 )
 
 
@@ -43,7 +43,8 @@ def reproduce(
     budget: Annotated[
         str | None,
         panel_option(
-            help="Training time per target, such as 10m or 2h; the table states it.",
+            help="Training time per target, such as 10m or 2h: all runs are shortened to fit, and the table "
+            "states it. With --iterations, as many whole runs as fit, the most informative first.",
             panel=TRAINING,
             default="none: train all iterations",
         ),
@@ -73,7 +74,9 @@ def reproduce(
     seeds: Annotated[int, panel_option(help="Runs per cell, with seeds 0, 1, …", panel=TRAINING, min=1)] = 1,
     data: Annotated[
         str,
-        panel_option(help="Data set of table4, fig6 and methods.", panel=DATA, complete=complete_data),
+        panel_option(
+            help="Data set of table4, fig6, gradients-conv4 and methods.", panel=DATA, complete=complete_data
+        ),
     ] = "miniimagenet",
     tasks: NewTasks = None,
     together: Annotated[int, panel_option(help="Number of runs that share a GPU.", panel=COMPUTE, min=1)] = 1,
@@ -94,8 +97,6 @@ def reproduce(
     from pathaware.experiments.paper.time_estimate import TrainingLength, parse_duration
     from pathaware.experiments.run_store import RunStore
 
-    if budget and iterations:
-        raise UsageError("cannot be combined with --iterations", field="budget")
     for target in targets:
         if target not in (*paper.TARGETS, "all"):
             known = (*paper.TARGETS, "all")

@@ -67,4 +67,7 @@ def headline(summary: dict[str, Any], metric: Metric) -> str:
     if metric is ACCURACY:
         text += f", {LEVEL_TITLES[summary['queries']]}"
         text += ", classes unbalanced" if summary["balance"] != "balanced" else ""
+        text += ", mean over mirrored views" if summary["views"] == "mirror" else ""
+        text += ", queries pseudo-labelled" if summary["refine"] != "none" else ""
+        text += f", mean of {summary['snapshots']} snapshots" if summary["snapshots"] > 1 else ""
     return text

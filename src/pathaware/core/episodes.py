@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,10 @@ class Episodes:
     Shapes: `support_x [T, S, …]`, `support_y [T, S, …]`, `query_x [T, Q, …]`, `query_y [T, Q, …]`.
     The examples of image episodes are in random order within the support set and within the query set.
 
+    Training tasks may carry more about their queries, for losses that use it: `query_images [T, Q]` are their
+    indices in the store, and `query_boxes [T, Q, 4]` the part of each that another query may replace
+    (CutMix: top, bottom, left and right edge).
+
     >>> episodes = Episodes(*(torch.randn(4, count, 1) for count in (5, 5, 7, 7)))  # four tasks
     >>> len(episodes), len(episodes[:3]), [len(chunk) for chunk in episodes.chunks(3)]
     (4, 3, [3, 1])
@@ -29,6 +33,8 @@ class Episodes:
     support_y: Tensor
     query_x: Tensor
     query_y: Tensor
+    query_images: Tensor | None = None
+    query_boxes: Tensor | None = None
 
     def __post_init__(self) -> None:
         counts = [t.shape[0] for t in self.tensors()]
@@ -43,7 +49,7 @@ class Episodes:
         return self.support_x, self.support_y, self.query_x, self.query_y
 
     def __getitem__(self, tasks: slice) -> Episodes:
-        return Episodes(*(t[tasks] for t in self.tensors()))
+        return self._each(lambda t: t[tasks])
 
     def share(self, worker: int, workers: int) -> Episodes:
         """The tasks of one of several workers."""
@@ -58,9 +64,11 @@ class Episodes:
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Episodes:
         """Move to a device; `dtype` applies to floating-point tensors only, labels keep theirs."""
-        return Episodes(
-            *(t.to(device, dtype if t.is_floating_point() else None) for t in self.tensors()),
-        )
+        return self._each(lambda t: t.to(device, dtype if t.is_floating_point() else None))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Episodes:
+        extra = (None if t is None else change(t) for t in (self.query_images, self.query_boxes))
+        return Episodes(*map(change, self.tensors()), *extra)
 
 
 def share_of(tasks: int, worker: int, workers: int) -> range:

@@ -38,9 +38,15 @@ class Stopped(Exception):
     `kind` is `train`, or `pretrain` for supervised pretraining.
     """
 
-    def __init__(self, signum: int, folders: Sequence[Path], kind: str = "train") -> None:
+    def __init__(
+        self,
+        signum: int,
+        folders: Sequence[Path],
+        kind: str = "train",
+        how: str = "stopped after a complete step; the state is saved",
+    ) -> None:
         self.signum, self.folders, self.kind = signum, list(folders), kind
-        super().__init__(f"{signal.Signals(signum).name}: stopped after a complete step; the state is saved")
+        super().__init__(f"{signal.Signals(signum).name}: {how}")
 
 
 def printable(text: str) -> str:

@@ -13,6 +13,7 @@ from pathaware.core.batch_norm import TaskStatistics
 from pathaware.core.episodes import Episodes
 from pathaware.core.errors import UsageError
 from pathaware.core.learner import (
+    ExecutionName,
     FewShotLearner,
     QueryLevel,
     StepPredictions,
@@ -81,19 +82,28 @@ class HeadLearner(FewShotLearner):
     """Embeds all examples with one network that tasks share, and adapts a head to each task.
 
     `model` is the network without its last linear layer. As in gradient-based methods, batch norm uses
-    separate statistics for each task's support set and for its queries.
+    separate statistics for each task's support set and for its queries. `execution` may be `loop` or `vmap`
+    to embed without the fused kernels for GPUs.
     """
 
-    def __init__(self, model: nn.Module, head: Head, loss: Loss) -> None:
+    def __init__(
+        self, model: nn.Module, head: Head, loss: Loss, *, execution: ExecutionName = "auto"
+    ) -> None:
+        # like `MetaLearner`, which says why this import is late
+        from pathaware.engine.execution import fused_embedding
+
         super().__init__()
         refuse_running_statistics(model)
         self.model = replace_last_linear(model, nn.Identity())
         self.head = head
         self.loss = loss
+        self.fused = fused_embedding(self.model) if execution in ("auto", "batched") else None
 
     def embed(self, x: Tensor, support_x: Tensor | None = None) -> Tensor:
         """Features `[T, N, F]` of inputs `[T, N, …]`; with `support_x`, batch norm uses its statistics."""
         count = None
+        if support_x is None and self.fused is not None and self.fused.usable(x):
+            return self.fused(x)
         if support_x is not None:
             count, x = support_x.shape[1], torch.cat([support_x, x], dim=1)
         with TaskStatistics(len(x), count):

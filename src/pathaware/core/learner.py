@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from pathaware.core.path import Gradient, Order, Path, unroll
 from pathaware.core.rule import Rule
 
 if TYPE_CHECKING:
-    from pathaware.engine.execution import Execution
+    from pathaware.engine.execution import Execution, Inputs
 
 ExecutionName = Literal["auto", "loop", "vmap", "batched"]
 """How tasks run side by side, see `pathaware.engine.execution`."""
@@ -125,6 +126,12 @@ class FewShotLearner(nn.Module, ABC):
         with torch.no_grad():
             return self.adapt(support_x, support_y), self.predictions_per_step(*examples, queries="alone")
 
+    def adapt_each(self, support_x: Tensor, support_y: Tensor) -> list[tuple[nn.Module, StepPredictions]]:
+        """Adapt to T tasks, `support_x [T, S, …]`. For each, return the adapted network and its inductive
+        predictions for the support set after every step."""
+        tasks = zip(support_x, support_y, strict=True)
+        return [self.adapt_and_predict(x, y, x) for x, y in tasks]
+
     def meta_loss(self, episodes: Episodes, order: Order = "second") -> Tensor:
         """The mean query loss after adaptation, differentiable in all parameters."""
         return self.task_losses(episodes, order).mean()
@@ -153,6 +160,10 @@ class Context:
     support_y: Tensor
     query_x: Tensor | None = None
     order: Order = "none"
+    prepared: Inputs | None = None
+    """The support set as `Execution.prepare` returned it, if several steps share it."""
+    outputs: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    """Points where `gradient` was asked for, and the outputs for the support set there; `order` none only."""
 
     def __len__(self) -> int:
         return len(self.support_x)
@@ -167,8 +178,14 @@ class Context:
 
     def gradient(self, point: Tensor) -> tuple[Tensor, Tensor]:
         """The support loss `[T]` and its gradient `[T, D]`, differentiable if `order` is second."""
-        create_graph = self.order == "second"
-        return self.learner.gradient(point, self.support_x, self.support_y, create_graph=create_graph)
+        x = self.support_x if self.prepared is None else self.prepared
+        if self.order != "none":
+            create_graph = self.order == "second"
+            return self.learner.execution.gradient(point, x, self.support_y, create_graph=create_graph)
+        seen: list[Tensor] = []
+        both = self.learner.execution.gradient(point, x, self.support_y, outputs=seen)
+        self.outputs.extend((point, outputs) for outputs in seen)
+        return both
 
 
 class MetaLearner(FewShotLearner):
@@ -245,11 +262,18 @@ class MetaLearner(FewShotLearner):
         the last trained step. `query_x [T, Q, …]` are the queries, for rules with joint inference.
         """
         steps = self._steps(steps, extend)
-        context = Context(self, support_x, support_y, query_x, order)
+        with torch.set_grad_enabled(order == "second"):
+            prepared = self.execution.prepare(support_x)
+        context = Context(self, support_x, support_y, query_x, order, prepared)
         path = self.unroll(context, steps)
         if self.guard:
+            seen: list[Tensor] = []
             with torch.no_grad():
-                path.losses.append(self.losses(path.end, support_x, support_y))
+                path.losses.append(self.execution.task_losses(path.end, prepared, support_y, seen))
+            context.outputs.extend((path.end, outputs) for outputs in seen)
+        # A rule may descend another loss, or ask for gradients at other points.
+        if [id(point) for point, _ in context.outputs] == [id(point) for point in path.points]:
+            path.outputs = [outputs for _, outputs in context.outputs]
         return path
 
     def unroll(self, context: Context, steps: int, gradient: Gradient | None = None) -> Path:
@@ -340,16 +364,29 @@ class MetaLearner(FewShotLearner):
     ) -> StepPredictions:
         """Outputs for `query_x` at θ₀ and after every step."""
         level = self.query_level(queries)
-        seen = query_x if level == "joint" else None
-        path = self.path(support_x, support_y, steps=steps, extend=extend, query_x=seen)
-        return self._predictions(path, query_x, support_x if level == "alone" else None)
+        steps = self._steps(steps, extend)
+        *outputs, reverted = self._run(self._predicted, steps, level, support_x, support_y, query_x)
+        return StepPredictions(outputs, reverted)
 
     def adapt_and_predict(
         self, support_x: Tensor, support_y: Tensor, query_x: Tensor
     ) -> tuple[nn.Module, StepPredictions]:
-        path = self.path(support_x[None], support_y[None])
+        given = (support_x, support_y) if query_x is support_x else (support_x, support_y, query_x)
         with torch.no_grad():
-            return self._network(path), self._predictions(path, query_x[None], support_x[None])
+            end, *outputs, reverted = self._run(self._end_and_predicted, *(t[None] for t in given))
+        return self._network(end), StepPredictions(outputs, reverted)
+
+    def adapt_each(self, support_x: Tensor, support_y: Tensor) -> list[tuple[nn.Module, StepPredictions]]:
+        """Adapt to T tasks side by side."""
+        with torch.no_grad():
+            ends, *outputs, reverted = self._run(self._end_and_predicted, support_x, support_y)
+        return [
+            (
+                self._network(ends[t : t + 1]),
+                StepPredictions([o[t : t + 1] for o in outputs], reverted[t : t + 1]),
+            )
+            for t in range(len(ends))
+        ]
 
     def adapt(
         self,
@@ -361,19 +398,47 @@ class MetaLearner(FewShotLearner):
         query_x: Tensor | None = None,
     ) -> nn.Module:
         """Adapt to one task, `support_x [S, …]`; return a copy of the model with the new parameters."""
-        seen = None if query_x is None else query_x[None]
-        return self._network(
-            self.path(support_x[None], support_y[None], steps=steps, extend=extend, query_x=seen)
-        )
+        examples = [t[None] for t in (support_x, support_y, query_x) if t is not None]
+        with torch.no_grad():
+            (end,) = self._run(self._end, self._steps(steps, extend), *examples)
+        return self._network(end)
 
-    def _predictions(self, path: Path, query_x: Tensor, support_x: Tensor | None) -> StepPredictions:
-        outputs = [self.predict(self.end(path, j), query_x, support_x) for j in range(len(path.points))]
-        reverted = path.reverted() if self.guard else torch.zeros(len(query_x), dtype=torch.bool)
-        return StepPredictions(outputs, reverted)
+    def _run(self, function: Callable[..., Sequence[Tensor]], *arguments: Any) -> Sequence[Tensor]:
+        return self.execution.run(self, function, *arguments)
 
-    def _network(self, path: Path) -> nn.Module:
-        """A copy of the model at the end of the path of a single task."""
-        return clone_with_parameters(self.model, path.layout.views(self.end(path)[0]))
+    def _end(
+        self, steps: int, support_x: Tensor, support_y: Tensor, query_x: Tensor | None = None
+    ) -> list[Tensor]:
+        return [self.end(self.path(support_x, support_y, steps=steps, extend=True, query_x=query_x))]
+
+    def _predicted(
+        self, steps: int, level: QueryLevel, support_x: Tensor, support_y: Tensor, query_x: Tensor
+    ) -> list[Tensor]:
+        seen = query_x if level == "joint" else None
+        path = self.path(support_x, support_y, steps=steps, extend=True, query_x=seen)
+        return self._outputs(path, query_x, support_x if level == "alone" else None)
+
+    def _end_and_predicted(
+        self, support_x: Tensor, support_y: Tensor, query_x: Tensor | None = None
+    ) -> list[Tensor]:
+        """The end of the path, then `_outputs` for the queries, which are by default the support set."""
+        path = self.path(support_x, support_y)
+        queries = support_x if query_x is None else query_x
+        return [self.end(path), *self._outputs(path, queries, support_x)]
+
+    def _outputs(self, path: Path, query_x: Tensor, support_x: Tensor | None) -> list[Tensor]:
+        """Outputs for the queries at every point, then the tasks that the guard reverted."""
+        steps = range(len(path.points))
+        if query_x is support_x and path.outputs:  # the path has them already
+            outputs = [path.guarded_outputs(j) if self.guard else path.outputs[j] for j in steps]
+        else:
+            outputs = [self.predict(self.end(path, j), query_x, support_x) for j in steps]
+        reverted = path.reverted() if self.guard else query_x.new_zeros(len(query_x), dtype=torch.bool)
+        return [*outputs, reverted]
+
+    def _network(self, end: Tensor) -> nn.Module:
+        """A copy of the model with the parameters of a single task, `[1, D]`."""
+        return clone_with_parameters(self.model, self.rule.layout.views(end[0]))
 
     def _steps(self, steps: int | None, extend: bool) -> int:
         trained = self.rule.steps

@@ -179,7 +179,10 @@ class GroupBroadcast(nn.Module):
         return broadcast
 
     def sums(self, values: Tensor) -> Tensor:
-        """Sum `values [D]` within each group."""
+        """Sum `values […, D]` within each group."""
+        if values.ndim > 1:
+            rows = [self.sums(row) for row in values]
+            return torch.stack(rows) if rows else values.new_empty(*values.shape[:-1], self.groups)
         ordered = values if self.sorted else values.index_select(0, self.order)
         return torch.segment_reduce(ordered, "sum", offsets=self.starts, unsafe=True)
 
@@ -218,10 +221,13 @@ def clone_with_parameters(model: nn.Module, values: dict[str, Tensor]) -> nn.Mod
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     copies: dict[int, Any] = {}  # by the id of the original, so that tied parameters stay tied
+    sources: list[Tensor] = []
+    targets: list[Tensor] = []
 
     def parameter(original: nn.Parameter) -> nn.Parameter:
-        value = values.get(names[id(original)], original)
-        return nn.Parameter(value.detach().clone(), requires_grad=original.requires_grad)
+        sources.append(values.get(names[id(original)], original).detach())
+        targets.append(torch.empty_like(sources[-1]))
+        return nn.Parameter(targets[-1], requires_grad=original.requires_grad)
 
     def module(original: nn.Module) -> nn.Module:
         new = original.__class__.__new__(original.__class__)
@@ -238,7 +244,10 @@ def clone_with_parameters(model: nn.Module, values: dict[str, Tensor]) -> nn.Mod
             copies[id(original)] = make(original)
         return copies[id(original)]
 
-    return module(model)
+    clone = module(model)
+    if targets:
+        torch._foreach_copy_(targets, sources)  # one launch on a GPU
+    return clone
 
 
 def _copy_container(value: Any) -> Any:

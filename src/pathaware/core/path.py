@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.autograd.function import Function
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils.checkpoint import checkpoint as recompute_in_backward
 
@@ -29,12 +30,14 @@ class Path:
     """The points that T tasks visited, and their support losses.
 
     `points` holds θ₀ … θₙ, each `[T, D]`; `losses` the support loss at these points, each `[T]`, up to the
-    last point where it was computed.
+    last point where it was computed; `outputs` the network's outputs for the support set at all points, each
+    `[T, S, …]`, or nothing if they are not known.
     """
 
     layout: Layout
     points: list[Tensor]
     losses: list[Tensor] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
 
     @property
     def end(self) -> Tensor:
@@ -47,7 +50,10 @@ class Path:
 
     def reverted(self, j: int = -1) -> Tensor:
         """Mask `[T]` of the tasks whose support loss is larger at θⱼ than at θ₀."""
-        return ~(self.losses[j] <= self.losses[0])  # negated, so that NaN counts as larger
+        return ~self._kept(j)
+
+    def _kept(self, j: int) -> Tensor:
+        return self.losses[j] <= self.losses[0]  # False for NaN
 
     def guarded(self, j: int = -1) -> Tensor:
         """The point where each task ends if it stops after step j, `[T, D]`.
@@ -57,13 +63,38 @@ class Path:
         examples it adapts to cannot have learned from them. All other tasks are returned unchanged, to the
         last bit.
         """
-        reverted = self.reverted(j)
-        if known_empty(reverted):
-            return self.points[j]
-        last = range(len(self.points))[j] + 1
-        best = torch.stack(self.losses[:last]).nan_to_num(nan=torch.inf).argmin(0)
-        fallback = torch.stack(self.points[:last])[best, torch.arange(len(best), device=best.device)]
-        return torch.where(reverted[:, None], fallback, self.points[j])
+        return self._guarded(self.points, j)
+
+    def guarded_outputs(self, j: int = -1) -> Tensor:
+        """`outputs` at the point where each task ends if it stops after step j."""
+        return self._guarded(self.outputs, j)
+
+    def _guarded(self, values: list[Tensor], j: int) -> Tensor:
+        """The values of each task at θⱼ, or at its best point so far if it is reverted."""
+        kept = self._kept(j)
+        if known_full(kept):
+            return values[j]
+        last = range(len(self.points))[j]
+        best = torch.stack(self.losses[: last + 1]).nan_to_num(nan=torch.inf).argmin(0)
+        chosen: Tensor = _Select.apply(torch.where(kept, last, best), *values[: last + 1])
+        return chosen
+
+
+class _Select(Function):
+    """Row t of point `which[t]`. The derivative of indexing would sort and add, though no row repeats."""
+
+    @staticmethod
+    def forward(ctx: Any, which: Tensor, *points: Tensor) -> Tensor:
+        ctx.save_for_backward(which)
+        ctx.count = len(points)
+        return torch.stack(points)[which, torch.arange(len(which), device=which.device)]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        (which,) = ctx.saved_tensors
+        tasks = torch.arange(len(which), device=which.device)
+        parts = gradient.new_zeros(ctx.count, *gradient.shape).index_put((which, tasks), gradient)
+        return None, *parts.unbind()
 
 
 def unroll(
@@ -86,14 +117,15 @@ def unroll(
     result is the same to the last bit.
     """
     path = Path(rule.layout, [initial])
+    bounds: list[Tensor] = []  # of each task's support loss
 
     def advance(j: int, point: Tensor, memory: Memory) -> tuple[Tensor, Tensor, Memory]:
         loss, descent = gradient(j, point)
         following, memory = rule.advance(j, path.points[: j + 1], descent, loss, memory)
         if guard and j > 0:
-            diverged = ~(loss.detach() <= DIVERGED * path.losses[0])  # True for NaN
-            if not known_empty(diverged):
-                following = torch.where(diverged[:, None], point, following)
+            converges = loss.detach() <= bounds[0]  # False for NaN
+            if not known_full(converges):
+                following = torch.where(converges[:, None], following, point)
         return loss, following, memory
 
     for j in range(steps):
@@ -104,6 +136,8 @@ def unroll(
         loss, following, memory = result
         path.points.append(following.detach() if order == "none" else following)
         path.losses.append(loss.detach())
+        if guard and j == 0:
+            bounds.append(DIVERGED * path.losses[0])
     return path
 
 
@@ -112,6 +146,6 @@ def being_traced() -> bool:
     return get_proxy_mode() is not None
 
 
-def known_empty(tasks: Tensor) -> bool:
-    """True if no task is flagged. On CUDA returns False without checking, to avoid a sync."""
-    return not tasks.is_cuda and not being_traced() and not bool(tasks.any())
+def known_full(tasks: Tensor) -> bool:
+    """True if all tasks are flagged. On CUDA returns False without checking, to avoid a sync."""
+    return not tasks.is_cuda and not being_traced() and bool(tasks.all())

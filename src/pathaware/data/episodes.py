@@ -31,7 +31,8 @@ class EpisodePlan:
     image), `flips [T, E]`, `colours [T, E, 3]` (factors of brightness, contrast and saturation),
     `holes [T, E, 2]` (corner of the erased square; outside the image for none), `labels [T, E]` (the class of
     each image within its task), `affine [T, E, 2, 3]` (maps coordinates of the new image to those of the old
-    one), `dropped [T, E, H, W]` (pixels that are set to zero). None: not applied, or no labels.
+    one), `dropped [T, E, H, W]` (pixels that are set to zero), `boxes [T, Q, 4]` (as in `Episodes`). None:
+    not applied, or no labels.
     """
 
     images: Tensor
@@ -42,6 +43,7 @@ class EpisodePlan:
     labels: Tensor | None = None
     affine: Tensor | None = None
     dropped: Tensor | None = None
+    boxes: Tensor | None = None
 
     def __len__(self) -> int:
         return self.images.shape[0]
@@ -85,7 +87,8 @@ class Augmentation:
     side of a square blanked in every second image, as a fraction of the image's side. `affine` is the
     strength of a random affine map: 0.2 means a shift of up to 20 % of the side, a scale from 0.8 to 1.2, a
     shear of up to 0.2 and a rotation of up to 20 % of a right angle. `grey` is the fraction of images
-    without colour, `drop` the fraction of pixels set to zero.
+    without colour, `drop` the fraction of pixels set to zero. `cutmix` is the fraction of queries with a part
+    of another query of their task.
     """
 
     crop: bool = False
@@ -94,6 +97,7 @@ class Augmentation:
     affine: float = 0.0
     grey: float = 0.0
     drop: float = 0.0
+    cutmix: float = 0.0
 
     def __post_init__(self) -> None:
         strengths = {name: value for name, value in vars(self).items() if name != "crop"}
@@ -280,11 +284,16 @@ class ImageEpisodes(TaskSource):
         padding: int | None = None,
         placement: Placement = "auto",
         shuffle: bool = True,
+        mirror_support: bool = False,
     ) -> None:
+        if mirror_support and not store.manifest.mirror:
+            raise UsageError(f"mirror_support: the images of {store.name} must not be mirrored")
         classes = store.split(split)
         _check(store, split, classes, ways, shots, queries)
         self.store, self.split, self.ways, self.shots, self.queries = store, split, ways, shots, queries
-        self.shuffle = shuffle
+        self.shuffle, self.mirror_support = shuffle, mirror_support
+        self.keep_indices = False
+        """True if episodes should carry the indices of their queries in the store."""
         self.views = ImageViews(
             store, augmentation or Augmentation(), device, dtype, padding=padding, placement=placement
         )
@@ -310,14 +319,31 @@ class ImageEpisodes(TaskSource):
         images = self._starts[classes, None] + keys.topk(per_class).indices
         images = images.transpose(1, 2).reshape(tasks, per_class * self.ways)  # shot by shot
         plan = replace(self.views.draw(images, generator), labels=self._labels.expand_as(images))
-        if not self.shuffle:
+        if self.shuffle:
+            keys = torch.rand(images.shape, generator=order, dtype=torch.float64)
+            keys[:, self.shots * self.ways :] += 1  # all queries after the support set
+            plan = plan.reordered(keys.argsort(1))
+        if not self.views.augmentation.cutmix:
             return plan
-        keys = torch.rand(images.shape, generator=order, dtype=torch.float64)
-        keys[:, self.shots * self.ways :] += 1  # all queries after the support set
-        return plan.reordered(keys.argsort(1))
+        from pathaware.data.labelled import random_boxes
+
+        count = tasks * self.queries * self.ways
+        chance, size = self.views.augmentation.cutmix, self.store.shape[1]
+        boxes = random_boxes(count, size, chance, fork(generator, "cutmix"))
+        return replace(plan, boxes=boxes.unflatten(0, (tasks, -1)))
 
     def gather(self, plan: EpisodePlan) -> Episodes:
-        return self.views.episodes(plan, self.shots * self.ways)
+        support = self.shots * self.ways
+        episodes = self.views.episodes(plan, support)
+        if self.mirror_support:
+            x, y = episodes.support_x, episodes.support_y
+            mirrored = torch.cat([x, x.flip(-1)], dim=1), torch.cat([y, y], dim=1)
+            episodes = replace(episodes, support_x=mirrored[0], support_y=mirrored[1])
+        if self.keep_indices:
+            episodes = replace(episodes, query_images=plan.images[:, support:].to(self.views.device))
+        if plan.boxes is not None:
+            episodes = replace(episodes, query_boxes=plan.boxes.to(self.views.device))
+        return episodes
 
 
 def _check(store: ImageStore, split: str, classes: SplitClasses, ways: int, shots: int, queries: int) -> None:

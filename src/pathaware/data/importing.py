@@ -242,6 +242,7 @@ def import_dataset(
     if folder.exists() and not replace:
         raise UsageError(f"{folder}: {name} is already imported; pass `replace` to import it again")
     listing = importer.read(source)
+    new = not folder.parent.exists()
     try:
         partial = PartialStore(folder, importer.format, _fingerprint(listing, importer.format))
         try:
@@ -252,6 +253,9 @@ def import_dataset(
             partial.publish(listing.origin)
         finally:
             partial.close()
+            if new:
+                with suppress(OSError):  # it holds something
+                    folder.parent.rmdir()
     except OSError as error:  # read errors are among the problems; this is a full or read-only disk
         raise UsageError(f"{folder.parent}: cannot be written ({error.strerror})") from None
     return ImageStore.open(folder)

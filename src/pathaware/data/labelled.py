@@ -7,7 +7,7 @@ stored (`show`): a batch is a few tensor operations of fixed shapes, which a CUD
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 import torch.nn.functional as F
@@ -78,8 +78,8 @@ class ClassImages:
     ) -> None:
         self.device = torch.device(device)
         form = ImageInput.of(stores[0])
-        self.inputs = form if not size else ImageInput(size, form.channels, form.ink, form.mean, form.std)
         self.mirror = all(store.manifest.mirror for store in stores)
+        self.inputs = replace(form, size=size or form.size, mirror=self.mirror)
         self.names: list[str] = []
         parts: list[Tensor] = []
         labels: list[Tensor] = []
@@ -92,14 +92,15 @@ class ClassImages:
             for split in splits:
                 spans = store.split(split)
                 for start, count in zip(spans.starts.tolist(), spans.counts.tolist(), strict=True):
-                    parts.append(resized(store.images[start : start + count], self.inputs.size))
+                    own = store.images[start : start + count].to(self.device)
+                    parts.append(resized(own, self.inputs.size))
                     labels.append(torch.full((count,), len(labels)))
                 self.names += [f"{store.name}/{name}" for name in spans.names]
         if not parts:
             stored = ", ".join(store.name for store in stores)
             raise UsageError(f"{stored}: no classes in {' and '.join(splits)}", field="splits")
         self.counts = torch.tensor([len(part) for part in parts])
-        self.images = torch.cat(parts).to(self.device)
+        self.images = torch.cat(parts)
         self.labels = torch.cat(labels).to(self.device)
         self._mean, self._scale = (t.to(self.device) for t in _scaling(self.inputs))
 
@@ -182,15 +183,16 @@ def random_boxes(count: int, size: int, chance: float, random: torch.Generator) 
     return edges.round_().clamp_(0, size).long()
 
 
-def cutmix(x: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
-    """Replace a box of every image `[N, C, S, S]` by that of the image before it; also return its share."""
+def cutmix(x: Tensor, boxes: Tensor, other: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Replace a box of every image `[N, C, S, S]` by that of `other`, by default the image before it; also
+    return the share of the image that is replaced, `[N]`."""
     size = x.shape[-1]
     at = torch.arange(size, device=x.device)
     top, bottom, left, right = boxes[:, :, None].unbind(1)
     rows, columns = (at >= top) & (at < bottom), (at >= left) & (at < right)
     inside = rows[:, None, :, None] & columns[:, None, None, :]
     fraction = (rows.sum(1) * columns.sum(1)).to(x.dtype) / size**2
-    return torch.where(inside, x.roll(1, 0), x), fraction
+    return torch.where(inside, x.roll(1, 0) if other is None else other, x), fraction
 
 
 def _uniform(random: torch.Generator, *shape: int) -> Tensor:

@@ -136,19 +136,21 @@ _BRIGHT = 127
 @dataclass(frozen=True)
 class ImageInput:
     """The images a trained network expects: `channels` × `size` × `size`, normalised with `mean` and `std`
-    per channel (of pixels in 0…1). With `ink`, bright ink on black: dark ink on paper is inverted."""
+    per channel (of pixels in 0…1). With `ink`, bright ink on black: dark ink on paper is inverted. `mirror`
+    is True if a mirrored image is known to show its class as well; models of earlier versions do not say."""
 
     size: int
     channels: int
     ink: bool
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    mirror: bool = False
 
     @classmethod
     def of(cls, store: ImageStore) -> ImageInput:
         """The input of a network trained on the images of a store."""
-        manifest = store.manifest
-        return cls(manifest.shape[1], manifest.shape[0], manifest.ink, manifest.mean, manifest.std)
+        m = store.manifest
+        return cls(m.shape[1], m.shape[0], m.ink, m.mean, m.std, m.mirror)
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> ImageInput:

@@ -7,9 +7,9 @@ There are three ways to run a network: `loop`, `vmap` and `batched`. All take a 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from functools import cached_property
-from typing import get_args
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -21,19 +21,25 @@ from pathaware.core.learner import ExecutionName
 from pathaware.core.losses import Loss, per_task, per_task_loop
 from pathaware.core.parameters import GroupBroadcast, Layout
 from pathaware.engine import kernels
-from pathaware.engine.batched import LAYERS, lower
+from pathaware.engine.batched import LAYERS, Lowered, Prepared, lower
+from pathaware.engine.cuda_graph import CapturedCalls, captured_state
 from pathaware.engine.handwritten import Program, SingleTaskProgram, handwritten_program
 from pathaware.engine.traced import NotLowerable, trace
 
-Forward = Callable[[Tensor, Tensor], Tensor]
+Forward = Callable[[Tensor, Any], Tensor]
+Inputs = Tensor | Prepared
+"""Inputs `[T, N, …]` as they are, or prepared for several steps."""
+
+CAPTURED_ELEMENTS = 2**22
+"""Numbers in the inputs of a call up to which it is worth a CUDA graph; larger ones hide their launches."""
 
 
 class Execution:
     """Runs a network and its loss with a task axis, and differentiates the loss.
 
     `forward` maps a point and inputs to outputs, `losses` maps outputs and targets to one loss per task. A
-    hand-written `program` computes gradients of the two faster than autograd does; `single_task` is its
-    counterpart for one task on a GPU.
+    hand-written `program` computes gradients of the two faster than autograd does; `kernel_program` and
+    `single_task` are its counterparts on a GPU, for several tasks or derivatives, and for one task.
     """
 
     def __init__(self, name: str, forward: Forward, losses: Loss, program: Program | None = None) -> None:
@@ -43,8 +49,18 @@ class Execution:
         self.program = program
 
     @cached_property
+    def calls(self) -> CapturedCalls:
+        return CapturedCalls()
+
+    @cached_property
     def single_task(self) -> SingleTaskProgram | None:
         return None if self.program is None else SingleTaskProgram(self.program)
+
+    @cached_property
+    def kernel_program(self) -> Program | None:
+        from pathaware.engine.kernels.program import kernel_program  # needs Triton
+
+        return kernel_program(self.program)
 
     @property
     def compilable(self) -> bool:
@@ -53,18 +69,35 @@ class Execution:
 
     def predict(self, point: Tensor, x: Tensor, support_x: Tensor | None = None) -> Tensor:
         """Outputs at a point; with `support_x`, batch norm uses the statistics of the support set only."""
+        if self._predicts(point, x):
+            assert self.program is not None
+            return self.program.predict(point, x, support_x)
         if support_x is None:
             return self.forward(point, x)
-        count = support_x.shape[1]
+        count, examples = support_x.shape[1], torch.cat([support_x, x], dim=1)
+        if isinstance(self.forward, Lowered) and not torch.is_grad_enabled():
+            with TaskStatistics(count=count):
+                return self.forward(point, examples, count)[:, count:]
         with kernels.switched_off(), TaskStatistics(count=count):
-            return self.forward(point, torch.cat([support_x, x], dim=1))[:, count:]
+            return self.forward(point, examples)[:, count:]
 
-    def task_losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The loss of each task at a point: `[T]`, differentiable any number of times."""
+    def prepare(self, x: Tensor) -> Inputs:
+        """Inputs for several calls of `gradient` and `task_losses`: layers that no adapted parameter affects
+        are computed once."""
+        return self.forward.prepare(x) if isinstance(self.forward, Lowered) else x
+
+    def task_losses(self, point: Tensor, x: Inputs, y: Tensor, outputs: list[Tensor] | None = None) -> Tensor:
+        """The loss of each task at a point: `[T]`, differentiable any number of times.
+
+        The outputs for x are appended to `outputs`, where they are known.
+        """
         program = None if torch.is_grad_enabled() else self._program(point, x, y, differentiable=False)
-        if program is not None:
-            return program.losses(point, x, y)
-        return self.losses(self.forward(point, x), y)
+        if program is not None and isinstance(x, Tensor):
+            return program.losses(point, x, y, outputs)
+        predicted = self.forward(point, x)
+        if outputs is not None:
+            outputs.append(predicted.detach())
+        return self.losses(predicted, y)
 
     def query_losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """`task_losses` fused with their gradient; differentiable once."""
@@ -74,24 +107,67 @@ class Execution:
         )
 
     def gradient(
-        self, point: Tensor, x: Tensor, y: Tensor, *, create_graph: bool = False
+        self,
+        point: Tensor,
+        x: Inputs,
+        y: Tensor,
+        *,
+        create_graph: bool = False,
+        outputs: list[Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Losses `[T]` at a point `[T, D]` and their gradients `[T, D]`."""
+        """Losses `[T]` at a point `[T, D]` and their gradients `[T, D]`.
+
+        The outputs for x are appended to `outputs`, where they are known.
+        """
         program = self._program(point, x, y, differentiable=create_graph)
-        if program is not None:
-            return program.differentiable_gradient(point if create_graph else point.detach(), x, y)
+        if program is not None and isinstance(x, Tensor):
+            if create_graph:
+                return program.differentiable_gradient(point, x, y)
+            with torch.no_grad():
+                return program.loss_and_gradient(point, x, y, outputs)[:2]
         if not create_graph:
             point = point.detach().requires_grad_()
         with torch.enable_grad():
-            losses = self.task_losses(point, x, y)
+            losses = self.task_losses(point, x, y, outputs)
             (gradient,) = torch.autograd.grad(losses.sum(), point, create_graph=create_graph)
         return losses, gradient
 
-    def _program(self, point: Tensor, x: Tensor, y: Tensor, *, differentiable: bool) -> Program | None:
-        program = self.single_task if point.is_cuda else self.program
-        if program is None or not program.supports(point, x, y, differentiable=differentiable):
+    def run(
+        self, learner: nn.Module, function: Callable[..., Sequence[Tensor]], *arguments: Any
+    ) -> Sequence[Tensor]:
+        """`function(*arguments)`, a function of the learner, from a CUDA graph where that is possible."""
+        tensors = [a for a in arguments if isinstance(a, Tensor)]
+        if not self._capturable(tensors):
+            return function(*arguments)
+        settings = [a for a in arguments if not isinstance(a, Tensor)]
+        key = (function.__name__, *settings, captured_state(learner))
+        return self.calls(key, partial(function, *settings), *tensors)
+
+    def _capturable(self, tensors: Sequence[Tensor]) -> bool:
+        return (
+            self.name == "batched"
+            and all(t.is_cuda and not t.requires_grad for t in tensors)
+            and sum(t.numel() for t in tensors) <= CAPTURED_ELEMENTS
+            and not torch.is_grad_enabled()
+            and not torch.is_autocast_enabled()
+            and not torch.cuda.is_current_stream_capturing()
+        )
+
+    def _predicts(self, point: Tensor, x: Tensor) -> bool:
+        """True if the hand-written program predicts: on a CPU, without a graph."""
+        program = None if torch.is_grad_enabled() or point.is_cuda else self.program
+        return program is not None and x.ndim == (5 if program.images else 3)
+
+    def _program(self, point: Tensor, x: Inputs, y: Tensor, *, differentiable: bool) -> Program | None:
+        if isinstance(x, Prepared):
             return None
-        return program
+        programs = [self.single_task if point.is_cuda else self.program]
+        if kernels.usable(point):
+            programs.append(self.kernel_program)
+        for program in programs:
+            if program is not None and program.supports(point, x, y, differentiable=differentiable):
+                return program
+        return None
 
 
 def select_execution(name: ExecutionName, model: nn.Module, layout: Layout, loss: Loss) -> Execution:
@@ -116,6 +192,29 @@ def select_execution(name: ExecutionName, model: nn.Module, layout: Layout, loss
         if name == "batched":
             raise UsageError(f"execution: 'batched' cannot run this model ({reason}); use auto") from None
     return Execution("vmap", _vmap_or_loop(model, layout), per_task(loss))
+
+
+class FusedEmbedding:
+    """Features `[T, N, F]` from a network that all tasks share, with its conv blocks on the kernels."""
+
+    def __init__(self, lowered: Lowered) -> None:
+        self.lowered = lowered
+
+    def usable(self, x: Tensor) -> bool:
+        return kernels.usable(x) and not x.requires_grad
+
+    def __call__(self, x: Tensor) -> Tensor:
+        nothing_adapts = x.new_empty(len(x), 0)
+        return self.lowered(nothing_adapts, x).flatten(2)
+
+
+def fused_embedding(model: nn.Module) -> FusedEmbedding | None:
+    """The fused form of a network, or None if it has none; nothing of the network adapts."""
+    try:
+        lowered = lower(trace(model, leaves=LAYERS), Layout([]))
+    except NotLowerable:
+        return None
+    return FusedEmbedding(lowered) if lowered.blocks else None
 
 
 def _loop(model: nn.Module, layout: Layout) -> Forward:
@@ -160,25 +259,28 @@ def _vmap_or_loop(model: nn.Module, layout: Layout) -> Forward:
     return forward
 
 
+def broadcast(groups: GroupBroadcast, coefficients: Tensor) -> Tensor:
+    """Coefficients `[n, groups]` of n steps as `[n, D]`."""
+    if torch.is_grad_enabled() and not groups.identity and kernels.usable(coefficients):
+        from pathaware.engine.kernels.update import Broadcast  # needs Triton
+
+        fused: Tensor = Broadcast.apply(coefficients, groups)
+        return fused
+    spread: Tensor = groups(coefficients)
+    return spread
+
+
 def preconditioned_step(
-    point: Tensor,
-    gradient: Tensor,
-    q: Tensor,
-    q_groups: GroupBroadcast,
-    earlier: Tensor | None = None,
-    p: Tensor | None = None,
-    p_groups: GroupBroadcast | None = None,
+    point: Tensor, gradient: Tensor, q: Tensor, earlier: Tensor | None = None, p: Tensor | None = None
 ) -> Tensor:
     """θ − Q ∘ g, or, with P and an earlier point θ′, (1 − P)(θ − Q ∘ g) + P ∘ θ′.
 
-    Points and gradients are `[T, D]`; `q` and `p` hold one entry per group of parameters.
+    Points and gradients are `[T, D]`; `q` and `p` are `[D]`.
     """
     if torch.is_grad_enabled() and kernels.usable(gradient):  # only the derivative gains from the kernel
         from pathaware.engine.kernels.update import Update  # needs Triton
 
-        fused: Tensor = Update.apply(point, gradient, q, q_groups, earlier, p, p_groups or q_groups)
+        fused: Tensor = Update.apply(point, gradient, q, earlier, p)
         return fused
-    moved = torch.addcmul(point, q_groups(q), gradient, value=-1)
-    if p is None or p_groups is None or earlier is None:
-        return moved
-    return torch.lerp(moved, earlier, p_groups(p))
+    moved = torch.addcmul(point, q, gradient, value=-1)
+    return moved if p is None or earlier is None else torch.lerp(moved, earlier, p)

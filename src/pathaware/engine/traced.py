@@ -6,6 +6,7 @@ the hand-written derivatives treat it as one layer.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
@@ -98,19 +99,56 @@ def trace(model: nn.Module, leaves: Container[type[nn.Module]] = ()) -> TracedNe
     Raises `NotLowerable` if `torch.fx` cannot trace it.
     """
     try:
-        graph = _Tracer(leaves).trace(model)
+        graph = _Tracer(leaves).record(model)
     except Exception as error:  # fx raises errors of many kinds when it meets control flow
         raise NotLowerable(f"torch.fx cannot trace it: {str(error).splitlines()[0]}") from error
     return TracedNetwork(graph, dict(model.named_modules()))
 
 
 class _Tracer(fx.Tracer):
+    """Traces a copy of a network in which leaf modules record their calls.
+
+    `fx.Tracer.trace` replaces `nn.Module.__call__` while it runs. That breaks networks that other threads use
+    meanwhile, so it is not called here.
+    """
+
     def __init__(self, leaves: Container[type[nn.Module]]) -> None:
         super().__init__()
         self.leaves = leaves
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return type(m) in self.leaves or super().is_leaf_module(m, module_qualified_name)
+
+    def record(self, model: nn.Module) -> fx.Graph:
+        """The graph of `model`, called with one argument."""
+        self.graph = fx.Graph()
+        self.tensor_attrs = {}
+        self.root = model
+        names = {module: name for name, module in reversed(list(model.named_modules(remove_duplicate=False)))}
+        copies: dict[nn.Module, nn.Module] = {}
+
+        def copied(module: nn.Module) -> nn.Module:
+            if module not in copies:
+                new = copies[module] = copy.copy(module)
+                if module is not model and self.is_leaf_module(module, names[module]):
+                    new.__class__ = self._recording(module, names[module])
+                else:
+                    children = module._modules.items()
+                    new._modules = {name: child and copied(child) for name, child in children}
+            return copies[module]
+
+        inputs = self.create_proxy("placeholder", "inputs", (), {})
+        outputs = copied(model)(inputs)
+        self.create_node("output", "output", (self.create_arg(outputs),), {})
+        return self.graph
+
+    def _recording(self, module: nn.Module, name: str) -> type[nn.Module]:
+        """A subclass of the module's type whose instances record a call instead of computing it."""
+
+        def call(_: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            return self.create_proxy("call_module", name, args, kwargs)
+
+        return type(type(module).__name__, (type(module),), {"__call__": call})
 
 
 def _chain(node: fx.Node) -> list[fx.Node]:

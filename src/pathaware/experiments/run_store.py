@@ -27,7 +27,11 @@ from pathaware.training.run_folder import CONFIG, Run
 from pathaware.training.session import TrainingSession, check, train_sessions
 
 # The training settings that decide the result. The others say how and where it is computed.
-_DECISIVE = ("tasks", "rate", "schedule", "clip", "guard", "pretrain", "dtype")
+_DECISIVE = (
+    *("tasks", "rate", "schedule", "clip", "guard", "pretrain", "dtype", "start", "rule_rate", "warmup"),
+    *("head_rate", "average", "evaluate_average", "distil", "temperature", "teacher", "teach"),
+    *("classify", "classify_end", "dropout"),
+)
 IDENTITY = "identity"
 """Key of a record; records written before it existed do not have it."""
 
@@ -144,6 +148,8 @@ class Result:
             "evaluation": (result["tasks"], result["split"], self.record.get("evaluation_seed", 0)),
             "queries": self.queries,
             "balance": result.get("balance", "balanced"),
+            "views": (result.get("views", "single"), result.get("refine", "none")),
+            "snapshots": result.get("snapshots", 1),
         }
 
     def matches(self, config: Config, precision: str | None = None) -> bool:
@@ -156,6 +162,12 @@ def own_level(config: Config) -> str:
     """The level at which a method is evaluated by default: joint if it adapts to the queries, else batch."""
     joint = get_method(config.method).queries and config.method_settings.get("transductive", True)
     return "joint" if joint else "batch"
+
+
+def _plain(result: Mapping[str, Any]) -> bool:
+    """True if an evaluation had balanced queries, single views, no pseudo-labels and one checkpoint."""
+    usual = {"balance": "balanced", "views": "single", "refine": "none", "snapshots": 1}
+    return all(result.get(name, value) == value for name, value in usual.items())
 
 
 class Results:
@@ -172,8 +184,8 @@ class Results:
     def read(cls, folder: Path, names: Sequence[str] = ()) -> Results:
         """All records of a folder, or those of experiments with certain names.
 
-        Of a run that was evaluated in several ways the usual one counts: balanced test tasks, at the level
-        that `own_level` says.
+        Of a run that was evaluated in several ways the usual one counts: balanced test tasks, single views,
+        at the level that `own_level` says.
         """
         patterns = [f"{glob.escape(name)}-[0-9]*-seed[0-9]*.json" for name in names] or ["*.json"]
         found = []
@@ -181,7 +193,7 @@ class Results:
             try:
                 record = json.loads(path.read_text(encoding="utf-8"))
                 result = record.get("result", {}) if isinstance(record, dict) else {}
-                if result.get("split") == "test" and result.get("balance", "balanced") == "balanced":
+                if result.get("split") == "test" and _plain(result):
                     one = Result.of(record)
                     found += [one] if one.queries == own_level(one.config) else []
             except (OSError, ValueError, KeyError) as error:
@@ -337,7 +349,8 @@ class RunStore:
         record = self._record(planned)
         try:
             asked = (planned.config.to_dict(), self.evaluation_tasks(planned.config))
-            if (record["config"], record["result"]["tasks"]) != asked:
+            # Records of earlier versions lack settings that are newer; these have their defaults.
+            if (Config.from_dict(record["config"]).to_dict(), record["result"]["tasks"]) != asked:
                 return None
             result = Result.of(record)
         except (ValueError, KeyError, TypeError):

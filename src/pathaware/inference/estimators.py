@@ -21,6 +21,7 @@ from pathaware.core.learner import FewShotLearner
 from pathaware.data.pixels import ImageLike
 from pathaware.inference.change_ways import MAX_CLASSES
 from pathaware.inference.trained_model import AdaptationStep, AdaptedClassifier, TrainedModel, find_run
+from pathaware.training.evaluation import Views
 from pathaware.training.run_folder import Run
 
 Images = Sequence[ImageLike] | NDArray[Any] | Tensor
@@ -41,6 +42,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     - `run`: the folder of a run on images, or the name of a shipped model (`glyphs`).
     - `device`: `auto`, `cpu`, `cuda` or `cuda:1`.
+    - `views`: `single`, or `mirror` for the mean over each image and its mirror image (see `TrainedModel`).
 
     After `fit`: `classes_`, and `steps_`, the loss and accuracy on the examples after each inner step.
     """
@@ -48,19 +50,20 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     classes_: NDArray[Any]
     steps_: list[AdaptationStep]
 
-    def __init__(self, run: str | Path = "glyphs", *, device: str = "auto") -> None:
+    def __init__(self, run: str | Path = "glyphs", *, device: str = "auto", views: Views = "single") -> None:
         self.run = run
         self.device = device
+        self.views = views
 
     @classmethod
-    def from_run(cls, run: str | Path, *, device: str = "auto") -> Self:
+    def from_run(cls, run: str | Path, *, device: str = "auto", views: Views = "single") -> Self:
         """Return the classifier of a run, after checking that the run exists."""
-        TrainedModel.open(run, device)
-        return cls(run, device=device)
+        TrainedModel.open(run, device, views)
+        return cls(run, device=device, views=views)
 
     def fit(self, X: Images, y: ArrayLike) -> Self:
         """Adapt to images and their labels, of any sortable type."""
-        model = TrainedModel.open(self.run, self.device)
+        model = TrainedModel.open(self.run, self.device, self.views)
         pixels = self._pixels(model, X)
         labels = column_or_1d(y, warn=True)
         assert_all_finite(labels, input_name="y")

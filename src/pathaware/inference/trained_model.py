@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
@@ -17,12 +18,13 @@ from torch.nn.functional import cross_entropy
 from pathaware.core.batch_norm import freeze_batch_norm
 from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.head import HeadLearner
-from pathaware.core.learner import FewShotLearner
+from pathaware.core.learner import FewShotLearner, StepPredictions
 from pathaware.data.pixels import ImageInput, ImageLike, TypicalImages
 from pathaware.inference.change_ways import change_ways
 from pathaware.models.backbones import frozen_backbone
 from pathaware.training.checksummed import CorruptFile, read_checksummed, replace_file, write_checksummed
 from pathaware.training.config import Config
+from pathaware.training.evaluation import VIEWS, Views, mean_of_views, with_mirror_images
 from pathaware.training.features import FeatureMemory
 from pathaware.training.run_folder import CHECKPOINT, CONFIG, Run, neighbours
 
@@ -119,8 +121,22 @@ class AdaptedClassifier:
         return sum(p.nbytes for p in self.network.parameters()) - shared
 
 
+class MirrorMean(nn.Module):
+    """Logarithms of the mean class probabilities of an image and its mirror image."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        return mean_of_views(self.network(torch.cat([x, x.flip(-1)]))[None])[0]
+
+
 class TrainedModel:
     """A model trained on images, with everything needed to adapt it; the data set is not needed.
+
+    With `views="mirror"` it adapts to images and their mirror images, and probabilities are means over both.
+    That is possible if the model was trained on images that may be mirrored, such as photographs.
 
     >>> model = TrainedModel.open("glyphs")
     >>> model.image_input.shape, model.ways
@@ -133,14 +149,31 @@ class TrainedModel:
     """
 
     def __init__(
-        self, config: Config, learned: Mapping[str, Tensor], inputs: Mapping[str, Any], device: torch.device
+        self,
+        config: Config,
+        learned: Mapping[str, Tensor],
+        inputs: Mapping[str, Any],
+        device: torch.device,
+        views: Views = "single",
     ) -> None:
-        self.config, self.device = config, device
+        self.config, self.device, self.views = config, device, views
         self.image_input = ImageInput.from_dict(inputs)
+        if views not in VIEWS:
+            raise UsageError(f"{views!r} must be one of {', '.join(VIEWS)}", field="views")
+        if views == "mirror" and config.problem.frozen:
+            raise UsageError(
+                "mirror: a model with a frozen network mirrors its support images itself; use single",
+                field="views",
+            )
+        if views == "mirror" and not self.image_input.mirror:
+            raise UsageError(
+                "mirror: the model was not trained on images that may be mirrored; use single", field="views"
+            )
         problem: Any = config.problem
         self.ways: int = problem.ways
         self._learned, self._inputs = learned, inputs
         self._learners: dict[int, FewShotLearner] = {}
+        self._building = Lock()  # threads may share a model
         self._memory: FeatureMemory | None = None
         saved = inputs.get("typical")
         self.typical = None if saved is None else TypicalImages.from_dict(saved)
@@ -151,7 +184,7 @@ class TrainedModel:
         """The labelled images of a saved classifier."""
 
     @classmethod
-    def open(cls, run: str | Path, device: str = "auto") -> TrainedModel:
+    def open(cls, run: str | Path, device: str = "auto", views: Views = "single") -> TrainedModel:
         """Open the model in a run folder, or a shipped model by its name."""
         opened = Run.open(find_run(run))
         if opened.config.problem.regression:
@@ -162,7 +195,7 @@ class TrainedModel:
         if "typical" not in inputs and (opened.folder / TYPICAL).exists():
             inputs["typical"] = json.loads((opened.folder / TYPICAL).read_bytes())
         place = replace(opened.config.training, device=device).torch_device
-        model = cls(opened.config, learned, inputs, place)
+        model = cls(opened.config, learned, inputs, place, views)
         model.folder = opened.folder
         model.support = _read_saved_support(opened.folder)
         return model
@@ -175,9 +208,10 @@ class TrainedModel:
 
     def learner(self, classes: int) -> FewShotLearner:
         """Return the learner for this number of classes, see `pathaware.inference.change_ways`."""
-        if classes not in self._learners:
-            learner = change_ways(self.config, self._learned, self._inputs, classes, self.device)
-            self._learners[classes] = learner.float().eval()
+        with self._building:
+            if classes not in self._learners:
+                learner = change_ways(self.config, self._learned, self._inputs, classes, self.device)
+                self._learners[classes] = learner.float().eval()
         return self._learners[classes]
 
     @property
@@ -198,19 +232,47 @@ class TrainedModel:
 
         Every class has equal weight, however many images it has, and the order of the images has no effect.
         """
+        return self.adapt_each([(pixels, labels)], classes)[0]
+
+    def adapt_each(self, tasks: Sequence[tuple[Tensor, Tensor]], classes: int) -> list[AdaptedClassifier]:
+        """Adapt to several tasks, pixels and labels each; those with equally many images run side by side."""
         learner = self.learner(classes)
         # A head for unequal numbers of images weighs classes itself.
         weighs = isinstance(learner, HeadLearner) and learner.head.any_shots
-        chosen = torch.arange(len(labels)) if weighs else arrange(pixels, labels, classes)
-        memory, y = self.memory, labels.to(self.device)
-        if memory is not None:
+        chosen = [
+            torch.arange(len(labels)) if weighs else arrange(pixels, labels, classes)
+            for pixels, labels in tasks
+        ]
+        adapted: dict[int, AdaptedClassifier] = {}
+        for size in {len(indices) for indices in chosen}:
+            members = [i for i, indices in enumerate(chosen) if len(indices) == size]
+            x = torch.stack([self._support_inputs(tasks[i][0])[chosen[i]] for i in members])
+            y = torch.stack([tasks[i][1].to(self.device)[chosen[i]] for i in members])
+            if self.views == "mirror":
+                x, y = with_mirror_images(x), y.repeat(1, 2)
+            results = learner.adapt_each(x, y)
+            for i, support, (network, predictions) in zip(members, x, results, strict=True):
+                steps = _steps(predictions, chosen[i], tasks[i][1].to(self.device))
+                adapted[i] = self._classifier(freeze_batch_norm(network, support), steps)
+        return [adapted[i] for i in range(len(tasks))]
+
+    def _support_inputs(self, pixels: Tensor) -> Tensor:
+        """What the network adapts to: normalised images, or their features if its body is frozen."""
+        if self.memory is not None:
             mirrored = bool(getattr(self.config.problem, "mirror_support", False))
-            x = memory.support(pixels, mirrored=mirrored)
-        else:
-            x = self.image_input.normalised(pixels.to(self.device))
-        network, predictions = learner.adapt_and_predict(x[chosen], y[chosen], x)
-        steps = tuple(_step(j, output[0], y) for j, output in enumerate(predictions.outputs))
-        return AdaptedClassifier(freeze_batch_norm(network, x[chosen]), self.image_input, steps, memory)
+            return self.memory.support(pixels, mirrored=mirrored)
+        return self.image_input.normalised(pixels.to(self.device))
+
+    def _classifier(self, network: nn.Module, steps: tuple[AdaptationStep, ...]) -> AdaptedClassifier:
+        network = MirrorMean(network) if self.views == "mirror" else network
+        return AdaptedClassifier(network, self.image_input, steps, self.memory)
+
+
+def _steps(predictions: StepPredictions, chosen: Tensor, y: Tensor) -> tuple[AdaptationStep, ...]:
+    """Loss and accuracy on images with labels `y [S]`, all of which are among the `chosen` ones."""
+    last = chosen.bincount().cumsum(0) - 1  # of the places of each image, when places are sorted by image
+    places = chosen.argsort(stable=True)[last].to(y.device)
+    return tuple(_step(j, output[0, places], y) for j, output in enumerate(predictions.outputs))
 
 
 def _read_saved_support(folder: Path) -> SupportSet | None:

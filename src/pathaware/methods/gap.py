@@ -12,9 +12,12 @@ rank: G V M Vᵀ and, approximately, G M. Biases and norm gains and shifts take 
 U depends on θⱼ but is held constant in derivatives, as in the authors' program: its derivative is divided by
 differences of singular values, many of which are zero when there are few examples.
 
-Departures from the authors' program: we could not read it for this comparison; the paper is followed. By
-default the approximate form is used (`exact` for the other), because singular vectors of every gradient cost
-more than the rest of training.
+Departures from the authors' program:
+
+- By default the approximate form is used (`exact` for the other), because singular vectors of every gradient
+  cost more than the rest of training. Theirs is an option.
+- The weights of linear layers are preconditioned, too. Their program preconditions convolutions only.
+- As many steps are taken in evaluation as in training; theirs takes ten in evaluation.
 """
 
 from __future__ import annotations

@@ -18,8 +18,9 @@ Departures from the authors' program:
   diverges, since implicit gradients ignore the steps.
 - Every step descends the regularised loss, as in the paper. Their program descends L alone and then takes one
   step of the regulariser.
-- The defaults λ = 0.5 and ten steps are those of their miniImageNet experiments, which their program does not
-  include. Its defaults, for Omniglot, are λ = 1 and 16 steps of 0.01.
+- The defaults λ = 0.5 and ten steps are ours, for images of miniImageNet's kind, which their program does not
+  include. Its defaults, for Omniglot, are λ = 1 and 16 steps of 0.01; the command it suggests, and the paper,
+  have λ = 2.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Departures from the authors' program:
 - Their program does not include this variant. The paper says that five conjugate-gradient iterations give the
   direction and that a line search on the training loss gives the step size, but neither the number of Newton
   steps nor the kind of line search. Here there are three steps, whose size is halved until the regularised
-  loss does not grow.
+  loss does not grow. λ = 0.5 is ours; the paper has λ = 2 on Omniglot.
 - Where H + λI is not positive definite, conjugate gradients stop at the last direction of positive curvature;
   if there is none, the step is along the gradient and its size starts at `rate`. The paper leaves this open.
 """

@@ -16,7 +16,7 @@ Departures from the authors' program:
 
   is exact. Each row costs a pass through the support set, so by default U is replaced by `directions`
   orthonormal combinations of its rows, which bound log det from below.
-- The authors have published no program; the paper is followed.
+- We found no program of the authors; the paper is followed.
 - These values are far smaller than sums over D factors, so η is larger than the paper's 1e-6.
 """
 

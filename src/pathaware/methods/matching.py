@@ -17,7 +17,7 @@ Departures from the authors' program:
   this is equivalent.
 - With full context, predictions depend on the order of the support set, which the paper leaves open. It is
   random here, in training and in evaluation.
-- The authors have published no program; the paper is followed.
+- We found no program of the authors; the paper is followed.
 """
 
 from __future__ import annotations

@@ -10,11 +10,12 @@ A learned optimiser: parameters are updated like the cell state of an LSTM, and 
 state. One optimiser is shared by all D coordinates, each with its own state: h and s `[T, hidden, D]`, gates
 (f, i) `[T, 2, D]`.
 
-Departures from the authors' program (which we could not read for this comparison; the paper is followed):
+Departures from the authors' program:
 
-- There are five steps, each on the whole support set. A public reimplementation that takes its settings from
-  theirs passes eight times over minibatches of 25 examples for five shots, and clips gradients at 0.25.
-- Batch norm has no running statistics.
+- There are five steps, each on the whole support set. On miniImageNet theirs has five for one shot and eight
+  for five shots, in minibatches of 5 and 25 examples, which is the whole support set of five classes.
+- They clip the meta-gradient's norm at 0.25. Here it is clipped as for all other methods.
+- Batch norm has no running statistics. Theirs uses them in evaluation.
 """
 
 from __future__ import annotations

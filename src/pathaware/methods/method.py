@@ -104,7 +104,7 @@ class Method:
         kind: Any = self.kind
         part = kind(network, **self._part(self.kind, given))
         if isinstance(part, Head):
-            return HeadLearner(network, part, loss)
+            return HeadLearner(network, part, loss, execution=execution)
         return MetaLearner(network, part, loss, execution=execution, guard=guard, checkpoint=checkpoint)
 
     def estimator(self, given: Mapping[str, Any]) -> MetaGradient:

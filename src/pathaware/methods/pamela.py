@@ -9,16 +9,19 @@ Preconditioner Qⱼ scales the gradient of step j; gradient-skip connection Pⱼ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
 from pathaware.core.parameters import Granularity, GroupBroadcast, Layout
-from pathaware.core.rule import Rule
-from pathaware.engine.execution import preconditioned_step
+from pathaware.core.rule import Memory, Rule
+from pathaware.engine.execution import broadcast, preconditioned_step
 from pathaware.methods.method import Method
+
+if TYPE_CHECKING:
+    from pathaware.core.learner import Context
 
 QSharing = Literal["per-step", "shared", "constant"]
 
@@ -72,12 +75,25 @@ class Pamela(Rule):
     def coefficient_steps(self, name: str) -> Sequence[int]:
         return self.skips if name == "p" else range(len(self.q)) if len(self.q) > 1 else ()
 
-    def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
-        q = self.q[min(j, len(self.q) - 1)]
+    def coefficients(self) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """Q of every step and P of every skip, each `[D]`."""
+        return broadcast(self.q_groups, self.q).unbind(), broadcast(self.p_groups, self.p).unbind()
+
+    def begin(self, initial: Tensor, context: Context) -> tuple[Tensor, Memory]:
+        return initial, self.coefficients()  # once for the whole path
+
+    def advance(
+        self, j: int, points: Sequence[Tensor], gradient: Tensor, losses: Tensor, memory: Memory
+    ) -> tuple[Tensor, Memory]:
+        return self.step(j, points, gradient, memory), memory
+
+    def step(self, j: int, points: Sequence[Tensor], gradient: Tensor, memory: Memory = None) -> Tensor:
+        q, p = memory or self.coefficients()
+        rate = q[min(j, len(q) - 1)]
         if j not in self.skips:
-            return preconditioned_step(points[-1], gradient, q, self.q_groups)
-        p, earlier = self.p[j // self.interval - 1], points[j - self.interval]
-        return preconditioned_step(points[-1], gradient, q, self.q_groups, earlier, p, self.p_groups)
+            return preconditioned_step(points[-1], gradient, rate)
+        earlier, blend = points[j - self.interval], p[j // self.interval - 1]
+        return preconditioned_step(points[-1], gradient, rate, earlier, blend)
 
 
 METHOD = Method(

@@ -1,13 +1,13 @@
 """Proto-PAMELA, after Proto-MAML (Triantafillou et al., ICLR 2020, arXiv:1903.03096).
 
-    u = A f(x) / ‖A f(x)‖,  A = (Σ + λI)^(−1/2)                    features of an image          [T, S, F]
+    u = A f(x) / ‖A f(x)‖,  A² = (Σ + λI)⁻¹                         features of an image          [T, S, F]
     z = (u − κ c) / ‖u − κ c‖                                      c: mean of the class means of u
     W₀ = means of z by class, each divided by its length           one row per class             [T, K, F]
     Wⱼ₊₁ = Wⱼ − Qⱼ ∘ ∇L(Wⱼ)                                       PAMELA's step
     Wⱼ₊₁ = (1 − Pⱼ)(Wⱼ − Qⱼ ∘ ∇L(Wⱼ)) + Pⱼ Wⱼ₋w                   where j mod w = 0 and j ≥ w
     Qⱼ = exp(qⱼ + a log K + b log s)                               s: support images of the row's class
     τ = exp(t + d log K + e m)                                     m: mean of log s
-    p(y = k | x) ∝ exp(τ ⟨z, w_k⟩)                                 w_k: row k of Wₙ              [T, Q, K]
+    p(y = k | x) ∝ exp(τ zᵀ w_k)                                   w_k: row k of Wₙ              [T, Q, K]
 
 Proto-MAML begins the inner loop at the class means, with one linear head for any number of classes. Here the
 inner loop is a path of PAMELA on that head alone, and step sizes and temperature depend on the number of

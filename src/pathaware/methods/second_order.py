@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pathaware.core.learner import MetaLearner
-from pathaware.core.path import known_empty
+from pathaware.core.path import known_full
 
 TRIALS = 5
 """Step sizes that a line search tries, each half of the one before."""
@@ -26,7 +26,7 @@ def backtrack(
     limit = before + 8 * torch.finfo(before.dtype).eps * before.abs()  # rounding at the minimum
     for trial in range(TRIALS):
         grows = ~(objective(point - size * direction) <= limit)
-        if known_empty(grows):
+        if known_full(~grows):
             break
         smaller = size / 2 if trial < TRIALS - 1 else torch.zeros_like(size)
         size = torch.where(grows[:, None], smaller, size)

@@ -5,7 +5,7 @@
 
 A query gets the class of the support image it matches best. The network f, α and β are learned.
 
-Departures from the authors' program (which has not been published; the paper is followed):
+Departures from the authors' program (which we did not find; the paper is followed):
 
 - Training uses all pairs of a query and a support image of an episode. Theirs draws as many pairs of one
   class as of two; here both kinds have half of the weight.

@@ -28,7 +28,7 @@ from pathaware.serve.limits import Limits
 from pathaware.serve.security import protect
 from pathaware.serve.sessions import Sessions, checked_label, network_bytes
 from pathaware.serve.uploads import Uploads, read_image
-from pathaware.serve.worker import SharedModel, Worker
+from pathaware.serve.worker import Adaptations, SharedModel, Worker
 
 # Example characters, from scripts that are not in the training split of glyphs.
 CHARACTERS = {"hourglass": "\u2d35", "fork": "\U00010319", "lattice": "\u2d4c"}
@@ -96,7 +96,7 @@ def make_app(
     limits = limits or Limits()
     sessions, uploads, shared = Sessions(limits), Uploads(limits), SharedModel(model)
     # Adapting takes a while; uploads and predictions need not wait for it.
-    adapting, reading = Worker("adapt", limits.waiting), Worker("read", limits.waiting)
+    adapting, reading = Adaptations(shared, limits.waiting), Worker("read", limits.waiting)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -132,8 +132,8 @@ def make_app(
         }
 
     @app.post("/api/sessions", status_code=201)
-    async def begin() -> dict[str, str]:
-        return {"session": sessions.begin()}
+    async def begin(request: Request) -> dict[str, str]:
+        return {"session": sessions.begin(request.client.host if request.client else "")}
 
     @app.get("/api/sessions/{session}")
     async def look(session: str) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def make_app(
         support = found.support_set()
         found.adapting = True
         try:
-            adapted = await adapting.run(shared.adapt, support)
+            adapted = await adapting.adapt(support)
             sessions.check_room(network_bytes(adapted))
             found.set_adapted(support, adapted)
         finally:

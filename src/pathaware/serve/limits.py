@@ -9,6 +9,8 @@ from dataclasses import dataclass
 class Limits:
     """The most a server stores and computes, whatever its clients send."""
 
+    header_seconds: float = 10.0
+    """Seconds for the headers of a request to arrive."""
     upload_bytes: int = 10 * 2**20
     """Bytes per image file."""
     upload_seconds: float = 30.0
@@ -27,6 +29,8 @@ class Limits:
     """Characters per label."""
     sessions: int = 200
     """Sessions at a time."""
+    sessions_per_address: int = 50
+    """Sessions at a time from one address; this machine's own, which may be a proxy's, has no such limit."""
     kept_bytes: int = 512 * 2**20
     """Bytes of scaled pictures and adapted networks, in all sessions together."""
     forget_minutes: float = 10.0

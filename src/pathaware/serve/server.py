@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import gc
 import logging
@@ -56,6 +57,47 @@ def is_loopback(bound: socket.socket) -> bool:
     return ip_address(bound.getsockname()[0]).is_loopback
 
 
+def impatient_protocol(seconds: float) -> type[asyncio.Protocol]:
+    """HTTP/1.1 as uvicorn speaks it, for clients that send the headers of a request within `seconds`.
+
+    A client that sends them slowly, or never, would hold one of the limited connections for as long as it
+    likes: uvicorn limits only the time between requests.
+    """
+    import h11
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Impatient(H11Protocol):
+        deadline: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self.expect_headers()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self.conn.their_state is h11.IDLE:
+                self.expect_headers()
+            elif self.deadline is not None:
+                self.deadline.cancel()
+                self.deadline = None
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            if self.deadline is not None:
+                self.deadline.cancel()
+            super().connection_lost(exc)
+
+        def expect_headers(self) -> None:
+            if self.deadline is None:
+                self.deadline = self.loop.call_later(seconds, self.give_up)
+
+        def give_up(self) -> None:
+            self.deadline = None
+            if self.conn.their_state is h11.IDLE:
+                self.transport.close()
+
+    return Impatient
+
+
 def serve(app: ASGIApp, bound: socket.socket, limits: Limits, ready: Callable[[], None]) -> int:
     """Answer requests until a signal arrives; return the exit code of the process."""
     import uvicorn
@@ -69,7 +111,7 @@ def serve(app: ASGIApp, bound: socket.socket, limits: Limits, ready: Callable[[]
     config = uvicorn.Config(
         app,
         # The tested implementations, even where faster ones are installed.
-        http="h11",
+        http=impatient_protocol(limits.header_seconds),
         loop="asyncio",
         ws="none",
         lifespan="on",

@@ -8,6 +8,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 
 import numpy as np
 import torch
@@ -64,6 +65,8 @@ class Session:
     """Number of changes of pictures; a classifier belongs to one version."""
     adapting: bool = False
     touched: float = 0.0
+    address: str = ""
+    """The network address of the visitor."""
     _classifier: tuple[int, list[str], AdaptedClassifier] | None = None
     _network_bytes: int = 0
 
@@ -156,6 +159,11 @@ def network_bytes(adapted: AdaptedClassifier) -> int:
     return adapted.own_bytes
 
 
+def _is_local(address: str) -> bool:
+    """Return True for this machine's own addresses, and where there is none, as with a Unix socket."""
+    return not address or ip_address(address).is_loopback
+
+
 class Sessions:
     """All sessions by unguessable tokens."""
 
@@ -166,13 +174,16 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self) -> str:
-        """Begin a session and return its token."""
+    def begin(self, address: str = "") -> str:
+        """Begin a session for a client with this address, and return its token."""
         self.delete_idle()
+        same = sum(session.address == address for session in self._sessions.values())
+        if same >= self._limits.sessions_per_address and not _is_local(address):
+            raise ApiError(429, "too many sessions from this address; end one or try again later", retry=60)
         if len(self) >= self._limits.sessions:
             raise ApiError(503, "the server has no room for more sessions; try again later", retry=60)
         token = secrets.token_urlsafe(24)
-        self._sessions[token] = Session(self._limits, touched=self._clock())
+        self._sessions[token] = Session(self._limits, touched=self._clock(), address=address)
         return token
 
     def get(self, token: str) -> Session:

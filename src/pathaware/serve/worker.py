@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
-from threading import Lock
 from typing import ParamSpec, TypeVar
 
 import numpy as np
@@ -22,8 +20,19 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+SIDE_BY_SIDE = 16
+"""Adaptations in one batch. All of them wait for the last one, so larger batches would delay the first."""
+
+IMAGES_SIDE_BY_SIDE = 128
+"""Images in one batch, unless a single support set has more; their activations are in memory together."""
+
+
+def busy() -> ApiError:
+    return ApiError(503, "too much to compute at once; try again in a moment", retry=1)
+
+
 class Worker:
-    """One thread with a bounded queue; learners are shared by all sessions and need a single thread."""
+    """One thread with a bounded queue."""
 
     def __init__(self, name: str, waiting: int) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
@@ -32,7 +41,7 @@ class Worker:
     async def run(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `job` in the thread, or raise if the queue is full."""
         if self._waiting >= self._limit:
-            raise ApiError(503, "too much to compute at once; try again in a moment", retry=1)
+            raise busy()
         self._waiting += 1
         try:
             loop = asyncio.get_running_loop()
@@ -45,33 +54,87 @@ class Worker:
 
 
 class SharedModel:
-    """The model, shared by two threads: one adapts, the other classifies meanwhile.
-
-    A learner for a new number of classes traces its network with `torch.fx`, which replaces the call of every
-    module in the process: a prediction in another thread would fail. So a lock excludes predictions while a
-    number of classes is used for the first time.
-    """
+    """The model, shared by two threads: one adapts, the other classifies meanwhile."""
 
     def __init__(self, model: TrainedModel) -> None:
         self._model = model
-        self._tracing = Lock()
-        self._traced: set[int] = set()
 
-    def adapt(self, support: SupportSet) -> AdaptedClassifier:
-        """Adapt to a support set; to be called by one thread only."""
-        classes = len(support.classes)
-        with nullcontext() if classes in self._traced else self._tracing:
-            try:
-                adapted = self._model.adapt(support.pixels, support.labels, classes)
-            except UsageError as error:  # such as more classes than the method supports
-                raise ApiError(409, str(error)) from None
-        self._traced.add(classes)
-        return adapted
+    def adapt_each(self, supports: Sequence[SupportSet]) -> list[AdaptedClassifier]:
+        """Adapt to support sets with equally many classes, side by side where they have equal sizes."""
+        try:
+            tasks = [(support.pixels, support.labels) for support in supports]
+            return self._model.adapt_each(tasks, len(supports[0].classes))
+        except UsageError as error:  # such as more classes than the method supports
+            raise ApiError(409, str(error)) from None
 
     def probabilities(self, adapted: AdaptedClassifier, pixels: NDArray[np.uint8]) -> list[float]:
         """Return the probability of every class for one image `[C, size, size]`."""
-        with self._tracing:
-            values: list[float] = adapted.probabilities(torch.from_numpy(pixels)[None])[0].tolist()
+        values: list[float] = adapted.probabilities(torch.from_numpy(pixels)[None])[0].tolist()
         if not all(map(math.isfinite, values)):
             raise ApiError(409, "the model diverged (non-finite probabilities); adapt with other pictures")
         return values
+
+
+class Adaptations:
+    """Adaptations in one thread; those that wait at the same time and have equal shapes run side by side."""
+
+    def __init__(self, model: SharedModel, waiting: int) -> None:
+        self._model, self._limit = model, waiting
+        self._worker = Worker("adapt", 1)
+        self._waiting: list[tuple[SupportSet, asyncio.Future[AdaptedClassifier]]] = []
+        self._running: asyncio.Task[None] | None = None
+
+    async def adapt(self, support: SupportSet) -> AdaptedClassifier:
+        """Adapt to a support set, or raise if too many are waiting."""
+        if len(self._waiting) >= self._limit:
+            raise busy()
+        result: asyncio.Future[AdaptedClassifier] = asyncio.get_running_loop().create_future()
+        self._waiting.append((support, result))
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._run())
+        return await result
+
+    async def _run(self) -> None:
+        while batch := self._next_batch():
+            results = [result for _, result in batch]
+            try:
+                adapted = await self._worker.run(self._model.adapt_each, [support for support, _ in batch])
+            except BaseException as error:
+                for result in results:
+                    _settle(result, error)
+                if not isinstance(error, Exception):
+                    raise
+            else:
+                for result, classifier in zip(results, adapted, strict=True):
+                    _settle(result, classifier)
+
+    def _next_batch(self) -> list[tuple[SupportSet, asyncio.Future[AdaptedClassifier]]]:
+        """Take the request that has waited longest, and others with its numbers of classes and images."""
+        self._waiting = [item for item in self._waiting if not item[1].done()]  # without cancelled requests
+        if not self._waiting:
+            return []
+        classes, images = shape = _shape(self._waiting[0][0])
+        most = max(1, min(SIDE_BY_SIDE, IMAGES_SIDE_BY_SIDE // (classes * images)))
+        alike = [i for i, (support, _) in enumerate(self._waiting) if _shape(support) == shape][:most]
+        batch = [self._waiting[i] for i in alike]
+        self._waiting = [item for i, item in enumerate(self._waiting) if i not in alike]
+        return batch
+
+    def close(self) -> None:
+        self._worker.close()
+
+
+def _shape(support: SupportSet) -> tuple[int, int]:
+    """Number of classes, and of images per class once small classes are filled up."""
+    return len(support.classes), int(support.labels.bincount().max())
+
+
+def _settle(result: asyncio.Future[AdaptedClassifier], value: AdaptedClassifier | BaseException) -> None:
+    if result.done():  # the request was cancelled
+        return
+    if isinstance(value, Exception):
+        result.set_exception(value)
+    elif isinstance(value, BaseException):
+        result.cancel()
+    else:
+        result.set_result(value)

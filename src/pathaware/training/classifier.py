@@ -35,9 +35,11 @@ from pathaware.data.labelled import BatchPlan, ClassImages, Distortion
 from pathaware.data.pixels import ImageInput
 from pathaware.engine.cuda_graph import CapturedStep
 from pathaware.models import build_model
+from pathaware.training.checksummed import CorruptFile, read_checksummed
 from pathaware.training.config import Training, build_settings
 from pathaware.training.progress import StepOutcome
 
+CHECKPOINT = "checkpoint.safetensors"
 MOMENTUM = 0.9
 CUTMIX_UNTIL = 0.8
 """The part of training with CutMix: the last fifth shows whole images."""
@@ -158,6 +160,43 @@ class Pretraining:
             return Classifier(build_model(self.model_name, 2, *shape), classes, self.head, self.rotation > 0)
 
 
+@dataclass(frozen=True)
+class PretrainedClassifier:
+    """A classifier of many classes, the images it expects and the names of its classes.
+
+    `accuracy` is that of prototypes of validation classes, if those were not trained on.
+    """
+
+    model: Classifier
+    inputs: ImageInput
+    classes: list[str]
+    epoch: int
+    accuracy: float | None
+
+    @property
+    def body(self) -> nn.Module:
+        """The frozen network without its last layer: images `[N, C, size, size]` → features `[N, …]`."""
+        return self.model.body
+
+
+def load_classifier(folder: Path, device: torch.device | str = "cpu") -> PretrainedClassifier:
+    """Load the classifier of a pretraining in evaluation mode, with what is needed to use it."""
+    path = folder / CHECKPOINT
+    if not path.is_file():
+        raise UsageError(f"{folder} has no {CHECKPOINT}; name the folder of a finished pretraining")
+    try:
+        tensors, about = read_checksummed(path)
+    except CorruptFile as error:
+        raise UsageError(f"{path} cannot be read ({error})") from None
+    if "pretraining" not in about:
+        raise UsageError(f"{folder} is not a pretraining (see `pathaware pretrain`)")
+    inputs = ImageInput.from_dict(about["inputs"])
+    model = Pretraining.from_dict(about["pretraining"]).network(len(about["classes"]), inputs)
+    model.load_state_dict(tensors)
+    model = model.to(device, memory_format=torch.channels_last).eval().requires_grad_(False)  # type: ignore[call-overload]
+    return PretrainedClassifier(model, inputs, about["classes"], about["epoch"], about["prototype_accuracy"])
+
+
 class CosineLinear(nn.Module):
     """Logits by the cosine of the angle between features and the weights of each class, times a scale."""
 
@@ -219,13 +258,13 @@ class ClassifierStep:
         self.keep = torch.tensor(0.0, device=device)
         self.rate = torch.tensor(settings.rate, device=device, dtype=torch.float32)
         trained = list(self.model.parameters())
-        self.parameters: list[Tensor] = [
-            *self.pair.parameters(),
-            *self.pair.buffers(),
-        ]  # all that changes
         self.optimizer: torch.optim.Optimizer = torch.optim.SGD(
             trained, self.rate, MOMENTUM, weight_decay=settings.decay, nesterov=True, fused=True
         )
+
+    @property
+    def changed(self) -> list[Tensor]:
+        return [*self.pair.parameters(), *self.pair.buffers()]
 
     def __call__(self, plan: BatchPlan, rate: float) -> StepOutcome:
         self.rate.fill_(rate)

@@ -73,6 +73,16 @@ class Training:
       `pathaware.training.pretraining`).
     - `start`: folder of a pretraining whose network is the initialisation, except for the last layer (see
       `pathaware pretrain`).
+    - `rule_rate`: learning rate of Φ, 0 for that of θ₀ (`rate`); `warmup`: iterations in which the learning
+      rates grow from zero; `head_rate`: initial step size of the last layer, for methods that learn step
+      sizes, 0 for that of all layers.
+    - `average`: momentum of an exponential average of θ₀ and Φ, 0 for none; `evaluate_average`: validate and
+      keep that average. `distil`: weight of the loss that pulls predictions towards those of the average, at
+      `temperature`. `teacher`: folder of a pretraining whose predictions are learned with weight `teach`.
+      `classify`: weight of the loss of telling all training classes, which changes linearly to
+      `classify_end`. `dropout`: fraction of activations that are set to zero for queries. See
+      `pathaware.training.recipe`.
+    - `snapshots`: number of checkpoints to keep, the best by validation, for means over their predictions.
     - `save`: iterations between saved states, from which a stopped run resumes; 0 for none.
     - `histograms`: iterations between snapshots of the gradients of one layer, 0 for none (see
       `pathaware.training.gradient_probe`). They do not affect training.
@@ -109,6 +119,19 @@ class Training:
     graph: bool = True
     compile: Literal["auto", "on", "off"] = "auto"
     start: str = ""
+    rule_rate: float = 0.0
+    warmup: int = 0
+    head_rate: float = 0.0
+    average: float = 0.0
+    evaluate_average: bool = False
+    distil: float = 0.0
+    temperature: float = 4.0
+    teacher: str = ""
+    teach: float = 0.3
+    classify: float = 0.0
+    classify_end: float = 0.0
+    dropout: float = 0.0
+    snapshots: int = 0
 
     def __post_init__(self) -> None:
         at_least(1, iterations=self.iterations, tasks=self.tasks, validation_tasks=self.validation_tasks)
@@ -118,6 +141,19 @@ class Training:
             raise UsageError(f"rate: {self.rate} is not allowed; a positive number")
         if self.start and self.pretrain:
             raise UsageError("start: with pretrain it would be overwritten; use one of them")
+        at_least(0, rule_rate=self.rule_rate, warmup=self.warmup, head_rate=self.head_rate)
+        at_least(0, classify=self.classify, classify_end=self.classify_end, snapshots=self.snapshots)
+        for name in ("average", "distil", "teach", "dropout"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"{name}: {getattr(self, name)} is not allowed; 0 to 1")
+        if self.temperature <= 0:
+            raise UsageError(f"temperature: {self.temperature} is not allowed; a positive number")
+        if (self.distil or self.evaluate_average) and not self.average:
+            raise UsageError("average: 0 is not allowed with distil or evaluate_average; such as 0.995")
+        if self.distil + (self.teach if self.teacher else 0) > 1:
+            raise UsageError(f"distil: {self.distil} and teach {self.teach} are more than 1")
+        if self.snapshots and not self.validate:
+            raise UsageError("snapshots: they are chosen by validation; set validate")
 
     @property
     def torch_device(self) -> torch.device:
@@ -195,6 +231,13 @@ class Config:
             raise UsageError(
                 "training.pretrain: the network is pretrained already; leave out weights and adapt"
             )
+
+    @property
+    def has_recipe(self) -> bool:
+        """True if training has more than the query loss of the method, see `pathaware.training.recipe`."""
+        training, problem = self.training, dataclasses.asdict(self.problem)
+        mixed = bool(problem.get("cutmix"))
+        return mixed or bool(training.average or training.teacher or training.classify or training.dropout)
 
     def with_training(self, **training: Any) -> Config:
         """A copy with other training settings."""

@@ -204,12 +204,18 @@ SECONDS_BETWEEN = 2.0
 
 
 class StopRequest:
-    """A context in which SIGTERM and Ctrl-C are noted instead of obeyed. A second Ctrl-C stops at once."""
+    """A context in which SIGTERM and Ctrl-C are noted instead of obeyed. A second Ctrl-C stops at once.
+
+    So does the first while `at_once` is set: as long as nothing has been computed, nothing can be lost.
+    `notice` is printed at the first signal otherwise.
+    """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-    def __init__(self) -> None:
+    def __init__(self, notice: str = "") -> None:
         self.signum: int | None = None
+        self.at_once = False
+        self.notice = notice
         self.before: dict[int, Any] = {}
 
     def __enter__(self) -> StopRequest:
@@ -222,9 +228,12 @@ class StopRequest:
             signal.signal(each, handler)
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
-        if self.signum is not None and signum == signal.SIGINT:
-            raise KeyboardInterrupt
+        again = self.signum is not None and signum == signal.SIGINT
         self.signum = signum
+        if again or self.at_once:
+            raise KeyboardInterrupt
+        if self.notice:
+            os.write(2, f"{self.notice}\n".encode())  # `print` may not be called again inside itself
 
 
 class AgreedStop:

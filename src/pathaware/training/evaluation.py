@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from pathaware.core.episodes import TaskSource
+from pathaware.core.episodes import Episodes, TaskSource
 from pathaware.core.errors import UsageError
-from pathaware.core.learner import FewShotLearner, QueryLevel
+from pathaware.core.learner import FewShotLearner, QueryLevel, StepPredictions
+from pathaware.core.path import Order
 from pathaware.core.seeding import generator
 from pathaware.core.settings import at_least
 from pathaware.training.distributed import ALONE, World
@@ -21,6 +23,19 @@ from pathaware.training.problems import Problem
 Balance = Literal["balanced", "dirichlet"]
 """Classes of a query set: equally frequent, or in proportions drawn from a Dirichlet distribution."""
 BALANCES: tuple[Balance, ...] = get_args(Balance)
+
+Views = Literal["single", "mirror"]
+"""Views of an image: itself, or itself and its mirror image."""
+VIEWS: tuple[Views, ...] = get_args(Views)
+
+Refinement = Literal["none", "sinkhorn", "tim"]
+"""What is done with all queries of a task together: adapt again with their pseudo-labels (see `_refined`), or
+fit class weights to support set and queries (see `pathaware.training.recipe.tim`)."""
+REFINEMENTS: tuple[Refinement, ...] = get_args(Refinement)
+ROUNDS = 2
+"""How often pseudo-labels are made."""
+BALANCING = 20
+"""Iterations of Sinkhorn's algorithm."""
 
 LEVEL_TITLES: dict[str, str] = {
     "alone": "each query alone (inductive)",
@@ -42,7 +57,7 @@ class Evaluation:
     Column j is the metric of learners that stop after step j. `reverted` is the fraction of tasks that the
     divergence guard returned to an earlier point of their path. `queries` is how much a prediction may know
     of the other queries, `balance` whether classes are equally frequent among them. `seed` is that of the
-    tasks.
+    tasks. `views` and `refine` are those of `evaluate`; `snapshots` is the number of averaged checkpoints.
     """
 
     metric: Metric
@@ -52,6 +67,9 @@ class Evaluation:
     queries: QueryLevel
     balance: Balance = "balanced"
     seed: int = 0
+    views: Views = "single"
+    refine: Refinement = "none"
+    snapshots: int = 1
 
     @property
     def transductive(self) -> bool:
@@ -72,6 +90,9 @@ class Evaluation:
             "split": self.split,
             "queries": self.queries,
             "balance": self.balance,
+            "views": self.views,
+            "refine": self.refine,
+            "snapshots": self.snapshots,
             "transductive": self.transductive,
             "reverted": self.reverted,
         }
@@ -91,6 +112,8 @@ def evaluate(
     queries: QueryLevel | None = None,
     balance: Balance = "balanced",
     inductive: bool = False,
+    views: Views = "single",
+    refine: Refinement = "none",
     world: World = ALONE,
 ) -> Evaluation:
     """Adapt to `tasks` new tasks and measure them after every step.
@@ -111,25 +134,147 @@ def evaluate(
       write `queries="alone"`.
     - `balance="dirichlet"` draws query sets of the same size whose classes are not equally frequent (see
       `pathaware.data.unbalanced`).
+    - `views="mirror"` adapts to the support set and its mirror images, and averages the probabilities of each
+      query and of its mirror image. The store of the images must allow mirroring.
+    - `refine="sinkhorn"` adapts once more to the support set and to all queries with pseudo-labels;
+      `refine="tim"` fits new class weights to the features of both. Both assume that classes are equally
+      frequent among the queries, and the level of such an evaluation is `joint`.
     - The processes of a `world` share the tasks, and all of them return the whole result.
     """
-    level = learner.query_level(_level(queries, inductive))
+    level = _level(learner, queries, inductive, refine)
+    _check_views(problem, views)
     reference = next(learner.parameters())
     if split not in ("train", "val", "test"):
         raise UsageError(f"split: {split!r} must be one of train, val, test")
     at_least(1, tasks=tasks)
     source = _source(problem, split, balance, reference, learner)
     values, reverted = [], []
-    batch = batch or _side_by_side(problem, reference.device)
+    batch = batch or _side_by_side(problem, reference.device, views, refine)
     for plan in _plans(source, split, seed, world.part(tasks), batch):
         episodes = source.gather(plan)
-        examples = (episodes.support_x, episodes.support_y, episodes.query_x)
-        predictions = learner.predictions_per_step(*examples, steps=steps, extend=extend, queries=level)
+        how: dict[str, Any] = {"steps": steps, "extend": extend, "queries": level}
+        predictions = predict_episodes(learner, episodes, views, refine, **how)
         measured = [problem.measure(output, episodes.query_y) for output in predictions.outputs]
-        values.append(torch.stack(measured, dim=1).cpu())
-        reverted.append(predictions.reverted.cpu())
-    fraction = world.gather(reverted).double().mean().item()
-    return Evaluation(problem.metric, world.gather(values), fraction, split, level, balance, seed)
+        values.append(torch.stack(measured, dim=1))
+        reverted.append(predictions.reverted)
+    # Only now: a look at a result would keep the host from preparing the next batch while a GPU computes.
+    fraction = world.gather([part.cpu() for part in reverted]).double().mean().item()
+    gathered = world.gather([part.cpu() for part in values])
+    averaged = len(learner.learners) if isinstance(learner, SnapshotMean) else 1
+    options = (balance, seed, views, refine, averaged)
+    return Evaluation(problem.metric, gathered, fraction, split, level, *options)
+
+
+def predict_episodes(
+    learner: FewShotLearner, episodes: Episodes, views: Views, refine: Refinement, **options: Any
+) -> StepPredictions:
+    """Adapt to episodes and predict their queries after every step; `options`: see `predictions_per_step`."""
+    x, y, queries = episodes.support_x, episodes.support_y, episodes.query_x
+    if views == "mirror":
+        x, y, queries = with_mirror_images(x), torch.cat([y, y], dim=1), with_mirror_images(queries)
+    average = mean_of_views if views == "mirror" else _unchanged
+    if refine != "none":
+        options["queries"] = "joint" if learner.joint else "batch"
+    found = learner.predictions_per_step(x, y, queries, **options)
+    if refine == "sinkhorn":
+        found = _refined(learner, found, x, y, queries, average, options)
+    elif refine == "tim":
+        from pathaware.training.recipe import tim
+
+        found = StepPredictions([*found.outputs[:-1], tim(learner, x, y, queries)], found.reverted)
+    return StepPredictions([average(output) for output in found.outputs], found.reverted)
+
+
+def _refined(
+    learner: FewShotLearner,
+    found: StepPredictions,
+    x: Tensor,
+    y: Tensor,
+    queries: Tensor,
+    average: Callable[[Tensor], Tensor],
+    options: dict[str, Any],
+) -> StepPredictions:
+    """Label the queries by their predictions so that all classes are equally frequent, adapt again to support
+    set and queries, and repeat. Every adaptation starts at the initialisation."""
+    for _ in range(ROUNDS):
+        labels = sinkhorn(average(found.outputs[-1])).argmax(-1)
+        labels = labels.repeat(1, queries.shape[1] // labels.shape[1])  # those of mirror images
+        both = torch.cat([x, queries], dim=1), torch.cat([y, labels], dim=1)
+        found = learner.predictions_per_step(*both, queries, **options)
+    return found
+
+
+def sinkhorn(logits: Tensor) -> Tensor:
+    """Class probabilities `[T, Q, classes]` nearest to those of logits for which all classes of a task are
+    equally frequent (Sinkhorn's algorithm)."""
+    log = logits.log_softmax(-1)
+    target = math.log(logits.shape[1] / logits.shape[2])
+    for _ in range(BALANCING):
+        log = log - log.logsumexp(1, keepdim=True) + target
+        log = log.log_softmax(-1)
+    return log.exp()
+
+
+class SnapshotMean(FewShotLearner):
+    """The mean of the class probabilities of several learners of one method, for evaluation."""
+
+    def __init__(self, learners: Sequence[FewShotLearner]) -> None:
+        super().__init__()
+        self.learners = nn.ModuleList(learners)
+        self.model, self.loss = learners[0].model, learners[0].loss
+
+    @property
+    def inner_steps(self) -> int:
+        return self._first.inner_steps
+
+    @property
+    def joint(self) -> bool:
+        return self._first.joint
+
+    @property
+    def _first(self) -> FewShotLearner:
+        return cast(FewShotLearner, self.learners[0])
+
+    def predictions_per_step(self, *examples: Tensor, **options: Any) -> StepPredictions:
+        found = [
+            cast(FewShotLearner, each).predictions_per_step(*examples, **options) for each in self.learners
+        ]
+        steps = zip(*(each.outputs for each in found), strict=True)
+        logs = [torch.stack([o.log_softmax(-1) for o in outputs]) for outputs in steps]
+        means = [each.logsumexp(0) - math.log(len(found)) for each in logs]
+        return StepPredictions(means, torch.stack([each.reverted for each in found]).any(0))
+
+    def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
+        raise UsageError("snapshots: a mean of learners is for evaluation only")
+
+    def adapt(self, support_x: Tensor, support_y: Tensor) -> nn.Module:
+        raise UsageError("snapshots: a mean of learners is for evaluation only")
+
+
+def with_mirror_images(x: Tensor) -> Tensor:
+    """Images `[T, N, C, H, W]` followed by their mirror images: `[T, 2 N, C, H, W]`."""
+    return torch.cat([x, x.flip(-1)], dim=1)
+
+
+def mean_of_views(outputs: Tensor) -> Tensor:
+    """Logarithms of the mean probabilities of two views: logits `[T, 2 Q, classes]` → `[T, Q, classes]`."""
+    one, other = outputs.log_softmax(-1).chunk(2, dim=1)
+    return torch.logaddexp(one, other) - math.log(2)
+
+
+def _unchanged(outputs: Tensor) -> Tensor:
+    return outputs
+
+
+def _check_views(problem: Problem, views: Views) -> None:
+    if views not in VIEWS:
+        raise UsageError(f"{views!r} must be one of {', '.join(VIEWS)}", field="views")
+    if views == "mirror" and problem.frozen:
+        raise UsageError(
+            "mirror: a frozen network mirrors its support images itself; use single", field="views"
+        )
+    if views == "mirror" and not problem.inputs().get("mirror"):
+        raise UsageError(f"mirror: {problem.label} has no images that may be mirrored", field="views")
 
 
 def interval_over_tasks(values: Tensor) -> float:
@@ -137,10 +282,18 @@ def interval_over_tasks(values: Tensor) -> float:
     return (1.96 * values.std(correction=1) / len(values) ** 0.5).item() if len(values) > 1 else 0.0
 
 
-def _level(queries: QueryLevel | None, inductive: bool) -> QueryLevel | None:
+def _level(
+    learner: FewShotLearner, queries: QueryLevel | None, inductive: bool, refine: Refinement
+) -> QueryLevel:
     if inductive and queries not in (None, "alone"):
         raise UsageError(f"{queries!r} contradicts inductive, which means alone", field="queries")
-    return "alone" if inductive else queries
+    if refine not in REFINEMENTS:
+        raise UsageError(f"{refine!r} must be one of {', '.join(REFINEMENTS)}", field="refine")
+    if refine == "none":
+        return learner.query_level("alone" if inductive else queries)
+    if inductive or queries not in (None, "joint"):
+        raise UsageError(f"{refine} uses all queries jointly; leave out the level", field="queries")
+    return "joint"
 
 
 def _source(
@@ -175,12 +328,13 @@ def tasks_for(
     return feature_tasks(source, learner, mirror_support=mirror_support, observe=observe)
 
 
-def _side_by_side(problem: Problem, device: torch.device) -> int:
+def _side_by_side(problem: Problem, device: torch.device, views: Views, refine: Refinement) -> int:
     """The number of tasks per batch: on a GPU as many as fit in part of its free memory."""
+    larger = (2 if views == "mirror" else 1) * (4 if refine != "none" else 1)
     if device.type != "cuda":
-        return problem.evaluation_batch
+        return max(1, problem.evaluation_batch // larger)
     free, _ = torch.cuda.mem_get_info(device)
-    return min(BLOCK, problem.evaluation_batch * max(1, free // _ROOM))
+    return max(1, min(BLOCK, problem.evaluation_batch * max(1, free // _ROOM)) // larger)
 
 
 def _plans(source: TaskSource, split: str, seed: int, own: range, batch: int) -> Iterator[Any]:

@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from pathaware.core.errors import RunError, Stopped, UsageError
 from pathaware.data.labelled import ClassImages
-from pathaware.data.pixels import ImageInput
-from pathaware.training.checksummed import CorruptFile, read_checksummed, write_checksummed
+from pathaware.training.checksummed import write_checksummed
 from pathaware.training.classifier import (
     QUERIES,
     SHOTS,
     Classifier,
     ClassifierTrainer,
+    PretrainedClassifier,
     Pretraining,
+    load_classifier,
     prototype_accuracy,
 )
 from pathaware.training.config import setting_differences
@@ -86,41 +86,8 @@ class PretrainRun(RunFolder):
         write_checksummed(self.folder / CHECKPOINT, model.state_dict(), about)
 
     def load(self, device: torch.device | str = "cpu") -> PretrainedClassifier:
-        """The trained classifier in evaluation mode, with what it needs to be used."""
-        path = self.folder / CHECKPOINT
-        if not path.exists():
-            raise UsageError(f"{self.folder} has no {CHECKPOINT}; it was stopped too early", field="run")
-        try:
-            tensors, about = read_checksummed(path)
-        except CorruptFile as error:
-            raise UsageError(f"{path} cannot be read ({error})", field="run") from None
-        self.refuse_another(about["pretraining"], path)
-        inputs = ImageInput.from_dict(about["inputs"])
-        model = self.settings.network(len(about["classes"]), inputs)
-        model.load_state_dict(tensors)
-        model = model.to(device, memory_format=torch.channels_last).eval().requires_grad_(False)  # type: ignore[call-overload]
-        return PretrainedClassifier(
-            model, inputs, about["classes"], about["epoch"], about["prototype_accuracy"]
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class PretrainedClassifier:
-    """A classifier of many classes, the images it expects and the names of its classes.
-
-    `accuracy` is that of prototypes of validation classes, if those were not trained on.
-    """
-
-    model: Classifier
-    inputs: ImageInput
-    classes: list[str]
-    epoch: int
-    accuracy: float | None
-
-    @property
-    def body(self) -> nn.Module:
-        """The frozen network without its last layer: images `[N, C, size, size]` → features `[N, …]`."""
-        return self.model.body
+        """The trained classifier in evaluation mode, with what is needed to use it."""
+        return load_classifier(self.folder, device)
 
 
 def default_folder(settings: Pretraining) -> Path:

@@ -129,6 +129,10 @@ class ClassifierStep:
             self.parameters, self.rate, MOMENTUM, weight_decay=DECAY, nesterov=True, fused=True
         )
 
+    @property
+    def changed(self) -> list[Tensor]:
+        return self.parameters
+
     def __call__(self, plan: EpisodePlan, rate: float) -> Tensor:
         self.rate.fill_(rate)
         return self.run(plan)

@@ -103,7 +103,9 @@ class Classification:
     `width`; `widths` are the channels of the four blocks of `resnet12`, such as `64,128,256,480`. Training
     images are cropped and mirrored at random (`augment`), recoloured (`jitter`, `grey`), blanked in part
     (`erase`, `drop`) and distorted (`affine`), see `Augmentation`. With `zero_head` the last layer is
-    initialised to zero, so that no class is preferred at first.
+    initialised to zero, so that no class is preferred at first. `cutmix` is the fraction of training queries
+    with a part of another query (see `pathaware.training.recipe`); with `mirror_support` training tasks adapt
+    to the mirror images of their support set as well.
 
     With `labels = false` training does not read the labels of the training classes: each class of a task is
     one image and its augmentations, see `UnlabelledEpisodes`. Validation and test tasks are ordinary ones.
@@ -147,6 +149,7 @@ class Classification:
     grey: float = 0.0
     drop: float = 0.0
     widths: str = ""
+    cutmix: float = 0.0
     weights: str = ""
     adapt: Literal["all", "head", "last-block", "adapters"] = "all"
     size: int = 0
@@ -160,6 +163,8 @@ class Classification:
         at_least(1, shots=self.shots, queries=self.queries)
         at_least(0, width=self.width, size=self.size)
         self._augmentation("train")
+        if not self.labels and (self.cutmix or self.mirror_support):
+            raise UsageError("labels: tasks without labels take neither cutmix nor mirror_support")
 
     @property
     def label(self) -> str:
@@ -265,7 +270,8 @@ class Classification:
             from pathaware.data.unbalanced import VaryingTasks
 
             return VaryingTasks(ImageEpisodes(self._store(), *settings, shuffle=False))
-        return ImageEpisodes(self._store(), *settings)
+        mirrored = self.mirror_support and split == "train" and not self.frozen
+        return ImageEpisodes(self._store(), *settings, mirror_support=mirrored)
 
     def labelled(self, split: str, device: torch.device | str, dtype: torch.dtype) -> LabelledImages | None:
         from pathaware.data.episodes import LabelledImages
@@ -278,7 +284,8 @@ class Classification:
         """Only training images are augmented."""
         if split != "train":
             return Augmentation()
-        return Augmentation(self.augment, self.jitter, self.erase, self.affine, self.grey, self.drop)
+        strengths = (self.jitter, self.erase, self.affine, self.grey, self.drop, self.cutmix)
+        return Augmentation(self.augment, *strengths)
 
     def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return (outputs.argmax(-1) == targets).double().mean(1)

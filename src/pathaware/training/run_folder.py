@@ -25,6 +25,7 @@ from pathaware.training.trainer import build
 
 CONFIG, METRICS, CHECKPOINT, FIGURES = "config.toml", "metrics.jsonl", "checkpoint.safetensors", "figures"
 HISTOGRAMS, STATES = "histograms.safetensors", "state-[0-9]*.safetensors"
+SNAPSHOTS = "snapshot-[0-9]*.safetensors"
 PROVENANCE, LOCK = "provenance.json", "run.lock"
 KEPT = 2
 """Number of states kept: if the last one is corrupt, the one before it is used."""
@@ -72,7 +73,7 @@ class FolderLock:
 
 
 class RunFolder(ABC):
-    """What all trainings keep in a folder: metrics, provenance and states."""
+    """The folder of a training: metrics, provenance and states."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -215,8 +216,8 @@ class Run(RunFolder):
     """A training run in a folder.
 
     The folder holds `config.toml`, `metrics.jsonl`, `provenance.json`, `checkpoint.safetensors`, TensorBoard
-    events, `figures/`, and `histograms.safetensors` if requested. An unfinished run also has its last two
-    states, from which it resumes.
+    events, `figures/`, and `histograms.safetensors` and snapshots if requested. An unfinished run also has
+    its last two states, from which it resumes.
 
     >>> from pathaware.inference.trained_model import find_run
     >>> run = Run.open(find_run("sine"))  # a model that ships with the package
@@ -287,6 +288,32 @@ class Run(RunFolder):
         about = {"iteration": iteration, "config": self.config.to_dict(), "inputs": inputs}
         write_checksummed(self.folder / CHECKPOINT, learner.state_dict(), about)
 
+    def save_snapshot(self, learner: FewShotLearner, iteration: int, value: float) -> None:
+        """Keep a checkpoint besides the best one; those with the worst validation are removed."""
+        about = {"iteration": iteration, "validation": value, "config": self.config.to_dict()}
+        write_checksummed(self.folder / f"snapshot-{iteration}.safetensors", learner.state_dict(), about)
+        found = sorted(self.folder.glob(SNAPSHOTS), key=_snapshot_value)
+        kept, lower_is_better = self.config.training.snapshots, self.config.problem.metric.lower_is_better
+        for path in found[kept:] if lower_is_better else found[:-kept]:
+            path.unlink()
+
+    def load_snapshots(self, device: str = "auto") -> list[FewShotLearner]:
+        """Load the learners of all snapshots, in the order of their iterations."""
+        paths = sorted(self.folder.glob(SNAPSHOTS), key=lambda path: int(path.stem.partition("-")[2]))
+        if not paths:
+            raise UsageError(f"{self.folder} has no snapshots; train with training.snapshots", field="run")
+        learners = []
+        for path in paths:
+            learner = self.load(device)
+            try:
+                tensors, about = read_checksummed(path)
+            except CorruptFile as error:
+                raise UsageError(f"{path} cannot be read ({error})", field="run") from None
+            self.refuse_another(about["config"], path)
+            learner.load_state_dict(tensors)
+            learners.append(learner)
+        return learners
+
     def load(self, device: str = "auto") -> FewShotLearner:
         """Load the trained learner onto a device of this machine, whatever it was trained on."""
         tensors, inputs = self.learned()
@@ -323,6 +350,15 @@ def _parse_entry(line: bytes) -> dict[str, Any] | None:
             return None
     row.pop("crc32", None)
     return row
+
+
+def _snapshot_value(path: Path) -> float:
+    """The validation of a snapshot."""
+    try:
+        value: float = read_checksummed(path)[1]["validation"]
+    except CorruptFile as error:
+        raise UsageError(f"{path} cannot be read ({error}); remove it", field="run") from None
+    return value
 
 
 def _is_leftover(path: Path) -> bool:

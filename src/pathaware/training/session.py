@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -133,11 +133,13 @@ class TrainingSession:
         value = progress.validation
         if value is not None and self.run.config.problem.metric.improves(value, self.best):
             self.best = value
-            self.run.save(self.trainer.learner, progress.iteration)
+            self.run.save(self.trainer.evaluated, progress.iteration)
+        if value is not None and self.training.snapshots:
+            self.run.save_snapshot(self.trainer.evaluated, progress.iteration, value)
         if self.done:
             self._save_histograms()
             if self.best is None:
-                self.run.save(self.trainer.learner, progress.iteration)
+                self.run.save(self.trainer.evaluated, progress.iteration)
         # Last, because the log entry of the last iteration marks the run as finished.
         self.run.append(progress)
         self.board.add(progress)
@@ -167,10 +169,14 @@ def check(config: Config) -> None:
     """Build network and tasks once, so that invalid settings are an error before a folder is created."""
     training = config.training
     try:
-        learner = build(config)
+        learner = build(config, dropout=training.dropout)
         if training.start:
             start_from(learner.model, Path(training.start))
-        get_method(config.method).estimator(config.method_settings)
+        estimator = get_method(config.method).estimator(config.method_settings)
+        if config.has_recipe:
+            from pathaware.training.recipe import check_recipe
+
+            check_recipe(config, learner, estimator)
         if training.histograms:
             probed_tensor(learner)
         for split in ("train", "val") if training.validate else ("train",):
@@ -234,22 +240,26 @@ def open_or_create(config: Config, folder: Path) -> Run:
 def train_sessions(runs: Iterable[Run], *, quiet: bool = False, world: World = ALONE) -> list[Run]:
     """Train these runs to the end, side by side if there are several.
 
-    On SIGTERM or Ctrl-C they finish the step, save, and `Stopped` is raised.
+    On SIGTERM or Ctrl-C they finish the step, save, and `Stopped` is raised. The first step is not finished:
+    it may include a minute of compilation.
 
     A meta-iteration with small images leaves most of a large GPU idle. Several runs, each in a CUDA stream of
     its own, fill it; each computes the same numbers as alone.
     """
     runs = list(runs)
-    with StopRequest() as request, ExitStack() as stack:
+    notice = "" if quiet else "stopping after this iteration; press Ctrl-C again to stop at once"
+    with StopRequest(notice) as request, ExitStack() as stack:
         stop = AgreedStop(request, world)
         options: dict[str, Any] = {"quiet": quiet, "bar": len(runs) == 1, "world": world}
         sessions = [stack.enter_context(TrainingSession(run, **options)) for run in runs]
         streams = [_stream(session.training, alone=len(runs) == 1) for session in sessions]
+        request.at_once = world.size == 1
         while not all(session.done for session in sessions):
             for session, stream in zip(sessions, streams, strict=True):
                 if not session.done:
-                    with torch.cuda.stream(stream):
+                    with torch.cuda.stream(stream), _stopped_at_once(request, sessions):
                         session.advance()
+                request.at_once = False
             signum = stop.after_step()
             if signum is not None:
                 left = [session for session in sessions if not session.done]
@@ -257,6 +267,18 @@ def train_sessions(runs: Iterable[Run], *, quiet: bool = False, world: World = A
                     session.save()
                 raise Stopped(signum, [session.run.folder for session in left])
     return runs
+
+
+@contextmanager
+def _stopped_at_once(request: StopRequest, sessions: Sequence[TrainingSession]) -> Iterator[None]:
+    """Report a stop in the first step like any other: the state it began with is still the last one."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not request.at_once or request.signum is None:
+            raise
+        folders = [session.run.folder for session in sessions]
+        raise Stopped(request.signum, folders, how="stopped in the first step; nothing is lost") from None
 
 
 def _stream(training: Training, *, alone: bool) -> torch.cuda.Stream | None:

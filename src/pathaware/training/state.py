@@ -39,10 +39,14 @@ class State:
         best: float | None,
         config: dict[str, Any],
         pending: dict[str, Tensor],
+        extra: nn.Module | None = None,
     ) -> State:
+        """`extra` is what is trained beside the learner, such as a `Recipe`."""
         tensors = {f"learner.{name}": value for name, value in learner.state_dict().items()}
         tensors |= {f"waiting.{name}": value for name, value in pending.items()}
-        for i, parameter in enumerate(learner.parameters()):
+        if extra is not None:
+            tensors |= {f"extra.{name}": value for name, value in extra.state_dict().items()}
+        for i, parameter in enumerate(_parameters(learner, extra)):
             for name, value in optimizer.state[parameter].items():
                 tensors[f"optimizer.{i}.{name}"] = value
         tensors["random.cpu"] = torch.get_rng_state()
@@ -53,9 +57,11 @@ class State:
         return cls(iteration, seconds, best, config, kept)
 
     @torch.no_grad()
-    def restore(self, learner: nn.Module, optimizer: Optimizer) -> None:
+    def restore(self, learner: nn.Module, optimizer: Optimizer, extra: nn.Module | None = None) -> None:
         learner.load_state_dict(self._part("learner."))
-        for i, parameter in enumerate(learner.parameters()):
+        if extra is not None:
+            extra.load_state_dict(self._part("extra."))
+        for i, parameter in enumerate(_parameters(learner, extra)):
             # A capturable optimiser counts its steps on the device of the parameter.
             found = self._part(f"optimizer.{i}.")
             optimizer.state[parameter] = {name: _placed(value, parameter) for name, value in found.items()}
@@ -93,6 +99,10 @@ class State:
             return cls(about["iteration"], about["seconds"], about["best"], about["config"], tensors)
         except KeyError as error:
             raise CorruptFile(f"it lacks {error}") from None
+
+
+def _parameters(learner: nn.Module, extra: nn.Module | None) -> list[nn.Parameter]:
+    return [*learner.parameters(), *([] if extra is None else extra.parameters())]
 
 
 def _placed(value: Tensor, parameter: Tensor) -> Tensor:

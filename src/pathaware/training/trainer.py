@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from pathaware.core.episodes import TaskSource
-from pathaware.core.errors import RunError
-from pathaware.core.learner import FewShotLearner
+from pathaware.core.errors import RunError, UsageError
+from pathaware.core.head import last_linear
+from pathaware.core.learner import FewShotLearner, require_path
 from pathaware.core.meta_gradient import MetaGradient
 from pathaware.core.seeding import generator, seed_all
 from pathaware.engine.compiled import CompiledUnrolled, has_compiler
@@ -25,6 +26,9 @@ from pathaware.training.gradient_probe import GradientProbe, Histograms, probed_
 from pathaware.training.pretraining import load_pretrained, start_from
 from pathaware.training.progress import MetricsWindow, Progress, StepOutcome
 from pathaware.training.state import State
+
+if TYPE_CHECKING:
+    from pathaware.training.recipe import Recipe
 
 WORTH_COMPILING = 100_000
 """Iterations from which `compile = "auto"` compiles: it takes 30 to 40 s and saves about 2 ms of each."""
@@ -43,9 +47,11 @@ class MetaStep:
         source: TaskSource,
         *,
         rate: float,
+        rule_rate: float = 0.0,
         clip: float = 0.0,
         chunk: int = 0,
         world: World = ALONE,
+        recipe: Recipe | None = None,
     ) -> None:
         self.learner = learner
         self.estimator = estimator
@@ -53,12 +59,28 @@ class MetaStep:
         self.world = world
         self.clip = clip or math.inf
         self.chunk = chunk or None
-        self.parameters: list[Tensor] = [p for p in learner.parameters() if p.requires_grad]
+        self.recipe = recipe
+        extra: list[Tensor] = [] if recipe is None else list(recipe.trained)
+        self.parameters: list[Tensor] = [*(p for p in learner.parameters() if p.requires_grad), *extra]
         device = self.parameters[0].device
         self.rate = torch.tensor(rate, device=device, dtype=torch.float32)
+        groups: list[dict[str, Any]] = [{"params": self.parameters, "lr": self.rate}]
+        self.ratio, self.rule_rate = rule_rate / rate, self.rate
+        if rule_rate:
+            network = {id(p) for p in (*learner.model.parameters(), *extra)}
+            self.rule_rate = self.rate * self.ratio
+            groups = [
+                {"params": [p for p in self.parameters if id(p) in network], "lr": self.rate},
+                {"params": [p for p in self.parameters if id(p) not in network], "lr": self.rule_rate},
+            ]
         self.optimizer: torch.optim.Optimizer = torch.optim.Adam(
-            self.parameters, lr=self.rate, fused=True, capturable=device.type == "cuda"
+            [group for group in groups if group["params"]], fused=True, capturable=device.type == "cuda"
         )
+
+    @property
+    def changed(self) -> list[Tensor]:
+        """All tensors that a step changes, apart from the optimiser's."""
+        return [*self.parameters, *([] if self.recipe is None else self.recipe.averaged)]
 
     def __call__(self, plan: Any, rate: float) -> StepOutcome:
         self.rate.fill_(rate)
@@ -66,6 +88,8 @@ class MetaStep:
 
     def run(self, plan: Any) -> StepOutcome:
         episodes = self.source.gather(self.world.share(plan))
+        if self.rule_rate is not self.rate:
+            torch.mul(self.rate, self.ratio, out=self.rule_rate)
         self.optimizer.zero_grad()
         # Weighted by the number of all tasks, so that the sum over processes is the mean over tasks.
         parts = [
@@ -79,6 +103,8 @@ class MetaStep:
         skipped = (~norm.isfinite()).float()
         self.optimizer.found_inf = skipped  # type: ignore[attr-defined]
         self.optimizer.step()
+        if self.recipe is not None:
+            self.recipe.after_step()
         return StepOutcome(torch.cat(parts) if parts else norm.new_empty(0), norm.detach(), skipped)
 
     def reset(self) -> None:
@@ -111,7 +137,7 @@ class Trainer:
         self.config, self.every, self.world = config, every, world
         training = config.training
         training.apply()
-        self.learner = build(config)
+        self.learner = build(config, dropout=training.dropout)
         state = world.from_writer(lambda: state)
         source = config.problem.tasks("train", training.torch_device, training.torch_dtype)
         self.source = tasks_for(self.learner, config.problem, source, observe=state is None)
@@ -123,9 +149,9 @@ class Trainer:
         self.iteration = 0
         if state is not None:
             self.iteration = state.iteration
-            state.restore(self.learner, self.meta.optimizer)
+            state.restore(self.learner, self.meta.optimizer, self.meta.recipe)
         # Every rank has computed the initialisation, but GPUs round differently, above all in pretraining.
-        world.equalise(self.meta.parameters)
+        world.equalise(self.meta.changed)
         self.execution = captured(self.meta, training.graph)
         self.step: Callable[[Any, float], StepOutcome] = self.execution
         self.histograms = histograms
@@ -161,8 +187,16 @@ class Trainer:
                 f"the last {PATIENCE} meta-gradients were not finite: lower training.rate or method.rate, "
                 "or set training.clip=1 or training.guard=true; the last state and checkpoint are intact"
             )
-        validation = _validate(self.config, self.learner, self.world) if validate else None
+        validation = _validate(self.config, self.evaluated, self.world) if validate else None
         return self.window.close(self.iteration, rate, validation)
+
+    @property
+    def evaluated(self) -> FewShotLearner:
+        """The learner that is validated and kept: the one that is trained, or its average."""
+        recipe = self.meta.recipe
+        if recipe is None or recipe.average is None or not self.config.training.evaluate_average:
+            return self.learner
+        return recipe.average
 
     def _step(self, plan: Any, rate: float) -> StepOutcome:
         while True:
@@ -194,7 +228,16 @@ class Trainer:
         """The state to resume from; `best` is the best validation so far."""
         config = self.config.to_dict()
         pending, seconds = self.window.pending(), self.window.seconds
-        return State.of(self.learner, self.meta.optimizer, self.iteration, seconds, best, config, pending)
+        return State.of(
+            self.learner,
+            self.meta.optimizer,
+            self.iteration,
+            seconds,
+            best,
+            config,
+            pending,
+            self.meta.recipe,
+        )
 
 
 def train(
@@ -212,23 +255,35 @@ def train(
 
 
 def build(
-    config: Config, device: torch.device | None = None, inputs: Mapping[str, Any] | None = None
+    config: Config,
+    device: torch.device | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    dropout: float = 0.0,
 ) -> FewShotLearner:
     """Build the learner of a configuration at its initialisation, which depends on the seed only.
 
-    With the `inputs` that a checkpoint keeps (see `Problem.inputs`), the data set is not needed.
+    With the `inputs` that a checkpoint keeps (see `Problem.inputs`), the data set is not needed. `dropout` is
+    for training with a recipe; it adds no parameters.
     """
     training = config.training
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(training.seed)
+        model = config.problem.model(inputs)
+        if dropout:
+            from pathaware.training.recipe import insert_dropout
+
+            model = insert_dropout(model, dropout)
         learner = get_method(config.method).build(
-            config.problem.model(inputs),
+            model,
             config.method_settings,
             config.problem.loss,
             execution=training.execution,
             guard=training.guard,
             checkpoint=training.checkpoint,
         )
+    if training.head_rate:
+        set_head_rate(learner, training.head_rate)
     return learner.to(device or training.torch_device, training.torch_dtype)
 
 
@@ -241,7 +296,13 @@ def meta_step(
 ) -> MetaStep:
     """The meta-iteration of a configuration, compiled where that pays."""
     training = config.training
-    estimator = estimator or get_method(config.method).estimator(config.method_settings)
+    recipe = None
+    if estimator is None:
+        estimator = get_method(config.method).estimator(config.method_settings)
+        if config.has_recipe:
+            from pathaware.training.recipe import recipe_of
+
+            recipe, estimator = recipe_of(config, learner, source, estimator)
     order = estimator.compilable_order
     if order is not None and compiles(training, learner):
         estimator = CompiledUnrolled(order)
@@ -250,9 +311,11 @@ def meta_step(
         estimator,
         source,
         rate=training.rate,
+        rule_rate=training.rule_rate,
         clip=training.clip,
         chunk=training.chunk,
         world=world,
+        recipe=recipe,
     )
 
 
@@ -273,10 +336,28 @@ def compiles(training: Training, learner: FewShotLearner) -> bool:
 
 
 def learning_rate(training: Training, iteration: int) -> float:
-    """Adam's learning rate at an iteration: constant, or half a cosine from `rate` to zero."""
+    """Adam's learning rate at an iteration: constant, or half a cosine from `rate` to zero; both grow
+    linearly for the first `warmup` iterations."""
+    rate = training.rate * min(1.0, (iteration + 1) / max(1, training.warmup))
     if training.schedule == "constant":
-        return training.rate
-    return training.rate * 0.5 * (1 + math.cos(math.pi * iteration / training.iterations))
+        return rate
+    return rate * 0.5 * (1 + math.cos(math.pi * iteration / training.iterations))
+
+
+def set_head_rate(learner: FewShotLearner, rate: float) -> None:
+    """Initialise the learned step sizes of the last layer to `rate`."""
+    rule = require_path(learner).rule
+    if not rule.step_sizes:
+        raise UsageError("head_rate: the method learns no step sizes; leave it out")
+    name, _ = last_linear(learner.model)
+    ranges = rule.layout.index("tensor")[0]
+    inside = torch.tensor([entry.name.startswith(f"{name}.") for entry in rule.layout.entries])[ranges]
+    broadcasts = rule.broadcasts()
+    for each in rule.step_sizes:
+        sizes, groups = getattr(rule, each), broadcasts.get(each)
+        chosen = inside if groups is None else inside[groups.order[groups.starts[:-1]]]
+        with torch.no_grad():
+            sizes[..., chosen] = rate
 
 
 def _out_of_memory(error: RuntimeError) -> bool:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathaware import GradientDescent, Layout, MetaLearner
+from pathaware.engine.handwritten.conv_block import Convolution
 from tests.conftest import distance, image_episodes, meta_gradient, regression_episodes
 
 
@@ -80,7 +81,9 @@ def by_autograd(learner: MetaLearner, point: Tensor, x: Tensor, y: Tensor) -> tu
 
 
 @pytest.mark.parametrize("name", [*ROWS, *IMAGES])
-def test_loss_gradient_and_hessian_vector_product_are_those_of_autograd(name):
+@pytest.mark.parametrize("native", [False, True])
+def test_loss_gradient_and_hessian_vector_product_are_those_of_autograd(name, native, monkeypatch):
+    monkeypatch.setattr(Convolution, "_native", lambda self, x: native)
     learner, x, y = problem(name)
     initial = learner.rule.layout.flatten(learner.model).detach()
     point = (initial + 0.05 * torch.randn(len(x), len(initial)) * (initial != 0)).requires_grad_()
@@ -95,6 +98,44 @@ def test_loss_gradient_and_hessian_vector_product_are_those_of_autograd(name):
     assert distance(gradient, gradient_) < 1e-10
     assert distance(product, product_) < 1e-10
     assert torch.equal(program.losses(point.detach(), x, y), loss)
+
+
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("inductive", [False, True])
+@pytest.mark.parametrize("name", ["tanh", *IMAGES])
+def test_predictions_are_those_of_the_layers(name, inductive, native, monkeypatch):
+    monkeypatch.setattr(Convolution, "_native", lambda self, x: native)
+    learner, x, _ = problem(name)
+    point = learner.rule.layout.flatten(learner.model).detach().expand(len(x), -1)
+    queries, support = torch.randn_like(x), x[:, :-1] if inductive else None
+    program = learner.execution.program
+    ours = program.predict(point, queries, support)
+    learner.execution.program = None
+    assert distance(ours, learner.predict(point, queries, support)) < 1e-12
+
+
+def test_the_outputs_for_the_support_set_come_with_the_path():
+    """They are those of a prediction at every point, for a task that the guard reverts as well."""
+    model = nn.Sequential(*IMAGES["one block"]())
+    learner = MetaLearner(model, GradientDescent(model, 3, rate=0.5), F.cross_entropy)
+    episodes = image_episodes(tasks=6)
+    path = learner.path(episodes.support_x, episodes.support_y)
+    assert path.reverted().any()
+    assert not path.reverted().all()
+    for j in range(4):
+        expected = learner.predict(learner.end(path, j), episodes.support_x)
+        assert distance(path.guarded_outputs(j), expected) < 1e-12
+
+
+@pytest.mark.parametrize("execution", ["auto", "loop"])
+def test_predictions_for_the_support_set_itself_are_those_for_equal_queries(execution):
+    model = nn.Sequential(*IMAGES["one block"]())
+    learner = MetaLearner(model, GradientDescent(model, 3, rate=0.1), F.cross_entropy, execution=execution)
+    episodes = image_episodes(tasks=1)
+    x, y = episodes.support_x[0], episodes.support_y[0]
+    ours, theirs = (learner.adapt_and_predict(x, y, queries)[1] for queries in (x, x.clone()))
+    for found, expected in zip(ours.outputs, theirs.outputs, strict=True):
+        assert distance(found, expected) < 1e-12
 
 
 def test_cross_entropy_over_rows_is_that_of_autograd():

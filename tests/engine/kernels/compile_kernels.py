@@ -53,7 +53,7 @@ def main(dtype: torch.dtype) -> None:
     torch.set_float32_matmul_precision("high")
     from pathaware import Pamela
     from pathaware.engine.kernels.functions import Stem, block
-    from pathaware.engine.kernels.update import Update
+    from pathaware.engine.kernels.update import Broadcast, Update
     from pathaware.models.conv4 import conv4
 
     def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -67,8 +67,9 @@ def main(dtype: torch.dtype) -> None:
         second_derivative(block(x, weight, gamma, beta, 1e-5), [x, weight, gamma, beta])
         rule = Pamela(conv4(5, size=32), 2, skip=1)
         point, gradient = leaf(tasks, len(rule.layout)), leaf(tasks, len(rule.layout))
-        for back, p in ((None, None), (point, rule.p[0])):
-            Update.apply(point, gradient, rule.q[0], rule.q_groups, back, p, rule.p_groups).sum().backward()
+        q, p = Broadcast.apply(rule.q, rule.q_groups), Broadcast.apply(rule.p, rule.p_groups)
+        for back, blend in ((None, None), (point, p[0])):
+            Update.apply(point, gradient, q[0], back, blend).sum().backward(retain_graph=True)
     for (name, _), shared in compiled.items():
         print(name, shared)
 

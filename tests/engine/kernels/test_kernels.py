@@ -10,7 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathaware import GradientDescent, MetaLearner, Pamela
+from pathaware.core.head import HeadLearner
 from pathaware.engine import kernels
+from pathaware.methods.prototypical import Prototypical
 from pathaware.models.conv4 import conv4
 from tests.conftest import distance, image_episodes, meta_gradient
 
@@ -133,7 +135,9 @@ def test_more_pieces_make_a_weight_gradient_more_exact(monkeypatch, pieces: int,
         monkeypatch.setattr(weight_gradients, "_PIECE", torch.float16)
     if pieces == 1:
         monkeypatch.setattr(
-            weight_gradients, "_split_into_pieces", lambda data, _: data.to(weight_gradients._PIECE)
+            weight_gradients,
+            "_split_into_pieces",
+            lambda tensors, _: [data.to(weight_gradients._PIECE) for data in tensors],
         )
     x, g = (leaf(2, 3, 5, 6, 16).detach() for _ in range(2))
     exact = torch.stack(
@@ -144,7 +148,8 @@ def test_more_pieces_make_a_weight_gradient_more_exact(monkeypatch, pieces: int,
             for a, b in zip(x.double(), g.double(), strict=True)
         ]
     )
-    found = weight_gradients.weight_gradient(x.float(), g.float())
+    found = torch.empty(exact.shape, device=DEVICE)
+    weight_gradients.weight_gradient(x.float(), g.float(), found)
     assert distance(found.double(), exact) < error
     if pieces < 3:
         assert distance(found.double(), exact) > error / 1000  # so that one more piece matters
@@ -161,15 +166,20 @@ def test_a_third_derivative_is_refused():
 @pytest.fixture
 def learner(monkeypatch) -> Callable[[str], MetaLearner]:
     """A Conv-2 whose blocks go through the kernels unless it runs as a loop."""
-    monkeypatch.setattr(kernels, "usable", lambda point: kernels._enabled)
+    monkeypatch.setattr(kernels, "usable", lambda point: kernels._enabled())
 
-    def build(execution: str, rule=lambda m: Pamela(m, STEPS, rate=0.05, skip=1)) -> MetaLearner:
+    def build(
+        execution: str, rule=lambda m: Pamela(m, STEPS, rate=0.05, skip=1), program: bool = True
+    ) -> MetaLearner:
         torch.manual_seed(0)
         model = conv4(3, size=4, channels=2, width=16, blocks=2)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.1 * torch.randn_like(parameter))
         learner = MetaLearner(model, rule(model), F.cross_entropy, execution=execution)
+        if not program:
+            learner.execution.kernel_program = None
+        assert execution == "loop" or program is (learner.execution.kernel_program is not None)
         learner.execution.program = learner.execution.single_task = None  # these would replace the kernels
         return learner.to(DEVICE, DTYPE)
 
@@ -180,19 +190,21 @@ def learner(monkeypatch) -> Callable[[str], MetaLearner]:
 def launches(monkeypatch) -> list[str]:
     """The operations that ran as kernels."""
     from pathaware.engine.kernels import functions
+    from pathaware.engine.kernels import program as programs
 
     seen: list[str] = []
     for name in ("convolve", "weight_gradient"):
         original = getattr(functions, name)
         spy = lambda *a, _name=name, _original=original, **k: (seen.append(_name), _original(*a, **k))[1]  # noqa: E731
         monkeypatch.setattr(functions, name, spy)
+        monkeypatch.setattr(programs, name, spy)
     return seen
 
 
-@pytest.mark.parametrize("order", ["second", "first"])
-def test_the_meta_gradient_through_kernels_is_that_of_the_loop(learner, launches, order):
+@pytest.mark.parametrize(("order", "program"), [("second", True), ("first", False)])
+def test_the_meta_gradient_through_kernels_is_that_of_the_loop(learner, launches, order, program):
     episodes = image_episodes(size=4).to(DEVICE, DTYPE)
-    ours = meta_gradient(learner("batched"), episodes, order)
+    ours = meta_gradient(learner("batched", program=program), episodes, order)
     assert {"convolve", "weight_gradient"} == set(launches)
     assert distance(ours, meta_gradient(learner("loop"), episodes, order)) < (1e-3 if CUDA else 1e-11)
 
@@ -215,15 +227,30 @@ def test_checkpointed_steps_give_the_same_meta_gradient(learner):
     assert torch.equal(*gradients)
 
 
-def test_an_inductive_prediction_does_not_use_the_kernels(learner, launches):
+def test_heads_embed_images_through_the_kernels(monkeypatch, launches):
+    monkeypatch.setattr(kernels, "usable", lambda point: kernels._enabled)
+    episodes = image_episodes(size=4).to(DEVICE, DTYPE)
+    model = conv4(3, size=4, channels=2, width=12, blocks=2)
+    gradients, counts = [], []
+    for execution in ("auto", "loop"):
+        one = HeadLearner(model, Prototypical(model), F.cross_entropy, execution=execution)
+        gradients.append(meta_gradient(one.to(DEVICE, DTYPE), episodes))
+        counts.append(len(launches))
+    assert counts[0] == counts[1] > 0  # only the first one uses kernels
+    assert distance(*gradients) < (1e-3 if CUDA else 1e-11)
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_an_inductive_prediction_uses_the_kernels_unless_it_is_differentiated(learner, launches, graph):
     episodes = image_episodes(size=4).to(DEVICE, DTYPE)
     predictions = []
     for execution in ("batched", "loop"):
         one = learner(execution)
         point = one.rule.layout.flatten(one.model).detach().expand(2, -1)
-        predictions.append(one.predict(point, episodes.query_x, episodes.support_x))
+        with torch.set_grad_enabled(graph):
+            predictions.append(one.predict(point, episodes.query_x, episodes.support_x))
     assert distance(*predictions) < CLOSE
-    assert not launches
+    assert bool(launches) is not graph
 
 
 def test_images_that_require_a_gradient_do_not_use_the_kernels(learner, launches):
@@ -273,7 +300,7 @@ def sequence(**changes: nn.Module) -> nn.Module:
         {"conv": nn.Conv2d(3, 16, 3, padding=1, stride=2)},
         {"conv": nn.Conv2d(3, 16, 5, padding=2)},
         {"conv": nn.Conv2d(3, 16, 3)},
-        {"conv": nn.Conv2d(3, 48, 3, padding=1), "norm": nn.BatchNorm2d(48, track_running_stats=False)},
+        {"conv": nn.Conv2d(3, 144, 3, padding=1), "norm": nn.BatchNorm2d(144, track_running_stats=False)},
         {"conv": nn.Conv2d(5, 16, 3, padding=1)},
         {"norm": nn.BatchNorm2d(16, track_running_stats=False, affine=False)},
         {"relu": nn.LeakyReLU()},

@@ -112,6 +112,23 @@ def test_a_record_holds_times_and_differences():
                 assert entry["difference"] < 1e-10
     assert {r["order"] for r in record["rows"]} == {"second", "first", "none"}
     assert {"precision", "repeats"} <= set(record)
+    training = [r for r in record["rows"] if r["what"] == "training"]
+    assert all(0 < r["error"] < 1e-3 for r in training)  # float32 against float64
+    assert header(record, "training")[-1] == "error"
+    assert "error" not in header(record, "adaptation")
+
+
+def test_several_precisions_have_rows_of_their_own():
+    record = bench([WAVES], [ENGINE], device=CPU, precision=["fp32", "bf16"], repeats=1, threads=1)
+    assert record["precision"] == "fp32, bf16"
+    column = header(record, "training").index("precision")
+    found = [line[column] for line in lines(record, "training")]
+    assert found == ["fp32", "fp32", "bf16", "bf16"] * 2
+    ratio = header(record, "training").index("PAMELA / MAML")
+    by_hand = (
+        row(record, "training", "pamela")["pathaware"]["ms"] / row(record, "training")["pathaware"]["ms"]
+    )
+    assert lines(record, "training")[1][ratio] == f"{by_hand:.2f}"
 
 
 def test_first_and_second_order_differ():

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 from pathaware.data.importing import PartialStore
 from pathaware.data.pixels import ImageFormat
+from pathaware.experiments.paper import figures
 from pathaware.experiments.paper.method_table import render
 from pathaware.experiments.paper.tables import table1, table2, table3, table4
-from pathaware.experiments.run_store import Results
+from pathaware.experiments.paper.time_estimate import RunPlanner, TimeEstimate
+from pathaware.experiments.run_store import Results, RunStore
 
 TINY = ("--tasks", "3", "--set", "training.tasks=2", "--set", "method.steps=2")
 
@@ -40,8 +44,27 @@ def test_progress_counts_cells_and_columns_can_be_chosen(reproduce, tmp_path):
     assert code == 0
     lines = [line for line in told.splitlines() if ": done" in line]
     done = [line.split("; ")[1].partition(",")[0] for line in lines]
-    assert done == [f"{n} of 2 cells of table3" for n in (0, 1, 1, 2)]
+    assert done == [f"{n} of 2 cells of table3" for n in (0, 0, 1, 2)]  # first seeds first
     assert [" left" in line for line in lines] == [True, True, True, False]
+
+
+def test_a_budget_with_iterations_is_for_the_most_informative_cells(reproduce, tmp_path, monkeypatch):
+    monkeypatch.setattr(RunPlanner, "estimate", lambda self, config: TimeEstimate(10.0, 0.0))
+    options = ("table3", "--only", "k5-mt-net", "--only", "k5-maml", "--seeds", "2", "--iterations", "2")
+    code, shown, told = reproduce(*options, *TINY, "--budget", "25s", out=tmp_path)
+    assert code == 0
+    assert "table3: 2 runs to train, about 20 s if one after another; 2 more do not fit" in told
+    names = sorted(path.name for path in (tmp_path / "results").glob("*.json"))
+    assert names == ["sine-k5-maml-2-seed0.json", "sine-k5-mt-net-2-seed0.json"]
+    assert "2 of 40,000 iterations, 1 seed" in shown
+
+
+def test_the_cells_that_the_papers_claims_are_about_come_first():
+    experiments = table1(lambda data: True).available()
+    methods = [each.tables["method"]["name"] for each in experiments]
+    assert set(methods[:8]) == {"maml", "meta-sgd", "pamela"}
+    assert methods.index("maml++") < methods.index("anil")  # the paper prints nothing for ANIL
+    assert len(experiments) == len(table1(lambda data: True).experiments())
 
 
 @pytest.mark.parametrize("name", ["CIFAR-FS 5-shot", "cifar-fs-5shot"])
@@ -64,11 +87,15 @@ def test_figures_of_waves_are_drawn_from_their_runs(reproduce, tmp_path):
     assert "fig5: nothing to train" in told  # it shares them
     for name in ("fig4.png", "fig4.svg", "fig5.png", "fig5.svg"):
         assert (tmp_path / name).stat().st_size > 1000
+    steps = json.loads((tmp_path / "results" / "fig5-sine-k10.json").read_text())["steps"]
+    assert set(steps) == {"pamela", "maml"}
+    for each in steps.values():
+        assert each["tasks"] == 100
+        assert len(each["mean"]) == 3  # before adaptation and after two steps
+        assert each["q05"] < each["q25"] < each["q75"] < each["q95"]
 
 
 def test_the_gradients_of_section_three_are_measured_and_kept(reproduce, tmp_path, monkeypatch):
-    from pathaware.experiments.paper import figures
-
     whole = figures.with_constant_skips
     monkeypatch.setattr(
         figures, "with_constant_skips", lambda *a, **o: whole(*a, **{**o, "steps": 3, "tasks": 4})
@@ -77,6 +104,26 @@ def test_the_gradients_of_section_three_are_measured_and_kept(reproduce, tmp_pat
     assert code == 0
     assert (tmp_path / "gradients-untrained.png").exists()
     assert (tmp_path / "results" / "gradients-sine-k10.json").exists()
+
+
+def test_section_three_is_measured_on_images_too(tmp_path, monkeypatch):
+    whole = figures.with_constant_skips
+    monkeypatch.setattr(figures, "with_constant_skips", lambda *a, **o: whole(*a, **{**o, "steps": 2}))
+    monkeypatch.setattr(figures, "IMAGE_TASKS", 2)
+    figure, store = figures.gradients_conv4("glyphs"), RunStore(tmp_path, tasks=2)
+    small = {
+        "problem": {"width": 4, "shots": 1},
+        "method": {"steps": 3},
+        "training": {"tasks": 2, "validate": 0, "histograms": 0},
+    }
+    planned = [each.with_settings(small).run(0, 1) for each in figure.experiments]
+    store.train(planned)
+    drawn = figure.draw([store.open(each) for each in planned], store.results_folder)
+    views = ("untrained", "start-of-pamela", "trained")
+    assert [name for name, _ in drawn] == [f"gradients-conv4-{view}" for view in views]
+    record = json.loads((store.results_folder / "gradients-glyphs-5way-1shot.json").read_text())
+    labels = [each["label"] for each in record["flow"]["trained"]]
+    assert labels == ["pamela", "pamela, P set to 0", "maml"]
 
 
 def test_tiered_image_net_runs_on_a_stand_in_and_is_said_to_be_missing_without(
@@ -127,7 +174,10 @@ def test_every_row_of_the_papers_tables_is_there():
         (["table3", "--only", "k7-maml"], "--only: 'k7-maml' is not a row of table3; it has k5-maml"),
         (["fig4", "--only", "maml"], "--only: fig4 has no rows"),
         (["table3", "--budget", "soon"], "--budget: 'soon' is not a duration"),
-        (["table3", "--budget", "1m", "--iterations", "5"], "--budget: cannot be combined with --iterations"),
+        (
+            ["table3", "--only", "k5-maml", "--budget", "0s", "--iterations", "5", *TINY],
+            "--budget: not enough for any run of this length; at least",
+        ),
         (["fig4", "--no-train"], "fig4: none of its runs has been trained"),
         (["fig6", "--data", "nowhere"], "--data: 'nowhere' must be one of glyphs, miniimagenet, cifar-fs"),
         (["table4", "--data", "nowhere", "--no-train"], "--data: 'nowhere' must be one of glyphs"),

@@ -64,8 +64,8 @@ def test_what_has_a_record_is_not_trained_again(tmp_path):
     runs = missing(store, *both, iterations=4, seeds=2)
     assert [run.name for run in runs] == [
         "sine-k5-maml-4-seed0",
-        "sine-k5-maml-4-seed1",
         "sine-k5-meta-sgd-4-seed0",
+        "sine-k5-maml-4-seed1",
         "sine-k5-meta-sgd-4-seed1",
     ]
     store.train(runs[:1])

@@ -6,6 +6,7 @@ with `@batched(MyLayer)`.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -26,13 +27,14 @@ class Activations:
     - `grouped`: images, `data [N, T·C, H, W]`. Tasks are groups of channels, so a grouped convolution gives
       every task its own filters, and batch norm its own statistics.
     - `last`: images with channels last, `data [T, N, H, W, C]`, for the kernels, possibly in bfloat16;
-      all other layers get them in `dtype`.
+      all other layers get them in `dtype`. Only the first `channels` of C are used, the others are zero.
     """
 
     data: Tensor
     tasks: int
     layout: Literal["rows", "grouped", "last"] = "rows"
     dtype: torch.dtype | None = None
+    channels: int | None = None
 
     def map(self, data: Tensor) -> Activations:
         """The same layout with other data."""
@@ -53,7 +55,7 @@ class Activations:
         if self.layout == "rows":
             return self
         if self.layout == "last":
-            data = self.data.permute(0, 1, 4, 2, 3).to(self.dtype)
+            data = self.data[..., : self.channels].permute(0, 1, 4, 2, 3).to(self.dtype)
         else:
             count, channels, *space = self.data.shape
             data = self.data.view(count, self.tasks, channels // self.tasks, *space).transpose(0, 1)
@@ -62,8 +64,14 @@ class Activations:
     def last(self) -> Activations:
         if self.layout == "last":
             return self
-        data = self.rows().data.permute(0, 1, 3, 4, 2).contiguous()
-        return replace(self, data=data.to(kernels.storage(data)), layout="last", dtype=data.dtype)
+        from pathaware.engine.kernels.launch import stored_channels  # needs Triton
+
+        rows = self.rows().data
+        channels = rows.shape[2]
+        data = F.pad(rows.permute(0, 1, 3, 4, 2), (0, stored_channels(channels) - channels)).contiguous()
+        return replace(
+            self, data=data.to(kernels.storage(data)), layout="last", dtype=data.dtype, channels=channels
+        )
 
     def flat(self) -> Activations:
         """`[T, N, F]`"""
@@ -174,6 +182,9 @@ def elementwise(module: nn.Module, p: Parameters, x: Activations) -> Activations
     return x.map(_not_in_place(module)(x.data))
 
 
-def _not_in_place(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    """An in-place activation would overwrite what the second derivative needs."""
-    return F.relu if isinstance(module, nn.ReLU) else module
+def _not_in_place(module: Any) -> Any:
+    """In place, it would overwrite what the second derivative or the next step needs."""
+    if getattr(module, "inplace", False):
+        module = copy.copy(module)
+        module.inplace = False
+    return module

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from pathaware.core.parameters import Layout
 from pathaware.engine import kernels
@@ -42,6 +43,17 @@ def lower(network: TracedNetwork, layout: Layout) -> Lowered:
     return Lowered(network, layout)
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """Inputs of T tasks, taken as far through a network as no adapted parameter has an effect.
+
+    Steps along a path then start from here. `values` are those that the rest of the network reads.
+    """
+
+    values: dict[fx.Node, Any]
+    tasks: int
+
+
 class Lowered:
     """Interprets a traced graph with batched layers; Triton kernels run `blocks` where they are usable."""
 
@@ -62,66 +74,123 @@ class Lowered:
             prefix: {name: f"{prefix}.{name}" for name, _ in module.named_parameters(recurse=False)}
             for prefix, module in modules.items()
         }
+        self.prefix = self._prefix()
 
-    def __call__(self, point: Tensor, inputs: Tensor) -> Tensor:
-        tasks = len(point)
+    def __call__(self, point: Tensor, inputs: Tensor | Prepared, count: int | None = None) -> Tensor:
+        """Outputs; with `count`, in the context `TaskStatistics(count=count)` and without gradients."""
         parameters = self.layout.views(point)
-        for name, value in self.shared.items():
-            parameters[name] = value.expand(tasks, *value.shape)
+        if isinstance(inputs, Prepared):
+            values = dict(inputs.values)
+            nodes = [node for node in self.network.nodes if node not in self.prefix]
+            use_kernels = kernels.usable(point)
+        else:
+            values, nodes = self._start(inputs, point.dtype), self.network.nodes[1:]
+            use_kernels = kernels.usable(point) and not inputs.requires_grad
+        self._evaluate(nodes, values, parameters, len(point), use_kernels, count)
+        result: Activations = values[self.network.nodes[-1]]
+        return result.rows().data
+
+    def prepare(self, inputs: Tensor) -> Tensor | Prepared:
+        """The inputs, or how they look where the first adapted parameter meets them."""
+        if not self.prefix or inputs.requires_grad:
+            return inputs
+        values = self._start(inputs, inputs.dtype)
+        nodes = [node for node in self.network.nodes[1:] if node in self.prefix]
+        self._evaluate(nodes, values, {}, len(inputs), kernels.usable(inputs))
+        read = {n for node in self.network.nodes if node not in self.prefix for n in node.all_input_nodes}
+        return Prepared({node: value for node, value in values.items() if node in read}, len(inputs))
+
+    def _start(self, inputs: Tensor, dtype: torch.dtype) -> dict[fx.Node, Any]:
+        return {self.network.nodes[0]: Activations(inputs, len(inputs), dtype=dtype)}
+
+    def _prefix(self) -> set[fx.Node]:
+        """The nodes that no adapted parameter affects, the input included; empty if none has parameters."""
+        found = {self.network.nodes[0]}
+        for node in self.network.nodes[1:-1]:
+            random = isinstance(self.network.module(node), nn.Dropout)  # each step draws its own
+            if found.issuperset(node.all_input_nodes) and self._is_shared(node) and not random:
+                found.add(node)
+        for last, block in self.blocks.items():
+            if last not in found:
+                found -= {block.convolution, block.norm, block.relu}
+        return found if any(self.names[str(n.target)] for n in found if n.op == "call_module") else set()
+
+    def _is_shared(self, node: fx.Node) -> bool:
+        """True if tasks share all parameters of this node."""
+        return node.op != "call_module" or self.shared.keys() >= set(self.names[str(node.target)].values())
+
+    def _evaluate(
+        self,
+        nodes: list[fx.Node],
+        values: dict[fx.Node, Any],
+        parameters: Parameters,
+        tasks: int,
+        use_kernels: bool,
+        count: int | None = None,
+    ) -> None:
+        """Compute the values of these nodes, in order, from those of nodes before them."""
+
+        def parameter(name: str) -> Tensor:
+            if name in parameters:
+                return parameters[name]
+            value = self.shared[name]
+            return value.expand(tasks, *value.shape)
 
         def own(node: fx.Node) -> Parameters:
-            return {name: parameters[full] for name, full in self.names[str(node.target)].items()}
+            return {name: parameter(full) for name, full in self.names[str(node.target)].items()}
 
-        use_kernels = bool(self.blocks) and kernels.usable(point) and not inputs.requires_grad
-        values: dict[fx.Node, Any] = {}
-        for node in self.network.nodes:
-            if node.op == "placeholder":
-                values[node] = Activations(inputs, tasks, dtype=point.dtype)
-                continue
+        for node in nodes:
             if use_kernels and node in self.fused:
                 continue
             if use_kernels and node in self.blocks:
                 block = self.blocks[node]
                 values[node] = _run_kernels(
-                    block, own(block.convolution), own(block.norm), values[block.source]
+                    block, own(block.convolution), own(block.norm), values[block.source], count
                 )
                 continue
-            arguments = fx.node.map_arg(node.args, values.__getitem__)
-            if node.op == "output":
-                result: Activations = arguments[0]
-                return result.rows().data
+            arguments: Any = fx.node.map_arg(node.args, values.__getitem__)
             module = self.network.module(node)
-            if module is not None:
+            if node.op == "output":
+                values[node] = arguments[0]
+            elif type(module) is nn.Conv2d and self._is_shared(node):
+                values[node] = _shared_conv2d(module, arguments[0])
+            elif module is not None:
                 values[node] = LAYERS[type(module)](module, own(node), arguments[0])
             else:
                 values[node] = _function(node)(*arguments, **node.kwargs)
-        raise AssertionError("a traced graph ends in its output")
+
+
+def _shared_conv2d(module: nn.Conv2d, x: Activations) -> Activations:
+    """A convolution with the same filters for all tasks needs no groups."""
+    rows = x.rows()
+    return rows.map(module(rows.data.flatten(0, 1)).unflatten(0, rows.data.shape[:2]))
 
 
 def _has_kernels(block: ConvBlockNodes) -> bool:
-    """True if the Triton kernels compute this block.
-
-    A program takes all channels at once, so their number must be a power of two; images have few.
-    """
-    channels = (16, 32, 64, 128)
-    inputs = block.inputs <= 4 if block.first else block.inputs in channels
+    """True if the Triton kernels compute this block."""
     square = block.kernel == 3 and block.padding in (1, "same") and block.window == 2
-    return square and inputs and block.outputs in channels
+    return square and kernels.can_convolve(block.inputs, block.outputs, first=block.first)
 
 
 def _run_kernels(
-    block: ConvBlockNodes, convolution: Parameters, norm: Parameters, x: Activations
+    block: ConvBlockNodes, convolution: Parameters, norm: Parameters, x: Activations, count: int | None
 ) -> Activations:
-    """The block's output. The convolution's bias is left out, because batch norm subtracts it again."""
+    """The block's output. The convolution's bias is left out, because batch norm subtracts it again.
+
+    With `count`, batch norm uses the statistics of the first `count` images of each task.
+    """
     from pathaware.engine.kernels import functions  # needs Triton
 
     weight, gamma, beta = convolution["weight"], norm["weight"], norm["bias"]
-    if block.first:
-        images = x.data.to(kernels.storage(weight))
+    images = x.data.to(kernels.storage(weight)) if block.first else x.last().data
+    if count is not None:
+        inductive = functions.inductive_stem if block.first else functions.inductive_block
+        z = inductive(images, count, weight, gamma, beta, block.eps)
+    elif block.first:
         z = functions.Stem.apply(images, weight, gamma, beta, block.eps)
     else:
-        z = functions.block(x.last().data, weight, gamma, beta, block.eps)
-    return Activations(z, x.tasks, "last", dtype=x.dtype)
+        z = functions.block(images, weight, gamma, beta, block.eps)
+    return Activations(z, x.tasks, "last", dtype=x.dtype, channels=block.outputs)
 
 
 def _function(node: fx.Node) -> Callable[..., Any]:

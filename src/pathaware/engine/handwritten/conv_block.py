@@ -1,21 +1,24 @@
 """Convolution, batch norm, ReLU and max-pool as one layer with hand-written derivatives.
 
-The convolution is a matrix product with one row per position of the filter. On a CPU that is faster than a
-grouped convolution when each task has its own filters, and derivatives are matrix products of the same rows.
-Images are channels last: `[T, N, H, W, C]`.
+Tasks with many pixels run PyTorch's convolution one after another. Below that, and in double precision, the
+convolution of all tasks is one matrix product with a row per position of the filter, and derivatives are
+products of the same rows; a grouped convolution would be slower than both. Images are channels last:
+`[T, N, H, W, C]`.
 
-With z the convolution, n = (z − μ) r its normalised form, a = γ n + β, and M values per channel:
+With z the convolution, c = z − μ, n = c r its normalised form, a = γ n + β, and M values per channel:
 
     ∂L/∂z = γ r (∂L/∂a − A/M − n B/M),   A = Σ ∂L/∂a,   B = Σ n ∂L/∂a
 
 Pooling passes on one position in k × k, so ∂L/∂a is zero at all others, and everything after batch norm is
-computed at the pooled size. Only z, n and their derivatives are as large as the image. μ removes the
+computed at the pooled size. Only c, z and their derivatives are as large as the image. μ removes the
 convolution's bias, so the bias has no effect and its gradient is zero.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +26,10 @@ from torch import Tensor
 
 from pathaware.core.path import being_traced
 from pathaware.engine.handwritten.layers import Layer, Parameters, Saved, where_positive
+
+NATIVE_PIXELS = 500
+"""Pixels per task from which PyTorch's convolution is faster than a matrix product: the rows, k·k times as
+large as the images, then no longer fit in the processor's cache."""
 
 
 def windows(images: Tensor, kernel: int, padding: int) -> Tensor:
@@ -54,11 +61,78 @@ def unfilter(matrix: Tensor, shape: torch.Size) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Convolution:
+    """A convolution without bias, with stride 1, and its derivatives.
+
+    `source` is what the convolution reads: the images, or the rows of `windows`. The derivative with respect
+    to the filters reads it again. Results are `[T, N·H′·W′, C′]`.
+    """
+
+    kernel: int
+    padding: int
+
+    def source(self, x: Tensor) -> Tensor:
+        return x if self._native(x) else windows(x, self.kernel, self.padding)
+
+    def __call__(self, source: Tensor, weight: Tensor) -> Tensor:
+        if source.ndim == 3:
+            return torch.bmm(source, filters(weight))
+        return self._joined([torch.conv2d(x, w, padding=self.padding) for x, w in _tasks(source, weight)])
+
+    def weight_gradient(self, source: Tensor, gz: Tensor, weight: Tensor) -> Tensor:
+        """`[T, C′, C, k, k]` for the gradient of the result."""
+        if source.ndim == 3:
+            return unfilter(torch.bmm(source.mT, gz), weight.shape)
+        gradients = self._backward(gz, source, weight, [False, True, False])
+        return torch.stack([filters for _, filters, _ in gradients])
+
+    def input_gradient(self, gz: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        """`[T, N, H, W, C]` for the gradient of the result; `x` gives the shape."""
+        if self._native(x):
+            gradients = self._backward(gz, x, weight, [True, False, False])
+            return self._joined([images for images, _, _ in gradients]).view(x.shape)
+        rows = windows(self._images(gz, x), self.kernel, self.kernel - 1 - self.padding)
+        return torch.bmm(rows, mirrored(weight)).view(x.shape)
+
+    def sides(self, x: Tensor) -> list[int]:
+        """Height and width of the result."""
+        return [side + 2 * self.padding - self.kernel + 1 for side in x.shape[2:4]]
+
+    def _native(self, x: Tensor) -> bool:
+        pixels = x.shape[1] * x.shape[2] * x.shape[3]
+        fast = x.dtype == torch.float32 and torch.backends.mkldnn.is_available()
+        return fast and pixels >= NATIVE_PIXELS and not being_traced()
+
+    def _images(self, gz: Tensor, x: Tensor) -> Tensor:
+        return gz.view(*x.shape[:2], *self.sides(x), -1)
+
+    def _backward(self, gz: Tensor, x: Tensor, weight: Tensor, wanted: list[bool]) -> list[Any]:
+        """The gradients of the input, of the filters and of the bias of every task, if they are wanted."""
+        sizes = [1, 1], [self.padding] * 2, [1, 1]
+        gradients = self._images(gz, x).movedim(-1, 2)
+        return [
+            torch.ops.aten.convolution_backward(g, *task, None, *sizes, False, [0, 0], 1, wanted)
+            for g, task in zip(gradients, _tasks(x, weight), strict=True)
+        ]
+
+    @staticmethod
+    def _joined(images: list[Tensor]) -> Tensor:
+        """Images `[N, C, H, W]` of every task as rows `[T, N·H·W, C]`."""
+        rows = [each.movedim(1, -1).flatten(0, 2) for each in images]
+        return rows[0].unsqueeze(0) if len(rows) == 1 else torch.stack(rows)
+
+
+def _tasks(x: Tensor, weight: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Images `[N, C, H, W]` and filters of each task."""
+    return zip(x.movedim(-1, 2), weight, strict=True)
+
+
+@dataclass(frozen=True)
 class _Tangent:
     """Results of the tangent pass that `hvp` needs; `_passed` means at positions that the pool passes on."""
 
-    rows: Tensor
-    dx_rows: Tensor | None
+    source: Tensor
+    dx_source: Tensor | None
     dz: Tensor
     dz_passed: Tensor
     dn_passed: Tensor
@@ -72,58 +146,79 @@ class ConvBlock(Layer):
     def __init__(self, kernel: int, padding: int, pool: int, eps: float) -> None:
         self.kernel = kernel
         self.padding = padding
+        self.convolution = Convolution(kernel, padding)
         self.pool = pool
         self.eps = eps
 
     def forward(self, p: Parameters, x: Tensor) -> tuple[Tensor, Saved]:
         tasks, count = x.shape[:2]
-        height, width = self._sides(x)
-        rows = self._windows(x)
-        n = torch.bmm(rows, filters(p["weight"]))
-        n.sub_(n.mean(1, keepdim=True))
-        r = (n.square().mean(1, keepdim=True) + self.eps).rsqrt()  # `var_mean` is many times slower here
-        n.mul_(r)
-        positions = self._passed_on(n.view(tasks, count, height, width, -1), p["gain"])
-        n_passed = _at(n, positions)
+        height, width = self.convolution.sides(x)
+        source = self.convolution.source(x)
+        c = self.convolution(source, p["weight"])
+        c.sub_(c.mean(1, keepdim=True))
+        r = (c.square().mean(1, keepdim=True) + self.eps).rsqrt()  # `var_mean` is many times slower here
+        positions, c_passed = self._passed_on(c.view(tasks, count, height, width, -1), p["gain"])
+        n_passed = c_passed * r
         gain, shift = _channels(p["gain"]), _channels(p["shift"])
         y = torch.addcmul(shift, gain, n_passed).clamp_min_(0)
         images = y.view(tasks, count, height // self.pool, width // self.pool, -1)
-        return images, [x, r, n, positions, n_passed, y, rows]
+        return images, [x, r, c, positions, n_passed, y, source]
+
+    def predict(self, p: Parameters, x: Tensor, support: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        z = self._convolved(p, x)
+        z_support = None if support is None else self._convolved(p, support)
+        reference = z if z_support is None else z_support
+        mean = reference.mean(1, keepdim=True)
+        variance = (reference - mean).square_().mean(1, keepdim=True)
+        scale = _channels(p["gain"]) * (variance + self.eps).rsqrt()
+        shift = torch.addcmul(_channels(p["shift"]), mean, scale, value=-1)
+        own = self._pooled(torch.addcmul(shift, scale, z), x)
+        if support is None or z_support is None:
+            return own, None
+        return own, self._pooled(torch.addcmul(shift, scale, z_support), support)
+
+    def _convolved(self, p: Parameters, x: Tensor) -> Tensor:
+        return self.convolution(self.convolution.source(x), p["weight"])
+
+    def _pooled(self, a: Tensor, x: Tensor) -> Tensor:
+        images = a.view(-1, *self.convolution.sides(x), a.shape[-1]).permute(0, 3, 1, 2)
+        pooled = F.max_pool2d(images, self.pool).clamp_min_(0).permute(0, 2, 3, 1)
+        return pooled.reshape(*x.shape[:2], *pooled.shape[1:])
 
     def backward(
         self, p: Parameters, saved: Saved, g: Tensor, gradient: Parameters, needs_input_grad: bool
     ) -> Tensor | None:
-        x, r, n, positions, n_passed, y = saved[:6]
-        rows = saved.pop()  # many times larger than an image, so `tangent` gathers them again
+        x, r, c, positions, n_passed, y = saved[:6]
+        source = saved.pop()  # if it is rows, many times larger than images: `tangent` gathers them again
         ga = where_positive(g.reshape(y.shape), y)
         total, product = _sum(ga), _sum(ga * n_passed)
         k = _channels(p["gain"]) * r
-        constant, slant = -k * total / n.shape[1], -k * product / n.shape[1]
-        gz = torch.addcmul(constant, slant, n)
+        share = k * (-1 / c.shape[1])
+        constant, slant = share * total, share * product
+        gz = torch.addcmul(constant, slant * r, c)
         _put(gz, positions, torch.addcmul(constant, slant, n_passed).addcmul_(k, ga))
-        self._write_gradients(p, torch.bmm(rows.mT, gz), product, total, gradient)
+        weight = self.convolution.weight_gradient(source, gz, p["weight"])
+        self._write_gradients(p, weight, product, total, gradient)
         saved += [ga, gz, total, product]
-        if not needs_input_grad:
-            return None
-        return torch.bmm(self._windows_back(gz, x), mirrored(p["weight"])).view(x.shape)
+        return self.convolution.input_gradient(gz, x, p["weight"]) if needs_input_grad else None
 
     def tangent(
         self, p: Parameters, v: Parameters, saved: Saved, dx: Tensor | None
     ) -> tuple[Tensor, _Tangent]:
-        x, r, n, positions, n_passed, y = saved[:6]
-        rows, dx_rows = self._windows(x), None
-        dz = torch.bmm(rows, filters(v["weight"]))
+        x, r, c, positions, n_passed, y = saved[:6]
+        source, dx_source = self.convolution.source(x), None
+        dz = self.convolution(source, v["weight"])
         if dx is not None:
-            dx_rows = self._windows(dx)
-            dz.baddbmm_(dx_rows, filters(p["weight"]))
-        dz_mean, dz_n_mean = dz.mean(1, keepdim=True), (dz * n).mean(1, keepdim=True)
+            dx_source = self.convolution.source(dx)
+            dz += self.convolution(dx_source, p["weight"])
+        dz_mean, dz_n_mean = dz.mean(1, keepdim=True), (dz * c).mean(1, keepdim=True) * r
         dz_passed = _at(dz, positions)
         dn_passed = r * torch.addcmul(dz_passed - dz_mean, n_passed, dz_n_mean, value=-1)
         dy = torch.addcmul(_channels(v["shift"]), _channels(v["gain"]), n_passed)
         dy = where_positive(dy.addcmul_(_channels(p["gain"]), dn_passed), y)
-        height, width = self._sides(x)
+        height, width = self.convolution.sides(x)
         images = dy.view(*x.shape[:2], height // self.pool, width // self.pool, -1)
-        return images, _Tangent(rows, dx_rows, dz, dz_passed, dn_passed, dz_mean, dz_n_mean)
+        return images, _Tangent(source, dx_source, dz, dz_passed, dn_passed, dz_mean, dz_n_mean)
 
     def hvp(
         self,
@@ -135,8 +230,8 @@ class ConvBlock(Layer):
         hv: Parameters,
         needs_input_grad: bool,
     ) -> Tensor | None:
-        x, r, n, positions, n_passed, y, ga, gz, total, product = saved
-        M = n.shape[1]
+        x, r, c, positions, n_passed, y, ga, gz, total, product = saved
+        M = c.shape[1]
         dga = where_positive(dg.reshape(y.shape), y)
         dtotal, dproduct = _sum(dga), _sum(torch.addcmul(dga * n_passed, ga, tangent.dn_passed))
         k = _channels(p["gain"]) * r
@@ -146,48 +241,39 @@ class ConvBlock(Layer):
         by_dz = slant * r
         by_n = -(dk * product + k * dproduct) / M - by_dz * tangent.dz_n_mean
         constant = -(dk * total + k * dtotal) / M - by_dz * tangent.dz_mean
-        dgz = torch.addcmul(constant, by_n, n).addcmul_(by_dz, tangent.dz)
+        dgz = torch.addcmul(constant, by_n * r, c).addcmul_(by_dz, tangent.dz)
         passed = torch.addcmul(constant, by_n, n_passed).addcmul_(by_dz, tangent.dz_passed)
         _put(dgz, positions, passed.addcmul_(dk, ga).addcmul_(k, dga))
-        weight = torch.bmm(tangent.rows.mT, dgz)
-        if tangent.dx_rows is not None:
-            weight.baddbmm_(tangent.dx_rows.mT, gz)
+        weight = self.convolution.weight_gradient(tangent.source, dgz, p["weight"])
+        if tangent.dx_source is not None:
+            weight = weight + self.convolution.weight_gradient(tangent.dx_source, gz, p["weight"])
         self._write_gradients(p, weight, dproduct, dtotal, hv)
         if not needs_input_grad:
             return None
-        dgx = torch.bmm(self._windows_back(dgz, x), mirrored(p["weight"]))
-        return dgx.baddbmm_(self._windows_back(gz, x), mirrored(v["weight"])).view(x.shape)
+        dgx = self.convolution.input_gradient(dgz, x, p["weight"])
+        return dgx.add_(self.convolution.input_gradient(gz, x, v["weight"]))
 
-    def _sides(self, x: Tensor) -> list[int]:
-        """Height and width of the convolution's output."""
-        return [side + 2 * self.padding - self.kernel + 1 for side in x.shape[2:4]]
+    def _passed_on(self, c: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
+        """The positions that the pool passes on, as rows of each image, `[T·N, H′·W′, C]`, and c there,
+        `[T, N·H′·W′, C]`.
 
-    def _windows(self, x: Tensor) -> Tensor:
-        return windows(x, self.kernel, self.padding)
-
-    def _windows_back(self, gz: Tensor, x: Tensor) -> Tensor:
-        """The windows of the filter that maps gradients of outputs to gradients of inputs."""
-        images = gz.view(*x.shape[:2], *self._sides(x), -1)
-        return windows(images, self.kernel, self.kernel - 1 - self.padding)
-
-    def _passed_on(self, n: Tensor, gain: Tensor) -> Tensor:
-        """The positions that the pool passes on, as rows of `[T, N·H·W, C]`: `[T, N·H′·W′, C]`.
-
-        The largest γ n + β lies where n is largest, or, for a negative gain, smallest.
+        The largest γ c r + β lies where c is largest, or, for a negative gain, smallest.
         """
-        tasks, count, height, width, channels = n.shape
-        if being_traced() or bool((gain <= 0).any()):
-            n = n * gain.sign().view(tasks, 1, 1, 1, channels)
-        images = n.flatten(0, 1).permute(0, 3, 1, 2)
-        _, positions = F.max_pool2d(images, self.pool, return_indices=True)
-        offsets = torch.arange(count, device=n.device).view(1, count, 1, 1) * (height * width)
-        return (positions.permute(0, 2, 3, 1).reshape(tasks, count, -1, channels) + offsets).flatten(1, 2)
+        tasks, channels = c.shape[0], c.shape[-1]
+        signed = being_traced() or bool((gain <= 0).any())
+        images = c * gain.sign().view(tasks, 1, 1, 1, channels) if signed else c
+        images = images.flatten(0, 1).permute(0, 3, 1, 2)
+        largest, positions = F.max_pool2d(images, self.pool, return_indices=True)
+        positions = positions.permute(0, 2, 3, 1).flatten(1, 2)
+        if signed:
+            return positions, _at(c.flatten(1, 3), positions)
+        return positions, largest.permute(0, 2, 3, 1).reshape(tasks, -1, channels)
 
     @staticmethod
     def _write_gradients(
         p: Parameters, weight: Tensor, gain: Tensor, shift: Tensor, gradient: Parameters
     ) -> None:
-        gradient["weight"] = unfilter(weight, p["weight"].shape)
+        gradient["weight"] = weight
         gradient["gain"], gradient["shift"] = gain.squeeze(1), shift.squeeze(1)
         if "bias" in p:
             gradient["bias"] = torch.zeros_like(gradient["shift"])
@@ -202,8 +288,13 @@ def _sum(values: Tensor) -> Tensor:
 
 
 def _at(values: Tensor, positions: Tensor) -> Tensor:
-    return values.gather(1, positions)
+    """The values `[T, N·H·W, C]` at positions of each image: `[T, N·H′·W′, C]`."""
+    return _by_image(values, positions).gather(1, positions).view(len(values), -1, values.shape[-1])
 
 
 def _put(values: Tensor, positions: Tensor, passed: Tensor) -> None:
-    values.scatter_(1, positions, passed)
+    _by_image(values, positions).scatter_(1, positions, passed.view(positions.shape))
+
+
+def _by_image(values: Tensor, positions: Tensor) -> Tensor:
+    return values.view(len(positions), -1, values.shape[-1])

@@ -32,6 +32,10 @@ class FirstOrderLayer(ABC):
     ) -> Tensor | None:
         """∂L/∂x for g = ∂L/∂y. Writes the gradient of the parameters; may add to `saved` for later passes."""
 
+    def predict(self, p: Parameters, x: Tensor, support: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The outputs for x and for the support set, whose statistics batch norm uses if it is given."""
+        return self.forward(p, x)[0], None if support is None else self.forward(p, support)[0]
+
 
 class Layer(FirstOrderLayer):
     """A layer with four passes: `forward`, `backward`, and the derivative of each along one direction.

@@ -114,7 +114,7 @@ def _names(network: TracedNetwork, node: fx.Node) -> dict[str, str]:
 class Program:
     """Losses, gradients and Hessian-vector products of a chain, for all tasks at once and without a graph.
 
-    `losses`, `loss_and_gradient` and `hvp` return plain tensors; `differentiable_losses` and
+    `predict`, `losses`, `loss_and_gradient` and `hvp` return plain tensors; `differentiable_losses` and
     `differentiable_gradient` are single nodes of autograd's graph, differentiable once in the point.
     """
 
@@ -150,15 +150,29 @@ class Program:
         losses: Tensor = _Losses.apply(point, self, x, y)
         return losses
 
-    def losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """Losses `[T]`, without a graph."""
-        return self.loss.loss_and_gradient(self._forward(self._by_layer(point), x)[0], y)[0]
+    def predict(self, point: Tensor, x: Tensor, support_x: Tensor | None = None) -> Tensor:
+        """Outputs `[T, N, …]`, without a graph; with `support_x`, batch norm uses its statistics."""
+        support = support_x
+        if self.images:
+            x, support = self._images(x), None if support is None else self._images(support)
+        for layer, own in zip(self.layers, self._by_layer(point), strict=True):
+            x, support = layer.predict(own, x, support)
+        return x
 
-    def loss_and_gradient(self, point: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, list[Saved]]:
-        """Losses `[T]` and gradients `[T, D]` without a graph, and what each layer saved, then the loss."""
+    def losses(self, point: Tensor, x: Tensor, y: Tensor, outputs: list[Tensor] | None = None) -> Tensor:
+        """Losses `[T]`, without a graph. The outputs `[T, N, …]` are appended to `outputs`."""
+        return self.loss.loss_and_gradient(self._forward(self._by_layer(point), x, outputs)[0], y)[0]
+
+    def loss_and_gradient(
+        self, point: Tensor, x: Tensor, y: Tensor, outputs: list[Tensor] | None = None
+    ) -> tuple[Tensor, Tensor, list[Saved]]:
+        """Losses `[T]` and gradients `[T, D]` without a graph, and what each layer saved, then the loss.
+
+        The outputs `[T, N, …]` are appended to `outputs`.
+        """
         p = self._by_layer(point)
-        outputs, saved = self._forward(p, x)
-        losses, g, saved_by_loss = self.loss.loss_and_gradient(outputs, y)
+        predicted, saved = self._forward(p, x, outputs)
+        losses, g, saved_by_loss = self.loss.loss_and_gradient(predicted, y)
         gradients: list[Parameters] = [{} for _ in self.links]
         for i in reversed(range(len(self.links))):
             g = self.layers[i].backward(p[i], saved[i], g, gradients[i], i > 0)
@@ -179,23 +193,28 @@ class Program:
                 d = self.layers[i].hvp(p[i], v[i], saved[i], tangents[i], d, products[i], i > 0)
         return self._flat(products)
 
-    def _forward(self, p: list[Parameters], x: Tensor) -> tuple[Tensor, list[Saved]]:
+    def _forward(
+        self, p: list[Parameters], x: Tensor, outputs: list[Tensor] | None
+    ) -> tuple[Tensor, list[Saved]]:
         saved: list[Saved] = []
         if self.images:
             x = self._images(x)
         for layer, own in zip(self.layers, p, strict=True):
             x, saved_by_layer = layer.forward(own, x)
             saved.append(saved_by_layer)
+        if outputs is not None:
+            outputs.append(x)
         return x, saved
 
     def _images(self, x: Tensor) -> Tensor:
         """Images `[T, N, C, H, W]` in the layout of the first layer."""
-        return x.movedim(2, -1).contiguous()
+        # a copy even of images with one channel: only its strides are those of channels last
+        return x.movedim(2, -1).clone(memory_format=torch.contiguous_format)
 
     def _by_layer(self, point: Tensor) -> list[Parameters]:
-        parts = point.split_with_sizes(self.layout.sizes, dim=-1)
+        parts, tasks = point.split_with_sizes(self.layout.sizes, dim=-1), point.shape[0]
         return [
-            {own: parts[i] if flat else parts[i].view(len(point), *shape) for own, i, shape, flat in entries}
+            {own: parts[i] if flat else parts[i].view(tasks, *shape) for own, i, shape, flat in entries}
             for entries in self.entries
         ]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,14 +18,22 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-_enabled = True
+_switches = threading.local()
 
 
 def usable(point: Tensor) -> bool:
     """True if the kernels can run a network with these parameters. They run on the current GPU only."""
-    if not (_enabled and point.is_cuda and point.dtype == torch.float32):
+    if not (_enabled() and point.is_cuda and point.dtype == torch.float32):
         return False
     return point.device.index == torch.cuda.current_device() and _installed(point.device)
+
+
+def can_convolve(inputs: int, outputs: int, *, first: bool) -> bool:
+    """True if the kernels compute a 3×3 convolution with these numbers of channels.
+
+    A program takes all channels at once. The first block reads images, which have few.
+    """
+    return inputs <= (4 if first else 128) and outputs <= 128
 
 
 def storage(point: Tensor) -> torch.dtype:
@@ -35,13 +44,16 @@ def storage(point: Tensor) -> torch.dtype:
 
 @contextmanager
 def switched_off() -> Iterator[None]:
-    """A context in which layers run one by one, so that they can be observed or changed."""
-    global _enabled
-    before, _enabled = _enabled, False
+    """A context in which layers of this thread run one by one, so that they can be observed or changed."""
+    before, _switches.enabled = _enabled(), False
     try:
         yield
     finally:
-        _enabled = before
+        _switches.enabled = before
+
+
+def _enabled() -> bool:
+    return getattr(_switches, "enabled", True)
 
 
 @functools.cache

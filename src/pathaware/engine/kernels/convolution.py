@@ -8,6 +8,9 @@ and channels exchanged, so this and `weight_gradient` are sufficient for derivat
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import torch
 import triton
 import triton.language as tl
@@ -20,20 +23,42 @@ from pathaware.engine.kernels.launch import (
     empty,
     join_moments,
     store_moments,
+    stored_channels,
 )
 
 
 def pack(weight: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
     """Copy filters `[T, O, I, 3, 3]` into the two orders that `convolve` reads: `[T, 9, O, I]`, and, for the
-    gradient of the input, `[T, 9, I, O]` with taps reversed."""
-    tasks, outputs, inputs = weight.shape[:3]
-    forward = empty(like, tasks, 9, outputs, inputs)
-    reverse = empty(like, tasks, 9, inputs, outputs)
+    gradient of the input, `[T, 9, I, O]` with taps reversed. There O and I are the stored channels."""
+    return pack_all([weight], like)[0]
+
+
+def pack_all(weights: Sequence[Tensor], like: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """`pack` for each of several layers, in one launch if they are equally spaced parts of one point."""
+    if not weights:
+        return []
+    first, distance = weights[0], _spacing(weights)
+    if distance is None:
+        return [pack(weight, like) for weight in weights]
+    count, (tasks, width, depth) = len(weights), first.shape[:3]
+    outputs, inputs = stored_channels(width), stored_channels(depth)
+    forward = empty(like, count, tasks, 9, outputs, inputs)
+    reverse = empty(like, count, tasks, 9, inputs, outputs)
     block = 128
-    pack_kernel[(blocks(outputs * inputs, block), tasks)](
-        weight, forward, reverse, weight.stride(0), OUTPUTS=outputs, INPUTS=inputs, BLOCK=block
-    )
-    return forward, reverse
+    pack_kernel[(blocks(outputs * inputs, block), tasks, count)](
+        first, forward, reverse, first.stride(0), distance,
+        WIDTH=width, DEPTH=depth, OUTPUTS=outputs, INPUTS=inputs, BLOCK=block,
+    )  # fmt: skip
+    return list(zip(forward.unbind(), reverse.unbind(), strict=True))
+
+
+def _spacing(weights: Sequence[Tensor]) -> int | None:
+    """The distance between one layer's filters and the next one's in memory, if it is always the same."""
+    first = weights[0]
+    starts = [weight.data_ptr() // weight.element_size() for weight in weights]
+    distances = {after - before for before, after in pairwise(starts)}
+    alike = all((w.shape, w.stride()) == (first.shape, first.stride()) for w in weights)
+    return (distances or {0}).pop() if alike and len(distances) <= 1 else None
 
 
 def convolve(
@@ -87,15 +112,20 @@ def _shape(pixels: int, reduced: bool) -> tuple[int, int, int]:
 
 @triton.jit
 def pack_kernel(
-    weight, forward, reverse, stride, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, BLOCK: tl.constexpr
-):
+    weight, forward, reverse, stride, distance, WIDTH: tl.constexpr, DEPTH: tl.constexpr,
+    OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     task = tl.program_id(1)
     e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = e < OUTPUTS * INPUTS
-    swapped = (e % INPUTS) * OUTPUTS + e // INPUTS
-    base = task * 9 * OUTPUTS * INPUTS
+    i = e % INPUTS
+    o = e // INPUTS
+    swapped = i * OUTPUTS + o
+    real = inside & (i < DEPTH) & (o < WIDTH)
+    weight += tl.program_id(2).to(tl.int64) * distance
+    base = (tl.program_id(2) * tl.num_programs(1) + task) * 9 * OUTPUTS * INPUTS
     for tap in tl.static_range(9):
-        value = tl.load(weight + task * stride + e * 9 + tap, mask=inside)
+        value = tl.load(weight + task * stride + (o * DEPTH + i) * 9 + tap, mask=real, other=0.0)
         value = value.to(forward.dtype.element_ty)
         tl.store(forward + base + tap * OUTPUTS * INPUTS + e, value, mask=inside)
         tl.store(reverse + base + (8 - tap) * OUTPUTS * INPUTS + swapped, value, mask=inside)

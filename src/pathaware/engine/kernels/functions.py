@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 
-from pathaware.engine.kernels import stem
+from pathaware.engine.kernels import normalisation, stem
 from pathaware.engine.kernels.convolution import convolve, pack
-from pathaware.engine.kernels.normalisation import backward, double_backward, normalise
+from pathaware.engine.kernels.launch import accumulator, empty
 from pathaware.engine.kernels.weight_gradient import weight_gradient
 
 
@@ -51,7 +52,8 @@ class ConvolutionGradient(Function):
         gy = gy.contiguous()
         ctx.save_for_backward(gy, x, forward)
         ctx.set_materialize_grads(False)
-        return convolve(gy, reverse)[0] if needs_gx else None, weight_gradient(x, gy)
+        ctx.shape = weight.shape
+        return convolve(gy, reverse)[0] if needs_gx else None, _weight_gradient(x, gy, weight.shape)
 
     @staticmethod
     @once_differentiable
@@ -66,7 +68,7 @@ class ConvolutionGradient(Function):
         elif u is not None:
             ggy = convolve(u.contiguous(), forward)[0]
         if u is not None:
-            gw = weight_gradient(u.contiguous(), gy)
+            gw = _weight_gradient(u.contiguous(), gy, ctx.shape)
         return ggy, gx, gw, None, None, None
 
 
@@ -75,7 +77,7 @@ class Normalisation(Function):
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
-        z, peaks = normalise(y, moments, gamma, beta, eps)
+        z, peaks = normalisation.normalise(y, moments, gamma, beta, eps)
         ctx.save_for_backward(y, moments, gamma, beta, peaks)
         ctx.eps = eps
         return z
@@ -102,16 +104,20 @@ class NormalisationGradient(Function):
         eps: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
         gz = gz.contiguous()
-        gy, sums = backward(gz, y, peaks, moments, gamma, beta, eps)
-        ctx.save_for_backward(gz, y, moments, gamma, beta, sums)
+        ggamma, gbeta = _per_channel(gamma, gz)
+        gy, sums = normalisation.backward(gz, y, peaks, moments, gamma, beta, eps, ggamma, gbeta)
+        ctx.save_for_backward(gz, y, moments, gamma, beta, peaks, sums)
         ctx.eps = eps
-        return gy, sums[:, 1], sums[:, 0]
+        return gy, ggamma, gbeta
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, u: Tensor, c: Tensor, b: Tensor) -> tuple[Tensor | None, ...]:
-        gz, y, moments, gamma, beta, sums = ctx.saved_tensors
-        ggz, gy, ggamma = double_backward(u, _rows(c), _rows(b), gz, y, sums, moments, gamma, beta, ctx.eps)
+        gz, y, moments, gamma, beta, peaks, sums = ctx.saved_tensors
+        c, b, norm = _rows(c), _rows(b), (moments, gamma, beta, ctx.eps)
+        ggz, second = normalisation.tangent(u, c, b, gz, y, *norm)
+        ggamma, gbeta = _per_channel(gamma, gz)
+        gy = normalisation.hvp(None, u, c, gz, y, peaks, sums, second, *norm, ggamma, gbeta)
         return ggz, gy, None, ggamma, None, None, None
 
 
@@ -142,25 +148,39 @@ class StemGradient(Function):
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         gz = gz.contiguous()
         images = stem.Images(padded, *size)
-        gw, sums = stem.backward(gz, images, weight, peaks, moments, gamma, beta, eps)
+        (ggamma, gbeta), gw = _per_channel(gamma, gz), empty(gz, *weight.shape, dtype=accumulator(gz)[0])
+        sums = stem.backward(gz, images, weight, peaks, moments, gamma, beta, eps, gw, ggamma, gbeta)
         ctx.size, ctx.eps = size, eps
-        ctx.save_for_backward(gz, weight, gamma, beta, padded, moments, sums)
-        return gw, sums[:, 1], sums[:, 0]
+        ctx.save_for_backward(gz, weight, gamma, beta, padded, moments, peaks, sums)
+        return gw, ggamma, gbeta
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, v: Tensor, c: Tensor, b: Tensor) -> tuple[Tensor | None, ...]:
-        gz, weight, gamma, beta, padded, moments, sums = ctx.saved_tensors
-        images = stem.Images(padded, *ctx.size)
-        ggz, gw, ggamma = stem.double_backward(
-            _rows(v), _rows(c), _rows(b), gz, images, weight, sums, moments, gamma, beta, ctx.eps
-        )
+        gz, weight, gamma, beta, padded, moments, peaks, sums = ctx.saved_tensors
+        images, norm = stem.Images(padded, *ctx.size), (moments, gamma, beta, ctx.eps)
+        v, c, b = _rows(v), _rows(c), _rows(b)
+        ggz, second = stem.tangent(v, c, b, gz, images, weight, *norm)
+        (ggamma, gbeta), gw = _per_channel(gamma, gz), empty(gz, *weight.shape, dtype=accumulator(gz)[0])
+        stem.hvp(None, v, c, gz, images, weight, peaks, sums, second, *norm, gw, ggamma, gbeta)
         return ggz, gw, ggamma, *[None] * 6
 
 
 def _rows(data: Tensor) -> Tensor:
     """Make each task's part contiguous, as kernels require; they accept a view of a point `[T, D]`."""
     return data if data[0].is_contiguous() else data.contiguous()
+
+
+def _per_channel(gamma: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Room for the gradients of γ and β."""
+    both = empty(like, len(gamma), 2, gamma.shape[1], dtype=accumulator(like)[0])
+    return both[:, 0], both[:, 1]
+
+
+def _weight_gradient(x: Tensor, gy: Tensor, shape: torch.Size) -> Tensor:
+    gw = empty(x, *shape, dtype=accumulator(x)[0])
+    weight_gradient(x, gy, gw)
+    return gw
 
 
 def block(x: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
@@ -171,3 +191,17 @@ def block(x: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float) ->
     y, moments = Convolution.apply(x, weight)
     z: Tensor = Normalisation.apply(y, moments, gamma, beta, eps)
     return z
+
+
+def inductive_block(x: Tensor, count: int, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
+    """`block` with the statistics of the first `count` images of each task; not differentiable."""
+    y, _ = convolve(x, pack(_rows(weight), x)[0])
+    own = y[:, :count].flatten(1, 3)
+    variance, mean = torch.var_mean(own.to(gamma.dtype), dim=1, correction=0)
+    return normalisation.normalise(y, torch.stack([mean, variance], dim=1), gamma, beta, eps)[0]
+
+
+def inductive_stem(x: Tensor, count: int, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
+    """`Stem` with the statistics of the first `count` images of each task; not differentiable."""
+    moments = stem.moments_of(stem.Images.of(x[:, :count]), weight)
+    return stem.normalise(stem.Images.of(x), weight, moments, gamma, beta, eps)[0]

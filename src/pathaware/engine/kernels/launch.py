@@ -34,17 +34,32 @@ def dot_precision(data: Tensor) -> str:
     return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3"
 
 
-def sum_parts(partial: Tensor) -> Tensor:
-    """Sum `[T, parts, …]` over the parts: `[T, …]`."""
+def sum_parts(partial: Tensor, out: Tensor | None = None) -> Tensor:
+    """Sum `[T, parts, …]` over the parts: `[T, …]`, written to `out` if given."""
     tasks, parts, *rest = partial.shape
-    if parts == 1:
-        return partial.squeeze(1)
-    total = empty(partial, tasks, *rest)
+    total = empty(partial, tasks, *rest) if out is None else out
     size, block = total[0].numel(), 32
     join_kernel[(blocks(size, block), tasks)](
-        partial, total, parts, size, PARTS=triton.next_power_of_2(parts), BLOCK=block
+        partial, total, parts, size, total.stride(0), PARTS=triton.next_power_of_2(parts), BLOCK=block
     )
     return total
+
+
+FEW = 32
+"""Up to this number, every program that needs a sum adds its parts itself, which saves a launch."""
+
+
+def few_parts(partial: Tensor) -> Tensor:
+    """`[T, parts, …]` with parts that add up to the same sums, joined if they are many."""
+    return partial if partial.shape[1] <= FEW else sum_parts(partial).unsqueeze(1)
+
+
+def stored_channels(channels: int) -> int:
+    """The number of channels with which activations are stored: kernels need a power of two, at least 16.
+
+    Channels beyond those of the network are zero, and so are all their derivatives.
+    """
+    return max(16, int(triton.next_power_of_2(channels)))
 
 
 def join_moments(partial: Tensor, pixels: int, rows: int) -> Tensor:
@@ -58,13 +73,13 @@ def join_moments(partial: Tensor, pixels: int, rows: int) -> Tensor:
 
 
 @triton.jit
-def join_kernel(partial, total, parts, size, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+def join_kernel(partial, total, parts, size, stride, PARTS: tl.constexpr, BLOCK: tl.constexpr):
     task = tl.program_id(1)
     e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     p = tl.arange(0, PARTS)
     at = partial + (task * parts + p)[:, None] * size + e[None, :]
     values = tl.load(at, mask=(p < parts)[:, None] & (e < size)[None, :], other=0.0)
-    tl.store(total + task * size + e, tl.sum(values, 0), mask=e < size)
+    tl.store(total + task * stride + e, tl.sum(values, 0), mask=e < size)
 
 
 @triton.jit

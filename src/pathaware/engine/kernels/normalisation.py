@@ -5,12 +5,13 @@ Per task and channel, with M pixels, ŷ = (y − μ) r and r = (σ² + ε)^(−�
     z  = max over a window of relu(γ ŷ + β)                                            `normalise`
     gy = γ r (a − A/M − ŷ B/M),  A = Σ a,  B = Σ a ŷ,  gγ = B,  gβ = A                 `backward`
 
-a is gz at the maximum of each window and zero elsewhere. `backward` is linear in gz. Given
-cotangents u, c, b of gy, gγ, gβ, with U = Σ u, V = Σ u ŷ, X = Σ u a, W = X − (U A + V B)/M, e = c − γ r V/M:
+a is gz at the maximum of each window and zero elsewhere. d is the derivative along a direction in which y
+changes by u, γ by c and β by b. With U = Σ u, V = Σ u ŷ, X = Σ u a, W = X − (U A + V B)/M, e = c − γ r V/M:
 
-    ḡz = γ r (u − U/M − ŷ V/M) + c ŷ + b, at the maximum                               `double_backward`
-    ȳ  = r (e (a − A/M − ŷ B/M) − γ r B/M (u − U/M − ŷ V/M)) − γ r² W ŷ/M
-    γ̄  = r W
+    dz     = γ r (u − U/M − ŷ V/M) + c ŷ + b, at the maximum                           `tangent`
+    d(gy)  = γ r (da − Σ da/M − ŷ Σ da ŷ/M) + r e (a − A/M − ŷ B/M)
+             − γ r² B/M (u − U/M − ŷ V/M) − γ r² W ŷ/M                                 `hvp`
+    d(gγ)  = Σ da ŷ + r W,  d(gβ) = Σ da
 
 Each takes two passes, sums first. A program takes whole windows of all channels, the four pixels of a window
 in four registers, and finds the maximum again, which costs less than storing its position.
@@ -22,17 +23,20 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pathaware.engine.kernels.launch import accumulator, blocks, empty, sum_parts
+from pathaware.engine.kernels.launch import accumulator, blocks, empty, few_parts
 from pathaware.engine.kernels.windows import (
     cells_of,
     channel_values,
+    hvp_coefficients,
+    load_row,
     load_sum,
     peak_of,
     pick,
     put,
     rows_of,
-    second_coefficients,
+    store_row,
     store_sums,
+    tangent_coefficients,
     window_of,
 )
 
@@ -49,29 +53,31 @@ def normalise(y: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: floa
     block = _windows(channels)
     normalise_kernel[(blocks(windows, block), tasks)](
         y, moments, gamma, beta, z, peaks, gamma.stride(0), beta.stride(0), windows, height, width, eps,
-        C=channels, BLOCK=block, ACC=accumulator(y)[1],
+        WIDTH=gamma.shape[1], C=channels, BLOCK=block, ACC=accumulator(y)[1],
     )  # fmt: skip
     return z, peaks
 
 
 def backward(
-    gz: Tensor, y: Tensor, peaks: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
-    """gy, shaped like y, and the sums A = gβ and B = gγ, `[T, 2, C]`."""
+    gz: Tensor, y: Tensor, peaks: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float,
+    ggamma: Tensor, gbeta: Tensor,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """gy, shaped like y, and the parts `[T, parts, 2, C]` of A and B; writes gγ and gβ."""
     tasks, images, height, width, channels = y.shape
     sums = first_sums(gz, peaks, gamma, beta)
     block = _windows(channels)
     gy = empty(y, *y.shape)
     cells = images * blocks(height, 2) * blocks(width, 2)
     backward_kernel[(blocks(cells, block), tasks)](
-        gz, y, moments, gamma, beta, sums, gy, gamma.stride(0), beta.stride(0), cells, images, height, width,
-        eps, C=channels, BLOCK=block, ACC=accumulator(y)[1],
+        gz, y, moments, gamma, beta, sums, gy, ggamma, gbeta, gamma.stride(0), beta.stride(0),
+        ggamma.stride(0), sums.shape[1], cells, images, height, width, eps,
+        WIDTH=gamma.shape[1], C=channels, BLOCK=block, ACC=accumulator(y)[1], SUMS=_parts(sums),
     )  # fmt: skip
     return gy, sums
 
 
 def first_sums(gz: Tensor, peaks: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
-    """A and B, `[T, 2, C]`, which need the pooled values only."""
+    """The parts `[T, parts, 2, C]` of A and B, which need the pooled values only."""
     tasks, images, height, width, channels = gz.shape
     windows = images * height * width
     block = 4 * _windows(channels)
@@ -80,16 +86,16 @@ def first_sums(gz: Tensor, peaks: Tensor, gamma: Tensor, beta: Tensor) -> Tensor
     partial = empty(gz, tasks, parts, 2, channels, dtype=dtype)
     sum_first_kernel[(parts, tasks)](
         gz, peaks, gamma, beta, partial, gamma.stride(0), beta.stride(0), windows,
-        C=channels, BLOCK=block, ACC=acc, num_warps=8,
+        WIDTH=gamma.shape[1], C=channels, BLOCK=block, ACC=acc, num_warps=8,
     )  # fmt: skip
-    return sum_parts(partial)
+    return few_parts(partial)
 
 
-def double_backward(
-    u: Tensor, c: Tensor, b: Tensor, gz: Tensor, y: Tensor, sums: Tensor, moments: Tensor, gamma: Tensor,
-    beta: Tensor, eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """ḡz, ȳ and γ̄ for cotangents u of gy, c of gγ and b of gβ."""
+def tangent(
+    u: Tensor, c: Tensor, b: Tensor, gz: Tensor, y: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor,
+    eps: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """dz for changes u of y, c of γ and b of β, and the parts `[T, parts, 3, C]` of U, V and X."""
     tasks, images, height, width, channels = y.shape
     cells = images * blocks(height, 2) * blocks(width, 2)
     block = _windows(channels)
@@ -98,15 +104,42 @@ def double_backward(
     partial = empty(y, tasks, parts, 3, channels, dtype=dtype)
     sum_second_kernel[(parts, tasks)](
         u, gz, y, moments, gamma, beta, partial, gamma.stride(0), beta.stride(0), cells, images, height,
-        width, eps, C=channels, BLOCK=block, ACC=acc,
+        width, eps, WIDTH=gamma.shape[1], C=channels, BLOCK=block, ACC=acc,
     )  # fmt: skip
-    ggz, gy, ggamma = empty(gz, *gz.shape), empty(y, *y.shape), empty(y, tasks, channels, dtype=dtype)
-    double_backward_kernel[(blocks(cells, block), tasks)](
-        u, c, b, gz, y, moments, sums, sum_parts(partial), gamma, beta, ggz, gy, ggamma, c.stride(0),
-        b.stride(0), gamma.stride(0), beta.stride(0), cells, images, height, width, eps,
-        C=channels, BLOCK=block, ACC=acc,
+    second = few_parts(partial)
+    dz = empty(gz, *gz.shape)
+    windows = images * (height // 2) * (width // 2)
+    tangent_kernel[(blocks(windows, block), tasks)](
+        u, c, b, y, moments, second, gamma, beta, dz, c.stride(0), b.stride(0), gamma.stride(0),
+        beta.stride(0), second.shape[1], windows, height, width, eps,
+        WIDTH=gamma.shape[1], C=channels, BLOCK=block, ACC=acc, SECOND=_parts(second),
     )  # fmt: skip
-    return ggz, gy, ggamma
+    return dz, second
+
+
+def hvp(
+    dgz: Tensor | None, u: Tensor, c: Tensor, gz: Tensor, y: Tensor, peaks: Tensor, sums: Tensor,
+    second: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float, ggamma: Tensor, gbeta: Tensor,
+) -> Tensor:  # fmt: skip
+    """d(gy) for a change `dgz` of gz, none if it is None; writes d(gγ) and d(gβ)."""
+    tasks, images, height, width, channels = y.shape
+    more = sums if dgz is None else first_sums(dgz, peaks, gamma, beta)
+    cells = images * blocks(height, 2) * blocks(width, 2)
+    block = _windows(channels)
+    gy = empty(y, *y.shape)
+    hvp_kernel[(blocks(cells, block), tasks)](
+        gz if dgz is None else dgz, u, c, gz, y, moments, sums, second, more, gamma, beta, gy, ggamma, gbeta,
+        c.stride(0), gamma.stride(0), beta.stride(0), ggamma.stride(0), sums.shape[1], second.shape[1],
+        more.shape[1], cells, images, height, width, eps,
+        WIDTH=gamma.shape[1], C=channels, BLOCK=block, ACC=accumulator(y)[1], SUMS=_parts(sums),
+        SECOND=_parts(second), MORE=0 if dgz is None else _parts(more),
+    )  # fmt: skip
+    return gy
+
+
+def _parts(sums: Tensor) -> int:
+    """The number of parts, rounded up to what a program can load."""
+    return int(triton.next_power_of_2(sums.shape[1]))
 
 
 def _windows(channels: int) -> int:
@@ -117,11 +150,11 @@ def _windows(channels: int) -> int:
 @triton.jit
 def normalise_kernel(
     y, moments, gamma, beta, z, peaks, gamma_stride, beta_stride, windows, height, width, eps,
-    C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
+    WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     task = tl.program_id(1).to(tl.int64)
     mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, C, ACC
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
     )
     w = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     ok = w < windows
@@ -144,14 +177,14 @@ def normalise_kernel(
 @triton.jit
 def sum_first_kernel(
     gz, peaks, gamma, beta, partial, gamma_stride, beta_stride, windows,
-    C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
+    WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     part = tl.program_id(0)
     parts = tl.num_programs(0)
     task = tl.program_id(1).to(tl.int64)
     c = tl.arange(0, C)
-    gain = tl.load(gamma + task * gamma_stride + c).to(ACC)[None, :]
-    shift = tl.load(beta + task * beta_stride + c).to(ACC)[None, :]
+    gain = load_row(gamma + task * gamma_stride, WIDTH, C).to(ACC)
+    shift = load_row(beta + task * beta_stride, WIDTH, C).to(ACC)
     gz += task * windows * C
     peaks += task * windows * C
     a = tl.zeros((BLOCK, C), ACC)
@@ -171,12 +204,13 @@ def sum_first_kernel(
 
 @triton.jit
 def backward_kernel(
-    gz, y, moments, gamma, beta, sums, gy, gamma_stride, beta_stride, cells, images, height, width, eps,
-    C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
+    gz, y, moments, gamma, beta, sums, gy, ggamma, gbeta, gamma_stride, beta_stride, out_stride, parts, cells,
+    images, height, width, eps,
+    WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
     task = tl.program_id(1).to(tl.int64)
     mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, C, ACC
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
     )
     w = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     first, inside, right, below, pooled = cells_of(w, cells, height, width)
@@ -192,8 +226,13 @@ def backward_kernel(
     n3 = (n3 - mean) * scale
     is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, corner)
     grad = rows_of(gz, pooled, corner, C, ACC)
-    a = load_sum(sums, 0, 2, task, C) / pixels
-    b = load_sum(sums, 1, 2, task, C) / pixels
+    a = load_sum(sums, 0, 2, parts, task, C, SUMS)
+    b = load_sum(sums, 1, 2, parts, task, C, SUMS)
+    if tl.program_id(0) == 0:
+        store_row(gbeta + task * out_stride, a, WIDTH, C)
+        store_row(ggamma + task * out_stride, b, WIDTH, C)
+    a /= pixels
+    b /= pixels
     factor = gain * scale
     put(gy, first, inside, factor * (tl.where(is0, grad, 0.0) - a - n0 * b), C)
     put(gy, first + 1, right, factor * (tl.where(is1, grad, 0.0) - a - n1 * b), C)
@@ -204,13 +243,13 @@ def backward_kernel(
 @triton.jit
 def sum_second_kernel(
     u, gz, y, moments, gamma, beta, partial, gamma_stride, beta_stride, cells, images, height, width, eps,
-    C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
+    WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     part = tl.program_id(0)
     parts = tl.num_programs(0)
     task = tl.program_id(1).to(tl.int64)
     mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, C, ACC
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
     )
     y += task * images * height * width * C
     u += task * images * height * width * C
@@ -235,32 +274,56 @@ def sum_second_kernel(
 
 
 @triton.jit
-def double_backward_kernel(
-    u, c, b, gz, y, moments, sums, second, gamma, beta, ggz, gy, ggamma, c_stride, b_stride, gamma_stride,
-    beta_stride, cells, images, height, width, eps,
-    C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
+def tangent_kernel(
+    u, c, b, y, moments, second, gamma, beta, dz, c_stride, b_stride, gamma_stride, beta_stride, parts,
+    windows, height, width, eps,
+    WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr, SECOND: tl.constexpr,
+):  # fmt: skip
+    task = tl.program_id(1).to(tl.int64)
+    mean, scale, gain, shift = channel_values(
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
+    )
+    w = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    ok = w < windows
+    across = width // 2
+    down = height // 2
+    first = ((w // (across * down)) * height + 2 * ((w // across) % down)) * width + 2 * (w % across)
+    pixels = windows // (across * down) * height * width
+    factor, by_n, by_1 = tangent_coefficients(
+        c, b, second, parts, c_stride, b_stride, gain, scale, task, pixels, WIDTH, C, SECOND, ACC
+    )
+    y += task * pixels * C
+    u += task * pixels * C
+    n0, n1, n2, n3 = window_of(y, first, ok, ok, ok, width, C, ACC)
+    n0 = (n0 - mean) * scale
+    n1 = (n1 - mean) * scale
+    n2 = (n2 - mean) * scale
+    n3 = (n3 - mean) * scale
+    u0, u1, u2, u3 = window_of(u, first, ok, ok, ok, width, C, ACC)
+    is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, ok)
+    t0 = factor * u0 + by_n * n0 + by_1
+    t1 = factor * u1 + by_n * n1 + by_1
+    t2 = factor * u2 + by_n * n2 + by_1
+    t3 = factor * u3 + by_n * n3 + by_1
+    put(dz + task * windows * C, w, ok, pick(is0, is1, is2, is3, t0, t1, t2, t3), C)
+
+
+@triton.jit
+def hvp_kernel(
+    dgz, u, c, gz, y, moments, sums, second, more, gamma, beta, gy, ggamma, gbeta, c_stride, gamma_stride,
+    beta_stride, out_stride, sums_parts, second_parts, more_parts, cells, images, height, width, eps,
+    WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr, SUMS: tl.constexpr,
+    SECOND: tl.constexpr, MORE: tl.constexpr,
 ):  # fmt: skip
     task = tl.program_id(1).to(tl.int64)
     pixels = images * height * width
     mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, C, ACC
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
     )
-    factor, by_n, by_1, on_u, on_a, on_n, on_1 = second_coefficients(
-        c,
-        b,
-        sums,
-        second,
-        ggamma,
-        tl.program_id(0) == 0,
-        c_stride,
-        b_stride,
-        gain,
-        scale,
-        task,
-        pixels,
-        C,
-        ACC,
-    )
+    factor, on_u, on_a, on_n, on_1 = hvp_coefficients(
+        c, sums, second, more, ggamma, gbeta, tl.program_id(0) == 0, c_stride, out_stride, gain, scale, task,
+        pixels, sums_parts, second_parts, more_parts, WIDTH, C, SUMS, SECOND, MORE, ACC,
+    )  # fmt: skip
     first, inside, right, below, pooled = cells_of(
         tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), cells, height, width
     )
@@ -269,7 +332,6 @@ def double_backward_kernel(
     u += task * pixels * C
     gy += task * pixels * C
     gz += task * images * (height // 2) * (width // 2) * C
-    ggz += task * images * (height // 2) * (width // 2) * C
     n0, n1, n2, n3 = window_of(y, first, inside, right, below, width, C, ACC)
     n0 = (n0 - mean) * scale
     n1 = (n1 - mean) * scale
@@ -278,11 +340,9 @@ def double_backward_kernel(
     u0, u1, u2, u3 = window_of(u, first, inside, right, below, width, C, ACC)
     is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, corner)
     grad = on_a * rows_of(gz, pooled, corner, C, ACC)
-    t0 = factor * u0 + by_n * n0 + by_1
-    t1 = factor * u1 + by_n * n1 + by_1
-    t2 = factor * u2 + by_n * n2 + by_1
-    t3 = factor * u3 + by_n * n3 + by_1
-    put(ggz, pooled, corner, pick(is0, is1, is2, is3, t0, t1, t2, t3), C)
+    if MORE > 0:
+        dgz += task * images * (height // 2) * (width // 2) * C
+        grad += factor * rows_of(dgz, pooled, corner, C, ACC)
     put(gy, first, inside, on_u * u0 + tl.where(is0, grad, 0.0) + on_n * n0 + on_1, C)
     put(gy, first + 1, right, on_u * u1 + tl.where(is1, grad, 0.0) + on_n * n1 + on_1, C)
     put(gy, first + width, below, on_u * u2 + tl.where(is2, grad, 0.0) + on_n * n2 + on_1, C)

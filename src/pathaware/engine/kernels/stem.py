@@ -3,7 +3,7 @@
 Images have few channels, so the convolution's output is many times larger than its input, and cheaper to
 compute than to read. Every pass therefore recomputes the pixels that it needs, and sums the gradients of the
 filters immediately. Images are data and get no gradient. The mathematics is that of `normalisation`, with u =
-conv(x, v) for a cotangent v of the filters' gradient.
+conv(x, v) for a direction v of the filters.
 
 Images are padded by one pixel, and to even sides: `[T, N, I, H + 2, W + 2]`. Then the 9·I values that a pixel
 needs lie at fixed distances, and one matrix product with the filters `[O, 9·I]` gives its channels.
@@ -23,21 +23,25 @@ from pathaware.engine.kernels.launch import (
     blocks,
     dot_precision,
     empty,
+    few_parts,
     join_moments,
     store_moments,
+    stored_channels,
     sum_parts,
 )
 from pathaware.engine.kernels.normalisation import first_sums
 from pathaware.engine.kernels.windows import (
     cells_of,
     channel_values,
+    hvp_coefficients,
     load_sum,
     peak_of,
     pick,
     put,
     rows_of,
-    second_coefficients,
+    store_row,
     store_sums,
+    tangent_coefficients,
 )
 
 _PARTS = 1056
@@ -73,27 +77,17 @@ class Images:
     def sizes(self) -> tuple[int, int, int]:
         return self.count, self.height, self.width
 
-    def settings(self) -> dict[str, object]:
-        """Arguments that all kernels in this file share."""
-        inputs = self.padded.shape[2]
-        return {
-            "INPUTS": inputs,
-            "DEPTH": max(16, triton.next_power_of_2(9 * inputs)),
-            "PRECISION": dot_precision(self.padded),
-            "ACC": accumulator(self.padded)[1],
-        }
-
 
 def moments_of(images: Images, weight: Tensor) -> Tensor:
-    """Mean and variance of each channel of conv(x, w): `[T, 2, O]`."""
-    tasks, outputs = weight.shape[:2]
+    """Mean and variance of each channel of conv(x, w): `[T, 2, C]`."""
+    tasks, channels = len(weight), stored_channels(weight.shape[1])
     pixels = images.count * images.height * images.width
     rows = 128
     tiles = blocks(pixels, rows)
-    partial = empty(weight, tasks, 2, outputs, tiles, dtype=accumulator(images.padded)[0])
+    partial = empty(weight, tasks, 2, channels, tiles, dtype=accumulator(images.padded)[0])
     stem_moments_kernel[(tiles, tasks)](
         images.padded, weight, partial, weight.stride(0), pixels, *images.sizes(),
-        OUTPUTS=outputs, ROWS=rows, **images.settings(),
+        ROWS=rows, **_settings(images, weight),
     )  # fmt: skip
     return join_moments(partial, pixels, rows)
 
@@ -101,65 +95,104 @@ def moments_of(images: Images, weight: Tensor) -> Tensor:
 def normalise(
     images: Images, weight: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """z and ŷ at each window's maximum, both `[T, N, H/2, W/2, O]`."""
-    tasks, outputs = weight.shape[:2]
+    """z and ŷ at each window's maximum, both `[T, N, H/2, W/2, C]`."""
     count, height, width = images.sizes()
-    z = empty(images.padded, tasks, count, height // 2, width // 2, outputs)
+    z = empty(images.padded, len(weight), count, height // 2, width // 2, moments.shape[-1])
     peaks = empty(z, *z.shape)
-    stem_normalise_kernel[(blocks(images.cells, _BLOCK), tasks)](
+    stem_normalise_kernel[(blocks(images.cells, _BLOCK), len(weight))](
         images.padded, weight, moments, gamma, beta, z, peaks, weight.stride(0), gamma.stride(0),
-        beta.stride(0), images.cells, *images.sizes(), eps, C=outputs, BLOCK=_BLOCK, **images.settings(),
+        beta.stride(0), images.cells, *images.sizes(), eps, BLOCK=_BLOCK, **_settings(images, weight),
     )  # fmt: skip
     return z, peaks
 
 
 def backward(
     gz: Tensor, images: Images, weight: Tensor, peaks: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor,
-    eps: float,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The gradient of the filters `[T, O, I, 3, 3]`, and the sums `[T, 2, C]` gβ and gγ."""
-    tasks, outputs = weight.shape[:2]
-    dtype = accumulator(gz)[0]
+    eps: float, gw: Tensor, ggamma: Tensor, gbeta: Tensor,
+) -> Tensor:  # fmt: skip
+    """The parts `[T, parts, 2, C]` of A and B; writes the gradients of the filters, γ and β."""
     sums = first_sums(gz, peaks, gamma, beta)
-    parts = min(_PARTS // tasks + 1, blocks(images.cells, _BLOCK))
-    filters = empty(weight, tasks, parts, *weight.shape[1:], dtype=dtype)
-    stem_backward_kernel[(parts, tasks)](
-        gz, images.padded, weight, moments, gamma, beta, sums, filters, weight.stride(0), gamma.stride(0),
-        beta.stride(0), images.cells, *images.sizes(), eps, C=outputs, BLOCK=_BLOCK, **images.settings(),
+    parts = _number_of_parts(images, len(weight))
+    filters = empty(weight, len(weight), parts, *weight.shape[1:], dtype=accumulator(gz)[0])
+    stem_backward_kernel[(parts, len(weight))](
+        gz, images.padded, weight, moments, gamma, beta, sums, filters, ggamma, gbeta, weight.stride(0),
+        gamma.stride(0), beta.stride(0), ggamma.stride(0), sums.shape[1], images.cells, *images.sizes(), eps,
+        BLOCK=_BLOCK, SUMS=triton.next_power_of_2(sums.shape[1]), **_settings(images, weight),
     )  # fmt: skip
-    return sum_parts(filters), sums
+    sum_parts(filters, out=gw)
+    return sums
 
 
-def double_backward(
-    v: Tensor, c: Tensor, b: Tensor, gz: Tensor, images: Images, weight: Tensor, sums: Tensor,
-    moments: Tensor, gamma: Tensor, beta: Tensor, eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """ḡz, w̄ and γ̄ for cotangents v of the filters' gradient, c of gγ and b of gβ."""
-    tasks, outputs = weight.shape[:2]
-    dtype = accumulator(gz)[0]
-    parts = min(_PARTS // tasks + 1, blocks(images.cells, _BLOCK))
-    partial = empty(weight, tasks, parts, 3, outputs, dtype=dtype)
+def tangent(
+    v: Tensor, c: Tensor, b: Tensor, gz: Tensor, images: Images, weight: Tensor, moments: Tensor,
+    gamma: Tensor, beta: Tensor, eps: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """dz for changes v of the filters, c of γ and b of β, and the parts `[T, parts, 3, C]` of U, V and X."""
+    tasks = len(weight)
+    parts = _number_of_parts(images, tasks)
+    partial = empty(weight, tasks, parts, 3, moments.shape[-1], dtype=accumulator(gz)[0])
     strides = weight.stride(0), v.stride(0), gamma.stride(0), beta.stride(0)
-    common = {"C": outputs, "BLOCK": _BLOCK, **images.settings()}
     stem_sum_second_kernel[(parts, tasks)](
         gz, images.padded, weight, v, moments, gamma, beta, partial, *strides, images.cells, *images.sizes(),
-        eps, **common,
+        eps, BLOCK=_BLOCK, **_settings(images, weight),
     )  # fmt: skip
-    ggz, ggamma = empty(gz, *gz.shape), empty(weight, tasks, outputs, dtype=dtype)
-    filters = empty(weight, tasks, parts, *weight.shape[1:], dtype=dtype)
-    stem_double_backward_kernel[(parts, tasks)](
-        gz, images.padded, weight, v, c, b, moments, sums, sum_parts(partial), gamma, beta, ggz, filters,
-        ggamma, *strides, c.stride(0), b.stride(0), images.cells, *images.sizes(), eps, **common,
+    second = few_parts(partial)
+    dz = empty(gz, *gz.shape)
+    stem_tangent_kernel[(blocks(images.cells, _BLOCK), tasks)](
+        images.padded, weight, v, c, b, moments, second, gamma, beta, dz, *strides, c.stride(0), b.stride(0),
+        second.shape[1], images.cells, *images.sizes(), eps, BLOCK=_BLOCK,
+        SECOND=triton.next_power_of_2(second.shape[1]), **_settings(images, weight),
     )  # fmt: skip
-    return ggz, sum_parts(filters), ggamma
+    return dz, second
+
+
+def hvp(
+    dgz: Tensor | None, v: Tensor, c: Tensor, gz: Tensor, images: Images, weight: Tensor, peaks: Tensor,
+    sums: Tensor, second: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float, gw: Tensor,
+    ggamma: Tensor, gbeta: Tensor,
+) -> None:  # fmt: skip
+    """Writes the changes of the gradients of the filters, γ and β, for a change `dgz` of gz, if any."""
+    tasks = len(weight)
+    more = sums if dgz is None else first_sums(dgz, peaks, gamma, beta)
+    parts = _number_of_parts(images, tasks)
+    filters = empty(weight, tasks, parts, *weight.shape[1:], dtype=accumulator(gz)[0])
+    stem_hvp_kernel[(parts, tasks)](
+        gz if dgz is None else dgz, gz, images.padded, weight, v, c, moments, sums, second, more, gamma, beta,
+        filters, ggamma, gbeta, weight.stride(0), v.stride(0), gamma.stride(0), beta.stride(0), c.stride(0),
+        ggamma.stride(0), sums.shape[1], second.shape[1], more.shape[1], images.cells, *images.sizes(), eps,
+        BLOCK=_BLOCK, SUMS=triton.next_power_of_2(sums.shape[1]),
+        SECOND=triton.next_power_of_2(second.shape[1]),
+        MORE=0 if dgz is None else triton.next_power_of_2(more.shape[1]), **_settings(images, weight),
+    )  # fmt: skip
+    sum_parts(filters, out=gw)
+
+
+def _number_of_parts(images: Images, tasks: int) -> int:
+    return min(_PARTS // tasks + 1, blocks(images.cells, _BLOCK))
+
+
+def _settings(images: Images, weight: Tensor) -> dict[str, object]:
+    """Arguments that all kernels below share."""
+    inputs = images.padded.shape[2]
+    return {
+        "WIDTH": weight.shape[1],
+        "C": stored_channels(weight.shape[1]),
+        "INPUTS": inputs,
+        "DEPTH": max(16, triton.next_power_of_2(9 * inputs)),
+        "PRECISION": dot_precision(images.padded),
+        "ACC": accumulator(images.padded)[1],
+    }
 
 
 @triton.jit
-def _filters(weight, task, stride, C: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr):
-    """A task's filters as `[C, DEPTH]`, zero beyond the first 9·I columns."""
+def _filters(
+    weight, task, stride, WIDTH: tl.constexpr, C: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr
+):
+    """A task's filters as `[C, DEPTH]`, zero beyond the first WIDTH rows and 9·I columns."""
     k = tl.arange(0, DEPTH)
-    at = weight + task * stride + tl.arange(0, C)[:, None] * (9 * INPUTS) + k[None, :]
-    return tl.load(at, mask=(k < 9 * INPUTS)[None, :], other=0.0)
+    c = tl.arange(0, C)
+    at = weight + task * stride + c[:, None] * (9 * INPUTS) + k[None, :]
+    return tl.load(at, mask=(c < WIDTH)[:, None] & (k < 9 * INPUTS)[None, :], other=0.0)
 
 
 @triton.jit
@@ -197,11 +230,15 @@ def _window(
 
 
 @triton.jit
-def _store_filters(partial, gw, task, C: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr):
+def _store_filters(
+    partial, gw, task, WIDTH: tl.constexpr, C: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr
+):
     """Stores this program's part of the filters' gradient."""
     k = tl.arange(0, DEPTH)
-    at = (task * tl.num_programs(0) + tl.program_id(0)) * C + tl.arange(0, C)
-    tl.store(partial + at[:, None] * (9 * INPUTS) + k[None, :], gw, mask=(k < 9 * INPUTS)[None, :])
+    c = tl.arange(0, C)
+    at = (task * tl.num_programs(0) + tl.program_id(0)) * WIDTH + c
+    mask = (c < WIDTH)[:, None] & (k < 9 * INPUTS)[None, :]
+    tl.store(partial + at[:, None] * (9 * INPUTS) + k[None, :], gw, mask=mask)
 
 
 @triton.jit
@@ -226,7 +263,7 @@ def _onto(filters, grad, patches, PRECISION: tl.constexpr, ACC: tl.constexpr):
 @triton.jit
 def stem_moments_kernel(
     x, weight, partial, stride, pixels, count, height, width,
-    OUTPUTS: tl.constexpr, ROWS: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
+    WIDTH: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
     PRECISION: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     task = tl.program_id(1).to(tl.int64)
@@ -234,21 +271,21 @@ def stem_moments_kernel(
     inside = m < pixels
     x = _images(x, task, count, height, width, INPUTS)
     patches = _patches(x, _corner(m, height, width, INPUTS), inside, height, width, INPUTS, DEPTH)
-    y = _times(patches, _filters(weight, task, stride, OUTPUTS, INPUTS, DEPTH), PRECISION, ACC)
-    store_moments(partial, y, inside, pixels, task, OUTPUTS, ROWS)
+    y = _times(patches, _filters(weight, task, stride, WIDTH, C, INPUTS, DEPTH), PRECISION, ACC)
+    store_moments(partial, y, inside, pixels, task, C, ROWS)
 
 
 @triton.jit
 def stem_normalise_kernel(
     x, weight, moments, gamma, beta, z, peaks, stride, gamma_stride, beta_stride, cells, count, height, width,
-    eps, C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
+    eps, WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
     PRECISION: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     task = tl.program_id(1).to(tl.int64)
     mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, C, ACC
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
     )
-    filters = _filters(weight, task, stride, C, INPUTS, DEPTH)
+    filters = _filters(weight, task, stride, WIDTH, C, INPUTS, DEPTH)
     x = _images(x, task, count, height, width, INPUTS)
     first, _, right, below, pooled = cells_of(
         tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), cells, height, width
@@ -274,22 +311,28 @@ def stem_normalise_kernel(
 
 @triton.jit
 def stem_backward_kernel(
-    gz, x, weight, moments, gamma, beta, sums, gfilters, stride, gamma_stride, beta_stride, cells, count,
-    height, width, eps, C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
-    PRECISION: tl.constexpr, ACC: tl.constexpr,
+    gz, x, weight, moments, gamma, beta, sums, gfilters, ggamma, gbeta, stride, gamma_stride, beta_stride,
+    out_stride, sums_parts, cells, count, height, width, eps,
+    WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr,
+    DEPTH: tl.constexpr, PRECISION: tl.constexpr, ACC: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
     part = tl.program_id(0)
     parts = tl.num_programs(0)
     task = tl.program_id(1).to(tl.int64)
     mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, C, ACC
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
     )
-    filters = _filters(weight, task, stride, C, INPUTS, DEPTH)
+    filters = _filters(weight, task, stride, WIDTH, C, INPUTS, DEPTH)
     x = _images(x, task, count, height, width, INPUTS)
     gz += task * count * (height // 2) * (width // 2) * C
     pixels = count * height * width
-    a = load_sum(sums, 0, 2, task, C) / pixels
-    b = load_sum(sums, 1, 2, task, C) / pixels
+    a = load_sum(sums, 0, 2, sums_parts, task, C, SUMS)
+    b = load_sum(sums, 1, 2, sums_parts, task, C, SUMS)
+    if part == 0:
+        store_row(gbeta + task * out_stride, a, WIDTH, C)
+        store_row(ggamma + task * out_stride, b, WIDTH, C)
+    a /= pixels
+    b /= pixels
     factor = gain * scale
     gw = tl.zeros((C, DEPTH), ACC)
     for start in range(part * BLOCK, cells, parts * BLOCK):
@@ -307,24 +350,24 @@ def stem_backward_kernel(
         gw = _onto(gw, factor * (tl.where(is1, grad, 0.0) - a - n1 * b), p1, PRECISION, ACC)
         gw = _onto(gw, factor * (tl.where(is2, grad, 0.0) - a - n2 * b), p2, PRECISION, ACC)
         gw = _onto(gw, factor * (tl.where(is3, grad, 0.0) - a - n3 * b), p3, PRECISION, ACC)
-    _store_filters(gfilters, gw, task, C, INPUTS, DEPTH)
+    _store_filters(gfilters, gw, task, WIDTH, C, INPUTS, DEPTH)
 
 
 @triton.jit
 def stem_sum_second_kernel(
     gz, x, weight, v, moments, gamma, beta, partial, stride, v_stride, gamma_stride, beta_stride, cells,
     count, height, width, eps,
-    C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
+    WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
     PRECISION: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     part = tl.program_id(0)
     parts = tl.num_programs(0)
     task = tl.program_id(1).to(tl.int64)
     mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, C, ACC
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
     )
-    filters = _filters(weight, task, stride, C, INPUTS, DEPTH)
-    direction = _filters(v, task, v_stride, C, INPUTS, DEPTH)
+    filters = _filters(weight, task, stride, WIDTH, C, INPUTS, DEPTH)
+    direction = _filters(v, task, v_stride, WIDTH, C, INPUTS, DEPTH)
     x = _images(x, task, count, height, width, INPUTS)
     gz += task * count * (height // 2) * (width // 2) * C
     su = tl.zeros((BLOCK, C), ACC)
@@ -350,27 +393,64 @@ def stem_sum_second_kernel(
 
 
 @triton.jit
-def stem_double_backward_kernel(
-    gz, x, weight, v, c, b, moments, sums, second, gamma, beta, ggz, gfilters, ggamma, stride, v_stride,
-    gamma_stride, beta_stride, c_stride, b_stride, cells, count, height, width, eps,
-    C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
-    PRECISION: tl.constexpr, ACC: tl.constexpr,
+def stem_tangent_kernel(
+    x, weight, v, c, b, moments, second, gamma, beta, dz, stride, v_stride, gamma_stride, beta_stride,
+    c_stride, b_stride, second_parts, cells, count, height, width, eps,
+    WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
+    PRECISION: tl.constexpr, ACC: tl.constexpr, SECOND: tl.constexpr,
+):  # fmt: skip
+    task = tl.program_id(1).to(tl.int64)
+    mean, scale, gain, shift = channel_values(
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
+    )
+    pixels = count * height * width
+    factor, by_n, by_1 = tangent_coefficients(
+        c, b, second, second_parts, c_stride, b_stride, gain, scale, task, pixels, WIDTH, C, SECOND, ACC
+    )
+    filters = _filters(weight, task, stride, WIDTH, C, INPUTS, DEPTH)
+    direction = _filters(v, task, v_stride, WIDTH, C, INPUTS, DEPTH)
+    x = _images(x, task, count, height, width, INPUTS)
+    first, inside, right, below, pooled = cells_of(
+        tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), cells, height, width
+    )
+    whole = right & below
+    p0, p1, p2, p3 = _window(x, first, inside, right, below, height, width, INPUTS, DEPTH)
+    n0 = (_times(p0, filters, PRECISION, ACC) - mean) * scale
+    n1 = (_times(p1, filters, PRECISION, ACC) - mean) * scale
+    n2 = (_times(p2, filters, PRECISION, ACC) - mean) * scale
+    n3 = (_times(p3, filters, PRECISION, ACC) - mean) * scale
+    is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, whole)
+    there = tl.where(is0, factor * _times(p0, direction, PRECISION, ACC) + by_n * n0 + by_1, 0.0)
+    there += tl.where(is1, factor * _times(p1, direction, PRECISION, ACC) + by_n * n1 + by_1, 0.0)
+    there += tl.where(is2, factor * _times(p2, direction, PRECISION, ACC) + by_n * n2 + by_1, 0.0)
+    there += tl.where(is3, factor * _times(p3, direction, PRECISION, ACC) + by_n * n3 + by_1, 0.0)
+    put(dz + task * count * (height // 2) * (width // 2) * C, pooled, whole, there, C)
+
+
+@triton.jit
+def stem_hvp_kernel(
+    dgz, gz, x, weight, v, c, moments, sums, second, more, gamma, beta, gfilters, ggamma, gbeta, stride,
+    v_stride, gamma_stride, beta_stride, c_stride, out_stride, sums_parts, second_parts, more_parts, cells,
+    count, height, width, eps,
+    WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
+    PRECISION: tl.constexpr, ACC: tl.constexpr, SUMS: tl.constexpr, SECOND: tl.constexpr, MORE: tl.constexpr,
 ):  # fmt: skip
     part = tl.program_id(0)
     parts = tl.num_programs(0)
     task = tl.program_id(1).to(tl.int64)
     pixels = count * height * width
     mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, C, ACC
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
     )
-    factor, by_n, by_1, on_u, on_a, on_n, on_1 = second_coefficients(
-        c, b, sums, second, ggamma, part == 0, c_stride, b_stride, gain, scale, task, pixels, C, ACC
-    )
-    filters = _filters(weight, task, stride, C, INPUTS, DEPTH)
-    direction = _filters(v, task, v_stride, C, INPUTS, DEPTH)
+    factor, on_u, on_a, on_n, on_1 = hvp_coefficients(
+        c, sums, second, more, ggamma, gbeta, part == 0, c_stride, out_stride, gain, scale, task, pixels,
+        sums_parts, second_parts, more_parts, WIDTH, C, SUMS, SECOND, MORE, ACC,
+    )  # fmt: skip
+    filters = _filters(weight, task, stride, WIDTH, C, INPUTS, DEPTH)
+    direction = _filters(v, task, v_stride, WIDTH, C, INPUTS, DEPTH)
     x = _images(x, task, count, height, width, INPUTS)
     gz += task * count * (height // 2) * (width // 2) * C
-    ggz += task * count * (height // 2) * (width // 2) * C
+    dgz += task * count * (height // 2) * (width // 2) * C
     gw = tl.zeros((C, DEPTH), ACC)
     for start in range(part * BLOCK, cells, parts * BLOCK):
         first, inside, right, below, pooled = cells_of(start + tl.arange(0, BLOCK), cells, height, width)
@@ -382,17 +462,14 @@ def stem_double_backward_kernel(
         n3 = (_times(p3, filters, PRECISION, ACC) - mean) * scale
         is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, whole)
         grad = on_a * rows_of(gz, pooled, whole, C, ACC)
+        if MORE > 0:
+            grad += factor * rows_of(dgz, pooled, whole, C, ACC)
         u = _times(p0, direction, PRECISION, ACC)
-        there = tl.where(is0, factor * u + by_n * n0 + by_1, 0.0)
         gw = _onto(gw, on_u * u + tl.where(is0, grad, 0.0) + on_n * n0 + on_1, p0, PRECISION, ACC)
         u = _times(p1, direction, PRECISION, ACC)
-        there += tl.where(is1, factor * u + by_n * n1 + by_1, 0.0)
         gw = _onto(gw, on_u * u + tl.where(is1, grad, 0.0) + on_n * n1 + on_1, p1, PRECISION, ACC)
         u = _times(p2, direction, PRECISION, ACC)
-        there += tl.where(is2, factor * u + by_n * n2 + by_1, 0.0)
         gw = _onto(gw, on_u * u + tl.where(is2, grad, 0.0) + on_n * n2 + on_1, p2, PRECISION, ACC)
         u = _times(p3, direction, PRECISION, ACC)
-        there += tl.where(is3, factor * u + by_n * n3 + by_1, 0.0)
         gw = _onto(gw, on_u * u + tl.where(is3, grad, 0.0) + on_n * n3 + on_1, p3, PRECISION, ACC)
-        put(ggz, pooled, whole, there, C)
-    _store_filters(gfilters, gw, task, C, INPUTS, DEPTH)
+    _store_filters(gfilters, gw, task, WIDTH, C, INPUTS, DEPTH)

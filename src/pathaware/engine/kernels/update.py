@@ -19,20 +19,18 @@ _BLOCK = 512
 class Update(Function):
     """θ − Q ∘ g, or, with P and an earlier point θ′, (1 − P)(θ − Q ∘ g) + P ∘ θ′.
 
-    Points are `[T, D]`; `q` and `p` hold one entry per group of parameters.
+    Points are `[T, D]`, `q` and `p` are `[D]`.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, point: Tensor, gradient: Tensor, q: Tensor, q_groups: GroupBroadcast, back: Tensor | None,
-        p: Tensor | None, p_groups: GroupBroadcast,
-    ) -> Tensor:  # fmt: skip
+        ctx: Any, point: Tensor, gradient: Tensor, q: Tensor, back: Tensor | None, p: Tensor | None
+    ) -> Tensor:
         gradient = gradient.contiguous()
-        ctx.groups = q_groups, p_groups
         ctx.save_for_backward(point, gradient, q, back, p)
         out = torch.empty_like(gradient)
         update_kernel[(blocks(gradient.shape[1], _BLOCK),)](
-            *_operands(point, gradient, q, back, p, q_groups, p_groups), out, *_sizes(point, back),
+            *_operands(point, gradient, q, back, p), out, *_sizes(point, back),
             TASKS=len(gradient), SKIP=back is not None, BLOCK=_BLOCK,
         )  # fmt: skip
         return out
@@ -41,7 +39,6 @@ class Update(Function):
     @once_differentiable
     def backward(ctx: Any, v: Tensor) -> tuple[Tensor | None, ...]:
         point, gradient, q, back, p = ctx.saved_tensors
-        q_groups, p_groups = ctx.groups
         v = v.contiguous()
         skips = back is not None
         to_gradient = torch.empty_like(gradient)
@@ -49,29 +46,17 @@ class Update(Function):
         to_q = torch.empty_like(gradient[0])
         to_p = torch.empty_like(gradient[0]) if skips else to_q
         update_derivative_kernel[(blocks(gradient.shape[1], _BLOCK),)](
-            v, *_operands(point, gradient, q, back, p, q_groups, p_groups),
-            to_point, to_gradient, to_back, to_q, to_p, *_sizes(point, back),
-            TASKS=len(gradient), SKIP=skips, BLOCK=_BLOCK,
+            v, *_operands(point, gradient, q, back, p), to_point, to_gradient, to_back, to_q, to_p,
+            *_sizes(point, back), TASKS=len(gradient), SKIP=skips, BLOCK=_BLOCK,
         )  # fmt: skip
-        wanted = ctx.needs_input_grad[2]
-        return (
-            to_point,
-            to_gradient,
-            _group_sums(to_q, q_groups) if wanted else None,
-            None,
-            to_back if skips else None,
-            _group_sums(to_p, p_groups) if skips else None,
-            None,
-        )
+        return to_point, to_gradient, to_q, to_back if skips else None, to_p if skips else None
 
 
 def _operands(
-    point: Tensor, gradient: Tensor, q: Tensor, back: Tensor | None, p: Tensor | None,
-    q_groups: GroupBroadcast, p_groups: GroupBroadcast,
-) -> tuple[Tensor, ...]:  # fmt: skip
+    point: Tensor, gradient: Tensor, q: Tensor, back: Tensor | None, p: Tensor | None
+) -> tuple[Tensor, ...]:
     """Arguments in the kernels' order; stand-ins for missing ones are never read."""
-    back, p = (point if back is None else back), (q if p is None else p)
-    return point, gradient, back, q, p, q_groups.index, p_groups.index
+    return point, gradient, point if back is None else back, q, q if p is None else p
 
 
 def _sizes(point: Tensor, back: Tensor | None) -> tuple[int, int, int]:
@@ -79,26 +64,36 @@ def _sizes(point: Tensor, back: Tensor | None) -> tuple[int, int, int]:
     return point.stride(0), 0 if back is None else back.stride(0), point.shape[1]
 
 
-def _group_sums(values: Tensor, groups: GroupBroadcast) -> Tensor:
-    if groups.identity:
-        return values
-    if groups.groups < 64:  # a few long sums: PyTorch uses many threads for each
-        return groups.sums(values)
-    sums = values.new_empty(groups.groups)
-    sum_groups_kernel[(groups.groups,)](values, groups.order, groups.starts, sums, BLOCK=256)
-    return sums
+class Broadcast(Function):
+    """`GroupBroadcast` of coefficients `[n, groups]`, whose derivative is one kernel for all rows."""
+
+    @staticmethod
+    def forward(ctx: Any, coefficients: Tensor, groups: GroupBroadcast) -> Tensor:
+        ctx.groups = groups
+        return coefficients.index_select(-1, groups.index)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, values: Tensor) -> tuple[Tensor, None]:
+        groups, values = ctx.groups, values.contiguous()
+        sums = values.new_empty(len(values), groups.groups)
+        block = 256 if groups.groups >= 64 else 4096  # many short sums, or a few long ones
+        sum_groups_kernel[(groups.groups, len(values))](
+            values, groups.order, groups.starts, sums, values.shape[1], BLOCK=block, num_warps=block // 64
+        )
+        return sums, None
 
 
 @triton.jit
 def update_kernel(
-    point, gradient, back, q, p, q_index, p_index, out, point_stride, back_stride, size, TASKS: tl.constexpr,
+    point, gradient, back, q, p, out, point_stride, back_stride, size, TASKS: tl.constexpr,
     SKIP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     ok = e < size
-    rate = tl.load(q + tl.load(q_index + e, mask=ok, other=0), mask=ok)
+    rate = tl.load(q + e, mask=ok)
     if SKIP:
-        blend = tl.load(p + tl.load(p_index + e, mask=ok, other=0), mask=ok)
+        blend = tl.load(p + e, mask=ok)
     for task in range(TASKS):
         at = task * size.to(tl.int64) + e
         moved = tl.load(point + task * point_stride + e, mask=ok) - rate * tl.load(gradient + at, mask=ok)
@@ -109,17 +104,17 @@ def update_kernel(
 
 @triton.jit
 def update_derivative_kernel(
-    v, point, gradient, back, q, p, q_index, p_index, to_point, to_gradient, to_back, to_q, to_p,
+    v, point, gradient, back, q, p, to_point, to_gradient, to_back, to_q, to_p,
     point_stride, back_stride, size, TASKS: tl.constexpr, SKIP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Cotangents of θⱼ, of the gradient and of θⱼ₋w; and of Q and P per element, summed over tasks."""
     e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     ok = e < size
-    rate = tl.load(q + tl.load(q_index + e, mask=ok, other=0), mask=ok)
+    rate = tl.load(q + e, mask=ok)
     of_q = tl.zeros((BLOCK,), v.dtype.element_ty)
     of_p = tl.zeros((BLOCK,), v.dtype.element_ty)
     if SKIP:
-        blend = tl.load(p + tl.load(p_index + e, mask=ok, other=0), mask=ok)
+        blend = tl.load(p + e, mask=ok)
     for task in range(TASKS):
         at = task * size.to(tl.int64) + e
         given = tl.load(v + at, mask=ok)
@@ -139,13 +134,15 @@ def update_derivative_kernel(
 
 
 @triton.jit
-def sum_groups_kernel(values, order, starts, sums, BLOCK: tl.constexpr):
-    """Sums the values of each group g, which lie at `order[starts[g] : starts[g + 1]]`."""
+def sum_groups_kernel(values, order, starts, sums, size, BLOCK: tl.constexpr):
+    """Sums the values of each group g of a row, which lie at `order[starts[g] : starts[g + 1]]`."""
     group = tl.program_id(0)
+    row = tl.program_id(1)
+    values += row * size
     start = tl.load(starts + group)
     end = tl.load(starts + group + 1)
     total = tl.zeros((BLOCK,), values.dtype.element_ty)
     for first in range(start, end, BLOCK):
         at = first + tl.arange(0, BLOCK)
         total += tl.load(values + tl.load(order + at, mask=at < end, other=0), mask=at < end, other=0.0)
-    tl.store(sums + group, tl.sum(total, 0))
+    tl.store(sums + row * tl.num_programs(0) + group, tl.sum(total, 0))

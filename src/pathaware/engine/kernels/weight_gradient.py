@@ -22,8 +22,13 @@ _PROGRAMS = 264
 _PIECE = torch.bfloat16
 
 
-def weight_gradient(x: Tensor, g: Tensor) -> Tensor:
-    """The gradient `[T, O, I, 3, 3]` for `x [T, N, H, W, I]` and `g [T, N, H, W, O]`."""
+def weight_gradient(
+    x: Tensor, g: Tensor, out: Tensor, x2: Tensor | None = None, g2: Tensor | None = None
+) -> None:
+    """Write the gradient to `out [T, O, I, 3, 3]` for `x [T, N, H, W, C]` and `g [T, N, H, W, C′]`.
+
+    With `x2` and `g2`, of the same shapes, the gradient is the sum for both pairs.
+    """
     tasks, images, height, width, inputs = x.shape
     outputs = g.shape[-1]
     pixels = images * height * width
@@ -35,28 +40,18 @@ def weight_gradient(x: Tensor, g: Tensor) -> Tensor:
     splits = blocks(pixels, share)
     dtype, acc = accumulator(x)
     partial = empty(x, tasks, splits, 9, outputs, inputs, dtype=dtype)
+    pairs = [x, g] if x2 is None or g2 is None else [x, g, x2, g2]
     weight_gradient_kernel[(9 // taps, splits, tasks)](
-        _split_into_pieces(x, pieces),
-        _split_into_pieces(g, pieces),
-        partial,
-        pixels,
-        height,
-        width,
-        share,
-        INPUTS=inputs,
-        OUTPUTS=outputs,
-        DEPTH=depth,
-        TAPS=taps,
-        PIECES=pieces,
-        ACC=acc,
-        num_warps=warps,
-        num_stages=stages,
-    )
-    gw = empty(partial, tasks, outputs, inputs, 3, 3)
+        *(_split_into_pieces(pairs, pieces) * 2)[:4], partial, pixels, height, width, share,
+        INPUTS=inputs, OUTPUTS=outputs, DEPTH=depth, TAPS=taps, PIECES=pieces, TERMS=len(pairs) // 2, ACC=acc,
+        num_warps=warps, num_stages=stages,
+    )  # fmt: skip
     block = 256
     grid = (blocks(outputs * inputs, block), 9, tasks)
-    join_splits_kernel[grid](partial, gw, splits, SIZE=outputs * inputs, BLOCK=block)
-    return gw
+    join_splits_kernel[grid](
+        partial, out, splits, out.stride(0),
+        WIDTH=out.shape[1], FAN_IN=out.shape[2], INPUTS=inputs, SIZE=outputs * inputs, BLOCK=block,
+    )  # fmt: skip
 
 
 def _shape(filters: int, pixels: int, pieces: int) -> tuple[int, int, int, int]:
@@ -75,18 +70,36 @@ def _pieces(x: Tensor) -> int:
     return 2 if dot_precision(x) == "tf32" else 3
 
 
-def _split_into_pieces(data: Tensor, pieces: int) -> Tensor:
-    """Split `data` into `[pieces, …]` in bfloat16, whose sum is `data` as far as their bits allow."""
+def _split_into_pieces(tensors: list[Tensor], pieces: int) -> list[Tensor]:
+    """Split each tensor into `[pieces, …]` in bfloat16, whose sum it is as far as their bits allow."""
     if pieces == 1:
-        return data
-    out = empty(data, pieces, *data.shape, dtype=_PIECE)
-    size, block = data.numel(), 1024
-    split_into_pieces_kernel[(blocks(size, block),)](data, out, size, PIECES=pieces, BLOCK=block)
+        return tensors
+    out = [empty(data, pieces, *data.shape, dtype=_PIECE) for data in tensors]
+    sizes, block = [data.numel() for data in tensors], 1024
+    split_into_pieces_kernel[(blocks(max(sizes), block), len(tensors))](
+        *(tensors * 2)[:4], *(out * 2)[:4], *(sizes * 2)[:4], PIECES=pieces, BLOCK=block
+    )
     return out
 
 
 @triton.jit
-def split_into_pieces_kernel(data, out, size, PIECES: tl.constexpr, BLOCK: tl.constexpr):
+def split_into_pieces_kernel(
+    data0, data1, data2, data3, out0, out1, out2, out3, size0, size1, size2, size3,
+    PIECES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    which = tl.program_id(1)
+    if which == 0:
+        _split_block(data0, out0, size0, PIECES, BLOCK)
+    elif which == 1:
+        _split_block(data1, out1, size1, PIECES, BLOCK)
+    elif which == 2:
+        _split_block(data2, out2, size2, PIECES, BLOCK)
+    else:
+        _split_block(data3, out3, size3, PIECES, BLOCK)
+
+
+@triton.jit
+def _split_block(data, out, size, PIECES: tl.constexpr, BLOCK: tl.constexpr):
     e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     rest = tl.load(data + e, mask=e < size, other=0.0)
     for piece in tl.static_range(PIECES):
@@ -97,17 +110,15 @@ def split_into_pieces_kernel(data, out, size, PIECES: tl.constexpr, BLOCK: tl.co
 
 @triton.jit
 def weight_gradient_kernel(
-    x, g, partial, pixels, height, width, share,
+    x, g, x2, g2, partial, pixels, height, width, share,
     INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, TAPS: tl.constexpr,
-    PIECES: tl.constexpr, ACC: tl.constexpr,
+    PIECES: tl.constexpr, TERMS: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     tap = tl.program_id(0) * TAPS
     split = tl.program_id(1)
     task = tl.program_id(2).to(tl.int64)
     down = tap // 3 - 1
     right = tap % 3 - 1
-    x += task * pixels * INPUTS
-    g += task * pixels * OUTPUTS
     next_x = tl.num_programs(2).to(tl.int64) * pixels * INPUTS  # distance to the next piece
     next_g = tl.num_programs(2).to(tl.int64) * pixels * OUTPUTS
     o = tl.arange(0, OUTPUTS)
@@ -116,22 +127,25 @@ def weight_gradient_kernel(
     t1 = tl.zeros((OUTPUTS, INPUTS), ACC)
     t2 = tl.zeros((OUTPUTS, INPUTS), ACC)
     start = split * share
-    for first in range(start, tl.minimum(start + share, pixels), DEPTH):
-        m = first + tl.arange(0, DEPTH)
-        column = m % width + right
-        row = (m // width) % height + down
-        inside = m < pixels
-        at_g = g + m[:, None] * OUTPUTS + o[None, :]
-        a0, a1, a2 = _load_pieces(at_g, inside, next_g, PIECES)
-        at_x = x + (m + down * width + right)[:, None] * INPUTS + i[None, :]
-        valid = inside & (row >= 0) & (row < height)
-        b0, b1, b2 = _load_pieces(at_x, valid & (column >= 0) & (column < width), next_x, PIECES)
-        t0 = _add_product(t0, a0, a1, a2, b0, b1, b2, PIECES, ACC)
-        if TAPS == 3:  # the taps of a row read the same pixels, each one further to the right
-            b0, b1, b2 = _load_pieces(at_x + INPUTS, valid, next_x, PIECES)
-            t1 = _add_product(t1, a0, a1, a2, b0, b1, b2, PIECES, ACC)
-            b0, b1, b2 = _load_pieces(at_x + 2 * INPUTS, valid & (column + 2 < width), next_x, PIECES)
-            t2 = _add_product(t2, a0, a1, a2, b0, b1, b2, PIECES, ACC)
+    for term in tl.static_range(TERMS):
+        from_x = (x if term == 0 else x2) + task * pixels * INPUTS
+        from_g = (g if term == 0 else g2) + task * pixels * OUTPUTS
+        for first in range(start, tl.minimum(start + share, pixels), DEPTH):
+            m = first + tl.arange(0, DEPTH)
+            column = m % width + right
+            row = (m // width) % height + down
+            inside = m < pixels
+            at_g = from_g + m[:, None] * OUTPUTS + o[None, :]
+            a0, a1, a2 = _load_pieces(at_g, inside, next_g, PIECES)
+            at_x = from_x + (m + down * width + right)[:, None] * INPUTS + i[None, :]
+            valid = inside & (row >= 0) & (row < height)
+            b0, b1, b2 = _load_pieces(at_x, valid & (column >= 0) & (column < width), next_x, PIECES)
+            t0 = _add_product(t0, a0, a1, a2, b0, b1, b2, PIECES, ACC)
+            if TAPS == 3:  # the taps of a row read the same pixels, each one further to the right
+                b0, b1, b2 = _load_pieces(at_x + INPUTS, valid, next_x, PIECES)
+                t1 = _add_product(t1, a0, a1, a2, b0, b1, b2, PIECES, ACC)
+                b0, b1, b2 = _load_pieces(at_x + 2 * INPUTS, valid & (column + 2 < width), next_x, PIECES)
+                t2 = _add_product(t2, a0, a1, a2, b0, b1, b2, PIECES, ACC)
     at = ((task * tl.num_programs(1) + split) * 9 + tap) * OUTPUTS * INPUTS
     at = partial + at + o[:, None] * INPUTS + i[None, :]
     tl.store(at, t0)
@@ -167,12 +181,18 @@ def _add_product(total, a0, a1, a2, b0, b1, b2, PIECES: tl.constexpr, ACC: tl.co
 
 
 @triton.jit
-def join_splits_kernel(partial, gw, splits, SIZE: tl.constexpr, BLOCK: tl.constexpr):
-    """Adds the splits in a fixed order."""
+def join_splits_kernel(
+    partial, gw, splits, stride, WIDTH: tl.constexpr, FAN_IN: tl.constexpr, INPUTS: tl.constexpr,
+    SIZE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Adds the splits in a fixed order, and leaves out channels that the network does not have."""
     tap = tl.program_id(1)
     task = tl.program_id(2)
     e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), partial.dtype.element_ty)
     for split in tl.range(splits, loop_unroll_factor=4):
         total += tl.load(partial + ((task * splits + split) * 9 + tap) * SIZE + e, mask=e < SIZE, other=0.0)
-    tl.store(gw + (task * SIZE + e) * 9 + tap, total, mask=e < SIZE)
+    o = e // INPUTS
+    i = e % INPUTS
+    at = gw + task * stride + (o * FAN_IN + i) * 9 + tap
+    tl.store(at, total, mask=(o < WIDTH) & (i < FAN_IN) & (e < SIZE))

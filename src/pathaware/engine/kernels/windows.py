@@ -8,15 +8,30 @@ import triton.language as tl
 
 @triton.jit
 def channel_values(
-    moments, gamma, beta, gamma_stride, beta_stride, task, eps, C: tl.constexpr, ACC: tl.constexpr
-):
-    """μ, r, γ, β of every channel of a task."""
+    moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH: tl.constexpr, C: tl.constexpr,
+    ACC: tl.constexpr,
+):  # fmt: skip
+    """μ, r, γ, β of every channel of a task; γ and β have WIDTH entries, and are zero beyond them."""
     c = tl.arange(0, C)
     mean = tl.load(moments + task * 2 * C + c).to(ACC)
     scale = 1.0 / tl.sqrt(tl.load(moments + (task * 2 + 1) * C + c).to(ACC) + eps)
-    gain = tl.load(gamma + task * gamma_stride + c).to(ACC)
-    shift = tl.load(beta + task * beta_stride + c).to(ACC)
-    return mean[None, :], scale[None, :], gain[None, :], shift[None, :]
+    gain = load_row(gamma + task * gamma_stride, WIDTH, C).to(ACC)
+    shift = load_row(beta + task * beta_stride, WIDTH, C).to(ACC)
+    return mean[None, :], scale[None, :], gain, shift
+
+
+@triton.jit
+def load_row(data, WIDTH: tl.constexpr, C: tl.constexpr):
+    """The first WIDTH of C entries as a row, zero beyond them."""
+    c = tl.arange(0, C)
+    return tl.load(data + c, mask=c < WIDTH, other=0.0)[None, :]
+
+
+@triton.jit
+def store_row(data, row, WIDTH: tl.constexpr, C: tl.constexpr):
+    """Stores the first WIDTH of C entries of a row."""
+    c = tl.arange(0, C)[None, :]
+    tl.store(data + c, row, mask=c < WIDTH)
 
 
 @triton.jit
@@ -66,38 +81,56 @@ def peak_of(n0, n1, n2, n3, gain, shift, whole):
 
 
 @triton.jit
-def load_sum(sums, which: tl.constexpr, of: tl.constexpr, task, C: tl.constexpr):
-    """One of the sums `[T, of, C]`, as a row."""
-    return tl.load(sums + (task * of + which) * C + tl.arange(0, C))[None, :]
+def load_sum(sums, which: tl.constexpr, of: tl.constexpr, parts, task, C: tl.constexpr, PARTS: tl.constexpr):
+    """One of the sums `[T, parts, of, C]`, added over the parts, as a row."""
+    part = tl.arange(0, PARTS)
+    at = sums + ((task * parts + part) * of + which)[:, None] * C + tl.arange(0, C)[None, :]
+    return tl.sum(tl.load(at, mask=(part < parts)[:, None], other=0.0), 0)[None, :]
 
 
 @triton.jit
-def second_coefficients(
-    c, b, sums, second, ggamma, store, c_stride, b_stride, gain, scale, task, pixels,
-    C: tl.constexpr, ACC: tl.constexpr,
+def tangent_coefficients(
+    c, b, second, second_parts, c_stride, b_stride, gain, scale, task, pixels,
+    WIDTH: tl.constexpr, C: tl.constexpr, PARTS: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """The second derivative is linear in u, a, ŷ and 1, with these coefficients for each channel:
-
-    ḡz = factor u + by_n ŷ + by_1, at the maximum;  ȳ = on_u u + on_a a + on_n ŷ + on_1.  Stores γ̄.
-    """
-    channel = tl.arange(0, C)[None, :]
-    sa = load_sum(sums, 0, 2, task, C)
-    sb = load_sum(sums, 1, 2, task, C)
-    su = load_sum(second, 0, 3, task, C)
-    sv = load_sum(second, 1, 3, task, C)
-    weight = load_sum(second, 2, 3, task, C) - (su * sa + sv * sb) / pixels
-    if store:
-        tl.store(ggamma + task * C + channel, scale * weight)
-    to_gain = tl.load(c + task * c_stride + channel).to(ACC)
-    to_shift = tl.load(b + task * b_stride + channel).to(ACC)
+    """dz = factor u + by_n ŷ + by_1, at the maximum, with these coefficients for each channel."""
+    to_gain = load_row(c + task * c_stride, WIDTH, C).to(ACC)
+    to_shift = load_row(b + task * b_stride, WIDTH, C).to(ACC)
     factor = gain * scale
-    by_n = to_gain - factor * sv / pixels
-    by_1 = to_shift - factor * su / pixels
+    by_n = to_gain - factor * load_sum(second, 1, 3, second_parts, task, C, PARTS) / pixels
+    by_1 = to_shift - factor * load_sum(second, 0, 3, second_parts, task, C, PARTS) / pixels
+    return factor, by_n, by_1
+
+
+@triton.jit
+def hvp_coefficients(
+    c, sums, second, more, ggamma, gbeta, store, c_stride, out_stride, gain, scale, task, pixels, sums_parts,
+    second_parts, more_parts, WIDTH: tl.constexpr, C: tl.constexpr, SUMS: tl.constexpr,
+    SECOND: tl.constexpr, MORE: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    """d(gy) = on_u u + on_a a + factor da + on_n ŷ + on_1, with these coefficients for each channel.
+
+    Stores d(gγ) = r W + Σ da ŷ and d(gβ) = Σ da. MORE is 0 if there is no da.
+    """
+    sa = load_sum(sums, 0, 2, sums_parts, task, C, SUMS)
+    sb = load_sum(sums, 1, 2, sums_parts, task, C, SUMS)
+    su = load_sum(second, 0, 3, second_parts, task, C, SECOND)
+    sv = load_sum(second, 1, 3, second_parts, task, C, SECOND)
+    weight = load_sum(second, 2, 3, second_parts, task, C, SECOND) - (su * sa + sv * sb) / pixels
+    da = sa * 0
+    db = sa * 0
+    if MORE > 0:
+        da = load_sum(more, 0, 2, more_parts, task, C, MORE)
+        db = load_sum(more, 1, 2, more_parts, task, C, MORE)
+    if store:
+        store_row(ggamma + task * out_stride, scale * weight + db, WIDTH, C)
+        store_row(gbeta + task * out_stride, da, WIDTH, C)
+    factor = gain * scale
     on_u = -scale * factor * sb / pixels
-    on_a = scale * by_n
-    on_n = -(on_u * sv + on_a * sb + factor * scale * weight) / pixels
-    on_1 = -(on_u * su + on_a * sa) / pixels
-    return factor, by_n, by_1, on_u, on_a, on_n, on_1
+    on_a = scale * (load_row(c + task * c_stride, WIDTH, C).to(ACC) - factor * sv / pixels)
+    on_n = -(on_u * sv + on_a * sb + factor * (scale * weight + db)) / pixels
+    on_1 = -(on_u * su + on_a * sa + factor * da) / pixels
+    return factor, on_u, on_a, on_n, on_1
 
 
 @triton.jit

@@ -5,8 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,6 +23,8 @@ from pathaware.training.tables import NOTHING, Remark
 
 SAME = 1e-6
 """The largest relative difference in float64 between results that count as equal."""
+ERROR_TASKS = 9
+"""The largest number of tasks of which the error of a precision is the median."""
 BURST = 0.1
 """The least number of seconds that an implementation trains for in a turn."""
 METHODS: tuple[MethodName, ...] = ("maml", "pamela")
@@ -51,24 +55,25 @@ def bench(
     chosen: Sequence[Implementation],
     *,
     device: torch.device,
-    precision: str,
+    precision: str | Sequence[str],
     repeats: int,
     threads: int | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Time every workload; return the record that `--json` writes."""
+    """Time every workload in each precision; return the record that `--json` writes."""
+    precisions = [precision] if isinstance(precision, str) else list(precision)
     rows = []
-    for workload in workloads:
-        for what, order in MEASUREMENTS:
-            report(f"{workload.name}: {what}{'' if order == 'none' else f', {order} order'}")
-            jobs = [Job(workload, what, method, order, str(device), precision, threads) for method in METHODS]
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # old libraries use deprecated parts of PyTorch
-                rows += time_jobs(jobs, chosen, device, repeats)
+    for workload, (what, order), given in product(workloads, MEASUREMENTS, precisions):
+        detail = [*([] if order == "none" else [f"{order} order"]), *(precisions[1:] and [given])]
+        report(", ".join([f"{workload.name}: {what}", *detail]))
+        jobs = [Job(workload, what, method, order, str(device), given, threads) for method in METHODS]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # old libraries use deprecated parts of PyTorch
+            rows += time_jobs(jobs, chosen, device, repeats)
     return {
         "bench": "contestants",
         "device": device.type,
-        "precision": precision,
+        "precision": ", ".join(precisions),
         "repeats": repeats,
         "burst_seconds": BURST,
         "contestants": {each.name: _version(each) for each in chosen},
@@ -101,6 +106,10 @@ def time_jobs(
         entries[key].update(timing.to_dict())
     for key, line in errors.items():
         entries[key] = {"error": line}
+    errors_of_ours = {
+        job: precision_error(job, inputs.episodes) if job.what == "training" and ENGINE in chosen else None
+        for job in jobs
+    }
     return [
         {
             "row": job.workload.name,
@@ -108,11 +117,25 @@ def time_jobs(
             "what": job.what,
             "order": job.order,
             "method": job.method,
+            "precision": job.precision,
+            "error": errors_of_ours[job],
             "threads": torch.get_num_threads(),
             "entries": {each.name: entries[job, each] for each in chosen},
         }
         for job in jobs
     ]
+
+
+def precision_error(job: Job, episodes: Episodes) -> float:
+    """The relative error of one task's meta-gradient in the job's precision, against float64: the median of
+    the first few tasks. Two pixels that tie in one precision only can change a single one by a factor of ten.
+    """
+    errors = []
+    for t in range(min(len(episodes), ERROR_TASKS)):
+        task = Episodes(*(tensor[t : t + 1] for tensor in episodes.tensors()))
+        exact = _compute(ENGINE, job, task)
+        errors.append(float((ENGINE.meta_gradient_as_trained(job, task) - exact).norm() / exact.norm()))
+    return float(np.median(errors))
 
 
 def _compute(implementation: Implementation, job: Job, episodes: Episodes) -> Tensor:
@@ -139,7 +162,17 @@ def header(record: dict[str, Any], what: What) -> list[str]:
     names = [TITLES.get(name, name) for name in record["contestants"]]
     order = ["order"] if what == "training" else []
     ratios = [f"{other} / pathaware" for other in _compared(record)]
-    return ["row", *order, "method", *names, *ratios, "PAMELA / MAML"]
+    precision, error = _optional(record, what)
+    titles = [
+        "row",
+        *order,
+        "method",
+        *(["precision"] if precision else []),
+        *names,
+        *ratios,
+        "PAMELA / MAML",
+    ]
+    return [*titles, *(["error"] if error else [])]
 
 
 def lines(record: dict[str, Any], what: What) -> list[list[str]]:
@@ -151,8 +184,18 @@ def lines(record: dict[str, Any], what: What) -> list[list[str]]:
         order = [row["order"]] if what == "training" else []
         times = [cell(entries.get(name, {})) for name in record["contestants"]]
         ratios = [_ratio(entries, other, entries, "pathaware") for other in _compared(record)]
-        cells.append([row["row"], *order, row["method"], *times, *ratios, _pamela_to_maml(row, rows)])
+        precision, error = _optional(record, what)
+        named = [row["row"], *order, row["method"], *([row["precision"]] if precision else [])]
+        measured = [f"{row['error']:.0e}" if row.get("error") is not None else NOTHING] if error else []
+        cells.append([*named, *times, *ratios, _pamela_to_maml(row, rows), *measured])
     return cells
+
+
+def _optional(record: dict[str, Any], what: What) -> tuple[bool, bool]:
+    """Whether the table has columns for the precision, if there are several, and for its error."""
+    rows = [row for row in record["rows"] if row["what"] == what]
+    several = len({row.get("precision") for row in record["rows"]}) > 1
+    return several, any(row.get("error") is not None for row in rows)
 
 
 def _compared(record: dict[str, Any]) -> list[str]:
@@ -161,16 +204,18 @@ def _compared(record: dict[str, Any]) -> list[str]:
 
 
 def memory_header(record: dict[str, Any]) -> list[str]:
-    return ["row", "order", "method", *(TITLES.get(name, name) for name in record["contestants"])]
+    precision = ["precision"] if _optional(record, "training")[0] else []
+    return ["row", "order", "method", *precision, *(TITLES.get(name, name) for name in record["contestants"])]
 
 
 def memory_lines(record: dict[str, Any]) -> list[list[str]]:
     """Megabytes of a meta-iteration; empty unless measured on a GPU."""
     if record["device"] != "cuda":
         return []
+    precision = ["precision"] if _optional(record, "training")[0] else []
     return [
         [
-            *(row[key] for key in ("row", "order", "method")),
+            *(row[key] for key in ["row", "order", "method", *precision]),
             *(_megabytes(row["entries"].get(name, {})) for name in record["contestants"]),
         ]
         for row in record["rows"]
@@ -207,7 +252,8 @@ def _pamela_to_maml(row: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     """The time of our PAMELA divided by that of our MAML in the same measurement."""
     if row["method"] != "pamela":
         return NOTHING
-    maml = [r for r in rows if (r["row"], r["order"], r["method"]) == (row["row"], row["order"], "maml")]
+    same = ("row", "order", "precision")
+    maml = [r for r in rows if r["method"] == "maml" and all(r.get(key) == row.get(key) for key in same)]
     return _ratio(row["entries"], "pathaware", maml[0]["entries"], "pathaware") if maml else NOTHING
 
 

@@ -85,6 +85,12 @@ class Ours:
         job.meta_gradient().backward(learner, episodes, 1 / len(episodes))
         return flat_gradient(learner.parameters())
 
+    def meta_gradient_as_trained(self, job: Job, episodes: Episodes) -> Tensor:
+        """The meta-gradient as a run computes it, in float32 and the job's precision."""
+        learner = build(job.config(**self.settings))
+        job.meta_gradient().backward(learner, episodes, 1 / len(episodes))
+        return flat_gradient(learner.parameters()).double()
+
     def predictions(self, job: Job, episodes: Episodes) -> Tensor:
         adapted = self._in_float64(job).adapt(episodes.support_x[0], episodes.support_y[0])
         outputs: Tensor = adapted(episodes.query_x[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from matplotlib.figure import Figure
 from pathaware.core.errors import UsageError
 from pathaware.core.learner import require_path
 from pathaware.experiments.paper.tables import base, is_imported, sine_experiment
-from pathaware.experiments.report.figures import fitted_curves, metric_per_step
+from pathaware.experiments.report.figures import fitted_curves, metric_per_step, step_metrics
 from pathaware.experiments.report.gradient_figures import flow_figure, gradient_histograms
 from pathaware.experiments.report.gradient_flow import of_trained, with_constant_skips
 from pathaware.experiments.run_store import Experiment
@@ -23,6 +24,8 @@ from pathaware.training.run_folder import Run
 from pathaware.training.trainer import build
 
 NamedFigures = list[tuple[str, Figure]]
+IMAGE_TASKS, IMAGE_STEPS = 20, 10
+"""Tasks and inner steps of Section 3.2 on images."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +48,9 @@ def fig5() -> PaperFigure:
     return PaperFigure("fig5", "Fig. 5: error after every inner step, 100 tasks", experiments, _draw_steps)
 
 
-def fig6(data: str) -> PaperFigure:
+def fig6(data: str, name: str = "fig6") -> PaperFigure:
     if not is_imported(data):
-        raise UsageError(f"fig6: {data} is not imported; glyphs needs no import", field="data")
+        raise UsageError(f"{name}: {data} is not imported; glyphs needs no import", field="data")
     experiments = [
         Experiment(f"{data}-{method}-5shot", _with_histograms(data, method)) for method in ("maml", "pamela")
     ]
@@ -61,6 +64,14 @@ def gradients() -> PaperFigure:
     return PaperFigure("gradients", "Section 3.2: gradient norms along the path", experiments, _draw_flow)
 
 
+def gradients_conv4(data: str) -> PaperFigure:
+    """The same for Conv-4, with the runs of Fig. 6; fewer steps and tasks, as images take longer."""
+    experiments = fig6(data, "gradients-conv4").experiments[::-1]
+    title = f"Section 3.2: gradient norms along the path, {data}"
+    draw = functools.partial(_draw_flow, tasks=IMAGE_TASKS, steps=IMAGE_STEPS)
+    return PaperFigure("gradients-conv4", title, experiments, draw)
+
+
 def _with_histograms(data: str, method: str) -> dict[str, dict[str, Any]]:
     tables = base(data, {"name": method})
     return {**tables, "training": {**tables["training"], "histograms": 10 if data == "glyphs" else 200}}
@@ -71,7 +82,18 @@ def _draw_curves(runs: Sequence[Run], folder: Path) -> NamedFigures:
 
 
 def _draw_steps(runs: Sequence[Run], folder: Path) -> NamedFigures:
-    return [("fig5", metric_per_step([(run, run.load("cpu")) for run in runs], tasks=100))]
+    trained, problem = [(run, run.load("cpu")) for run in runs], runs[0].config.problem
+    measured = step_metrics(trained)
+    steps = {
+        run.config.method: {
+            "iterations": run.config.training.iterations,
+            "seed": run.config.training.seed,
+            **each.summary(),
+        }
+        for run, each in zip(runs, measured, strict=True)
+    }
+    write_record(folder / f"fig5-{problem.label}.json", {"steps": steps, "problem": problem.label})
+    return [("fig5", metric_per_step(trained, measured=measured))]
 
 
 def _draw_histograms(runs: Sequence[Run], folder: Path) -> NamedFigures:
@@ -88,15 +110,17 @@ def _draw_histograms(runs: Sequence[Run], folder: Path) -> NamedFigures:
     return [("fig6", gradient_histograms(runs))]
 
 
-def _draw_flow(runs: Sequence[Run], folder: Path, tasks: int = 100) -> NamedFigures:
+def _draw_flow(runs: Sequence[Run], folder: Path, tasks: int = 100, steps: int = 20) -> NamedFigures:
     """Constant skips on an untrained and on a trained initialisation; then the trained runs."""
     config = runs[0].config
     problem, rate = config.problem, config.method_settings["rate"]
     learner = require_path(runs[0].load("cpu"))
     untrained = require_path(build(config, next(learner.parameters()).device))
     views = {
-        "untrained": with_constant_skips(untrained, problem, rate=rate, tasks=tasks),
-        f"start of {config.method}": with_constant_skips(learner, problem, rate=rate, tasks=tasks),
+        "untrained": with_constant_skips(untrained, problem, rate=rate, tasks=tasks, steps=steps),
+        f"start of {config.method}": with_constant_skips(
+            learner, problem, rate=rate, tasks=tasks, steps=steps
+        ),
         "trained": of_trained([(run, run.load("cpu")) for run in runs], tasks=tasks),
     }
     record = {
@@ -105,9 +129,10 @@ def _draw_flow(runs: Sequence[Run], folder: Path, tasks: int = 100) -> NamedFigu
         "rate": rate,
     }
     write_record(folder / f"gradients-{problem.label}.json", record)
+    prefix = "gradients" if problem.regression else "gradients-conv4"
     return [
         (
-            f"gradients-{name.replace(' ', '-')}",
+            f"{prefix}-{name.replace(' ', '-')}",
             flow_figure(flows, f"{problem.label}, {name}: median and quartiles of {tasks} tasks"),
         )
         for name, flows in views.items()

@@ -35,6 +35,7 @@ FIGURES: dict[str, Callable[[str], figures.PaperFigure]] = {
     "fig5": lambda data: figures.fig5(),
     "fig6": figures.fig6,
     "gradients": lambda data: figures.gradients(),
+    "gradients-conv4": figures.gradients_conv4,
 }
 TARGETS = (*TABLES, COMPLEXITY, *FIGURES)
 
@@ -99,15 +100,21 @@ class Reproduction:
         if not runs:
             self.say(f"{name}: nothing to train")
             return
+        missing, length = runs, self.length
+        if length.iterations is not None and length.budget is not None:
+            runs = planner.within(missing, length.budget)
         estimated, started = planner.seconds(runs), time.perf_counter()
         count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
-        self.say(f"{name}: {count} to train, about {format_duration(estimated)} if one after another")
+        beyond = f"; {len(missing) - len(runs)} more do not fit" if len(runs) < len(missing) else ""
+        duration = format_duration(estimated)
+        self.say(f"{name}: {count} to train, about {duration} if one after another{beyond}")
         keys, left = [experiment_key(cell.config()) for cell in cells], list(runs)
         unit = "cells" if name in TABLES else "runs"
 
         def on_done(run: PlannedRun) -> None:
             left.remove(run)
-            pending = Counter(experiment_key(each.config) for each in left)
+            unfinished = [each for each in missing if each in left or each not in runs]
+            pending = Counter(experiment_key(each.config) for each in unfinished)
             done = sum(not pending[key] for key in keys)
             line = f"{run.name}: done; {done} of {len(keys)} {unit} of {name}"
             if left:

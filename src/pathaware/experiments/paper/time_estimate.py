@@ -104,7 +104,8 @@ def _rounded(number: float) -> int:
 class TrainingLength:
     """How long to train: as the paper did, for a number of iterations, or within a time budget in seconds.
 
-    With a `budget`, an experiment that was begun keeps its length, and the others share the time. With
+    With a `budget`, an experiment that was begun keeps its length, and the others share the time; if there is
+    a number of iterations, too, all have it, and `RunPlanner.within` says which runs fit. With
     `equal_iterations` all take the length of those that were begun. With `equal_time` all get the same time,
     and only runs of the experiments' own names count.
     """
@@ -125,16 +126,30 @@ class RunPlanner:
     def missing(
         self, experiments: Sequence[Experiment], length: TrainingLength, seeds: int = 1
     ) -> list[PlannedRun]:
-        """Runs without a result. Experiments that differ in name only are trained once."""
+        """Runs without a result, first seeds first. Experiments that differ in name only are trained once."""
         experiments = _distinct(experiments)
         results = self.store.results(experiments if length.equal_time else ())
         lengths = self._lengths(experiments, length, seeds, results)
-        runs = []
-        for experiment in experiments:
-            iterations = lengths[experiment.name]
-            done = {result.seed for result in results.of(experiment, iterations)}
-            runs += [experiment.run(seed, iterations) for seed in range(seeds) if seed not in done]
-        return runs
+        done = {e.name: {result.seed for result in results.of(e, lengths[e.name])} for e in experiments}
+        return [
+            experiment.run(seed, lengths[experiment.name])
+            for seed in range(seeds)
+            for experiment in experiments
+            if seed not in done[experiment.name]
+        ]
+
+    def within(self, runs: Sequence[PlannedRun], budget: float) -> list[PlannedRun]:
+        """The runs that fit into `budget` seconds one after another, chosen in the order they are given."""
+        left, chosen = budget, []
+        seconds = [self.seconds([run]) for run in runs]
+        for run, needed in zip(runs, seconds, strict=True):
+            if needed <= left:
+                chosen.append(run)
+                left -= needed
+        if runs and not chosen:
+            least = format_duration(min(seconds))
+            raise UsageError(f"not enough for any run of this length; at least {least}", field="budget")
+        return chosen
 
     def anew(self, experiments: Sequence[Experiment], length: TrainingLength) -> list[PlannedRun]:
         """One run per experiment, whether or not it has a result."""
@@ -170,7 +185,7 @@ class RunPlanner:
         seeds: int,
         results: Results | None = None,
     ) -> dict[str, int]:
-        if length.budget is None:
+        if length.budget is None or length.iterations:
             return {e.name: length.iterations or e.config().training.iterations for e in experiments}
         known = None if length.equal_iterations else results
         found = {e.name: n for e in experiments if (n := self._begun(e, known))}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import torch
@@ -85,24 +87,54 @@ def fitted_curves(runs: Sequence[Trained], seed: int = 10) -> Figure:
     return figure
 
 
-def metric_per_step(runs: Sequence[Trained], tasks: int = 100) -> Figure:
-    """Fig. 5: the metric after every inner step: mean and central 50 % and 90 % of test tasks."""
+@dataclass(frozen=True)
+class StepMetric:
+    """The metric of test tasks after every inner step: mean `[steps + 1]` and `QUANTILES`, in its unit."""
+
+    tasks: int
+    mean: Tensor
+    quantiles: Tensor
+
+    def summary(self) -> dict[str, Any]:
+        named = {
+            f"q{100 * q:02.0f}": each.tolist() for q, each in zip(QUANTILES, self.quantiles, strict=True)
+        }
+        return {"tasks": self.tasks, "mean": self.mean.tolist(), **named}
+
+
+def step_metrics(runs: Sequence[Trained], tasks: int = 100) -> list[StepMetric]:
+    """Evaluate every run on the same test tasks."""
+    found = []
+    for run, learner in runs:
+        problem = run.config.problem
+        values = problem.metric.scale * evaluate(learner, problem, tasks=tasks).values.double()
+        found.append(StepMetric(tasks, values.mean(0), values.quantile(values.new_tensor(QUANTILES), dim=0)))
+    return found
+
+
+def metric_per_step(
+    runs: Sequence[Trained], tasks: int = 100, measured: Sequence[StepMetric] | None = None
+) -> Figure:
+    """Fig. 5: the metric after every inner step: mean and central 50 % and 90 % of test tasks.
+
+    `measured` is the result of `step_metrics`, if it is known already.
+    """
     metric = runs[0][0].config.problem.metric
+    measured = measured or step_metrics(runs, tasks)
     with styled():
         figure, axes = subplots(1, 1, (6, 4))
         longest = 0
-        for (run, learner), (label, shade) in zip(runs, run_styles([run for run, _ in runs]), strict=True):
-            values = metric.scale * evaluate(learner, run.config.problem, tasks=tasks).values.double()
-            low, quarter, three, high = values.quantile(values.new_tensor(QUANTILES), dim=0)
-            steps = range(values.shape[1])
+        for found, (label, shade) in zip(measured, run_styles([run for run, _ in runs]), strict=True):
+            low, quarter, three, high = found.quantiles
+            steps = range(len(found.mean))
             longest = max(longest, len(steps))
             axes.fill_between(steps, low, high, color=shade, alpha=0.12, linewidth=0)
             axes.fill_between(steps, quarter, three, color=shade, alpha=0.25, linewidth=0)
-            axes.plot(steps, values.mean(0), color=shade, marker="o", markersize=4, label=label)
+            axes.plot(steps, found.mean, color=shade, marker="o", markersize=4, label=label)
         scale = "log" if metric.lower_is_better else "linear"
         axes.set(xlabel="inner steps", ylabel=metric.title, yscale=scale)
         axes.set_xticks(range(longest))
-        axes.set_title(f"{tasks} new tasks: mean, central 50 % and 90 %")
+        axes.set_title(f"{measured[0].tasks} new tasks: mean, central 50 % and 90 %")
         axes.legend()
     return figure
 

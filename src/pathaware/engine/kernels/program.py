@@ -1,0 +1,212 @@
+"""A whole inner gradient of a Conv-N as one node of autograd's graph, computed by the kernels.
+
+Autograd would add gradients that arrive from two sides, fill in zeros and gather views of a point: at 32×32
+that is half of all launches. Here every kernel writes its parameter's gradient to its place in the flat
+vector, and a Hessian-vector product adds both parts of a sum in one kernel. Biases of convolutions are never
+touched, because batch norm subtracts them again: their gradients stay zero.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pathaware.engine import kernels
+from pathaware.engine.handwritten import Program
+from pathaware.engine.handwritten.conv_block import ConvBlock
+from pathaware.engine.handwritten.layers import CrossEntropy, Flatten, Linear, Parameters, Saved
+from pathaware.engine.kernels import classifier, normalisation, stem
+from pathaware.engine.kernels.convolution import convolve, pack_all
+from pathaware.engine.kernels.weight_gradient import weight_gradient
+
+
+def kernel_program(program: Program | None) -> KernelProgram | None:
+    """The same program on the kernels, or None if they do not compute all of it."""
+    if program is None or not _computed(program):
+        return None
+    return KernelProgram(program.chain, program.loss, program.layout)
+
+
+def _computed(program: Program) -> bool:
+    """True for conv blocks, `nn.Flatten`, one linear layer and the cross-entropy."""
+    if len(program.layers) < 3 or not isinstance(program.loss, CrossEntropy):
+        return False
+    *blocks, flatten, linear = program.layers
+    if not (isinstance(flatten, Flatten) and isinstance(linear, Linear)):
+        return False
+    shapes = {entry.name: entry.shape for entry in program.layout.entries}
+    *of_blocks, _, of_linear = (link.names for link in program.links)
+    if "bias" not in of_linear or shapes[of_linear["bias"]][0] > classifier.MAX_CLASSES:
+        return False
+    return all(
+        isinstance(block, ConvBlock)
+        and (block.kernel, block.padding, block.pool) == (3, 1, 2)
+        and kernels.can_convolve(*shapes[names["weight"]][1::-1], first=i == 0)
+        for i, (block, names) in enumerate(zip(blocks, of_blocks, strict=True))
+    )
+
+
+class KernelProgram(Program):
+    """Losses, gradients and Hessian-vector products of a Conv-N for all tasks at once, by the kernels."""
+
+    def supports(self, point: Tensor, x: Tensor, y: Tensor, *, differentiable: bool) -> bool:
+        constant = not (x.requires_grad or y.requires_grad)
+        labels = y.ndim == 2 and y.dtype == torch.long
+        return constant and labels and x.ndim == 5 and kernels.usable(point)
+
+    def losses(self, point: Tensor, x: Tensor, y: Tensor, outputs: list[Tensor] | None = None) -> Tensor:
+        """Losses `[T]`, without a graph. Nothing is appended to `outputs`: the logits are never written."""
+        p = self._by_layer(point)
+        z = self._blocks(p, x)[0]
+        linear = p[-1]
+        parts = classifier.logits(z, linear["weight"], linear["bias"])
+        return classifier.losses_only(parts, z, linear["weight"], _labels(y))
+
+    def loss_and_gradient(
+        self, point: Tensor, x: Tensor, y: Tensor, outputs: list[Tensor] | None = None
+    ) -> tuple[Tensor, Tensor, list[Saved]]:
+        p = self._by_layer(point)
+        gradient = torch.zeros_like(point, memory_format=torch.contiguous_format)
+        g = self._by_layer(gradient)
+        y = _labels(y)
+        z, saved = self._blocks(p, x)
+        parts = classifier.logits(z, p[-1]["weight"], p[-1]["bias"])
+        losses, gz = classifier.losses_and_gradient(
+            parts, z, p[-1]["weight"], y, g[-1]["weight"], g[-1]["bias"]
+        )
+        for i in reversed(range(len(saved))):
+            gz = self.blocks[i].backward(p[i], saved[i], gz, g[i])
+        return losses, gradient, [*saved, [z, parts, y]]
+
+    def hvp(self, point: Tensor, direction: Tensor, saved: list[Saved]) -> Tensor:
+        direction = direction.contiguous()
+        p, v = self._by_layer(point), self._by_layer(direction)
+        product = torch.zeros_like(direction)
+        hv = self._by_layer(product)
+        dz: Any = None
+        tangents: list[Saved] = []
+        filters = self._filters(v, saved[0][0])
+        for i, block in enumerate(self.blocks):
+            dz, tangent = block.tangent(p[i], v[i], filters[i], saved[i], dz)
+            tangents.append(tangent)
+        z, parts, y = saved[-1]
+        linear, along, out = p[-1], v[-1], hv[-1]
+        moved = classifier.tangent_logits(z, linear["weight"], dz, along["weight"], along["bias"])
+        dg = classifier.hvp(
+            parts, moved, z, dz, linear["weight"], along["weight"], y, out["weight"], out["bias"]
+        )
+        for i in reversed(range(len(self.blocks))):
+            dg = self.blocks[i].hvp(p[i], v[i], saved[i], tangents[i], dg, hv[i])
+        return product
+
+    @cached_property
+    def blocks(self) -> list[Any]:
+        first, *others = self.layers[:-2]
+        return [Stem(first.eps), *(Block(block.eps) for block in others)]
+
+    def _blocks(self, p: list[Parameters], x: Tensor) -> tuple[Tensor, list[Saved]]:
+        """The output of the last block, and what each block saved."""
+        saved: list[Saved] = []
+        x = x.to(kernels.storage(p[0]["weight"]))
+        for block, own, filters in zip(self.blocks, p, self._filters(p, x), strict=False):
+            x, saved_by_block = block.forward(own, filters, x)
+            saved.append(saved_by_block)
+        return x, saved
+
+    def _filters(self, p: list[Parameters], like: Tensor) -> list[Any]:
+        """The filters of each block as `convolve` reads them; the first block takes them as they are."""
+        return [None, *pack_all([own["weight"] for own in p[1 : len(self.blocks)]], like)]
+
+
+def _labels(y: Tensor) -> Tensor:
+    """Make each task's labels contiguous, as the kernel requires."""
+    return y if y.stride(1) == 1 else y.contiguous()
+
+
+class Block:
+    """A block on `x [T, N, H, W, C]`; see `normalisation` for the symbols."""
+
+    def __init__(self, eps: float) -> None:
+        self.eps = eps
+
+    def forward(self, p: Parameters, filters: tuple[Tensor, Tensor], x: Tensor) -> tuple[Tensor, Saved]:
+        forward, reverse = filters
+        y, moments = convolve(x, forward, stats=True)
+        assert moments is not None
+        z, peaks = normalisation.normalise(y, moments, p["gain"], p["shift"], self.eps)
+        return z, [x, forward, reverse, y, moments, peaks]
+
+    def backward(self, p: Parameters, saved: Saved, gz: Tensor, g: Parameters) -> Tensor:
+        x, _, reverse, y, moments, peaks = saved
+        gy, sums = normalisation.backward(
+            gz, y, peaks, moments, p["gain"], p["shift"], self.eps, g["gain"], g["shift"]
+        )
+        weight_gradient(x, gy, g["weight"])
+        saved += [gz, gy, sums]
+        return convolve(gy, reverse)[0]
+
+    def tangent(
+        self, p: Parameters, v: Parameters, filters: tuple[Tensor, Tensor], saved: Saved, dx: Tensor
+    ) -> tuple[Tensor, Saved]:
+        x, forward, _, y, moments, _, gz, _, _ = saved
+        along, back = filters
+        u = convolve(dx, forward, x, along)[0]
+        dz, second = normalisation.tangent(
+            u, v["gain"], v["shift"], gz, y, moments, p["gain"], p["shift"], self.eps
+        )
+        return dz, [dx, u, back, second]
+
+    def hvp(
+        self, p: Parameters, v: Parameters, saved: Saved, tangent: Saved, dgz: Tensor, hv: Parameters
+    ) -> Tensor:
+        x, _, reverse, y, moments, peaks, gz, gy, sums = saved
+        dx, u, back, second = tangent
+        dgy = normalisation.hvp(
+            dgz, u, v["gain"], gz, y, peaks, sums, second, moments, p["gain"], p["shift"], self.eps,
+            hv["gain"], hv["shift"],
+        )  # fmt: skip
+        weight_gradient(x, dgy, hv["weight"], dx, gy)
+        return convolve(dgy, reverse, gy, back)[0]
+
+
+class Stem:
+    """The first block, on images `[T, N, I, H, W]`, which are constant."""
+
+    def __init__(self, eps: float) -> None:
+        self.eps = eps
+
+    def forward(self, p: Parameters, filters: None, x: Tensor) -> tuple[Tensor, Saved]:
+        images = stem.Images.of(x)
+        moments = stem.moments_of(images, p["weight"])
+        z, peaks = stem.normalise(images, p["weight"], moments, p["gain"], p["shift"], self.eps)
+        return z, [x, images.padded, moments, peaks]
+
+    def backward(self, p: Parameters, saved: Saved, gz: Tensor, g: Parameters) -> None:
+        x, padded, moments, peaks = saved
+        sums = stem.backward(
+            gz, stem.Images(padded, *x.shape[-2:]), p["weight"], peaks, moments, p["gain"], p["shift"],
+            self.eps, g["weight"], g["gain"], g["shift"],
+        )  # fmt: skip
+        saved += [gz, sums]
+
+    def tangent(
+        self, p: Parameters, v: Parameters, filters: None, saved: Saved, dx: None
+    ) -> tuple[Tensor, Saved]:
+        x, padded, moments, _, gz, _ = saved
+        dz, second = stem.tangent(
+            v["weight"], v["gain"], v["shift"], gz, stem.Images(padded, *x.shape[-2:]), p["weight"], moments,
+            p["gain"], p["shift"], self.eps,
+        )  # fmt: skip
+        return dz, [second]
+
+    def hvp(
+        self, p: Parameters, v: Parameters, saved: Saved, tangent: Saved, dgz: Tensor, hv: Parameters
+    ) -> None:
+        x, padded, moments, peaks, gz, sums = saved
+        stem.hvp(
+            dgz, v["weight"], v["gain"], gz, stem.Images(padded, *x.shape[-2:]), p["weight"], peaks, sums,
+            tangent[0], moments, p["gain"], p["shift"], self.eps, hv["weight"], hv["gain"], hv["shift"],
+        )  # fmt: skip

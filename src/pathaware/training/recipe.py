@@ -1,0 +1,358 @@
+"""Losses beside the query loss, for every method whose outer loss is the query loss.
+
+Not in the paper. Each is a setting of its own, see `Training`. The loss of a task on its queries is
+
+    (1 − a − b) CE  +  a T² KL(average ‖ learner)  +  b T² KL(teacher ‖ learner)  +  c CE over all classes
+
+- average: the exponential average of θ₀ and Φ adapts to the same support set (SiMT: Tack, Park, Lee, Lee and
+  Shin, NeurIPS 2022, arXiv:2210.06185, with dropout in the forward pass of the queries).
+- teacher: a stored pretraining, whose predictions are restricted to the classes of the task.
+- all classes: a linear layer tells all training classes from features of the initialisation (as RENet does:
+  Kang, Kwon, Min and Cho, ICCV 2021, arXiv:2108.09666).
+- CutMix of queries (MetaAug: Ni, Goldblum, Sharaf, Kong and Goldstein, ICML 2021, arXiv:2010.07092).
+
+All losses are per task, so they do not depend on how tasks are divided among processes. For test time there
+is `tim`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pathaware.core.episodes import Episodes, TaskSource
+from pathaware.core.errors import UsageError
+from pathaware.core.head import Head, HeadLearner, last_linear, one_hot, replace_last_linear
+from pathaware.core.learner import FewShotLearner, MetaLearner
+from pathaware.core.meta_gradient import MetaGradient
+from pathaware.core.parameters import Layout
+from pathaware.core.path import Order
+from pathaware.data.episodes import ImageEpisodes
+from pathaware.data.labelled import ClassImages, cutmix
+from pathaware.data.store import ImageStore
+from pathaware.engine.execution import Execution, select_execution
+from pathaware.training.classifier import load_classifier
+from pathaware.training.config import Config
+
+SUPPORT, CERTAINTY, TEMPERATURE = 0.1, 0.1, 15.0
+STEPS, RATE = 100, 1e-3
+"""λ, α and τ, the number of steps and the learning rate of `tim`."""
+
+
+class Recipe(nn.Module):
+    """The parts of a recipe beside the learner: the average, the classifier of all classes, the teacher."""
+
+    classes: Tensor
+    taught: Tensor
+
+    def __init__(self, config: Config, learner: FewShotLearner, source: TaskSource) -> None:
+        super().__init__()
+        training = config.training
+        self.settings = training
+        self.learner = (learner,)  # in a tuple, so that it is not a part of this module
+        self.average: FewShotLearner | None = None
+        self.classifier: nn.Linear | None = None
+        if training.average:
+            from pathaware.training.trainer import build
+
+            self.average = build(config).requires_grad_(False)
+            self.average.load_state_dict(learner.state_dict())
+        reference = next(learner.parameters())
+        if training.classify or training.teacher:
+            if not isinstance(source, ImageEpisodes):
+                raise UsageError("classify: these tasks have no training classes")
+            source.keep_indices = True
+            self.register_buffer("classes", _class_indices(source.store).to(reference.device), False)
+        if training.classify:
+            features = _features(learner)
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(training.seed)
+                self.classifier = nn.Linear(features, len(cast(ImageEpisodes, source).store.split("train")))
+            self.classifier.to(reference.device, reference.dtype)
+        if training.teacher:
+            store = cast(ImageEpisodes, source).store
+            found = teacher_logits(Path(training.teacher), store, reference.device).to(reference.dtype)
+            self.register_buffer("taught", found, False)
+        self.classify = torch.tensor(training.classify, device=reference.device, dtype=reference.dtype)
+        self.body: Execution | None = None
+        if training.classify:
+            body = _body(learner)
+            self.layout = Layout.of(body)
+            self.body = select_execution(training.execution, body, self.layout, config.problem.loss)
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        """Parameters that the optimiser updates."""
+        return [] if self.classifier is None else list(self.classifier.parameters())
+
+    @property
+    def averaged(self) -> list[Tensor]:
+        return [] if self.average is None else list(self.average.parameters())
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Let the average follow the learner."""
+        if self.average is not None:
+            current = [p.detach() for p in self.learner[0].parameters()]
+            torch._foreach_lerp_(self.averaged, current, 1 - self.settings.average)
+
+    def on_progress(self, progress: float) -> None:
+        settings = self.settings
+        self.classify.fill_(settings.classify + (settings.classify_end - settings.classify) * progress)
+
+    def losses(self, learner: FewShotLearner, episodes: Episodes, order: Order) -> Tensor:
+        """The loss of each task, `[T]`."""
+        settings, queries = self.settings, MixedQueries(episodes)
+        logits = query_logits(learner, episodes, queries.x, order, dropout=True)
+        teach = settings.teach if settings.teacher else 0.0
+        total = (1 - settings.distil - teach) * queries.cross_entropy(logits, episodes.query_y)
+        if settings.distil and self.average is not None:
+            with torch.no_grad():
+                averaged = query_logits(self.average, episodes, queries.x, "none")
+                probabilities = (averaged / settings.temperature).softmax(-1)
+            total = total + settings.distil * softened(logits, probabilities, settings.temperature)
+        if teach:
+            probabilities = queries.mixed(self._taught(episodes, logits.shape[-1]))
+            total = total + teach * softened(logits, probabilities, settings.temperature)
+        if self.classifier is not None:
+            total = total + self.classify * self._all_classes(learner, queries, episodes)
+        return total
+
+    def _taught(self, episodes: Episodes, ways: int) -> Tensor:
+        """The teacher's probabilities of the classes of each task, `[T, Q, ways]`."""
+        assert episodes.query_images is not None
+        labels, images = episodes.query_y, episodes.query_images
+        own = labels.new_zeros(len(labels), ways).scatter(1, labels, self.classes[images])  # class per label
+        logits = self.taught[images].gather(2, own[:, None].expand(-1, images.shape[1], -1))
+        return (logits / self.settings.temperature).softmax(-1)
+
+    def _all_classes(self, learner: FewShotLearner, queries: MixedQueries, episodes: Episodes) -> Tensor:
+        """The loss of telling all training classes by the features of the initialisation, `[T]`."""
+        assert self.body is not None
+        assert self.classifier is not None
+        assert episodes.query_images is not None
+        point = self.layout.flatten(learner.model).expand(len(episodes), -1)
+        features = self.body.predict(point, queries.x)  # batch norm per task, however tasks are divided
+        logits = self.classifier(features.flatten(2))
+        return queries.cross_entropy(logits, self.classes[episodes.query_images])
+
+
+class RecipeGradient(MetaGradient):
+    """The meta-gradient of a recipe's losses through the unrolled inner loop."""
+
+    def __init__(self, recipe: Recipe, order: Order) -> None:
+        self.recipe, self.order = recipe, order
+
+    def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:
+        losses = self.recipe.losses(learner, episodes, self.order)
+        (losses.sum() * weight).backward()
+        return losses.detach()
+
+    def on_progress(self, progress: float, learner: FewShotLearner) -> bool:
+        self.recipe.on_progress(progress)
+        return False
+
+
+class MixedQueries:
+    """The queries of episodes, a part of each replaced by that of the query before it if a plan says so."""
+
+    def __init__(self, episodes: Episodes) -> None:
+        self.x, self.share = episodes.query_x, None
+        if episodes.query_boxes is not None:
+            tasks, count = episodes.query_y.shape
+            before = self.x.roll(1, 1).flatten(0, 1)
+            mixed, share = cutmix(self.x.flatten(0, 1), episodes.query_boxes.flatten(0, 1), before)
+            self.x, self.share = mixed.unflatten(0, (tasks, count)), share.view(tasks, count)
+
+    def mixed(self, values: Tensor) -> Tensor:
+        """Mix values `[T, Q, …]` of the queries in the proportions of their images."""
+        return values if self.share is None else torch.lerp(values, values.roll(1, 1), self.share[..., None])
+
+    def cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The mean loss of each task, `[T]`, with the labels of both parts of an image."""
+        log = logits.log_softmax(-1)
+        own = -log.gather(2, labels[..., None])[..., 0]
+        if self.share is None:
+            return own.mean(1)
+        other = -log.gather(2, labels.roll(1, 1)[..., None])[..., 0]
+        return torch.lerp(own, other, self.share).mean(1)
+
+
+def softened(logits: Tensor, probabilities: Tensor, temperature: float) -> Tensor:
+    """T² KL(teacher ‖ student) per task, `[T]`, from the teacher's softened probabilities `[T, Q, ways]`."""
+    student = (logits / temperature).log_softmax(-1)
+    return temperature**2 * F.kl_div(student, probabilities, reduction="none").sum(-1).mean(1)
+
+
+def query_logits(
+    learner: FewShotLearner, episodes: Episodes, x: Tensor, order: Order, *, dropout: bool = False
+) -> Tensor:
+    """Logits `[T, Q, ways]` of queries after adaptation; `dropout` acts on the queries only."""
+    support = episodes.support_x, episodes.support_y
+    if isinstance(learner, MetaLearner):
+        end = learner.end(learner.path(*support, order=order, query_x=x))
+        with active_dropout(learner.model, dropout):
+            return learner.predict(end, x)
+    assert isinstance(learner, HeadLearner)
+    fitted = learner.fit(*support)
+    with active_dropout(learner.model, dropout):
+        return learner.head.predict(fitted, learner.embed(x))
+
+
+@contextmanager
+def active_dropout(model: nn.Module, active: bool) -> Iterator[None]:
+    """A context in which the dropout layers of a model are active; at all other times they are not."""
+    layers = [module for module in model.modules() if isinstance(module, nn.Dropout)]
+    for layer in layers:
+        layer.training = active
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.training = False
+
+
+@torch.no_grad()
+def teacher_logits(folder: Path, store: ImageStore, device: torch.device) -> Tensor:
+    """The logits `[images, classes]` of a pretraining for the training classes of a store.
+
+    They are means over each image and, where the store allows it, its mirror image.
+    """
+    found = load_classifier(folder, device)
+    wanted = [f"{store.name}/{name}" for name in store.split("train").names]
+    if missing := [name for name in wanted if name not in found.classes]:
+        raise UsageError(f"teacher: {folder} was not trained on {missing[0]}")
+    if found.inputs.size != store.shape[1]:
+        raise UsageError(f"teacher: {folder} takes images of {found.inputs.size}, not {store.shape[1]}")
+    columns = torch.tensor([found.classes.index(name) for name in wanted], device=device)
+    images = ClassImages([store], ["train"], device)
+    parts = []
+    for x in images.plain():
+        logits = found.model(x)
+        if store.manifest.mirror:
+            logits = (logits + found.model(x.flip(-1))) / 2
+        parts.append(logits[:, columns])
+    logits = torch.cat(parts)
+    taught = logits.new_zeros(len(store), len(columns))
+    taught[_class_indices(store).to(device) >= 0] = logits
+    return taught
+
+
+def check_recipe(config: Config, learner: FewShotLearner, estimator: MetaGradient) -> Order:
+    """The order of a method's meta-gradient; raise if it cannot be trained with a recipe."""
+    order = estimator.compilable_order
+    own_loss = isinstance(learner, HeadLearner) and type(learner.head).losses is not Head.losses
+    if config.problem.regression or order is None or own_loss:
+        raise UsageError(
+            f"method: {config.method} on {config.problem.name} has another outer loss than the cross-entropy "
+            "of its queries; leave out average, distil, teacher, classify, dropout and cutmix"
+        )
+    return order
+
+
+def _class_indices(store: ImageStore) -> Tensor:
+    """The index of each image's class among the training classes, `[images]`; −1 for all other classes."""
+    spans = store.split("train")
+    found = torch.full((len(store),), -1)
+    for i, (start, count) in enumerate(zip(spans.starts.tolist(), spans.counts.tolist(), strict=True)):
+        found[start : start + count] = i
+    return found
+
+
+def _body(learner: FewShotLearner) -> nn.Module:
+    """The network without its last layer; its parameters are given at every call."""
+    if isinstance(learner, HeadLearner):
+        return learner.model
+    return replace_last_linear(learner.model, nn.Identity())
+
+
+def _features(learner: FewShotLearner) -> int:
+    if isinstance(learner, HeadLearner):
+        return learner.head.features
+    return last_linear(learner.model)[1].in_features
+
+
+def recipe_of(
+    config: Config, learner: FewShotLearner, source: TaskSource, estimator: MetaGradient
+) -> tuple[Recipe, RecipeGradient]:
+    """The recipe of a configuration, and the meta-gradient that replaces that of its method."""
+    order = check_recipe(config, learner, estimator)
+    recipe = Recipe(config, learner, source)
+    return recipe, RecipeGradient(recipe, order)
+
+
+def insert_dropout(model: nn.Module, fraction: float) -> nn.Module:
+    """Insert dropout after every block of a network; it is inactive but for the queries of a recipe."""
+    from pathaware.models.resnet12 import ResidualBlock
+    from pathaware.models.surgery import insert
+
+    blocks = [n for n, m in model.named_children() if isinstance(m, (nn.MaxPool2d, ResidualBlock))]
+    if not blocks:
+        raise UsageError("dropout: the network has no blocks to insert it after; conv4 and resnet12 have")
+    layers: dict[str, Any] = {name: nn.Dropout(fraction) for name in blocks}
+    for layer in layers.values():
+        layer.training = False
+    return insert(model, "dropout", layers)
+
+
+def tim(learner: FewShotLearner, x: Tensor, y: Tensor, queries: Tensor) -> Tensor:
+    """Transductive information maximisation (Boudiaf et al., NeurIPS 2020, arXiv:2008.11297).
+
+    Return logits `[T, Q, ways]` for the queries of T tasks with support sets `x [T, S, …]`, `y [T, S]`. Class
+    weights start as prototypes of the support set and descend `tim_objective` with normalised features z of
+    the adapted network and p ∝ exp(−τ/2 ‖z − w‖²). The authors take ten times as many steps by gradient
+    descent, with a tenth of the learning rate.
+    """
+    support, query = (F.normalize(z, dim=-1) for z in adapted_features(learner, x, y, queries))
+    labels = one_hot(y, int(y.max()) + 1, support)
+    prototypes = labels.mT @ support / labels.sum(1)[..., None]
+    with torch.enable_grad():
+        weights = nn.Parameter(prototypes.detach().clone())
+        optimizer = torch.optim.Adam([weights], RATE)
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            tim_objective(tim_logits(support, weights), labels, tim_logits(query, weights)).sum().backward()
+            optimizer.step()
+    return tim_logits(query, weights.detach())
+
+
+def tim_objective(support: Tensor, labels: Tensor, query: Tensor) -> Tensor:
+    """λ CE(support) − H(mean of p) + α mean of H(p) per task, `[T]`, from logits `[T, N, ways]`.
+
+    Queries should be predicted with certainty, and all classes equally often.
+    """
+    cross_entropy = -(labels * support.log_softmax(-1)).sum(-1).mean(1)
+    log = query.log_softmax(-1)
+    mean = log.exp().mean(1)
+    marginal = -(mean * mean.clamp_min(1e-12).log()).sum(-1)
+    certainty = -(log.exp() * log).sum(-1).mean(1)
+    return SUPPORT * cross_entropy - marginal + CERTAINTY * certainty
+
+
+def adapted_features(learner: FewShotLearner, x: Tensor, y: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
+    """Features `[T, N, F]` of support sets and queries: the inputs of the last layer after adaptation."""
+    if isinstance(learner, HeadLearner):
+        return learner.embed(x), learner.embed(queries)
+    if not isinstance(learner, MetaLearner):
+        raise UsageError("tim: a mean of snapshots has no features of its own; use sinkhorn", field="refine")
+    path = learner.path(x, y, query_x=queries if learner.joint else None)
+    adapted = path.layout.views(learner.end(path))
+    body = replace_last_linear(learner.model, nn.Identity())
+    layout = Layout.of(body)
+    shared = dict(learner.model.named_parameters())
+    values = [adapted.get(e.name, shared[e.name].expand(len(x), *e.shape)) for e in layout.entries]
+    point = torch.cat([value.flatten(1) for value in values], dim=1)
+    execution = select_execution("auto", body, layout, learner.loss)
+    support, query = (execution.predict(point, each).flatten(2) for each in (x, queries))
+    return support, query
+
+
+def tim_logits(z: Tensor, weights: Tensor) -> Tensor:
+    """−τ/2 ‖z − w‖² up to a constant of each example."""
+    return TEMPERATURE * (z @ weights.mT - weights.square().sum(-1)[:, None] / 2)

@@ -1,0 +1,98 @@
+"""A program of kernels against the hand-written one for CPUs: on a GPU, or else in Triton's interpreter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from pathaware import GradientDescent, MetaLearner
+from pathaware.engine import kernels
+from pathaware.models.conv4 import conv4
+from tests.conftest import distance, image_episodes
+
+pytest.importorskip("triton")
+
+CUDA = torch.cuda.is_available()
+DEVICE, DTYPE = ("cuda", torch.float32) if CUDA else ("cpu", torch.float64)
+
+
+def learner_of(model: nn.Module) -> MetaLearner:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return MetaLearner(model, GradientDescent(model, 1), F.cross_entropy)
+
+
+def test_losses_gradients_and_products_are_those_of_the_layers(monkeypatch):
+    """With a number of channels that is no power of two, gains of both signs, and labels to be ignored."""
+    monkeypatch.setattr(kernels, "usable", lambda point: True)
+    model = conv4(3, size=5, channels=2, width=12, blocks=2)
+    learner = learner_of(model)
+    with torch.no_grad():
+        model.norm1.weight[:2] = torch.tensor([-0.7, 0.0])
+    episodes = image_episodes(size=5)
+    x, y = episodes.support_x, episodes.support_y.index_fill(1, torch.tensor([1]), -100)
+    initial = learner.rule.layout.flatten(learner.model).detach()
+    point = initial + 0.05 * torch.randn(len(x), len(initial))
+    direction = torch.randn_like(point)
+
+    learner.execution.program, program = None, learner.execution.program
+    learner.execution.kernel_program = None
+    with kernels.switched_off(), torch.enable_grad():
+        leaf = point.clone().requires_grad_()
+        monkeypatch.setattr(kernels, "usable", lambda point: False)
+        losses, gradient = learner.gradient(leaf, x, y, create_graph=True)
+        (product,) = torch.autograd.grad((gradient * direction).sum(), leaf)
+
+    from pathaware.engine.kernels.program import kernel_program
+
+    ours = kernel_program(program)
+    monkeypatch.setattr(kernels, "usable", lambda point: True)
+    point, direction, x = (data.to(DEVICE, DTYPE) for data in (point, direction, x))
+    y = y.to(DEVICE)
+    found, found_gradient, saved = ours.loss_and_gradient(point, x, y)
+    close = 1e-3 if CUDA else 1e-12
+    assert distance(found, losses) < close
+    assert distance(ours.losses(point, x, y), losses) < close
+    assert distance(found_gradient, gradient) < close
+    found_product = ours.hvp(point, direction, saved)
+    assert distance(found_product, product) < close
+    for values in (found_gradient, found_product):
+        biases = [
+            v
+            for name, v in learner.rule.layout.views(values).items()
+            if name.startswith("conv") and "bias" in name
+        ]
+        assert len(biases) == 2
+        assert not any(bias.any() for bias in biases)
+
+
+def test_a_label_beyond_the_last_class_gives_no_plausible_loss(monkeypatch):
+    monkeypatch.setattr(kernels, "usable", lambda point: True)
+    from pathaware.engine.kernels import classifier
+
+    z, weight = torch.randn(2, 3, 1, 1, 16), torch.randn(2, 3, 16)
+    z, weight, bias = (data.to(DEVICE, DTYPE) for data in (z, weight, torch.randn(2, 3)))
+    parts = classifier.logits(z, weight, bias)
+    y = torch.tensor([[0, 1, 2], [0, 3, 1]], device=DEVICE)
+    losses = classifier.losses_only(parts, z, weight, y)
+    assert losses.isnan().tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("change", "fits"),
+    [
+        ({}, True),
+        ({"width": 48}, True),
+        ({"width": 130}, False),
+        ({"channels": 5}, False),
+        ({"ways": 65}, False),
+    ],
+    ids=str,
+)
+def test_only_networks_that_the_kernels_compute_have_a_program(change: dict[str, int], fits: bool):
+    learner = learner_of(conv4(**{"ways": 5, "size": 8, "channels": 3, "width": 16, "blocks": 2, **change}))
+    assert learner.execution.program is not None
+    assert (learner.execution.kernel_program is not None) is fits

@@ -1,0 +1,17 @@
+"""Imports what commands import inside their functions, once for all forked processes."""
+
+from __future__ import annotations
+
+import tensorboard.summary.writer.record_writer  # noqa: F401
+import torch
+import torch._dynamo  # by every optimiser
+
+import pathaware.cli
+import pathaware.data.importing
+import pathaware.experiments.report.table_files
+import pathaware.experiments.sweep.search
+import pathaware.inference.trained_model
+import pathaware.training.session  # noqa: F401
+from tests.data import image_trees  # noqa: F401
+
+torch.set_num_threads(1)

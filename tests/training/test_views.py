@@ -1,0 +1,182 @@
+"""Mirrored views, and refinement with pseudo-labels of the queries."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from pathaware.core.errors import UsageError
+from pathaware.data import open_store
+from pathaware.data.pixels import ImageInput
+from pathaware.inference.trained_model import MirrorMean, TrainedModel
+from pathaware.training import evaluation
+from pathaware.training.evaluation import evaluate, mean_of_views, predict_episodes, sinkhorn
+from pathaware.training.recipe import adapted_features, tim, tim_logits, tim_objective
+from pathaware.training.trainer import build
+from tests.training.test_query_levels import config, episodes_of, trained_a_little
+
+
+@pytest.fixture(autouse=True)
+def _single_precision():
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def mirrored_glyphs(monkeypatch):
+    """Glyphs of a store that allows mirroring, as photographs do."""
+    whole = ImageInput.of.__func__
+    allowed = classmethod(lambda cls, store: dataclasses.replace(whole(cls, store), mirror=True))
+    monkeypatch.setattr(ImageInput, "of", allowed)
+
+
+def test_mirroring_all_images_of_a_task_changes_no_prediction():
+    settings = config()
+    learner, episodes = trained_a_little(settings), episodes_of(settings)
+    x, y, query_x, query_y = episodes.tensors()
+    turned = type(episodes)(x.flip(-1), y, query_x.flip(-1), query_y)
+    with torch.no_grad():
+        for level in ("alone", "batch"):
+            one, other = (
+                predict_episodes(learner, e, "mirror", "none", queries=level).outputs[-1]
+                for e in (episodes, turned)
+            )
+            plain = predict_episodes(learner, episodes, "single", "none", queries=level).outputs[-1]
+            assert torch.allclose(one, other, atol=1e-4)
+            assert one.shape == plain.shape
+            assert not torch.allclose(one, plain.log_softmax(-1), atol=1e-3)
+
+
+def test_the_mean_of_views_is_a_mean_of_probabilities():
+    logits = torch.randn(2, 6, 4)
+    expected = (logits[:, :3].softmax(-1) + logits[:, 3:].softmax(-1)) / 2
+    assert torch.allclose(mean_of_views(logits).exp(), expected, atol=1e-6)
+
+
+def test_an_evaluation_says_how_it_looked_at_images(mirrored_glyphs):
+    settings = config()
+    learner = trained_a_little(settings)
+    plain, mirrored = (evaluate(learner, settings.problem, tasks=6, views=v) for v in ("single", "mirror"))
+    assert mirrored.summary()["views"] == "mirror"
+    assert plain.summary()["views"] == "single"
+    assert not torch.equal(plain.values, mirrored.values)
+
+
+@pytest.mark.parametrize("views", ["mirror", "upside-down"])
+def test_views_that_an_evaluation_does_not_have(views):
+    settings = config()
+    with pytest.raises(UsageError, match="views: "):
+        evaluate(build(settings), settings.problem, tasks=2, views=views)
+
+
+def test_sinkhorn_balances_the_classes_and_keeps_the_order_of_clear_cases():
+    torch.manual_seed(0)
+    balanced = sinkhorn(torch.randn(3, 20, 4) + torch.tensor([4.0, 0, 0, 0]))
+    assert torch.allclose(balanced.sum(-1), torch.ones(3, 20))
+    assert torch.allclose(balanced.sum(1), torch.full((3, 4), 5.0), atol=0.05)
+    clear = 10 * torch.eye(4).repeat(5, 1)[None]
+    assert torch.equal(sinkhorn(clear).argmax(-1), clear.argmax(-1))
+
+
+@pytest.mark.parametrize("method", ["maml", "metal", "prototypical"])
+def test_refinement_is_joint_and_uses_the_queries(method, mirrored_glyphs, monkeypatch):
+    settings = config(method)
+    learner = trained_a_little(settings)
+    monkeypatch.setattr(evaluation, "ROUNDS", 1)
+    seen = []
+    whole = learner.predictions_per_step
+
+    def recorded(x, y, query_x, **options):
+        seen.append((x.shape[1], y.shape[1], query_x.shape[1]))
+        return whole(x, y, query_x, **options)
+
+    monkeypatch.setattr(learner, "predictions_per_step", recorded)
+    result = evaluate(learner, settings.problem, tasks=2, views="mirror", refine="sinkhorn")
+    assert seen[:2] == [
+        (12, 12, 18),
+        (30, 30, 18),
+    ]  # 6 support images, 9 queries, mirrors
+    assert result.summary()["queries"] == "joint"
+    assert result.summary()["refine"] == "sinkhorn"
+
+
+def test_pseudo_labels_that_are_right_help_a_task_that_they_describe(monkeypatch):
+    """With the true labels as predictions, refinement adapts to the queries themselves."""
+    settings = config("maml", rate=0.5)
+    learner, episodes = trained_a_little(settings), episodes_of(settings)
+    truth = torch.nn.functional.one_hot(episodes.query_y, 3).float()
+    monkeypatch.setattr(evaluation, "sinkhorn", lambda logits: truth)
+    with torch.no_grad():
+        plain, refined = (
+            predict_episodes(learner, episodes, "single", refine).outputs[-1]
+            for refine in ("none", "sinkhorn")
+        )
+    right = [(o.argmax(-1) == episodes.query_y).double().mean() for o in (plain, refined)]
+    assert right[1] > right[0]
+
+
+def test_refinement_does_not_go_with_lower_levels():
+    settings = config()
+    for options in ({"queries": "batch"}, {"inductive": True}):
+        with pytest.raises(UsageError, match="queries: sinkhorn uses all queries jointly"):
+            evaluate(build(settings), settings.problem, tasks=2, refine="sinkhorn", **options)
+    with pytest.raises(UsageError, match="refine: 'lda' must be one of none, sinkhorn, tim"):
+        evaluate(build(settings), settings.problem, tasks=2, refine="lda")
+
+
+@pytest.mark.parametrize("method", ["maml", "anil", "metal", "prototypical"])
+def test_tim_improves_its_objective_and_keeps_the_classes_apart(method):
+    settings = config(method)
+    learner, episodes = trained_a_little(settings), episodes_of(settings)
+    x, y, queries, _ = episodes.tensors()
+    with torch.no_grad():
+        after = tim(learner, x, y, queries)
+        support, query = adapted_features(learner, x, y, queries)
+    assert after.shape == (2, 9, 3)
+    assert not after.requires_grad
+    z, s = (torch.nn.functional.normalize(each, dim=-1) for each in (query, support))
+    labels = torch.nn.functional.one_hot(y, 3).float()
+    start = labels.mT @ s / labels.sum(1)[..., None]
+    before = tim_logits(z, start)
+    near = tim_logits(s, start)
+    assert (tim_objective(near, labels, after) < tim_objective(near, labels, before)).all()
+
+
+def test_features_of_an_adapted_network_are_the_inputs_of_its_last_layer():
+    settings = config("maml", rate=0.3)
+    learner, episodes = trained_a_little(settings), episodes_of(settings)
+    x, y, queries, _ = episodes.tensors()
+    with torch.no_grad():
+        _, features = adapted_features(learner, x, y, queries)
+        end = learner.end(learner.path(x, y))
+        head = learner.rule.layout.views(end)
+        logits = features @ head["head.weight"].mT + head["head.bias"][:, None]
+        assert torch.allclose(logits, learner.predict(end, queries), atol=1e-4)
+
+
+def test_an_evaluation_with_tim_is_joint():
+    settings = config("maml")
+    learner = trained_a_little(settings)
+    plain, refined = (evaluate(learner, settings.problem, tasks=4, refine=r) for r in ("none", "tim"))
+    assert refined.summary()["queries"] == "joint"
+    assert torch.equal(plain.values[:, :-1], refined.values[:, :-1])  # only the last prediction is another
+
+
+def test_a_model_looks_at_mirror_images_where_its_images_may_be_mirrored():
+    glyphs = open_store("glyphs").images
+    with pytest.raises(UsageError, match="views: mirror: the model was not trained on images"):
+        TrainedModel.open("glyphs", "cpu", "mirror")
+    plain = TrainedModel.open("glyphs", "cpu")
+    model = TrainedModel(
+        plain.config, plain._learned, {**plain._inputs, "mirror": True}, plain.device, "mirror"
+    )
+    adapted = model.adapt(glyphs[[0, 1, 20, 21]], torch.tensor([0, 0, 1, 1]), 2)
+    assert isinstance(adapted.network, MirrorMean)
+    new = glyphs[[2, 22, 3]]
+    found = adapted.probabilities(new)
+    assert torch.allclose(found, adapted.probabilities(new.flip(-1)), atol=1e-5)
+    assert torch.allclose(found.sum(1), torch.ones(3, dtype=torch.double))
+    assert not torch.allclose(
+        found, plain.adapt(glyphs[[0, 1, 20, 21]], torch.tensor([0, 0, 1, 1]), 2).probabilities(new)
+    )
