@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 EXAMPLES = examples(
     "pathaware evaluate glyphs --tasks 100",
     "pathaware evaluate glyphs --tasks 100 --queries alone",
+    "pathaware evaluate glyphs --tasks 100 --ways 10 --shots 1",
     "pathaware evaluate runs/sine-k10-pamela-seed0 --json",
     "pathaware evaluate glyphs --tasks 100 --refine sinkhorn",
 )
@@ -33,6 +34,12 @@ def evaluate(
     tasks: Annotated[
         int | None,
         panel_option(help="Number of new tasks.", panel=TASKS, default="1000 for sine, 600 for images"),
+    ] = None,
+    ways: Annotated[
+        int | None, panel_option(help="Classes per task.", panel=TASKS, default="as trained", min=2)
+    ] = None,
+    shots: Annotated[
+        int | None, panel_option(help="Support images per class.", panel=TASKS, default="as trained", min=1)
     ] = None,
     queries: Annotated[
         str | None,
@@ -75,6 +82,14 @@ def evaluate(
     extend: Annotated[
         bool, flag("--extend", help="Allow more steps than trained: repeat the last one.", panel=METHOD)
     ] = False,
+    baselines: Annotated[
+        bool,
+        flag(
+            "--baselines",
+            help="Also evaluate nearest class mean and logistic regression on the frozen features.",
+            panel=METHOD,
+        ),
+    ] = False,
     seed: Annotated[
         int, panel_option(help="Seed of the tasks; the same for every method.", panel=TASKS, min=0)
     ] = 0,
@@ -90,6 +105,7 @@ def evaluate(
     from pathaware.cli.options import must_be_new
     from pathaware.cli.show import print_evaluation
     from pathaware.core.errors import UsageError
+    from pathaware.inference.change_ways import load_for
     from pathaware.inference.trained_model import find_run
     from pathaware.training.evaluation import SnapshotMean
     from pathaware.training.evaluation import evaluate as measure
@@ -99,24 +115,44 @@ def evaluate(
     if record:
         must_be_new("--record", record, replace)
     opened = Run.open(find_run(run))
-    problem = opened.config.problem
+    learner, problem = load_for(opened, device, ways, shots)
+    if baselines and not problem.frozen:
+        raise UsageError("the model has no frozen features; train with --adapt head", field="baselines")
     if snapshots and problem.regression:
         raise UsageError("a mean of probabilities needs classes", field="snapshots")
-    learner = SnapshotMean(opened.load_snapshots(device)) if snapshots else opened.load(device)
+    if snapshots:
+        if ways or shots:
+            raise UsageError(
+                "cannot be combined with other ways or shots than in training", field="snapshots"
+            )
+        learner = SnapshotMean(opened.load_snapshots(device))
+    what: dict[str, Any] = {
+        "split": split,
+        "tasks": problem.evaluation_tasks if tasks is None else tasks,
+        "seed": seed,
+        "balance": cast("Balance", balance),
+    }
     result = measure(
         learner,
         problem,
-        split=split,
-        tasks=problem.evaluation_tasks if tasks is None else tasks,
-        seed=seed,
+        **what,
         steps=steps,
         extend=extend,
         queries=cast("QueryLevel | None", queries),
-        balance=cast("Balance", balance),
         inductive=inductive,
         views=cast("Views", views),
         refine=cast("Refinement", refine),
     )
+    others: dict[str, dict[str, Any]] = {}
+    if baselines:
+        from pathaware.training.features import BASELINES, FeatureBaseline
+
+        others = {
+            name: measure(FeatureBaseline(learner, name), problem, **what, queries="alone").summary()
+            for name in BASELINES
+        }
     if record:
-        write_record(record, evaluation_record(opened, result))
-    print_evaluation(opened, result, json=json)
+        chosen = {"evaluated": {"ways": ways, "shots": shots}} if ways or shots else {}
+        compared = {"baselines": others} if others else {}
+        write_record(record, {**evaluation_record(opened, result), **chosen, **compared})
+    print_evaluation(opened, result, json=json, baselines=others)

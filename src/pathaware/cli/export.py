@@ -19,8 +19,8 @@ EXAMPLES = examples(
 
 def export(
     run: Model,
-    support: Support,
     to: Annotated[str, panel_option(help="Format: onnx, torch or safetensors.", panel=OUTPUT)],
+    support: Support = None,
     out: Annotated[
         Path | None,
         panel_option(help="File to write.", panel=OUTPUT, default="RUN.onnx, RUN.pt2 or RUN.safetensors"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as jsonlib
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from pathaware.training.evaluation import LEVEL_TITLES, Evaluation
@@ -12,11 +13,15 @@ from pathaware.training.run_folder import Run
 from pathaware.training.tables import Table
 
 
-def print_evaluation(run: Run, evaluation: Evaluation, *, json: bool) -> None:
-    """Print a table, or one JSON object for scripts."""
+def print_evaluation(
+    run: Run, evaluation: Evaluation, *, json: bool, baselines: Mapping[str, dict[str, Any]] | None = None
+) -> None:
+    """Print a table, or one JSON object for scripts; `baselines` are summaries of other classifiers."""
     summary = evaluation.summary()
     if json:
-        print(jsonlib.dumps({"method": run.config.method, "problem": run.config.problem.name, **summary}))
+        compared = {"baselines": baselines} if baselines else {}
+        about = {"method": run.config.method, "problem": run.config.problem.name}
+        print(jsonlib.dumps({**about, **summary, **compared}))
         return
     metric = evaluation.metric
     steps = summary[f"{metric.name}_per_step"]
@@ -28,6 +33,8 @@ def print_evaluation(run: Run, evaluation: Evaluation, *, json: bool) -> None:
         )
     )
     print(headline(summary, metric))
+    for name, found in (baselines or {}).items():
+        print(f"{name}: {metric.name} {found[metric.name]:.4f} ± {found[f'{metric.name}_ci95']:.4f}")
 
 
 def print_table(content: Table) -> None:

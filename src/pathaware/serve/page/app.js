@@ -246,6 +246,16 @@ async function tryExamples() {
   });
 }
 
+/** The pictures of a classifier that `pathaware learn` saved. */
+async function teachSaved() {
+  const found = await call("GET", "/api/saved");
+  for (const label of new Set(found.map((e) => e.label))) {
+    const own = found.filter((e) => e.label === label);
+    const pictures = await Promise.all(own.map(async (e) => (await fetch(e.picture)).blob()));
+    await teach(addClass(label), pictures, own.map((e, i) => `saved picture ${i + 1} of ${label}`));
+  }
+}
+
 // ---- 2 Adapt
 
 async function adapt() {
@@ -263,6 +273,7 @@ async function adapt() {
       `loss ${loss(first.loss)} → ${loss(last.loss)}, ` +
       `accuracy ${percent(first.accuracy)} → ${percent(last.accuracy)}.`;
     const empty = classes.filter((group) => !group.pictures.length).map((group) => group.name);
+    if (found.warning) $("#adapt-problem").textContent = `${found.warning}.`;
     if (empty.length) $("#adapt-problem").textContent = `Left out, as without pictures: ${empty.join(", ")}.`;
   } else {
     $("#adapt-status").textContent = "";
@@ -297,6 +308,12 @@ async function shownAnswer(answer, blob, title) {
   for (const [name, probability] of order.slice(0, BARS)) bars.append(...bar(name, probability));
   const words = document.createElement("div");
   words.append(label, bars);
+  if (answer.warning) {
+    const warning = document.createElement("p");
+    warning.className = "problem";
+    warning.textContent = `${answer.warning}.`;
+    words.append(warning);
+  }
   item.append(await thumbnail(blob, title), words);
   return item;
 }
@@ -378,7 +395,7 @@ await attempt($("#teach-problem"), async () => {
     `${model.method}, trained on ${model.name}: it has learned how to learn from a few pictures. ` +
     `It sees them in ${kind}, ${side}×${side}.`;
   $("#examples").hidden = $("#ask-drawing").hidden = !model.ink;
-  addClass();
-  addClass();
+  if (model.saved) await teachSaved();
+  else [addClass(), addClass()];
 });
 document.body.dataset.ready = "yes";
