@@ -51,7 +51,7 @@ class Called:
 
     @property
     def lines(self) -> list[str]:
-        """The lines of standard error that are not warnings, such as that images are unlike those trained on."""
+        """The lines of standard error that are not warnings, such as one about unusual images."""
         return [line for line in self.errors.splitlines() if not line.startswith("warning: ")]
 
 
