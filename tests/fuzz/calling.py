@@ -20,8 +20,8 @@ LONGEST_CALL = 120
 """Seconds; a command that takes longer is taken for endless."""
 MOST_LINES = 12
 """Ten problems, a count of the others, and the error itself."""
-LISTING = {"--from", "--support", "--images"}
-"""Options that name images: a command that has one may list the files it cannot use."""
+LISTING = {"--from", "--support", "--images", "learn"}
+"""Options and commands that read images; they may list the files that they cannot use."""
 
 
 def cases(count: int) -> settings:
@@ -48,6 +48,11 @@ class Called:
     """Names of files and folders that appeared or vanished."""
     changed: set[str]
     """Files that were there before and have other contents now, or are gone."""
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of standard error that are not warnings, such as one about unusual images."""
+        return [line for line in self.errors.splitlines() if not line.startswith("warning: ")]
 
 
 @contextlib.contextmanager
@@ -99,7 +104,7 @@ def call(
 def must_be_sound(called: Called) -> None:
     """The command succeeded, or failed with one line; it replaced nothing unasked and left nothing behind."""
     assert called.code in (0, 1, 2), called
-    lines = called.errors.splitlines()
+    lines = called.lines
     assert all(line.isprintable() and len(line) < 2100 for line in lines), called
     assert sum(line.startswith("error: ") for line in lines) <= 1, called
     assert "--replace" in called.arguments or not called.changed, called
