@@ -36,7 +36,7 @@ from pathaware.online.streams import STREAMS
 from pathaware.training.config import Config
 from pathaware.training.metric import ACCURACY, MSE, Metric
 from pathaware.training.tables import NOTHING, Row, Table, pipe_table
-from tools import evidence_page, house, methods_page, performance_page
+from tools import answers_page, evidence_page, house, methods_page, performance_page
 from tools.evidence_page import NOT_RUN
 
 
@@ -350,13 +350,26 @@ def _changed_settings(record: dict[str, Any]) -> str:
     return ", ".join(changed)
 
 
+def photos_page(folder: Path) -> dict[str, str]:
+    """Accuracy of the model `photos` by data, ways and shots, beside simple classifiers of its features."""
+    titles = {"photos": "`photos`", "nearest-mean": "nearest class mean", "logistic": "logistic regression"}
+    names = {"miniimagenet": "miniImageNet", "cifar-fs": "CIFAR-FS"}
+    rows = []
+    for found in _read(folder / "photos.json")["rows"]:
+        cells = (f"{100 * found[k]['accuracy']:.2f} ± {100 * found[k]['accuracy_ci95']:.2f}" for k in titles)
+        rows.append(Row((names[found["data"]], str(found["ways"]), str(found["shots"]), *cells)))
+    return {"photos": pipe_table(Table("", ("test classes of", "ways", "shots", *titles.values()), rows))}
+
+
 PAGES: dict[str, Callable[[Path], dict[str, str]]] = {
     "README.md": readme,
+    "docs/answers.md": answers_page.blocks,
     "docs/internals.md": lambda folder: {"map": house.diagram()},
     "docs/methods.md": methods_page.blocks,
     "docs/online.md": online_page,
     "docs/own-data.md": own_data_page,
     "docs/performance.md": performance_page.blocks,
+    "docs/photos.md": photos_page,
     "docs/reproduction.md": reproduction_page,
 }
 """For each document, the function that renders its blocks from the folder of results."""

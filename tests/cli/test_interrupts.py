@@ -33,15 +33,7 @@ LONG = {
     "predict": "predict glyphs --support letters --images photos --out labels.csv",
 }
 # The others would take longer, or differ little.
-SAMPLE = (
-    "train, while it compiles",
-    "evaluate images",
-    "reproduce",
-    "bench",
-    "online",
-    "data import",
-    "predict",
-)
+SAMPLE = ("train, while it compiles", "evaluate images", "reproduce", "data import", "predict")
 
 
 @pytest.fixture(scope="module")

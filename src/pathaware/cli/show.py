@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as jsonlib
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from pathaware.training.evaluation import LEVEL_TITLES, Evaluation
@@ -12,11 +13,14 @@ from pathaware.training.run_folder import Run
 from pathaware.training.tables import Table
 
 
-def print_evaluation(run: Run, evaluation: Evaluation, *, json: bool) -> None:
-    """Print a table, or one JSON object for scripts."""
-    summary = evaluation.summary()
+def print_evaluation(
+    run: Run, evaluation: Evaluation, *, json: bool, more: Mapping[str, Any] | None = None
+) -> None:
+    """Print a table, or one JSON object for scripts, with what `more` was measured of the predictions."""
+    summary, more = evaluation.summary(), more or {}
     if json:
-        print(jsonlib.dumps({"method": run.config.method, "problem": run.config.problem.name, **summary}))
+        about = {"method": run.config.method, "problem": run.config.problem.name}
+        print(jsonlib.dumps({**about, **summary, **more}))
         return
     metric = evaluation.metric
     steps = summary[f"{metric.name}_per_step"]
@@ -28,6 +32,32 @@ def print_evaluation(run: Run, evaluation: Evaluation, *, json: bool) -> None:
         )
     )
     print(headline(summary, metric))
+    for name, found in more.get("baselines", {}).items():
+        print(f"{name}: {metric.name} {found[metric.name]:.4f} ± {found[f'{metric.name}_ci95']:.4f}")
+    if "calibration_error" in more:
+        print(confidence(more))
+    if "open_set" in more:
+        _print_open_set(more["open_set"])
+
+
+def confidence(more: Mapping[str, Any]) -> str:
+    """The calibration error in one sentence."""
+    text = f"expected calibration error {100 * more['calibration_error']:.2f} %"
+    if "calibrated_error" in more:
+        text += f", {100 * more['calibrated_error']:.2f} % with the temperature {more['temperature']:.3g}"
+    return text
+
+
+def _print_open_set(found: Mapping[str, Any]) -> None:
+    names = list(found["auroc"])
+    numbers = ([f"{found[key][name]:.4f}" for key in ("auroc", "fpr95")] for name in names)
+    rows = [[name, *each] for name, each in zip(names, numbers, strict=True)]
+    print_table(Table.of("", ["score of foreign images", "AUROC", "FPR at 95 %"], rows))
+    for row in found["refused"].get("distance", ()):
+        known, foreign = (
+            f"{100 * row[who]:.1f} ± {100 * row[f'{who}_ci95']:.1f} %" for who in ("known", "foreign")
+        )
+        print(f"unknown {row['asked']:g}: {known} of known and {foreign} of foreign images are refused")
 
 
 def print_table(content: Table) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,6 +35,7 @@ from pathaware.core.errors import UsageError
 
 if TYPE_CHECKING:
     from pathaware.training.config import Config
+    from pathaware.training.run_folder import Run
 
 FOLDER = "folder"
 
@@ -42,7 +44,21 @@ Queries = Annotated[int | None, panel_option(help="Query images per class.", pan
 Ways = Annotated[int | None, panel_option(help="Classes per task.", panel=TASKS)]
 Model = Annotated[
     str | None,
-    panel_option(help="Network: conv4, resnet12 or your own package.module:function.", panel=METHOD),
+    panel_option(
+        help="Network: conv4, resnet12, timm:NAME or your own package.module:function.", panel=METHOD
+    ),
+]
+Weights = Annotated[
+    Path | None,
+    panel_option(help="Pretrained weights: safetensors, or a PyTorch state dict.", panel=METHOD),
+]
+Adapt = Annotated[
+    str | None,
+    panel_option(
+        help="Parts of the network that adapt: head, last-block, adapters or all.",
+        panel=METHOD,
+        default="all",
+    ),
 ]
 Width = Annotated[int | None, panel_option(help="Filters per layer.", panel=METHOD, default="64 for conv4")]
 Data = Annotated[
@@ -156,6 +172,8 @@ def images(
     queries: Queries = None,
     model: Model = None,
     width: Width = None,
+    weights: Weights = None,
+    adapt: Adapt = None,
     steps: Steps = None,
     skip: Skip = None,
     rate: Rate = None,
@@ -175,6 +193,7 @@ def images(
         raise UsageError("name the imported data set to train on; see `pathaware data list`", field="data")
     folder = None if data_dir is None else str(data_dir)
     problem = {"ways": ways, "shots": shots, "queries": queries, "model_name": model, "width": width}
+    problem |= {"weights": None if weights is None else str(weights), "adapt": adapt}
     tables: dict[str, dict[str, Any]] = {
         "problem": {"name": "classification", "data": data or named, "data_dir": folder, **problem},
         "method": {"name": method, "steps": steps, "skip": skip, "rate": rate},
@@ -309,6 +328,9 @@ def over_preset(data: str, tables: dict[str, dict[str, Any]]) -> dict[str, dict[
 
     base = load_preset(data) if data in presets() else {}
     trust(tables)
+    own = tables["problem"].get("model_name")
+    if own not in (None, base.get("problem", {}).get("model_name", "conv4")):
+        base.get("problem", {}).pop("width", None)  # that of the preset's network
     known = get_method(tables["method"]["name"]).settings()
     base["method"] = {name: value for name, value in base.get("method", {}).items() if name in known}
     return {table: {**base.get(table, {}), **values} for table, values in tables.items()}
@@ -341,9 +363,25 @@ def train_and_evaluate(config: Config, folder: Path, json: bool, *, resume: bool
         run = train_distributed(config, folder, world, quiet=json, resume=resume)
         result = evaluate(load_trained(run, world), problem, tasks=problem.evaluation_tasks, world=world)
     if world.is_writer:
+        if config.training.validate and not problem.regression:
+            _calibrate(run)
         print_evaluation(run, result, json=json)
         if not json:
             print(f"the run is in {run.folder}; plot it with: pathaware plot {run.folder}")
+
+
+def _calibrate(run: Run) -> None:
+    """Fit temperatures and thresholds on the validation classes of a run, if they suffice."""
+    from pathaware.inference.calibration import CALIBRATION, fit_calibration
+    from pathaware.inference.trained_model import TrainedModel
+
+    if (run.folder / CALIBRATION).exists():  # a finished run that was resumed
+        return
+    try:
+        model = TrainedModel.open(run.folder, run.config.training.device)
+        fit_calibration(model).write(run.folder)
+    except UsageError as error:
+        print(f"not calibrated: {error.message}", file=sys.stderr)
 
 
 def parse_settings(settings: list[str] | None) -> dict[str, dict[str, Any]]:

@@ -2,7 +2,8 @@
 
 By custom a query set is normalised by its own statistics. Every prediction then depends on the other queries,
 which is called transductive. For inductive predictions the statistics must come from the support set alone:
-`TaskStatistics` does so for one forward pass, `freeze_batch_norm` for good.
+`TaskStatistics` does so for one forward pass, `freeze_batch_norm` for good. `FrozenBatchNorm` uses the
+running statistics that a pretrained network brings along.
 """
 
 from __future__ import annotations
@@ -65,6 +66,45 @@ class TaskStatistics(TorchFunctionMode):
         axes = (1, *range(3, by_task.ndim))
         mean, variance = _moments(by_task[:, : self.count], axes)
         return ((by_task - mean) * (variance + eps).rsqrt()).flatten(0, 1)
+
+
+class FrozenBatchNorm(nn.Module):
+    """Batch norm with constant statistics, those that a pretrained network has collected.
+
+    Statistics are the same in training and evaluation, so that no image affects another. `weight` and `bias`
+    are ordinary parameters, and the names in the state are those of PyTorch's batch norm.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, norm: _BatchNorm) -> None:
+        super().__init__()
+        self.eps = norm.eps
+        self.weight, self.bias = norm.weight, norm.bias
+        zeros, ones = torch.zeros(norm.num_features), torch.ones(norm.num_features)
+        self.register_buffer("running_mean", zeros if norm.running_mean is None else norm.running_mean)
+        self.register_buffer("running_var", ones if norm.running_var is None else norm.running_var)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = (self.running_var + self.eps).rsqrt()
+        scale = scale if self.weight is None else scale * self.weight
+        shift = -self.running_mean * scale
+        shift = shift if self.bias is None else shift + self.bias
+        shape = (1, -1, *(1,) * (x.ndim - 2))
+        return torch.addcmul(shift.view(shape), x, scale.view(shape))
+
+
+def freeze_running_statistics(model: nn.Module, *, all_norms: bool = False) -> nn.Module:
+    """Replace every batch norm that keeps running statistics by a `FrozenBatchNorm`, in place.
+
+    With `all_norms` also those that keep none, for a network whose weights are loaded later.
+    """
+    for name, module in list(model.named_modules()):
+        if isinstance(module, _BatchNorm) and (all_norms or module.track_running_stats):
+            owner, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(owner), attribute, FrozenBatchNorm(module))
+    return model
 
 
 def freeze_batch_norm(network: nn.Module, support_x: Tensor) -> nn.Module:

@@ -47,7 +47,10 @@ class Execution:
         self.forward = forward
         self.losses = losses
         self.program = program
-        self.calls = CapturedCalls()
+
+    @cached_property
+    def calls(self) -> CapturedCalls:
+        return CapturedCalls()
 
     @cached_property
     def single_task(self) -> SingleTaskProgram | None:

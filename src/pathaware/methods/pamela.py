@@ -75,24 +75,20 @@ class Pamela(Rule):
     def coefficient_steps(self, name: str) -> Sequence[int]:
         return self.skips if name == "p" else range(len(self.q)) if len(self.q) > 1 else ()
 
+    def coefficients(self) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """Q of every step and P of every skip, each `[D]`."""
+        return broadcast(self.q_groups, self.q).unbind(), broadcast(self.p_groups, self.p).unbind()
+
     def begin(self, initial: Tensor, context: Context) -> tuple[Tensor, Memory]:
-        return initial, self._coefficients()
+        return initial, self.coefficients()  # once for the whole path
 
     def advance(
         self, j: int, points: Sequence[Tensor], gradient: Tensor, losses: Tensor, memory: Memory
     ) -> tuple[Tensor, Memory]:
-        return self._step(j, points, gradient, *memory), memory
+        return self.step(j, points, gradient, memory), memory
 
-    def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
-        return self._step(j, points, gradient, *self._coefficients())
-
-    def _coefficients(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Q of every step and P of every skip, each `[D]`: broadcast once for the whole path."""
-        return broadcast(self.q_groups, self.q).unbind(), broadcast(self.p_groups, self.p).unbind()
-
-    def _step(
-        self, j: int, points: Sequence[Tensor], gradient: Tensor, q: Sequence[Tensor], p: Sequence[Tensor]
-    ) -> Tensor:
+    def step(self, j: int, points: Sequence[Tensor], gradient: Tensor, memory: Memory = None) -> Tensor:
+        q, p = memory or self.coefficients()
         rate = q[min(j, len(q) - 1)]
         if j not in self.skips:
             return preconditioned_step(points[-1], gradient, rate)

@@ -15,9 +15,12 @@ from importlib.resources import files
 from io import BytesIO
 from typing import Any
 
+import numpy as np
+import torch
 from fastapi import FastAPI, Request, Response
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
+from torch import Tensor
 
 from pathaware.data.glyphs import draw_class
 from pathaware.inference.trained_model import TrainedModel
@@ -95,6 +98,7 @@ def make_app(
     sessions, uploads, shared = Sessions(limits), Uploads(limits), SharedModel(model)
     # Adapting takes a while; uploads and predictions need not wait for it.
     adapting, reading = Adaptations(shared, limits.waiting), Worker("read", limits.waiting)
+    explaining = Worker("explain", limits.waiting)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -103,6 +107,7 @@ def make_app(
         sweeper.cancel()
         adapting.close()
         reading.close()
+        explaining.close()
 
     app = FastAPI(
         title="pathaware serve",
@@ -125,6 +130,8 @@ def make_app(
             "size": form.size,
             "channels": form.channels,
             "ink": form.ink,
+            "saved": 0 if model.support is None else len(model.support.labels),
+            "calibrated": model.calibration is not None,
             "limits": asdict(limits),
         }
 
@@ -166,6 +173,19 @@ def make_app(
         sessions.get(session).rename(label, to)
         return {"label": to}
 
+    @app.post("/api/sessions/{session}/pictures/{picture}")
+    async def correct(session: str, picture: str, label: str) -> dict[str, str]:
+        label = checked_label(label, limits.label_characters)
+        sessions.get(session).correct(picture, label)
+        return {"picture": picture, "label": label}
+
+    @app.post("/api/sessions/{session}/undo")
+    async def undo(session: str) -> dict[str, Any]:
+        found = sessions.get(session)
+        found.undo()
+        pictures = [{"picture": name, "label": label} for name, (label, _) in found.pictures.items()]
+        return {"pictures": pictures, "undoable": found.undoable}
+
     @app.post("/api/sessions/{session}/adapt")
     async def adapt(session: str) -> dict[str, Any]:
         found = sessions.get(session)
@@ -177,18 +197,58 @@ def make_app(
             found.set_adapted(support, adapted)
         finally:
             found.adapting = False
-        return {"classes": list(support.classes), "steps": [_finite(asdict(step)) for step in adapted.steps]}
+        steps = [_finite(asdict(step)) for step in adapted.steps]
+        warning = _warning(model, support.pixels)
+        return {"classes": list(support.classes), "steps": steps, "warning": warning}
 
     @app.post("/api/sessions/{session}/classify")
-    async def classify(session: str, request: Request) -> dict[str, Any]:
+    async def classify(
+        session: str, request: Request, unknown: float | None = None, why: bool = False, keep: bool = False
+    ) -> dict[str, Any]:
         found = sessions.get(session)
         found.classifier()  # before the body is read
         async with uploads.body(request) as raw:
             pixels = await reading.run(read_image, raw, model.image_input, limits.pixels)
         classes, adapted = found.classifier()
+        support = found.learned()
         values = await reading.run(shared.probabilities, adapted, pixels)
         probabilities = dict(zip(classes, values, strict=True))
-        return {"label": max(classes, key=probabilities.__getitem__), "probabilities": probabilities}
+        answer: dict[str, Any] = {
+            "label": max(classes, key=probabilities.__getitem__),
+            "probabilities": probabilities,
+            "warning": _warning(model, torch.from_numpy(pixels)[None]),
+        }
+        if unknown is not None:
+            answer["unknown"] = await reading.run(shared.unknown, adapted, support, pixels, unknown)
+        if why:
+            label = classes.index(answer["label"])
+            for side, pairs in zip(
+                ("for", "against"), await explaining.run(shared.reasons, support, pixels, label), strict=True
+            ):
+                answer[side] = [{"picture": support.names[i], "influence": value} for i, value in pairs]
+        if keep:
+            sessions.check_room(pixels.nbytes)
+            answer["picture"] = sessions.get(session).keep(pixels)
+        return answer
+
+    @app.post("/api/sessions/{session}/check")
+    async def check(session: str) -> dict[str, Any]:
+        support = sessions.get(session).support_set()
+        found = await explaining.run(shared.suspicious, support)
+        return {"suspicious": [{"picture": support.names[i], "score": score} for i, score in found]}
+
+    @app.post("/api/sessions/{session}/suggest")
+    async def suggest(session: str, count: int = 3) -> dict[str, Any]:
+        found = sessions.get(session)
+        support, pool = found.learned(), dict(found.unlabelled)
+        if not pool:
+            raise ApiError(409, "no pictures were kept; classify some with ?keep=true first")
+        if not 1 <= count <= limits.pictures:
+            raise ApiError(422, f"count: must be 1 to {limits.pictures}")
+        pixels = np.stack(list(pool.values()))
+        chosen = await explaining.run(shared.suggest, support, pixels, count)
+        names = list(pool)
+        return {"pictures": [names[i] for i in chosen]}
 
     @app.get("/api/examples")
     async def list_examples() -> list[dict[str, Any]]:
@@ -207,7 +267,38 @@ def make_app(
             raise ApiError(404, "there is no such example")
         return Response(drawn[int(number)].png, media_type="image/png")
 
+    @app.get("/api/saved")
+    async def list_saved() -> list[dict[str, Any]]:
+        saved = model.support
+        if saved is None:
+            raise ApiError(404, "the model is not a saved classifier, so it has no pictures")
+        labels = [saved.classes[label] for label in saved.labels.tolist()]
+        return [{"label": label, "picture": f"/api/saved/{i}.png"} for i, label in enumerate(labels)]
+
+    @app.get("/api/saved/{number}.png", response_class=Response)
+    async def saved_picture(number: str) -> Response:
+        count = 0 if model.support is None else len(model.support.labels)
+        if model.support is None or number not in map(str, range(count)):
+            raise ApiError(404, "there is no such picture")
+        return Response(_png(model.support.pixels[int(number)]), media_type="image/png")
+
     return protect(app, hosts, addresses=addresses)
+
+
+def _png(pixels: Tensor) -> bytes:
+    """Encode pixels `[C, H, W]` without loss."""
+    from PIL import Image
+
+    file = BytesIO()
+    Image.fromarray(pixels[0].numpy() if len(pixels) == 1 else pixels.permute(1, 2, 0).numpy()).save(
+        file, "PNG"
+    )
+    return file.getvalue()
+
+
+def _warning(model: TrainedModel, pixels: Tensor) -> str | None:
+    """A sentence if these pictures look unlike those that the model was trained on."""
+    return None if model.typical is None else model.typical.warning(pixels)
 
 
 def _finite(numbers: dict[str, float]) -> dict[str, float | None]:

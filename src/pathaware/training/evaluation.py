@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast, get_args
 
 import torch
@@ -29,8 +29,8 @@ Views = Literal["single", "mirror"]
 VIEWS: tuple[Views, ...] = get_args(Views)
 
 Refinement = Literal["none", "sinkhorn", "tim"]
-"""What is done with all queries of a task together: adapt again with their pseudo-labels (see `_refined`), or
-fit class weights to support set and queries (see `pathaware.training.recipe.tim`)."""
+"""Uses of all queries of a task together: adapt again with their pseudo-labels (see `_refined`), or fit class
+weights to the features of support set and queries (see `pathaware.training.recipe.tim`)."""
 REFINEMENTS: tuple[Refinement, ...] = get_args(Refinement)
 ROUNDS = 2
 """How often pseudo-labels are made."""
@@ -57,7 +57,8 @@ class Evaluation:
     Column j is the metric of learners that stop after step j. `reverted` is the fraction of tasks that the
     divergence guard returned to an earlier point of their path. `queries` is how much a prediction may know
     of the other queries, `balance` whether classes are equally frequent among them. `seed` is that of the
-    tasks. `views` and `refine` are those of `evaluate`; `snapshots` is the number of averaged checkpoints.
+    tasks. `outputs [tasks, Q, …]` and `targets [tasks, Q, …]` are those after the last step, if kept. `views`
+    and `refine` are those of `evaluate`; `snapshots` is the number of averaged checkpoints.
     """
 
     metric: Metric
@@ -70,6 +71,8 @@ class Evaluation:
     views: Views = "single"
     refine: Refinement = "none"
     snapshots: int = 1
+    outputs: Tensor | None = None
+    targets: Tensor | None = None
 
     @property
     def transductive(self) -> bool:
@@ -112,6 +115,7 @@ def evaluate(
     queries: QueryLevel | None = None,
     balance: Balance = "balanced",
     inductive: bool = False,
+    keep_outputs: bool = False,
     views: Views = "single",
     refine: Refinement = "none",
     world: World = ALONE,
@@ -134,6 +138,7 @@ def evaluate(
       write `queries="alone"`.
     - `balance="dirichlet"` draws query sets of the same size whose classes are not equally frequent (see
       `pathaware.data.unbalanced`).
+    - `keep_outputs` keeps outputs and targets, for `reliability`.
     - `views="mirror"` adapts to the support set and its mirror images, and averages the probabilities of each
       query and of its mirror image. The store of the images must allow mirroring.
     - `refine="sinkhorn"` adapts once more to the support set and to all queries with pseudo-labels;
@@ -147,8 +152,8 @@ def evaluate(
     if split not in ("train", "val", "test"):
         raise UsageError(f"split: {split!r} must be one of train, val, test")
     at_least(1, tasks=tasks)
-    source = _source(problem, split, balance, reference)
-    values, reverted = [], []
+    source = _source(problem, split, balance, reference, learner)
+    values, reverted, outputs, targets = [], [], [], []
     batch = batch or _side_by_side(problem, reference.device, views, refine)
     for plan in _plans(source, split, seed, world.part(tasks), batch):
         episodes = source.gather(plan)
@@ -157,12 +162,19 @@ def evaluate(
         measured = [problem.measure(output, episodes.query_y) for output in predictions.outputs]
         values.append(torch.stack(measured, dim=1))
         reverted.append(predictions.reverted)
+        if keep_outputs:
+            outputs.append(predictions.outputs[-1])
+            targets.append(episodes.query_y)
     # Only now: a look at a result would keep the host from preparing the next batch while a GPU computes.
     fraction = world.gather([part.cpu() for part in reverted]).double().mean().item()
     gathered = world.gather([part.cpu() for part in values])
     averaged = len(learner.learners) if isinstance(learner, SnapshotMean) else 1
     options = (balance, seed, views, refine, averaged)
-    return Evaluation(problem.metric, gathered, fraction, split, level, *options)
+    result = Evaluation(problem.metric, gathered, fraction, split, level, *options)
+    if not keep_outputs:
+        return result
+    kept = [world.gather([part.cpu() for part in parts]) for parts in (outputs, targets)]
+    return replace(result, outputs=kept[0], targets=kept[1])
 
 
 def predict_episodes(
@@ -269,6 +281,10 @@ def _unchanged(outputs: Tensor) -> Tensor:
 def _check_views(problem: Problem, views: Views) -> None:
     if views not in VIEWS:
         raise UsageError(f"{views!r} must be one of {', '.join(VIEWS)}", field="views")
+    if views == "mirror" and problem.frozen:
+        raise UsageError(
+            "mirror: a frozen network mirrors its support images itself; use single", field="views"
+        )
     if views == "mirror" and not problem.inputs().get("mirror"):
         raise UsageError(f"mirror: {problem.label} has no images that may be mirrored", field="views")
 
@@ -292,19 +308,36 @@ def _level(
     return "joint"
 
 
-def _source(problem: Problem, split: str, balance: Balance, reference: Tensor) -> TaskSource:
+def _source(
+    problem: Problem, split: str, balance: Balance, reference: Tensor, learner: FewShotLearner
+) -> TaskSource:
     """The tasks of an evaluation, on the device and in the precision of `reference`."""
     if balance not in BALANCES:
         raise UsageError(f"{balance!r} must be one of {', '.join(BALANCES)}", field="balance")
     source = problem.tasks(split, reference.device, reference.dtype)
-    if balance == "balanced":
-        return source
-    from pathaware.data.episodes import ImageEpisodes
-    from pathaware.data.unbalanced import UnbalancedQueries
+    if balance != "balanced":
+        from pathaware.data.episodes import ImageEpisodes
+        from pathaware.data.unbalanced import UnbalancedQueries
 
-    if not isinstance(source, ImageEpisodes):
-        raise UsageError(f"{problem.name} has no classes that could be unbalanced", field="balance")
-    return UnbalancedQueries(source)
+        if not isinstance(source, ImageEpisodes):
+            raise UsageError(f"{problem.name} has no classes that could be unbalanced", field="balance")
+        source = UnbalancedQueries(source)
+    return tasks_for(learner, problem, source)
+
+
+def tasks_for(
+    learner: FewShotLearner, problem: Problem, source: TaskSource, *, observe: bool = False
+) -> TaskSource:
+    """The tasks as the learner takes them: with features in place of images if its body is frozen.
+
+    With `observe`, before training, its head may first take statistics of all training features.
+    """
+    if not problem.frozen:
+        return source
+    from pathaware.training.features import feature_tasks
+
+    mirror_support = bool(getattr(problem, "mirror_support", False))
+    return feature_tasks(source, learner, mirror_support=mirror_support, observe=observe)
 
 
 def _side_by_side(problem: Problem, device: torch.device, views: Views, refine: Refinement) -> int:

@@ -99,7 +99,7 @@ def _links(network: TracedNetwork, nodes: list[fx.Node], images: bool) -> list[L
 
 def _supported(block: ConvBlockNodes) -> bool:
     """True if the hand-written layer computes this block: padding must be a number below the kernel size."""
-    return isinstance(block.padding, int) and block.padding < block.kernel
+    return isinstance(block.padding, int) and block.padding < block.kernel and block.pooling != "average"
 
 
 def _block(network: TracedNetwork, block: ConvBlockNodes) -> Link:
