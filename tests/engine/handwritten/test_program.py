@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from pathaware import GradientDescent, Layout, MetaLearner
 from pathaware.core.batch_norm import freeze_batch_norm
+from pathaware.engine.handwritten import program as programs
 from pathaware.engine.handwritten.conv_block import Convolution
 from tests.conftest import distance, image_episodes, meta_gradient, regression_episodes
 
@@ -150,6 +151,19 @@ def test_networks_adapted_side_by_side_are_frozen_to_the_statistics_of_their_sup
             assert distance(network(queries), freeze_batch_norm(alone, x[t])(queries)) < 1e-12
         for found, output in zip(predictions.outputs, expected.outputs, strict=True):
             assert distance(found, output) < 1e-12
+
+
+def test_large_query_sets_one_task_after_another_give_the_same_losses_and_gradients(monkeypatch):
+    learner, x, y = problem("two blocks")
+    point = learner.rule.layout.flatten(learner.model).detach().expand(len(x), -1)
+    results = []
+    for large in (programs.LARGE, 0):
+        monkeypatch.setattr(programs, "LARGE", large)
+        here = point.clone().requires_grad_()
+        losses = learner.query_losses(here, x, y)
+        results.append((losses, *torch.autograd.grad((losses * torch.arange(1.0, 3.0)).sum(), here)))
+    for side_by_side, in_turn in zip(*results, strict=True):
+        assert distance(in_turn, side_by_side) < 1e-12
 
 
 def test_cross_entropy_over_rows_is_that_of_autograd():

@@ -27,6 +27,10 @@ from pathaware.engine.handwritten.layers import (
 )
 from pathaware.engine.traced import ConvBlockNodes, TracedNetwork
 
+LARGE = 10_000
+"""Pixels per task from which tasks run one after another: the activations of one then fit in the processor's
+cache, those of all do not."""
+
 _SMOOTH = (nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.Softplus, nn.ELU, nn.LeakyReLU)
 
 
@@ -275,9 +279,11 @@ class _Losses(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, point: Tensor, program: Program, x: Tensor, y: Tensor) -> Tensor:
-        losses, gradient, _ = program.loss_and_gradient(point, x, y)
-        ctx.save_for_backward(gradient)
-        return losses
+        sizes = [1] * len(x) if program.images and x[0, :, 0].numel() >= LARGE else [len(x)]
+        parts = zip(*(values.split(sizes) for values in (point, x, y)), strict=True)
+        found = [program.loss_and_gradient(*part)[:2] for part in parts]
+        ctx.save_for_backward(torch.cat([gradient for _, gradient in found]))
+        return torch.cat([losses for losses, _ in found])
 
     @staticmethod
     @once_differentiable
