@@ -50,7 +50,7 @@ _PARTS = 528
 
 
 POOLS: dict[Pooling, int] = {"none": 0, "max": 1, "average": 2}
-"""What kernels call the kinds of pooling."""
+"""The kinds of pooling, as kernels number them."""
 
 
 def normalise(
