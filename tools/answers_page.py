@@ -10,6 +10,7 @@ from typing import Any
 from pathaware.training.tables import Row, Table, pipe_table
 
 DATA = {"glyphs": "glyphs", "cifar-fs": "CIFAR-FS"}
+SPLITS = {"test": "test classes", "val": "validation classes"}
 Rows = Callable[[str, dict[str, Any]], list[tuple[str, ...]]]
 
 
@@ -31,9 +32,11 @@ def _table(folder: Path, study: str, header: tuple[str, ...], rows: Rows) -> str
     }
     records = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in found.items()}
     cells = [row for name, record in records.items() for row in rows(name, record)]
-    tasks = ", ".join(f"{record['tasks']:,} on {name}" for name, record in records.items())
+    tasks = ", ".join(f"{r['tasks']:,} on {name}, {SPLITS[r['split']]}" for name, r in records.items())
     names = ", ".join(f"`results/{path.name}`" for path in found.values())
-    return f"{pipe_table(Table('', header, [Row(row) for row in cells]))}\n\n*Tasks: {tasks}. From {names}.*"
+    missing = ", ".join(name for name in DATA.values() if name not in records)
+    text = f"*Tasks: {tasks}. From {names}." + (f" Not run yet: {missing}.*" if missing else "*")
+    return f"{pipe_table(Table('', header, [Row(row) for row in cells]))}\n\n{text}"
 
 
 def _percent(entry: dict[str, float]) -> str:

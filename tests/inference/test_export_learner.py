@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pathaware.core.errors import UsageError
-from pathaware.inference.export.learner import export_learner, open_learner
+from pathaware.inference.export.learner import Learner, export_learner, open_learner
 from pathaware.inference.trained_model import TrainedModel, arrange
 from pathaware.training.config import Config
 from pathaware.training.trainer import build
@@ -29,6 +29,18 @@ def small(steps: int = 1) -> TrainedModel:
     return TrainedModel(config, learned, SMALL, CPU)
 
 
+def test_the_module_that_is_written_computes_what_the_package_does():
+    trained = small(steps=3)
+    module = Learner(trained.learner(2), trained, temperature=1.0).eval()
+    support, labels, queries = pixels(4, SMALL, seed=5), torch.tensor([1, 0, 1, 0]), pixels(3, SMALL, seed=6)
+    order = arrange(support, labels, 2)
+    with torch.no_grad():
+        found = module(support[order], labels[order], queries)
+    expected = trained.adapt(support, labels, 2).probabilities(queries)
+    torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.slow
 def test_a_file_learns_new_classes_as_the_package_does(tmp_path):
     trained = small()
     done = export_learner(trained, 2, 1, tmp_path / "learner.onnx", tasks=3)

@@ -22,7 +22,6 @@ EXAMPLES = examples(
     "pathaware evaluate runs/sine-k10-pamela-seed0 --json",
     "pathaware evaluate glyphs --tasks 100 --refine sinkhorn",
     "pathaware evaluate glyphs --tasks 100 --open-set",
-    "pathaware evaluate runs/glyphs-5way-5shot-pamela-seed0 --calibrate",
 )
 
 

@@ -22,7 +22,8 @@ def export(
     run: Model,
     support: Support = None,
     to: Annotated[
-        str | None, panel_option(help="Format: onnx, torch or safetensors; onnx for --learner.", panel=OUTPUT)
+        str | None,
+        panel_option(help="Format: onnx, torch or safetensors.", panel=OUTPUT, default="onnx for --learner"),
     ] = None,
     learner: Annotated[
         bool,

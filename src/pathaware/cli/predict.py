@@ -20,7 +20,7 @@ FORMATS = ("table", "csv", "json")
 EXAMPLES = examples(
     "pathaware predict glyphs --support letters --images new",
     "pathaware predict glyphs --support letters --images new --out labels.csv",
-    "pathaware predict glyphs --support letters --images new --unknown 0.05 --why --show sheet.png",
+    "pathaware predict glyphs --support letters --images new --unknown 0.05 --why",
 )
 
 Model = Annotated[
@@ -76,6 +76,7 @@ def predict(
             help="Label pictures that are too far from all classes 'none of these'. The value is the share "
             "of pictures of known classes that may be labelled so by mistake, such as 0.05.",
             panel=OUTPUT,
+            default="never",
         ),
     ] = None,
     why: Annotated[

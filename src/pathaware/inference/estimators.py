@@ -105,7 +105,6 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.unknown is not None and self._unknown_label(classes) in classes.tolist():
             raise ValueError(f"y: {self._unknown_label(classes)!r} is the label of unknown images")
         self._adapted: AdaptedClassifier = model.adapt(pixels, torch.from_numpy(indices), len(classes))
-        self._model = model
         names = tuple(str(name) for name in classes)
         self._support = SupportSet(names, pixels, torch.from_numpy(indices))
         self.steps_ = list(self._adapted.steps)
@@ -134,7 +133,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         pixels = self._pixels(self._adapted, X)
         try:
-            return np.array(unknown_images(self._model, self._adapted, self._support, pixels, share))
+            return np.array(unknown_images(self._trained(), self._adapted, self._support, pixels, share))
         except UsageError as error:
             raise ValueError(f"unknown: {error.message}") from None
 
@@ -146,13 +145,18 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         pixels = self._pixels(self._adapted, X)
         classes = torch.from_numpy(self.predict_proba(X).argmax(1))
-        values: NDArray[np.float64] = explain(self._model, self._support, pixels, classes).double().numpy()
+        values: NDArray[np.float64] = (
+            explain(self._trained(), self._support, pixels, classes).double().numpy()
+        )
         return values
 
     def suspicious_labels(self) -> list[int]:
         """Return the indices of examples whose labels may be wrong, the most suspicious first."""
         check_is_fitted(self)
-        return [i for i, score in suspicious_labels(self._model, self._support) if score < 0]
+        return [i for i, score in suspicious_labels(self._trained(), self._support) if score < 0]
+
+    def _trained(self) -> TrainedModel:
+        return TrainedModel.open(self.run, self.device, self.views)
 
     @staticmethod
     def _unknown_label(classes: NDArray[Any]) -> Any:
