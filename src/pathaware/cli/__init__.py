@@ -22,6 +22,7 @@ from pathaware.cli import (
     export,
     learn,
     methods,
+    models,
     online,
     plot,
     predict,
@@ -40,7 +41,7 @@ from pathaware.core.errors import RunError, Stopped, UsageError, printable
 PANELS = {
     "Start here": {"demo": demo},
     "Label images": {"learn": learn, "predict": predict, "serve": serve, "export": export},
-    "Train": {"train": train, "pretrain": pretrain, "methods": methods, "models": methods},
+    "Train": {"train": train, "pretrain": pretrain, "methods": methods, "models": models},
     "Evaluate and compare": {"evaluate": evaluate, "plot": plot, "report": report, "results": results},
     "Data": {"data": data},
     "Research": {"reproduce": reproduce, "sweep": sweep, "online": online, "bench": bench},
