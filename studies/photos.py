@@ -5,6 +5,7 @@
     python -m studies.photos train runs/backbone runs/photos       # minutes on a CPU with cached features
     python -m studies.photos ship runs/photos                      # into the package, in half precision
     python -m studies.photos evaluate results                      # the tables of docs/photos.md
+    python -m studies.photos card results                          # accuracies in the model's card
     python -m studies.photos time results                          # seconds per photograph
 
 `--features FOLDER` puts features that were computed elsewhere, on a GPU, into the cache first: float16 arrays
@@ -17,6 +18,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import hashlib
+import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -183,11 +186,31 @@ def measure_time(results: Path) -> None:
     print(found, size)
 
 
+def write_card(results: Path) -> None:
+    """Write the accuracies of the record into the model's card, a line per data set, ways and shots."""
+    path = SHIPPED / "photos" / "card.toml"
+    names = {"miniimagenet": "miniImageNet", "cifar-fs": "CIFAR-FS (other kinds of images, scaled up)"}
+    lines = []
+    for row in json.loads((results / "photos.json").read_text(encoding="utf-8"))["rows"]:
+        own, mean, logistic = (100 * row[k]["accuracy"] for k in ("photos", "nearest-mean", "logistic"))
+        task = f"{names[row['data']]}, {row['ways']} classes, {row['shots']} per class"
+        spread = 100 * row["photos"]["accuracy_ci95"]
+        others = f"nearest class mean {mean:.1f}, logistic regression {logistic:.1f}"
+        lines.append(f"{task}: {own:.1f} % ± {spread:.1f} ({others})")
+    listed = (
+        "accuracy = [\n" + "".join(f"    {json.dumps(line, ensure_ascii=False)},\n" for line in lines) + "]\n"
+    )
+    text = re.sub(
+        r"accuracy = \[.*?\]\n", lambda _: listed, path.read_text(encoding="utf-8"), flags=re.DOTALL
+    )
+    path.write_text(text, encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("train", "ship", "evaluate", "time"))
+    parser.add_argument("what", choices=("train", "ship", "evaluate", "card", "time"))
     parser.add_argument("paths", nargs="+", type=Path)
     parser.add_argument("--features", type=Path)
     given = parser.parse_args()
@@ -197,6 +220,8 @@ def main() -> None:
         ship(*given.paths)
     elif given.what == "evaluate":
         measure(*given.paths, given.features)
+    elif given.what == "card":
+        write_card(*given.paths)
     else:
         measure_time(*given.paths)
 

@@ -40,7 +40,9 @@ def learn(
     ] = DEFAULT,
     weights: Annotated[
         Path | None,
-        panel_option(help="Weights of a backbone: safetensors, or a PyTorch state dict.", panel=METHOD),
+        panel_option(
+            help="Weights of a backbone: safetensors, or a PyTorch state dict.", panel=METHOD, default="none"
+        ),
     ] = None,
     size: Annotated[
         int, panel_option(help="Side of the images that a backbone takes.", panel=METHOD, min=16, max=1024)

@@ -1,4 +1,4 @@
-"""`pathaware methods`: what can be trained; `pathaware models`: the models that ship, with their cards."""
+"""`pathaware methods`: the methods that can be trained."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pathaware.cli.completion import complete_method, complete_model
+from pathaware.cli.completion import complete_method
 from pathaware.cli.options import Json, examples
 
 if TYPE_CHECKING:
     from pathaware.methods.method import Method
 
-EXAMPLES = examples("pathaware methods", "pathaware methods pamela", "pathaware models photos")
+EXAMPLES = examples("pathaware methods", "pathaware methods pamela")
 
 
 def methods(
@@ -77,32 +77,3 @@ def print_one(name: str, method: Method) -> None:
     print("settings:")
     for key, value in method.settings().items():
         print(f"  --set method.{key}={'none' if value is None else str(value).lower()}")
-
-
-def models(
-    name: Annotated[
-        str | None,
-        typer.Argument(help="Show the card of this model.", metavar="NAME", autocompletion=complete_model),
-    ] = None,
-    json: Json = False,
-) -> None:
-    """List the models that ship with the package, or show the card of one."""
-    from pathaware.inference.trained_model import read_card, shipped
-
-    names = shipped() if name is None else [name]
-    cards = [read_card(each) for each in names]
-    if json:
-        print(jsonlib.dumps([{"name": n, **card} for n, card in zip(names, cards, strict=True)], indent=1))
-    elif name is None:
-        for each, card in zip(names, cards, strict=True):
-            print(f"{each}: {card['summary']}")
-        print("For the card of a model: pathaware models NAME")
-    else:
-        print(f"{name}: {cards[0]['summary']}")
-        for key, value in cards[0].items():
-            if key == "accuracy":
-                print("accuracy:")
-                for line in value:
-                    print(f"  {line}")
-            elif key != "summary":
-                print(f"{key.replace('_', ' ')}: {value}")

@@ -50,7 +50,9 @@ Model = Annotated[
 ]
 Weights = Annotated[
     Path | None,
-    panel_option(help="Pretrained weights: safetensors, or a PyTorch state dict.", panel=METHOD),
+    panel_option(
+        help="Pretrained weights: safetensors, or a PyTorch state dict.", panel=METHOD, default="none"
+    ),
 ]
 Adapt = Annotated[
     str | None,
