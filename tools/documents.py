@@ -350,6 +350,17 @@ def _changed_settings(record: dict[str, Any]) -> str:
     return ", ".join(changed)
 
 
+def photos_page(folder: Path) -> dict[str, str]:
+    """Accuracy of the model `photos` by data, ways and shots, beside simple classifiers of its features."""
+    titles = {"photos": "`photos`", "nearest-mean": "nearest class mean", "logistic": "logistic regression"}
+    names = {"miniimagenet": "miniImageNet", "cifar-fs": "CIFAR-FS"}
+    rows = []
+    for found in _read(folder / "photos.json")["rows"]:
+        cells = (f"{100 * found[k]['accuracy']:.2f} ± {100 * found[k]['accuracy_ci95']:.2f}" for k in titles)
+        rows.append(Row((names[found["data"]], str(found["ways"]), str(found["shots"]), *cells)))
+    return {"photos": pipe_table(Table("", ("test classes of", "ways", "shots", *titles.values()), rows))}
+
+
 PAGES: dict[str, Callable[[Path], dict[str, str]]] = {
     "README.md": readme,
     "docs/answers.md": answers_page.blocks,
@@ -358,6 +369,7 @@ PAGES: dict[str, Callable[[Path], dict[str, str]]] = {
     "docs/online.md": online_page,
     "docs/own-data.md": own_data_page,
     "docs/performance.md": performance_page.blocks,
+    "docs/photos.md": photos_page,
     "docs/reproduction.md": reproduction_page,
 }
 """For each document, the function that renders its blocks from the folder of results."""

@@ -66,7 +66,7 @@ def test_reasons_are_shown_and_doubtful_labels_named(here, call):
         ("suggest run --support pets --images new --count 0", "--count"),
         ("evaluate sine --open-set --tasks 2", "--open-set: sine-k10 has no classes"),
         ("evaluate sine --calibrate --tasks 2", "--calibrate: sine-k10 has no classes"),
-        ("export run --to onnx", "--support: is needed, except for --learner"),
+        ("export run --to onnx", "--support: name a folder of labelled pictures"),
         ("export run --support pets", "--to: is needed, except for --learner"),
         ("export run --support pets --to onnx --ways 3", "--ways: applies to --learner only"),
         ("export run --learner --to torch", "--to: must be onnx for --learner, not torch"),

@@ -18,7 +18,7 @@ from pathaware.experiments.statistics import (
     paired_differences,
 )
 from pathaware.training.metric import ACCURACY, MSE
-from pathaware.training.provenance import _encode, identity
+from pathaware.training.provenance import encode_values, identity
 
 
 def result(values: torch.Tensor, seed: int = 0, metric=MSE, method: str = "maml", **training) -> Result:
@@ -41,7 +41,7 @@ def result(values: torch.Tensor, seed: int = 0, metric=MSE, method: str = "maml"
         },
         "identity": identity(config),
         "environment": {"device": "x86_64"},
-        "task_values": _encode(values),
+        "task_values": encode_values(values),
     }
     return Result.of(record)
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
 import pytest
 import torch
 
-from pathaware.inference.trained_model import find_run, shipped
+from pathaware.inference.trained_model import TrainedModel, find_run, shipped
 from pathaware.training.config import Config, differences
 from pathaware.training.evaluation import evaluate
 from pathaware.training.presets import load_preset
 from pathaware.training.run_folder import Run
 from pathaware.training.session import log_interval
 from pathaware.training.trainer import Trainer
+from studies.photos import config
 
 
 @pytest.fixture(autouse=True)
@@ -19,18 +23,22 @@ def _single_precision():
     torch.set_default_dtype(torch.float32)
 
 
-def test_there_are_two():
-    assert shipped() == ["glyphs", "sine"]
+RETRAINABLE = ("glyphs", "sine")
+"""Those whose data come with the package."""
 
 
-@pytest.mark.parametrize("name", shipped())
+def test_there_are_three():
+    assert shipped() == ["glyphs", "photos", "sine"]
+
+
+@pytest.mark.parametrize("name", RETRAINABLE)
 def test_a_shipped_model_was_trained_by_its_preset(name):
     run = Run.open(find_run(name))
     assert run.finished
     assert not differences(run.config, Config.from_dict(load_preset(f"shipped-{name}")))
 
 
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", RETRAINABLE)
 def test_training_it_again_begins_as_its_record_says(name):
     """The first report of the record, from the seed. Other CPUs round otherwise, so not to the last bit."""
     run = Run.open(find_run(name))
@@ -44,7 +52,7 @@ def test_training_it_again_begins_as_its_record_says(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", RETRAINABLE)
 def test_training_it_again_gives_as_good_a_model(name):
     run = Run.open(find_run(name))
     trainer = Trainer(run.config)
@@ -58,9 +66,42 @@ def test_training_it_again_gives_as_good_a_model(name):
     assert abs(found[metric] - kept[metric]) < 2 * kept[f"{metric}_ci95"]
 
 
+def test_photos_was_trained_as_its_study_says():
+    run = Run.open(find_run("photos"))
+    assert run.finished
+    expected = config(Path("backbone"))
+    problem = dataclasses.replace(expected.problem, weights="pretrained")
+    assert not differences(run.config, dataclasses.replace(expected, problem=problem))
+    assert sum(path.stat().st_size for path in run.folder.iterdir()) < 16e6
+
+
+def test_photos_tells_classes_apart_in_any_number_and_warns_of_drawings():
+    """Made-up photographs: the hue of each class is its own."""
+    model = TrainedModel.open("photos", "cpu")
+    hues = torch.tensor([[200, 60, 60], [60, 190, 60], [60, 60, 200]])
+
+    def pictures(count):
+        noise = torch.nn.functional.interpolate(40 * torch.randn(3 * count, 3, 6, 6), 84, mode="bicubic")
+        x = hues.repeat_interleave(count, 0)[:, :, None, None] + noise
+        return x.clamp(0, 255).to(torch.uint8), torch.arange(3).repeat_interleave(count)
+
+    torch.manual_seed(0)
+    x, y = pictures(2)
+    kept = torch.tensor([0, 1, 2, 4, 5])  # one class has a single picture
+    queries, truth = pictures(3)
+    found = model.adapt(x[kept], y[kept], 3).probabilities(queries)
+    assert (found.argmax(1) == truth).double().mean() > 0.8
+    assert torch.allclose(found.sum(1), torch.ones(9, dtype=torch.float64))
+    drawing = torch.full((4, 3, 84, 84), 255, dtype=torch.uint8)
+    drawing[:, :, 30:50, 20:24] = 0
+    assert model.typical is not None
+    assert "4 of 4" in (model.typical.warning(drawing) or "")
+
+
 def test_it_can_be_used_where_its_data_set_is_not(monkeypatch, tmp_path):
     monkeypatch.setenv("PATHAWARE_DATA", str(tmp_path))
     Run.open(find_run("glyphs")).load("cpu")
+    Run.open(find_run("photos")).load("cpu")
     assert not list(tmp_path.iterdir())
 
 

@@ -20,7 +20,9 @@ from pathaware.cli import (
     demo,
     evaluate,
     export,
+    learn,
     methods,
+    models,
     online,
     plot,
     predict,
@@ -39,8 +41,14 @@ from pathaware.core.errors import RunError, Stopped, UsageError, printable
 
 PANELS = {
     "Start here": {"demo": demo},
-    "Label images": {"predict": predict, "suggest": suggest, "serve": serve, "export": export},
-    "Train": {"train": train, "pretrain": pretrain, "methods": methods},
+    "Label images": {
+        "learn": learn,
+        "predict": predict,
+        "suggest": suggest,
+        "serve": serve,
+        "export": export,
+    },
+    "Train": {"train": train, "pretrain": pretrain, "methods": methods, "models": models},
     "Evaluate and compare": {"evaluate": evaluate, "plot": plot, "report": report, "results": results},
     "Data": {"data": data},
     "Research": {"reproduce": reproduce, "sweep": sweep, "online": online, "bench": bench},
@@ -106,7 +114,7 @@ command = typer.main.get_command(app)
 LONGEST = 2000
 """Characters of an error message; the longest of ours lists all presets."""
 
-_ARGUMENTS = {"run": "RUN", "file": "FILE", "target": "TARGET", "folder": "FOLDER"}
+_ARGUMENTS = {"run": "RUN", "file": "FILE", "target": "TARGET", "folder": "DIR", "name": "NAME"}
 
 # Typer imports click or bundles it, depending on its version; this is the base class of its usage errors.
 _CallError: Any = typer.BadParameter.__bases__[0]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 EXAMPLES = examples(
     "pathaware evaluate glyphs --tasks 100",
     "pathaware evaluate glyphs --tasks 100 --queries alone",
+    "pathaware evaluate glyphs --tasks 100 --ways 10 --shots 1",
     "pathaware evaluate runs/sine-k10-pamela-seed0 --json",
     "pathaware evaluate glyphs --tasks 100 --refine sinkhorn",
     "pathaware evaluate glyphs --tasks 100 --open-set",
@@ -35,6 +36,12 @@ def evaluate(
     tasks: Annotated[
         int | None,
         panel_option(help="Number of new tasks.", panel=TASKS, default="1000 for sine, 600 for images"),
+    ] = None,
+    ways: Annotated[
+        int | None, panel_option(help="Classes per task.", panel=TASKS, default="as trained", min=2)
+    ] = None,
+    shots: Annotated[
+        int | None, panel_option(help="Support images per class.", panel=TASKS, default="as trained", min=1)
     ] = None,
     queries: Annotated[
         str | None,
@@ -77,6 +84,14 @@ def evaluate(
     extend: Annotated[
         bool, flag("--extend", help="Allow more steps than trained: repeat the last one.", panel=METHOD)
     ] = False,
+    baselines: Annotated[
+        bool,
+        flag(
+            "--baselines",
+            help="Also evaluate nearest class mean and logistic regression on the frozen features.",
+            panel=METHOD,
+        ),
+    ] = False,
     seed: Annotated[
         int, panel_option(help="Seed of the tasks; the same for every method.", panel=TASKS, min=0)
     ] = 0,
@@ -115,6 +130,7 @@ def evaluate(
     from pathaware.cli.options import must_be_new
     from pathaware.cli.show import print_evaluation
     from pathaware.core.errors import UsageError
+    from pathaware.inference.change_ways import load_for
     from pathaware.inference.trained_model import TrainedModel, find_run
     from pathaware.training.evaluation import SnapshotMean
     from pathaware.training.evaluation import evaluate as measure
@@ -125,10 +141,14 @@ def evaluate(
         if path:
             must_be_new(option, path, replace)
     opened = Run.open(find_run(run))
-    problem = opened.config.problem
+    learner, problem = load_for(opened, device, ways, shots)
+    if baselines and not problem.frozen:
+        raise UsageError("the model has no frozen features; train with --adapt head", field="baselines")
     for field, asked in (("show", show), ("open_set", open_set), ("calibrate", calibrate)):
         if asked and problem.regression:
             raise UsageError(f"{problem.label} has no classes", field=field)
+        if asked and (ways or shots) and field != "show":
+            raise UsageError("cannot be combined with other ways or shots than in training", field=field)
     model = None if problem.regression else TrainedModel.open(run, device)
     if model and calibrate:
         from pathaware.inference.calibration import fit_calibration
@@ -137,25 +157,41 @@ def evaluate(
         model.calibration.write(opened.folder)
     if snapshots and problem.regression:
         raise UsageError("a mean of probabilities needs classes", field="snapshots")
-    learner = SnapshotMean(opened.load_snapshots(device)) if snapshots else opened.load(device)
+    if snapshots:
+        if ways or shots:
+            raise UsageError(
+                "cannot be combined with other ways or shots than in training", field="snapshots"
+            )
+        learner = SnapshotMean(opened.load_snapshots(device))
+    what: dict[str, Any] = {
+        "split": split,
+        "tasks": problem.evaluation_tasks if tasks is None else tasks,
+        "seed": seed,
+        "balance": cast("Balance", balance),
+    }
     result = measure(
         learner,
         problem,
-        split=split,
-        tasks=problem.evaluation_tasks if tasks is None else tasks,
-        seed=seed,
+        **what,
         steps=steps,
         extend=extend,
         queries=cast("QueryLevel | None", queries),
-        balance=cast("Balance", balance),
         inductive=inductive,
         keep_outputs=model is not None,
         views=cast("Views", views),
         refine=cast("Refinement", refine),
     )
+    others: dict[str, dict[str, Any]] = {}
+    if baselines:
+        from pathaware.training.features import BASELINES, FeatureBaseline
+
+        others = {
+            name: measure(FeatureBaseline(learner, name), problem, **what, queries="alone").summary()
+            for name in BASELINES
+        }
     more: dict[str, Any] = {}
     if model:
-        more = _confidence(model, result, show)
+        more = _confidence(model, problem, result, show)
     if model and open_set:
         from pathaware.inference.open_set import evaluate_open_set
 
@@ -163,17 +199,20 @@ def evaluate(
             model, split=split, tasks=len(result.values), seed=seed
         ).summary()
     if record:
-        write_record(record, evaluation_record(opened, result))
+        chosen = {"evaluated": {"ways": ways, "shots": shots}} if ways or shots else {}
+        compared = {"baselines": others} if others else {}
+        write_record(record, {**evaluation_record(opened, result), **chosen, **compared})
+    if others:
+        more["baselines"] = others
     print_evaluation(opened, result, json=json, more=more)
 
 
-def _confidence(model: TrainedModel, result: Evaluation, show: Path | None) -> dict[str, Any]:
+def _confidence(model: TrainedModel, problem: Any, result: Evaluation, show: Path | None) -> dict[str, Any]:
     """The calibration error of a result, and with a temperature if one belongs to its level."""
     from pathaware.training.metric import reliability
 
     assert result.outputs is not None
     assert result.targets is not None
-    problem: Any = model.config.problem
     found = {"calibration_error": reliability(result.outputs, result.targets)}
     more: dict[str, Any] = {}
     plain = (result.queries, result.views, result.refine, result.snapshots) == ("alone", "single", "none", 1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from pathaware.cli.options import COMPUTE, DATA, OUTPUT, TASKS, Json, Replace, examples, flag, panel_option
-from pathaware.cli.predict import Model
+from pathaware.cli.options import COMPUTE, OUTPUT, TASKS, Json, Replace, examples, flag, panel_option
+from pathaware.cli.predict import Model, Support
 
 if TYPE_CHECKING:
     from pathaware.inference.export.export import Exported
@@ -20,14 +20,7 @@ EXAMPLES = examples(
 
 def export(
     run: Model,
-    support: Annotated[
-        Path | None,
-        panel_option(
-            help="Labelled pictures: a folder, zip or tar with one folder per class. Not for --learner.",
-            panel=DATA,
-            default="none",
-        ),
-    ] = None,
+    support: Support = None,
     to: Annotated[
         str | None,
         panel_option(help="Format: onnx, torch or safetensors.", panel=OUTPUT, default="onnx for --learner"),
@@ -83,11 +76,8 @@ def export(
     for field, given in (("ways", ways), ("shots", shots)):
         if given is not None:
             raise UsageError("applies to --learner only", field=field)
-    for field, missing in (("support", support), ("to", to)):
-        if missing is None:
-            raise UsageError("is needed, except for --learner", field=field)
-    assert support is not None
-    assert to is not None
+    if to is None:
+        raise UsageError("is needed, except for --learner", field="to")
     format = get_format(to)
     format.require_packages()
     path = out or Path(find_run(run).absolute().name + format.suffix)

@@ -138,10 +138,16 @@ def must_have_room(option: str, folder: Path, names: Sequence[str]) -> None:
     must_be_writable(option, folder / names[0])
 
 
-def read_support(source: Path, model: TrainedModel) -> SupportSet:
-    """Read the labelled images; if some cannot be used, name all of them."""
+def read_support(source: Path | None, model: TrainedModel) -> SupportSet:
+    """Read the labelled images, or take those of a saved classifier; name all that cannot be used."""
     from pathaware.inference import class_folders as folders
 
+    if source is None:
+        if model.support is None:
+            raise UsageError(
+                "name a folder of labelled pictures; only saved classifiers do without", "support"
+            )
+        return model.support
     try:
         return folders.read_support(source, model.image_input)
     except folders.SupportRefused as refused:
@@ -152,6 +158,13 @@ def read_support(source: Path, model: TrainedModel) -> SupportSet:
 
 def adapt(model: TrainedModel, support: SupportSet) -> AdaptedClassifier:
     return model.adapt(support.pixels, support.labels, len(support.classes))
+
+
+def print_warning(message: str) -> None:
+    """Print a warning, as one line of standard error."""
+    from pathaware.cli import one_line
+
+    print(f"warning: {one_line(message)}", file=sys.stderr)
 
 
 def print_problems(problems: tuple[str, ...] | list[str], most: int | None = 10) -> None:

@@ -26,19 +26,25 @@ EXAMPLES = examples(
 Model = Annotated[
     str,
     typer.Argument(
-        help="Folder of a run on images, or glyphs.", metavar="RUN", autocompletion=complete_model
+        help="Folder of a run on images or of a classifier, glyphs or photos.",
+        metavar="RUN",
+        autocompletion=complete_model,
     ),
 ]
 Support = Annotated[
-    Path,
-    panel_option(help="Labelled pictures: a folder, zip or tar with one folder per class.", panel=DATA),
+    Path | None,
+    panel_option(
+        help="Labelled pictures: a folder, zip or tar with one folder per class.",
+        panel=DATA,
+        default="those of the classifier, if `pathaware learn` made it",
+    ),
 ]
 
 
 def predict(
     run: Model,
-    support: Support,
     images: Annotated[Path, panel_option(help="Pictures to label: a file, folder, zip or tar.", panel=DATA)],
+    support: Support = None,
     format: Annotated[
         str | None,
         panel_option(help="table, csv or json.", panel=OUTPUT, default="by the ending of --out, else table"),
@@ -93,7 +99,7 @@ def predict(
     device: Device = "auto",
 ) -> None:
     """Adapt to a few labelled pictures and label other pictures."""
-    from pathaware.cli.options import adapt, must_be_new, print_problems, read_support
+    from pathaware.cli.options import adapt, must_be_new, print_problems, print_warning, read_support
     from pathaware.core.errors import UsageError
     from pathaware.inference.class_folders import read_images
     from pathaware.inference.influence import reasons
@@ -113,6 +119,9 @@ def predict(
     model = TrainedModel.open(run, device, cast("Views", views))
     labelled = read_support(support, model)
     names, pixels, problems = read_images(images, model.image_input)
+    for what, pictures in (("labelled pictures", labelled.pixels), ("pictures", pixels)):
+        if model.typical is not None and (unlike := model.typical.warning(pictures, what)):
+            print_warning(unlike)
     adapted = adapt(model, labelled)
     probabilities = adapted.probabilities(pixels)
     predictions = Predictions(

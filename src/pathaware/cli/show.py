@@ -32,6 +32,8 @@ def print_evaluation(
         )
     )
     print(headline(summary, metric))
+    for name, found in more.get("baselines", {}).items():
+        print(f"{name}: {metric.name} {found[metric.name]:.4f} ± {found[f'{metric.name}_ci95']:.4f}")
     if "calibration_error" in more:
         print(confidence(more))
     if "open_set" in more:

@@ -44,7 +44,23 @@ Queries = Annotated[int | None, panel_option(help="Query images per class.", pan
 Ways = Annotated[int | None, panel_option(help="Classes per task.", panel=TASKS)]
 Model = Annotated[
     str | None,
-    panel_option(help="Network: conv4, resnet12 or your own package.module:function.", panel=METHOD),
+    panel_option(
+        help="Network: conv4, resnet12, timm:NAME or your own package.module:function.", panel=METHOD
+    ),
+]
+Weights = Annotated[
+    Path | None,
+    panel_option(
+        help="Pretrained weights: safetensors, or a PyTorch state dict.", panel=METHOD, default="none"
+    ),
+]
+Adapt = Annotated[
+    str | None,
+    panel_option(
+        help="Parts of the network that adapt: head, last-block, adapters or all.",
+        panel=METHOD,
+        default="all",
+    ),
 ]
 Width = Annotated[int | None, panel_option(help="Filters per layer.", panel=METHOD, default="64 for conv4")]
 Data = Annotated[
@@ -158,6 +174,8 @@ def images(
     queries: Queries = None,
     model: Model = None,
     width: Width = None,
+    weights: Weights = None,
+    adapt: Adapt = None,
     steps: Steps = None,
     skip: Skip = None,
     rate: Rate = None,
@@ -177,6 +195,7 @@ def images(
         raise UsageError("name the imported data set to train on; see `pathaware data list`", field="data")
     folder = None if data_dir is None else str(data_dir)
     problem = {"ways": ways, "shots": shots, "queries": queries, "model_name": model, "width": width}
+    problem |= {"weights": None if weights is None else str(weights), "adapt": adapt}
     tables: dict[str, dict[str, Any]] = {
         "problem": {"name": "classification", "data": data or named, "data_dir": folder, **problem},
         "method": {"name": method, "steps": steps, "skip": skip, "rate": rate},
@@ -311,6 +330,9 @@ def over_preset(data: str, tables: dict[str, dict[str, Any]]) -> dict[str, dict[
 
     base = load_preset(data) if data in presets() else {}
     trust(tables)
+    own = tables["problem"].get("model_name")
+    if own not in (None, base.get("problem", {}).get("model_name", "conv4")):
+        base.get("problem", {}).pop("width", None)  # that of the preset's network
     known = get_method(tables["method"]["name"]).settings()
     base["method"] = {name: value for name, value in base.get("method", {}).items() if name in known}
     return {table: {**base.get(table, {}), **values} for table, values in tables.items()}

@@ -2,12 +2,13 @@
 
 By custom a query set is normalised by its own statistics. Every prediction then depends on the other queries,
 which is called transductive. For inductive predictions the statistics must come from the support set alone:
-`TaskStatistics` does so for one forward pass, `freeze_batch_norm` for good.
+`TaskStatistics` does so for one forward pass, `freeze_batch_norm` for good. `FrozenBatchNorm` uses the
+running statistics that a pretrained network brings along.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -67,6 +68,45 @@ class TaskStatistics(TorchFunctionMode):
         return ((by_task - mean) * (variance + eps).rsqrt()).flatten(0, 1)
 
 
+class FrozenBatchNorm(nn.Module):
+    """Batch norm with constant statistics, those that a pretrained network has collected.
+
+    Statistics are the same in training and evaluation, so that no image affects another. `weight` and `bias`
+    are ordinary parameters, and the names in the state are those of PyTorch's batch norm.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, norm: _BatchNorm) -> None:
+        super().__init__()
+        self.eps = norm.eps
+        self.weight, self.bias = norm.weight, norm.bias
+        zeros, ones = torch.zeros(norm.num_features), torch.ones(norm.num_features)
+        self.register_buffer("running_mean", zeros if norm.running_mean is None else norm.running_mean)
+        self.register_buffer("running_var", ones if norm.running_var is None else norm.running_var)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = (self.running_var + self.eps).rsqrt()
+        scale = scale if self.weight is None else scale * self.weight
+        shift = -self.running_mean * scale
+        shift = shift if self.bias is None else shift + self.bias
+        shape = (1, -1, *(1,) * (x.ndim - 2))
+        return torch.addcmul(shift.view(shape), x, scale.view(shape))
+
+
+def freeze_running_statistics(model: nn.Module, *, all_norms: bool = False) -> nn.Module:
+    """Replace every batch norm that keeps running statistics by a `FrozenBatchNorm`, in place.
+
+    With `all_norms` also those that keep none, for a network whose weights are loaded later.
+    """
+    for name, module in list(model.named_modules()):
+        if isinstance(module, _BatchNorm) and (all_norms or module.track_running_stats):
+            owner, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(owner), attribute, FrozenBatchNorm(module))
+    return model
+
+
 def freeze_batch_norm(network: nn.Module, support_x: Tensor) -> nn.Module:
     """Freeze batch norm to the support set's statistics.
 
@@ -83,13 +123,25 @@ def freeze_batch_norm(network: nn.Module, support_x: Tensor) -> nn.Module:
     return network.eval()
 
 
+def set_statistics(network: nn.Module, statistics: Mapping[str, tuple[Tensor, Tensor]]) -> nn.Module:
+    """Freeze batch norm to these means and variances, by the names of the norms; see `freeze_batch_norm`."""
+    for name, (mean, variance) in statistics.items():
+        norm = network.get_submodule(name)
+        assert isinstance(norm, _BatchNorm)
+        _set(norm, mean, variance)
+    return network.eval()
+
+
 def _freeze(norm: _BatchNorm, arguments: tuple[Tensor, ...]) -> None:
     (x,) = arguments
-    mean, variance = _moments(x, (0, *range(2, x.ndim)))
+    _set(norm, *_moments(x, (0, *range(2, x.ndim))))
+    norm.eval()  # before its forward pass, so that deeper layers see what they will see later
+
+
+def _set(norm: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
     norm.track_running_stats = True
     norm.running_mean, norm.running_var = mean.flatten(), variance.flatten()
-    norm.num_batches_tracked = torch.ones((), dtype=torch.long, device=x.device)
-    norm.eval()  # before its forward pass, so that deeper layers see what they will see later
+    norm.num_batches_tracked = torch.ones((), dtype=torch.long, device=mean.device)
 
 
 def _moments(data: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:

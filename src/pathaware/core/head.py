@@ -38,11 +38,17 @@ class Head(nn.Module, ABC):
     """True if learned parameters are tied to class indices, which rules out more classes than in training."""
     sequential: ClassVar[bool] = False
     """True if predictions depend on the order of the support set."""
+    any_shots: ClassVar[bool] = False
+    """True if classes may have different numbers of examples; those of the label −1 are ignored."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         _, replaced = last_linear(network)
         self.features, self.outputs = replaced.in_features, replaced.out_features
+
+    def observe(self, features: Tensor, labels: Tensor) -> None:
+        """Called once before training on a frozen network, with the features `[N, F]` of all training images
+        and their classes `[N]`. Override it to take statistics."""
 
     @abstractmethod
     def fit(self, features: Tensor, targets: Tensor) -> Fitted:
@@ -141,7 +147,16 @@ class HeadLearner(FewShotLearner):
         """Fit the head to one task, `support_x [S, …]`; return copies of the network and the head."""
         with torch.no_grad():
             fitted = self.fit(support_x[None], support_y[None])
-        return FittedNetwork(copy.deepcopy(self.model), copy.deepcopy(self.head), fitted)
+        frozen = not any(p.requires_grad for p in self.model.parameters())  # it never changes: no copy needed
+        model = self.model if frozen else copy.deepcopy(self.model)
+        return FittedNetwork(model, copy.deepcopy(self.head), fitted)
+
+    def with_outputs(self, outputs: int) -> HeadLearner:
+        """This learner for another number of classes, sharing all parameters; for heads of `any_shots`."""
+        changed, head = copy.copy(self), copy.copy(self.head)
+        head.outputs = outputs
+        changed._modules = {**self._modules, "head": head}
+        return changed
 
 
 class FittedNetwork(nn.Module):

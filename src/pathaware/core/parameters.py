@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from torch.autograd.function import Function
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from pathaware.core.batch_norm import FrozenBatchNorm
 from pathaware.core.errors import UsageError
 
 Granularity = Literal["model", "layer", "tensor", "filter", "tensor-channel", "parameter"]
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-NORMS = (_BatchNorm, nn.GroupNorm, nn.LayerNorm)
+NORMS = (_BatchNorm, FrozenBatchNorm, nn.GroupNorm, nn.LayerNorm)
 
 
 @dataclass(frozen=True)

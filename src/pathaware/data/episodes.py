@@ -63,6 +63,10 @@ class EpisodePlan:
         task = torch.arange(len(self))[:, None]
         return self._each(lambda t: t[task, order])
 
+    def part(self, examples: Tensor) -> EpisodePlan:
+        """Some examples of every task, by their index `[E]`."""
+        return self._each(lambda t: t[:, examples])
+
     def _each(self, change: Callable[[Tensor], Tensor]) -> EpisodePlan:
         present = {f.name: getattr(self, f.name) for f in fields(self)}
         return EpisodePlan(**{name: change(value) for name, value in present.items() if value is not None})
@@ -352,7 +356,8 @@ def _check(store: ImageStore, split: str, classes: SplitClasses, ways: int, shot
     if int(classes.counts[smallest]) < shots + queries:
         raise UsageError(
             f"shots {shots} and queries {queries}: class {classes.names[smallest]} of {store.name} "
-            f"has only {int(classes.counts[smallest])} images"
+            f"has only {int(classes.counts[smallest])} images; training takes shots + queries of every "
+            "class, prediction any number"
         )
 
 

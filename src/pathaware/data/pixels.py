@@ -1,4 +1,7 @@
-"""Image files decoded to pixels: `ImageFormat` for stores, `ImageInput` for trained networks."""
+"""Image files decoded to pixels: `ImageFormat` for stores, `ImageInput` for trained networks.
+
+`TypicalImages` keeps what the training images of a model look like, to notice images of another kind.
+"""
 
 from __future__ import annotations
 
@@ -152,7 +155,8 @@ class ImageInput:
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> ImageInput:
         """The inverse of `to_dict`."""
-        return cls(**{**saved, "mean": tuple(saved["mean"]), "std": tuple(saved["std"])})
+        known = {name: saved[name] for name in cls.__dataclass_fields__ if name in saved}
+        return cls(**{**known, "mean": tuple(saved["mean"]), "std": tuple(saved["std"])})
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values, as checkpoints store them."""
@@ -243,3 +247,86 @@ def _on_paper(pixels: NDArray[np.uint8]) -> bool:
     """Return True if the border, which shows paper rather than ink, is bright."""
     edge = np.concatenate([pixels[..., 0, :], pixels[..., -1, :], pixels[..., 0], pixels[..., -1]], axis=-1)
     return bool(np.median(edge) > _BRIGHT)
+
+
+QUANTILE = 0.999
+"""Quantile of the distances of training images above which an image counts as unlike them."""
+
+SHARE = 0.2
+"""Share of unlike images in a set above which a warning is worth it."""
+
+
+def image_statistics(pixels: Tensor) -> Tensor:
+    """Six numbers `[N, 6]` for each of the images `[N, C, H, W]` in 0…255.
+
+    Mean, deviation, share of nearly black or white pixels, entropy of the histogram, mean difference of
+    neighbouring pixels, mean saturation.
+    """
+    x = pixels.float() / 255
+    grey = x.mean(1)
+    flat = grey.flatten(1)
+    bins = torch.stack([each.histc(16, 0, 1) for each in flat]) / flat.shape[1]
+    extreme = bins[:, 0] + bins[:, 15]
+    entropy = -(bins * bins.clamp(min=1e-12).log()).sum(1)
+    across, down = grey.diff(dim=2).abs().flatten(1).mean(1), grey.diff(dim=1).abs().flatten(1).mean(1)
+    saturation = (x.amax(1) - x.amin(1)).flatten(1).mean(1)
+    found = torch.stack([flat.mean(1), flat.std(1), extreme, entropy, across + down, saturation], 1)
+    return found.double()
+
+
+@dataclass(frozen=True)
+class TypicalImages:
+    """What training images look like: `mean [6]` and inverse covariance `[6, 6]` of `image_statistics`.
+
+    `limit` is the 99.9 % quantile of their Mahalanobis distances. This tells drawings from photographs, not
+    one kind of photograph from another.
+    """
+
+    mean: tuple[float, ...]
+    precision: tuple[tuple[float, ...], ...]
+    limit: float
+    images: int
+
+    @classmethod
+    def of(cls, pixels: Tensor) -> TypicalImages:
+        """Measure training images `[N, C, H, W]`; a thousand of them are enough."""
+        found = image_statistics(pixels)
+        mean, covariance = found.mean(0), torch.cov(found.T)
+        # Grey images have no saturation at all; a little variance keeps the matrix invertible.
+        precision = torch.linalg.inv(covariance + 1e-4 * torch.eye(len(covariance), dtype=found.dtype))
+        away = _distances(found, mean, precision)
+        limit = away.quantile(QUANTILE).item()
+        return cls(tuple(mean.tolist()), tuple(map(tuple, precision.tolist())), limit, len(pixels))
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> TypicalImages:
+        """The inverse of `to_dict`."""
+        rows = tuple(tuple(map(float, row)) for row in saved["precision"])
+        return cls(tuple(map(float, saved["mean"])), rows, float(saved["limit"]), int(saved["images"]))
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def distances(self, pixels: Tensor) -> Tensor:
+        """Distances of images `[N, C, H, W]` from training images, in units of the limit."""
+        mean, precision = (torch.tensor(v, dtype=torch.float64) for v in (self.mean, self.precision))
+        return _distances(image_statistics(pixels.cpu()), mean, precision) / self.limit
+
+    def warning(self, pixels: Tensor, what: str = "pictures") -> str | None:
+        """One sentence if many of these images look unlike the training images, else None."""
+        if not len(pixels):
+            return None
+        away = self.distances(pixels)
+        unlike = int((away > 1).sum())
+        if unlike <= SHARE * len(pixels):
+            return None
+        return (
+            f"{unlike} of {len(pixels)} {what} look unlike the images that the model was trained on: by "
+            f"brightness, contrast and colour they are {away.median():.1f} times as far away (median) as "
+            "99.9 % of those images are; predictions may mean nothing"
+        )
+
+
+def _distances(found: Tensor, mean: Tensor, precision: Tensor) -> Tensor:
+    centred = found - mean
+    return ((centred @ precision) * centred).sum(1).clamp(min=0).sqrt()

@@ -1,13 +1,16 @@
-"""Query sets in which some classes are more frequent than others.
+"""Tasks whose classes are not equally frequent.
 
-The proportions of the classes in a query set are drawn from a Dirichlet distribution with α = 2, as in
-Veilleux, Boudiaf, Piantanida and Ben Ayed (NeurIPS 2021, arXiv:2204.11181). The size of the query set, the
-classes and the support sets are those of the balanced tasks of the same seed.
+`UnbalancedQueries`: query sets in which some classes are more frequent than others. Their proportions are
+drawn from a Dirichlet distribution with α = 2, as in Veilleux, Boudiaf, Piantanida and Ben Ayed (NeurIPS
+2021, arXiv:2204.11181). The size of the query set, the classes and the support sets are those of the balanced
+tasks of the same seed.
+
+`VaryingTasks`: tasks with different numbers of classes and of support images.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -88,3 +91,50 @@ def counts(proportions: Tensor, total: int, most: int) -> Tensor:
         lacking = (wanted - found).masked_fill(found >= most, -torch.inf)
         found[short, lacking.argmax(-1)[short]] += 1
     return found.long()
+
+
+class VaryingTasks(TaskSource):
+    """Tasks with 2 to `ways` classes and 1 to `shots` support images per class.
+
+    `widest` draws tasks of `ways` classes with `shots` images, shot by shot; each task keeps some of them.
+    The number of classes is uniform and the largest number of shots is uniform in its logarithm. In every
+    second task all classes have that many, in the others each has its own number, uniform up to the largest.
+    A support set ends in padding, examples of the label −1, so that tasks of a batch have equal shapes. A
+    query set has twice `queries` images, each of any class of the task.
+    """
+
+    def __init__(self, widest: ImageEpisodes) -> None:
+        if widest.shuffle:
+            raise ValueError("the widest tasks must be laid out shot by shot")
+        self.widest, self.total = widest, 2 * widest.queries
+
+    def draw(self, tasks: int, generator: torch.Generator) -> UnbalancedPlan:
+        plan = self.widest.draw(tasks, generator)
+        ways, shots = self.widest.ways, self.widest.shots
+        chosen = torch.randint(2, ways + 1, (tasks, 1), generator=generator)
+        uniform = torch.rand(tasks, 1, generator=generator, dtype=torch.float64)
+        most = ((shots + 1) ** uniform).floor().clamp(1, shots)
+        each = torch.rand(tasks, ways, generator=generator, dtype=torch.float64).mul(most).ceil().clamp(min=1)
+        balanced = torch.rand(tasks, 1, generator=generator, dtype=torch.float64) < 0.5
+        kept = torch.where(balanced, most.expand_as(each), each)
+        kept = kept.masked_fill(torch.arange(ways) >= chosen, 0).long()
+        keys = torch.rand(plan.images.shape, generator=generator, dtype=torch.float64)
+        assert plan.labels is not None
+        shot = torch.arange(plan.images.shape[1]) // ways
+        count = kept.gather(1, plan.labels)
+        support = shot < shots
+        wanted = torch.where(support, shot < count, count > 0)
+        # In this order: the support set, images that are not used, queries; both sets in random order.
+        first = torch.where(support & wanted, 0, torch.where(wanted, 2, 1))
+        plan = replace(plan, labels=plan.labels.masked_fill(~wanted, -1))
+        return UnbalancedPlan(plan.reordered((keys + first).argsort(1)), kept)
+
+    def gather(self, plan: UnbalancedPlan) -> Episodes:
+        size = int(plan.counts.sum(1).max())
+        part = plan.episodes.part(torch.cat([torch.arange(size), torch.arange(-self.total, 0)]))
+        labels = part.labels
+        assert labels is not None
+        # Queries of one task may reach into the support part of another one's row: these are padding.
+        padding = torch.arange(size) >= plan.counts.sum(1, keepdim=True)
+        labels = torch.cat([labels[:, :size].masked_fill(padding, -1), labels[:, size:]], 1)
+        return self.widest.views.episodes(replace(part, labels=labels), size)

@@ -16,10 +16,13 @@ import torch
 from torch import Tensor
 
 from pathaware.core.errors import UsageError
+from pathaware.core.head import HeadLearner
 from pathaware.core.learner import FewShotLearner, MetaLearner
 from pathaware.core.parameters import GroupBroadcast, Layout
 from pathaware.methods import get_method
 from pathaware.training.config import Config
+from pathaware.training.problems import Problem
+from pathaware.training.run_folder import Run
 from pathaware.training.trainer import build
 
 MAX_CLASSES = 100
@@ -40,6 +43,8 @@ def change_ways(
     trained.load_state_dict(dict(learned))
     if classes == problem.ways:
         return trained
+    if isinstance(trained, HeadLearner) and trained.head.any_shots:
+        return trained.with_outputs(classes)
     if classes > problem.ways and get_method(config.method).kind.fixed_ways:
         raise UsageError(
             f"classes: {config.method} was trained for {problem.ways} and can take fewer, not {classes}; "
@@ -56,6 +61,22 @@ def change_ways(
             f"train it with ways = {classes}"
         ) from None
     return changed
+
+
+def load_for(
+    run: Run, device: str, ways: int | None = None, shots: int | None = None
+) -> tuple[FewShotLearner, Problem]:
+    """Load a run's learner and its problem for tasks of `ways` classes and `shots` images, if given."""
+    problem: Any = run.config.problem
+    changes = {name: value for name, value in (("ways", ways), ("shots", shots)) if value is not None}
+    if not changes:
+        return run.load(device), problem
+    if problem.regression:
+        raise UsageError(f"{problem.name} has no classes and no shots to choose", field=next(iter(changes)))
+    changed = dataclasses.replace(problem, **changes, varying=False)
+    learned, inputs = run.learned()
+    place = dataclasses.replace(run.config.training, device=device).torch_device
+    return change_ways(run.config, learned, inputs, changed.ways, place), changed
 
 
 def _converted_state(trained: FewShotLearner, changed: FewShotLearner) -> dict[str, Tensor]:

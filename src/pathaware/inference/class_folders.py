@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -11,10 +12,11 @@ import torch
 from torch import Tensor
 
 from pathaware.core.errors import UsageError
-from pathaware.data.importers.folder import IMAGE_SUFFIXES, in_tree
+from pathaware.data.importers.folder import IMAGE_SUFFIXES, SPLIT_FOLDERS, in_tree
 from pathaware.data.importers.source import SourceImage
 from pathaware.data.importers.trees import open_tree
 from pathaware.data.pixels import BadImage, ImageInput
+from pathaware.data.store import Split
 from pathaware.inference.change_ways import MAX_CLASSES
 from pathaware.inference.trained_model import SupportSet
 
@@ -22,10 +24,10 @@ from pathaware.inference.trained_model import SupportSet
 class SupportRefused(UsageError):
     """Raised for an unusable support folder; `problems` names every file at fault."""
 
-    def __init__(self, source: Path, problems: Sequence[str]) -> None:
+    def __init__(self, source: Path, problems: Sequence[str], field: str = "support") -> None:
         self.problems = tuple(problems)
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        super().__init__(f"{source}: {problems[0]}{more}", field="support")
+        super().__init__(f"{source}: {problems[0]}{more}", field=field)
 
 
 def read_support(source: Path, image_input: ImageInput) -> SupportSet:
@@ -33,18 +35,53 @@ def read_support(source: Path, image_input: ImageInput) -> SupportSet:
 
     Every image must be usable: a class learned from half of its images would go unnoticed.
     """
+    return read_labelled(source, image_input).support
+
+
+@dataclass(frozen=True)
+class LabelledFolder:
+    """A support set with the `names` of its images, and for each the split folder it lies in, or none.
+
+    There are `splits` only if the folders train, val and test hold the same classes, as data sets for
+    ordinary classification do.
+    """
+
+    support: SupportSet
+    names: tuple[str, ...]
+    splits: tuple[str, ...] | None = None
+
+
+def read_labelled(
+    source: Path, image_input: ImageInput, *, merge_splits: bool = False, field: str = "support"
+) -> LabelledFolder:
+    """Read labelled images; with `merge_splits`, train/CLASS and test/CLASS are one class.
+
+    Every image must be usable: a class learned from half of its images would go unnoticed.
+    """
     by_class: dict[str, list[SourceImage]] = defaultdict(list)
     problems = []
-    images = _find_images(source, "support")
+    images = _find_images(source, field)
     top = _common_depth([name for name, _ in images]) if source.is_file() else 0
+    outer = {name.parts[top] for name, _ in images if len(name.parts) > top + 1}
+    by_split = split_folders(outer) if all(len(n.parts) > top + 2 for n, _ in images) else {}
+    if by_split and not merge_splits:
+        raise UsageError(
+            f"{source} holds the folders {' and '.join(sorted(by_split))}, not classes; name one of them, or "
+            "learn from all of them with `pathaware learn`",
+            field=field,
+        )
+    splits: dict[str, str] = {}
     for name, image in images:
-        if len(name.parts) < top + 2:
+        inner = top + 1 if by_split else top
+        if len(name.parts) < inner + 2:
             problems.append(f"{image.label} lies in no class folder")
-        by_class[name.parts[top]].append(image)
+        by_class[name.parts[min(inner, len(name.parts) - 1)]].append(image)
+        if by_split:
+            splits[image.label] = by_split[name.parts[top]]
     if not problems and not 2 <= len(by_class) <= MAX_CLASSES:
         raise UsageError(
             f"{source} has {len(by_class)} folders with pictures; 2 to {MAX_CLASSES} can be learned",
-            field="support",
+            field=field,
         )
     pixels, labels, names = [], [], []
     for label, members in enumerate(by_class.values()):
@@ -58,9 +95,16 @@ def read_support(source: Path, image_input: ImageInput) -> SupportSet:
             except UsageError as error:  # names the file or member already
                 problems.append(error.message)
     if problems:
-        raise SupportRefused(source, problems)
+        raise SupportRefused(source, problems, field)
     stacked = torch.from_numpy(np.stack(pixels))
-    return SupportSet(tuple(by_class), stacked, torch.tensor(labels), names=tuple(names))
+    support = SupportSet(tuple(by_class), stacked, torch.tensor(labels), names=tuple(names))
+    return LabelledFolder(support, tuple(names), tuple(splits[n] for n in names) if by_split else None)
+
+
+def split_folders(names: Collection[str]) -> dict[str, Split]:
+    """The split that each folder is, if all of them are named after splits; else none."""
+    known = {name: SPLIT_FOLDERS[name.lower()] for name in names if name.lower() in SPLIT_FOLDERS}
+    return known if len(known) == len(names) > 1 else {}
 
 
 def read_images(source: Path, image_input: ImageInput) -> tuple[list[str], Tensor, list[str]]:

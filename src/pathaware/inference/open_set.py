@@ -57,7 +57,7 @@ class ClassMeans:
     @classmethod
     def of(cls, adapted: AdaptedClassifier, support: SupportSet) -> ClassMeans:
         """Compute the means of a support set's classes."""
-        x = adapted.normalised(support.pixels)
+        x = adapted.inputs(support.pixels)
         features, _ = features_and_logits(adapted.network, x)
         return cls(adapted, class_means(features, support.labels.to(features.device)))
 
@@ -65,7 +65,7 @@ class ClassMeans:
         """The distance `[N]` of pixels `[N, C, size, size]` in 0…255 to the nearest class mean."""
         parts = []
         for part in pixels.split(BATCH):
-            features, _ = features_and_logits(self.adapted.network, self.adapted.normalised(part))
+            features, _ = features_and_logits(self.adapted.network, self.adapted.inputs(part))
             parts.append(nearest(features, self.means).double().cpu())
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 

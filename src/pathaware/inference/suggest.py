@@ -33,7 +33,7 @@ def suggest(model: TrainedModel, support: SupportSet, pixels: Tensor, count: int
 def unit_features(adapted: AdaptedClassifier, pixels: Tensor) -> Tensor:
     """Features of unit length `[N, F]` of pixels `[N, C, size, size]`."""
     parts = [
-        features_and_logits(adapted.network, adapted.normalised(part))[0].double().cpu()
+        features_and_logits(adapted.network, adapted.inputs(part))[0].double().cpu()
         for part in pixels.split(BATCH)
     ]
     return torch.cat(parts) if parts else torch.zeros(0, 1, dtype=torch.float64)

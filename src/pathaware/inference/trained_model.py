@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import tomllib
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,16 +15,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pathaware.core.batch_norm import freeze_batch_norm
 from pathaware.core.errors import UsageError, did_you_mean
+from pathaware.core.head import HeadLearner
 from pathaware.core.learner import FewShotLearner, StepPredictions
-from pathaware.data.pixels import ImageInput, ImageLike
+from pathaware.data.pixels import ImageInput, ImageLike, TypicalImages
 from pathaware.inference.calibration import Calibration
 from pathaware.inference.change_ways import change_ways
+from pathaware.models.backbones import frozen_backbone
+from pathaware.training.checksummed import CorruptFile, read_checksummed, replace_file, write_checksummed
 from pathaware.training.config import Config
 from pathaware.training.evaluation import VIEWS, Views, mean_of_views, with_mirror_images
-from pathaware.training.run_folder import Run, neighbours
+from pathaware.training.features import FeatureMemory
+from pathaware.training.run_folder import CHECKPOINT, CONFIG, Run, neighbours
 
+SUPPORT, CARD, TYPICAL = "support.safetensors", "card.toml", "typical.json"
+"""Files beside a checkpoint: images of a saved classifier, a shipped model's card, and what is typical of
+the training images if the checkpoint is of an earlier version, which does not say."""
 SHIPPED = Path(__file__).parent / "shipped"
 BATCH = 256
 """Images classified at a time."""
@@ -50,6 +58,16 @@ def find_run(run: str | Path) -> Path:
         + did_you_mean(str(run), shipped() + neighbours(folder)),
         field="run",
     )
+
+
+def read_card(name: str) -> dict[str, Any]:
+    """The card of a shipped model: data, licence, accuracy, and what it is not for."""
+    path = SHIPPED / name / CARD
+    if name not in shipped() or not path.exists():
+        known = ", ".join(shipped())
+        raise UsageError(f"{name} must be one of {known}{did_you_mean(name, shipped())}", field="name")
+    card: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    return card
 
 
 @dataclass(frozen=True)
@@ -86,20 +104,30 @@ class AdaptedClassifier:
     network: nn.Module
     image_input: ImageInput
     steps: tuple[AdaptationStep, ...] = ()
+    memory: FeatureMemory | None = None
+    """Features of images by a frozen backbone, which all classifiers of a model share."""
     temperature: float = 1.0
 
     @torch.no_grad()
     def probabilities(self, pixels: Tensor) -> Tensor:
         """Return class probabilities `[N, classes]` for pixels `[N, C, size, size]` in 0…255."""
         parts = [
-            (self.network(self.normalised(part)).double() / self.temperature).softmax(-1).cpu()
+            (self.network(self.inputs(part)).double() / self.temperature).softmax(-1).cpu()
             for part in pixels.split(BATCH)
         ]
         return torch.cat(parts)
 
-    def normalised(self, pixels: Tensor) -> Tensor:
-        """Normalise pixels `[N, C, size, size]` in 0…255 for the network, on its device."""
+    def inputs(self, pixels: Tensor) -> Tensor:
+        """What the network takes for pixels `[N, C, size, size]` in 0…255: normalised, or features."""
+        if self.memory is not None:
+            return self.memory(pixels)
         return self.image_input.normalised(pixels.to(next(self.network.parameters()).device))
+
+    @property
+    def own_bytes(self) -> int:
+        """Memory of the parameters that no other classifier shares."""
+        shared = 0 if self.memory is None else sum(p.nbytes for p in self.memory.backbone.parameters())
+        return sum(p.nbytes for p in self.network.parameters()) - shared
 
 
 class MirrorMean(nn.Module):
@@ -142,6 +170,11 @@ class TrainedModel:
         self.image_input = ImageInput.from_dict(inputs)
         if views not in VIEWS:
             raise UsageError(f"{views!r} must be one of {', '.join(VIEWS)}", field="views")
+        if views == "mirror" and config.problem.frozen:
+            raise UsageError(
+                "mirror: a model with a frozen network mirrors its support images itself; use single",
+                field="views",
+            )
         if views == "mirror" and not self.image_input.mirror:
             raise UsageError(
                 "mirror: the model was not trained on images that may be mirrored; use single", field="views"
@@ -152,6 +185,14 @@ class TrainedModel:
         self._learned, self._inputs = learned, inputs
         self._learners: dict[int, FewShotLearner] = {}
         self._building = Lock()  # threads may share a model
+        self._memory: FeatureMemory | None = None
+        saved = inputs.get("typical")
+        self.typical = None if saved is None else TypicalImages.from_dict(saved)
+        """What the training images look like, if known."""
+        self.folder: Path | None = None
+        """The run folder it was opened from."""
+        self.support: SupportSet | None = None
+        """The labelled images of a saved classifier."""
 
     @classmethod
     def open(cls, run: str | Path, device: str = "auto", views: Views = "single") -> TrainedModel:
@@ -162,8 +203,19 @@ class TrainedModel:
                 f"{run} was trained on {opened.config.problem.label}, not on images", field="run"
             )
         learned, inputs = opened.learned()
+        if "typical" not in inputs and (opened.folder / TYPICAL).exists():
+            inputs["typical"] = json.loads((opened.folder / TYPICAL).read_bytes())
         place = replace(opened.config.training, device=device).torch_device
-        return cls(opened.config, learned, inputs, place, views, Calibration.read(opened.folder))
+        model = cls(opened.config, learned, inputs, place, views, Calibration.read(opened.folder))
+        model.folder = opened.folder
+        model.support = _read_saved_support(opened.folder)
+        return model
+
+    def write(self, folder: Path) -> None:
+        """Write configuration and checkpoint, so that `open` finds the model in this folder."""
+        replace_file(folder / CONFIG, self.config.to_toml())
+        about = {"iteration": 0, "config": self.config.to_dict(), "inputs": self._inputs}
+        write_checksummed(folder / CHECKPOINT, self._learned, about)
 
     def learner(self, classes: int) -> FewShotLearner:
         """Return the learner for this number of classes, see `pathaware.inference.change_ways`."""
@@ -172,6 +224,15 @@ class TrainedModel:
                 learner = change_ways(self.config, self._learned, self._inputs, classes, self.device)
                 self._learners[classes] = learner.float().eval()
         return self._learners[classes]
+
+    @property
+    def memory(self) -> FeatureMemory | None:
+        """The features of images that were seen before, if the model has a frozen backbone."""
+        if self._memory is None and self.config.problem.frozen:
+            backbone = frozen_backbone(self.learner(self.ways).model)
+            assert backbone is not None
+            self._memory = FeatureMemory(backbone, self.image_input.normalised)
+        return self._memory
 
     def pixels(self, images: Sequence[ImageLike] | Tensor, what: str = "images") -> Tensor:
         """Decode images in any form to pixels `[N, C, size, size]` in 0…255."""
@@ -186,29 +247,39 @@ class TrainedModel:
 
     def adapt_each(self, tasks: Sequence[tuple[Tensor, Tensor]], classes: int) -> list[AdaptedClassifier]:
         """Adapt to several tasks, pixels and labels each; those with equally many images run side by side."""
-        chosen = [arrange(pixels, labels, classes) for pixels, labels in tasks]
+        learner = self.learner(classes)
+        # A head for unequal numbers of images weighs classes itself.
+        weighs = isinstance(learner, HeadLearner) and learner.head.any_shots
+        chosen = [
+            torch.arange(len(labels)) if weighs else arrange(pixels, labels, classes)
+            for pixels, labels in tasks
+        ]
         adapted: dict[int, AdaptedClassifier] = {}
         for size in {len(indices) for indices in chosen}:
             members = [i for i, indices in enumerate(chosen) if len(indices) == size]
-            x = torch.stack([self._normalised(tasks[i][0])[chosen[i]] for i in members])
+            x = torch.stack([self._support_inputs(tasks[i][0])[chosen[i]] for i in members])
             y = torch.stack([tasks[i][1].to(self.device)[chosen[i]] for i in members])
             if self.views == "mirror":
                 x, y = with_mirror_images(x), y.repeat(1, 2)
-            results = self.learner(classes).adapt_each(x, y)
-            for i, support, (network, predictions) in zip(members, x, results, strict=True):
+            results = learner.adapt_each(x, y)
+            for i, (network, predictions) in zip(members, results, strict=True):
                 steps = _steps(predictions, chosen[i], tasks[i][1].to(self.device))
                 temperature = self._temperature(classes, len(tasks[i][1]) / classes)
-                adapted[i] = self._classifier(freeze_batch_norm(network, support), steps, temperature)
+                adapted[i] = self._classifier(network, steps, temperature)
         return [adapted[i] for i in range(len(tasks))]
 
-    def _normalised(self, pixels: Tensor) -> Tensor:
+    def _support_inputs(self, pixels: Tensor) -> Tensor:
+        """What the network adapts to: normalised images, or their features if its body is frozen."""
+        if self.memory is not None:
+            mirrored = bool(getattr(self.config.problem, "mirror_support", False))
+            return self.memory.support(pixels, mirrored=mirrored)
         return self.image_input.normalised(pixels.to(self.device))
 
     def _classifier(
         self, network: nn.Module, steps: tuple[AdaptationStep, ...], temperature: float
     ) -> AdaptedClassifier:
         network = MirrorMean(network) if self.views == "mirror" else network
-        return AdaptedClassifier(network, self.image_input, steps, temperature)
+        return AdaptedClassifier(network, self.image_input, steps, self.memory, temperature)
 
     def _temperature(self, classes: int, shots: float) -> float:
         """The temperature of a calibrated run; it was fitted to single views."""
@@ -222,6 +293,17 @@ def _steps(predictions: StepPredictions, chosen: Tensor, y: Tensor) -> tuple[Ada
     last = chosen.bincount().cumsum(0) - 1  # of the places of each image, when places are sorted by image
     places = chosen.argsort(stable=True)[last].to(y.device)
     return tuple(_step(j, output[0, places], y) for j, output in enumerate(predictions.outputs))
+
+
+def _read_saved_support(folder: Path) -> SupportSet | None:
+    path = folder / SUPPORT
+    if not path.exists():
+        return None
+    try:
+        tensors, about = read_checksummed(path)
+        return SupportSet(tuple(about["classes"]), tensors["pixels"], tensors["labels"])
+    except (CorruptFile, KeyError) as error:
+        raise UsageError(f"{path} cannot be read ({error})", field="run") from None
 
 
 def _step(j: int, output: Tensor, y: Tensor) -> AdaptationStep:

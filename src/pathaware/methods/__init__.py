@@ -43,6 +43,7 @@ _FILES = (
     "r2d2",
     "lr_d2",
     "prototypical",
+    "proto_pamela",
     "matching",
     "relation",
     "siamese",

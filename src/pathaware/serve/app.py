@@ -16,9 +16,11 @@ from io import BytesIO
 from typing import Any
 
 import numpy as np
+import torch
 from fastapi import FastAPI, Request, Response
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
+from torch import Tensor
 
 from pathaware.data.glyphs import draw_class
 from pathaware.inference.trained_model import TrainedModel
@@ -128,6 +130,7 @@ def make_app(
             "size": form.size,
             "channels": form.channels,
             "ink": form.ink,
+            "saved": 0 if model.support is None else len(model.support.labels),
             "calibrated": model.calibration is not None,
             "limits": asdict(limits),
         }
@@ -194,7 +197,9 @@ def make_app(
             found.set_adapted(support, adapted)
         finally:
             found.adapting = False
-        return {"classes": list(support.classes), "steps": [_finite(asdict(step)) for step in adapted.steps]}
+        steps = [_finite(asdict(step)) for step in adapted.steps]
+        warning = _warning(model, support.pixels)
+        return {"classes": list(support.classes), "steps": steps, "warning": warning}
 
     @app.post("/api/sessions/{session}/classify")
     async def classify(
@@ -211,6 +216,7 @@ def make_app(
         answer: dict[str, Any] = {
             "label": max(classes, key=probabilities.__getitem__),
             "probabilities": probabilities,
+            "warning": _warning(model, torch.from_numpy(pixels)[None]),
         }
         if unknown is not None:
             answer["unknown"] = await reading.run(shared.unknown, adapted, support, pixels, unknown)
@@ -261,7 +267,38 @@ def make_app(
             raise ApiError(404, "there is no such example")
         return Response(drawn[int(number)].png, media_type="image/png")
 
+    @app.get("/api/saved")
+    async def list_saved() -> list[dict[str, Any]]:
+        saved = model.support
+        if saved is None:
+            raise ApiError(404, "the model is not a saved classifier, so it has no pictures")
+        labels = [saved.classes[label] for label in saved.labels.tolist()]
+        return [{"label": label, "picture": f"/api/saved/{i}.png"} for i, label in enumerate(labels)]
+
+    @app.get("/api/saved/{number}.png", response_class=Response)
+    async def saved_picture(number: str) -> Response:
+        count = 0 if model.support is None else len(model.support.labels)
+        if model.support is None or number not in map(str, range(count)):
+            raise ApiError(404, "there is no such picture")
+        return Response(_png(model.support.pixels[int(number)]), media_type="image/png")
+
     return protect(app, hosts, addresses=addresses)
+
+
+def _png(pixels: Tensor) -> bytes:
+    """Encode pixels `[C, H, W]` without loss."""
+    from PIL import Image
+
+    file = BytesIO()
+    Image.fromarray(pixels[0].numpy() if len(pixels) == 1 else pixels.permute(1, 2, 0).numpy()).save(
+        file, "PNG"
+    )
+    return file.getvalue()
+
+
+def _warning(model: TrainedModel, pixels: Tensor) -> str | None:
+    """A sentence if these pictures look unlike those that the model was trained on."""
+    return None if model.typical is None else model.typical.warning(pixels)
 
 
 def _finite(numbers: dict[str, float]) -> dict[str, float | None]:

@@ -207,7 +207,7 @@ class Session:
 
 def network_bytes(adapted: AdaptedClassifier) -> int:
     """Return the memory of a classifier's parameters."""
-    return sum(p.nbytes for p in adapted.network.parameters())
+    return adapted.own_bytes
 
 
 def _is_local(address: str) -> bool:

@@ -15,9 +15,10 @@ from typing import Any, Literal, TypeVar, get_type_hints
 import torch
 
 from pathaware.core.errors import UsageError, did_you_mean
+from pathaware.core.head import Head
 from pathaware.core.learner import ExecutionName
 from pathaware.core.settings import at_least, coerce, short_repr
-from pathaware.methods import get_method
+from pathaware.methods import Method, get_method
 from pathaware.training.problems import PROBLEMS, Problem
 
 S = TypeVar("S")
@@ -214,9 +215,22 @@ class Config:
             )
         if self.problem.regression and self.training.pretrain:
             raise UsageError(f"training.pretrain: {self.problem.name} has no classes to pretrain on")
+        self._check_pretrained(chosen)
         object.__setattr__(self, "method_settings", chosen.complete(self.method_settings))
         if chosen.problem:
             object.__setattr__(self, "problem", dataclasses.replace(self.problem, **chosen.problem))
+
+    def _check_pretrained(self, chosen: Method) -> None:
+        """Refuse combinations that have no meaning with a pretrained network or with varying tasks."""
+        problem: Any = self.problem
+        if getattr(problem, "varying", False) and not (
+            issubclass(chosen.kind, Head) and chosen.kind.any_shots
+        ):
+            raise UsageError(f"varying: {self.method} needs tasks of equal sizes; proto-pamela does not")
+        if self.training.pretrain and (problem.frozen or bool(getattr(problem, "weights", None))):
+            raise UsageError(
+                "training.pretrain: the network is pretrained already; leave out weights and adapt"
+            )
 
     @property
     def has_recipe(self) -> bool:

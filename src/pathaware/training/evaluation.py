@@ -29,8 +29,8 @@ Views = Literal["single", "mirror"]
 VIEWS: tuple[Views, ...] = get_args(Views)
 
 Refinement = Literal["none", "sinkhorn", "tim"]
-"""What is done with all queries of a task together: adapt again with their pseudo-labels (see `_refined`), or
-fit class weights to support set and queries (see `pathaware.training.recipe.tim`)."""
+"""Uses of all queries of a task together: adapt again with their pseudo-labels (see `_refined`), or fit class
+weights to the features of support set and queries (see `pathaware.training.recipe.tim`)."""
 REFINEMENTS: tuple[Refinement, ...] = get_args(Refinement)
 ROUNDS = 2
 """How often pseudo-labels are made."""
@@ -152,7 +152,7 @@ def evaluate(
     if split not in ("train", "val", "test"):
         raise UsageError(f"split: {split!r} must be one of train, val, test")
     at_least(1, tasks=tasks)
-    source = _source(problem, split, balance, reference)
+    source = _source(problem, split, balance, reference, learner)
     values, reverted, outputs, targets = [], [], [], []
     batch = batch or _side_by_side(problem, reference.device, views, refine)
     for plan in _plans(source, split, seed, world.part(tasks), batch):
@@ -281,6 +281,10 @@ def _unchanged(outputs: Tensor) -> Tensor:
 def _check_views(problem: Problem, views: Views) -> None:
     if views not in VIEWS:
         raise UsageError(f"{views!r} must be one of {', '.join(VIEWS)}", field="views")
+    if views == "mirror" and problem.frozen:
+        raise UsageError(
+            "mirror: a frozen network mirrors its support images itself; use single", field="views"
+        )
     if views == "mirror" and not problem.inputs().get("mirror"):
         raise UsageError(f"mirror: {problem.label} has no images that may be mirrored", field="views")
 
@@ -304,19 +308,36 @@ def _level(
     return "joint"
 
 
-def _source(problem: Problem, split: str, balance: Balance, reference: Tensor) -> TaskSource:
+def _source(
+    problem: Problem, split: str, balance: Balance, reference: Tensor, learner: FewShotLearner
+) -> TaskSource:
     """The tasks of an evaluation, on the device and in the precision of `reference`."""
     if balance not in BALANCES:
         raise UsageError(f"{balance!r} must be one of {', '.join(BALANCES)}", field="balance")
     source = problem.tasks(split, reference.device, reference.dtype)
-    if balance == "balanced":
-        return source
-    from pathaware.data.episodes import ImageEpisodes
-    from pathaware.data.unbalanced import UnbalancedQueries
+    if balance != "balanced":
+        from pathaware.data.episodes import ImageEpisodes
+        from pathaware.data.unbalanced import UnbalancedQueries
 
-    if not isinstance(source, ImageEpisodes):
-        raise UsageError(f"{problem.name} has no classes that could be unbalanced", field="balance")
-    return UnbalancedQueries(source)
+        if not isinstance(source, ImageEpisodes):
+            raise UsageError(f"{problem.name} has no classes that could be unbalanced", field="balance")
+        source = UnbalancedQueries(source)
+    return tasks_for(learner, problem, source)
+
+
+def tasks_for(
+    learner: FewShotLearner, problem: Problem, source: TaskSource, *, observe: bool = False
+) -> TaskSource:
+    """The tasks as the learner takes them: with features in place of images if its body is frozen.
+
+    With `observe`, before training, its head may first take statistics of all training features.
+    """
+    if not problem.frozen:
+        return source
+    from pathaware.training.features import feature_tasks
+
+    mirror_support = bool(getattr(problem, "mirror_support", False))
+    return feature_tasks(source, learner, mirror_support=mirror_support, observe=observe)
 
 
 def _side_by_side(problem: Problem, device: torch.device, views: Views, refine: Refinement) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +25,7 @@ from pathaware.training.metric import ACCURACY, MSE, Metric
 
 if TYPE_CHECKING:
     from pathaware.data.episodes import LabelledImages
+    from pathaware.data.pixels import ImageInput
     from pathaware.data.store import ImageStore
 
 
@@ -78,6 +80,11 @@ class Problem(Protocol):
         """The images of a split with the labels of their classes, for pretraining; None without labels."""
         ...
 
+    @property
+    def frozen(self) -> bool:
+        """True if the body of the network is frozen, so that its features are computed once."""
+        ...
+
     def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The metric of each task, `[T]`, from outputs and targets `[T, N, …]`."""
         ...
@@ -102,6 +109,21 @@ class Classification:
 
     With `labels = false` training does not read the labels of the training classes: each class of a task is
     one image and its augmentations, see `UnlabelledEpisodes`. Validation and test tasks are ordinary ones.
+
+    `model_name` can also be `timm:NAME`, where timm is installed. `weights` is a file of pretrained weights,
+    safetensors or a PyTorch state dict. `adapt` says which parts of the network adapt, see
+    `pathaware.models.backbones.Adapt`; the others stay as they are. `size` is the side of the images that the
+    network takes, 0 for that of the data set, and `normalisation` the mean and deviation that it expects:
+    those of the `data` set or of `imagenet`; `auto` is `data`, for networks of timm what timm says.
+
+    `meta_split` is the split whose classes meta-train. With a frozen network that was pretrained on the
+    training classes, `val` gives tasks of classes that the network has not seen; then there is no validation.
+
+    With `mirror_support` a frozen network sees each support image and its mirror image, and takes the mean of
+    their features.
+
+    With `varying` a task has 2 to `ways` classes with 1 to `shots` support images each, in general not
+    equally many, see `VaryingTasks`.
     """
 
     name: ClassVar[str] = "classification"
@@ -128,12 +150,18 @@ class Classification:
     drop: float = 0.0
     widths: str = ""
     cutmix: float = 0.0
+    weights: str = ""
+    adapt: Literal["all", "head", "last-block", "adapters"] = "all"
+    size: int = 0
+    normalisation: Literal["auto", "data", "imagenet"] = "auto"
+    varying: bool = False
+    meta_split: Literal["train", "val"] = "train"
     mirror_support: bool = False
 
     def __post_init__(self) -> None:
         at_least(2, ways=self.ways)
         at_least(1, shots=self.shots, queries=self.queries)
-        at_least(0, width=self.width)
+        at_least(0, width=self.width, size=self.size)
         self._augmentation("train")
         if not self.labels and (self.cutmix or self.mirror_support):
             raise UsageError("labels: tasks without labels take neither cutmix nor mirror_support")
@@ -141,11 +169,16 @@ class Classification:
     @property
     def label(self) -> str:
         unlabelled = "" if self.labels else "-unlabelled"
-        return f"{self.data}-{self.ways}way-{self.shots}shot{unlabelled}"
+        varying = "-varying" if self.varying else ""
+        return f"{self.data}-{self.ways}way-{self.shots}shot{unlabelled}{varying}"
 
     @property
     def paper_key(self) -> tuple[str, int] | None:
-        return (self.data, self.shots) if self.ways == 5 and self.labels else None
+        return (
+            (self.data, self.shots)
+            if self.ways == 5 and self.labels and not (self.weights or self.varying)
+            else None
+        )
 
     @property
     def loss(self) -> Loss:
@@ -161,17 +194,22 @@ class Classification:
         return _opened(self.data, manifest.parent.parent, stamp)
 
     def inputs(self) -> dict[str, Any]:
-        """The `ImageInput` of the images in the store, as a dictionary."""
+        """The `ImageInput` of the images in the store, and what is typical of them, as a dictionary."""
         from pathaware.data.pixels import ImageInput
 
-        return ImageInput.of(self._store()).to_dict()
+        store = self._store()
+        return {**ImageInput.of(store).to_dict(), "typical": _typical(store)}
 
-    def model(self, inputs: Mapping[str, Any] | None = None) -> nn.Module:
+    def model(self, inputs: Mapping[str, Any] | None = None, *, load: bool = False) -> nn.Module:
+        """Build the network; pretrained weights are read with `load`, and without `inputs`."""
         from pathaware.data.pixels import ImageInput
         from pathaware.models import build_model
 
         form = ImageInput.from_dict(inputs or self.inputs())
-        model = build_model(self.model_name, self.ways, form.size, form.channels, self.width, self.widths)
+        if self._pretrained:
+            model = self._backbone(form, load=load or inputs is None)
+        else:
+            model = build_model(self.model_name, self.ways, form.size, form.channels, self.width, self.widths)
         if self.zero_head:
             from pathaware.core.head import last_linear
 
@@ -180,16 +218,59 @@ class Classification:
                 nn.init.zeros_(parameter)
         return model
 
+    @property
+    def _pretrained(self) -> bool:
+        """True if the network needs more than building."""
+        changed = self.size or self.normalisation == "imagenet"
+        return bool(self.weights or self.adapt != "all" or ":" in self.model_name or changed)
+
+    def _backbone(self, form: ImageInput, *, load: bool) -> nn.Module:
+        """Build the network around a backbone; with `load`, read its pretrained weights."""
+        from pathaware.core.batch_norm import freeze_running_statistics
+        from pathaware.models import backbones, build_model
+
+        size, wanted = self.size or form.size, (form.mean, form.std)
+        if self.model_name.startswith(backbones.TIMM):
+            pretrained = load and not self.weights
+            model = backbones.timm_model(self.model_name, self.ways, form.channels, pretrained=pretrained)
+            own_size, wanted = backbones.timm_input(model)
+            size = self.size or own_size
+        else:
+            model = build_model(self.model_name, self.ways, size, form.channels, self.width, self.widths)
+        freeze_running_statistics(model, all_norms=bool(self.weights))
+        if self.weights and load:
+            path = Path(self.weights).expanduser()
+            backbones.load_weights(model, backbones.read_weights(path), self.weights)
+        if self.normalisation != "auto":
+            wanted = backbones.IMAGENET if self.normalisation == "imagenet" else (form.mean, form.std)
+        if len(wanted[0]) != form.channels:
+            raise UsageError(
+                f"normalisation: the network is for {len(wanted[0])} channels, not {form.channels}"
+            )
+        if (size, wanted) != (form.size, (form.mean, form.std)):
+            first = backbones.PreparedInput(size, (form.mean, form.std), wanted)
+            model = nn.Sequential(OrderedDict(input=first, network=model))
+        return backbones.restrict(model, self.adapt)
+
+    @property
+    def frozen(self) -> bool:
+        return self.adapt == "head"
+
     def tasks(self, split: str, device: torch.device | str, dtype: torch.dtype) -> TaskSource:
         augmentation = self._augmentation(split)
-        settings = split, self.ways, self.shots, self.queries, augmentation, device, dtype
+        chosen = self.meta_split if split == "train" else split
+        settings = chosen, self.ways, self.shots, self.queries, augmentation, device, dtype
         if split == "train" and not self.labels:
             from pathaware.data.unlabelled import UnlabelledEpisodes
 
             return UnlabelledEpisodes(self._store(), *settings)
         from pathaware.data.episodes import ImageEpisodes
 
-        mirrored = self.mirror_support and split == "train"
+        if self.varying:
+            from pathaware.data.unbalanced import VaryingTasks
+
+            return VaryingTasks(ImageEpisodes(self._store(), *settings, shuffle=False))
+        mirrored = self.mirror_support and split == "train" and not self.frozen
         return ImageEpisodes(self._store(), *settings, mirror_support=mirrored)
 
     def labelled(self, split: str, device: torch.device | str, dtype: torch.dtype) -> LabelledImages | None:
@@ -221,6 +302,18 @@ def _opened(name: str, directory: Path, stamp: int) -> ImageStore:
     return open_store(name, directory)
 
 
+@lru_cache(maxsize=2)
+def _typical(store: ImageStore) -> dict[str, Any]:
+    """Statistics of up to 500 training images, evenly spread over the classes."""
+    from pathaware.data.pixels import TypicalImages
+
+    classes = store.split("train")
+    spans = zip(classes.starts.tolist(), classes.counts.tolist(), strict=True)
+    members = torch.cat([torch.arange(start, start + count) for start, count in spans])
+    chosen = members[torch.linspace(0, len(members) - 1, min(500, len(members))).long()]
+    return TypicalImages.of(store.images[chosen]).to_dict()
+
+
 @dataclass(frozen=True)
 class Sine:
     """Few-shot regression of sine waves.
@@ -231,6 +324,7 @@ class Sine:
     name: ClassVar[str] = "sine"
     metric: ClassVar[Metric] = MSE
     regression: ClassVar[bool] = True
+    frozen: ClassVar[bool] = False
     evaluation_tasks: ClassVar[int] = 1000
     evaluation_batch: ClassVar[int] = 100
     training: ClassVar[Mapping[str, Any]] = {

@@ -137,7 +137,7 @@ def evaluation_record(run: Run, evaluation: Evaluation) -> dict[str, Any]:
     return {
         "result": evaluation.summary(),
         "evaluation_seed": evaluation.seed,
-        "task_values": _encode(evaluation.values[:, -1]),
+        "task_values": encode_values(evaluation.values[:, -1]),
         "config": run.config.to_dict(),
         "identity": {**identity(run.config), **({"method_version": versions[-1]} if versions else {})},
         "training_iterations": rows[-1]["iteration"] if rows else None,
@@ -187,7 +187,8 @@ def to_json(value: Any, indent: int = 0) -> str:
     return json.dumps(value)
 
 
-def _encode(values: Tensor) -> str:
+def encode_values(values: Tensor) -> str:
+    """Values of tasks as text: base64 of zlib of little-endian float32."""
     return base64.b64encode(zlib.compress(values.numpy().astype("<f4").tobytes(), 9)).decode()
 
 

@@ -21,7 +21,7 @@ from pathaware.engine.cuda_graph import CapturedStep
 from pathaware.methods import get_method
 from pathaware.training.config import Config, Training
 from pathaware.training.distributed import ALONE, World
-from pathaware.training.evaluation import evaluate
+from pathaware.training.evaluation import evaluate, tasks_for
 from pathaware.training.gradient_probe import GradientProbe, Histograms, probed_tensor
 from pathaware.training.pretraining import load_pretrained, start_from
 from pathaware.training.progress import MetricsWindow, Progress, StepOutcome
@@ -61,7 +61,7 @@ class MetaStep:
         self.chunk = chunk or None
         self.recipe = recipe
         extra: list[Tensor] = [] if recipe is None else list(recipe.trained)
-        self.parameters: list[Tensor] = [*learner.parameters(), *extra]
+        self.parameters: list[Tensor] = [*(p for p in learner.parameters() if p.requires_grad), *extra]
         device = self.parameters[0].device
         self.rate = torch.tensor(rate, device=device, dtype=torch.float32)
         groups: list[dict[str, Any]] = [{"params": self.parameters, "lr": self.rate}]
@@ -139,7 +139,8 @@ class Trainer:
         training.apply()
         self.learner = build(config, dropout=training.dropout)
         state = world.from_writer(lambda: state)
-        self.source = config.problem.tasks("train", training.torch_device, training.torch_dtype)
+        source = config.problem.tasks("train", training.torch_device, training.torch_dtype)
+        self.source = tasks_for(self.learner, config.problem, source, observe=state is None)
         if state is None and training.pretrain:
             load_pretrained(self.learner.model, config)
         if state is None and training.start and world.is_writer:

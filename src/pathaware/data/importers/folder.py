@@ -24,7 +24,7 @@ from pathaware.data.importers.trees import Tree, open_tree, read
 from pathaware.data.pixels import PHOTO_84, ImageFormat
 from pathaware.data.store import SPLITS, Split
 
-_SPLIT_FOLDERS: dict[str, Split] = {
+SPLIT_FOLDERS: dict[str, Split] = {
     "train": "train",
     "val": "val",
     "valid": "val",
@@ -113,7 +113,7 @@ def _by_split_and_class(tree: Tree, source: Path) -> Placed:
     # Other files are ignored outside class folders, but inside one they may be damaged images.
     for path in (p for p in paths if p.parent in with_images):
         folders = path.parent.parts[top:]
-        split = _SPLIT_FOLDERS.get(folders[0].lower()) if folders else None
+        split = SPLIT_FOLDERS.get(folders[0].lower()) if folders else None
         name = "/".join(folders if split is None else folders[1:])
         if name:
             placed[split, name].append(in_tree(tree, str(path)))
@@ -131,7 +131,7 @@ def _common_depth(images: Sequence[PurePosixPath]) -> int:
     depth = 0
     while images and all(len(p.parts) > depth + 2 for p in images):
         outer = {p.parts[depth] for p in images}
-        if len(outer) > 1 or outer.pop().lower() in _SPLIT_FOLDERS:
+        if len(outer) > 1 or outer.pop().lower() in SPLIT_FOLDERS:
             break
         depth += 1
     return depth
@@ -148,6 +148,12 @@ def _by_folder(source: Path, placed: Placed) -> list[SourceClass]:
         splits[name].append(split)
     repeated = [f"class {n}: in {' and in '.join(s)}" for n, s in splits.items() if len(s) > 1]
     if repeated:
+        if len(repeated) == len(splits):
+            raise UsageError(
+                f"{source}: train and test hold the same {len(splits)} classes, a split of images; "
+                "meta-training needs other classes for testing: give proportions, and every class goes to "
+                "one split with all of its images"
+            )
         raise ImportRefused(source, repeated)
     order = sorted(
         ((s, n) for s, n in placed if s is not None), key=lambda key: (SPLITS.index(key[0]), key[1])

@@ -285,6 +285,16 @@ async function tryExamples() {
   });
 }
 
+/** The pictures of a classifier that `pathaware learn` saved. */
+async function teachSaved() {
+  const found = await call("GET", "/api/saved");
+  for (const label of new Set(found.map((e) => e.label))) {
+    const own = found.filter((e) => e.label === label);
+    const pictures = await Promise.all(own.map(async (e) => (await fetch(e.picture)).blob()));
+    await teach(addClass(label), pictures, own.map((e, i) => `saved picture ${i + 1} of ${label}`));
+  }
+}
+
 // ---- 2 Adapt
 
 async function adapt() {
@@ -302,6 +312,7 @@ async function adapt() {
       `loss ${loss(first.loss)} → ${loss(last.loss)}, ` +
       `accuracy ${percent(first.accuracy)} → ${percent(last.accuracy)}.`;
     const empty = classes.filter((group) => !group.pictures.length).map((group) => group.name);
+    if (found.warning) $("#adapt-problem").textContent = `${found.warning}.`;
     if (empty.length) $("#adapt-problem").textContent = `Left out, as without pictures: ${empty.join(", ")}.`;
   } else {
     $("#adapt-status").textContent = "";
@@ -346,6 +357,12 @@ async function shownAnswer(answer, blob, title) {
   for (const [name, probability] of order.slice(0, BARS)) bars.append(...bar(name, probability));
   const words = document.createElement("div");
   words.append(label, bars);
+  if (answer.warning) {
+    const warning = document.createElement("p");
+    warning.className = "problem";
+    warning.textContent = `${answer.warning}.`;
+    words.append(warning);
+  }
   if (answer.for) words.append(await reasons(answer));
   item.append(await thumbnail(blob, title), words);
   if (answer.picture) asked.set(answer.picture, { item, blob, title });
@@ -530,7 +547,7 @@ await attempt($("#teach-problem"), async () => {
     `It sees them in ${kind}, ${side}×${side}.`;
   $("#examples").hidden = $("#ask-drawing").hidden = !model.ink;
   $("#more-unknown").hidden = !model.calibrated;
-  addClass();
-  addClass();
+  if (model.saved) await teachSaved();
+  else [addClass(), addClass()];
 });
 document.body.dataset.ready = "yes";

@@ -1,0 +1,197 @@
+"""`pathaware learn DIR`: a classifier for your own class folders, measured and saved, in one command."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pathaware.cli.completion import complete_model
+from pathaware.cli.options import DATA, METHOD, OUTPUT, Device, Json, Replace, examples, panel_option
+
+if TYPE_CHECKING:
+    from pathaware.inference.learning import Learned
+    from pathaware.inference.trained_model import TrainedModel
+
+DEFAULT = "photos"
+WIDEST = 20
+"""Largest number of classes of which a confusion matrix is printed."""
+EXAMPLES = examples(
+    "pathaware learn birds",
+    "pathaware learn birds --out birds-classifier --show wrong.png",
+    "pathaware learn letters --model glyphs",
+)
+
+
+def learn(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder, zip or tar with one folder of pictures per class.", metavar="DIR")
+    ],
+    model: Annotated[
+        str,
+        panel_option(
+            help="Folder of a run, a shipped model, or a backbone: timm:NAME or package.module:function.",
+            panel=METHOD,
+            complete=complete_model,
+        ),
+    ] = DEFAULT,
+    weights: Annotated[
+        Path | None,
+        panel_option(
+            help="Weights of a backbone: safetensors, or a PyTorch state dict.", panel=METHOD, default="none"
+        ),
+    ] = None,
+    size: Annotated[
+        int, panel_option(help="Side of the images that a backbone takes.", panel=METHOD, min=16, max=1024)
+    ] = 224,
+    hold_out: Annotated[
+        float,
+        panel_option(
+            help="Part of each class that is held out to measure accuracy.", panel=DATA, min=0, max=0.9
+        ),
+    ] = 0.2,
+    seed: Annotated[
+        int, panel_option(help="Seed of the choice of held-out pictures.", panel=DATA, min=0)
+    ] = 0,
+    out: Annotated[
+        Path | None,
+        panel_option(help="New folder for the classifier.", panel=OUTPUT, default="DIR-classifier"),
+    ] = None,
+    show: Annotated[
+        Path | None,
+        panel_option(help="Draw the held-out pictures with wrong labels in this .png file.", panel=OUTPUT),
+    ] = None,
+    replace: Replace = False,
+    device: Device = "auto",
+    json: Json = False,
+) -> None:
+    """Learn to label pictures from class folders.
+
+    Adapts a model to them, measures its accuracy on pictures that it did not learn from, and saves a
+    classifier for predict, serve and export.
+    """
+    from pathaware.cli.options import must_be_new, print_warning
+    from pathaware.core.errors import UsageError
+    from pathaware.core.settings import trust
+    from pathaware.inference import learning
+    from pathaware.inference.class_folders import read_labelled
+    from pathaware.inference.trained_model import TrainedModel
+
+    target = out or Path(f"{folder.resolve().name.split('.')[0]}-classifier")
+    if target.exists():
+        raise UsageError(f"{target} exists; name a new folder", field="out")
+    if show is not None:
+        must_be_new("--show", show, replace)
+    if ":" in model:
+        trust({"learn": {"model": model}})
+        opened = learning.untrained_model(model, weights, size, device)
+    else:
+        if weights is not None:
+            raise UsageError("is for a backbone: timm:NAME or package.module:function", field="weights")
+        opened = TrainedModel.open(model, device)
+    labelled = read_labelled(folder, opened.image_input, merge_splits=True, field="folder")
+    test, notes = learning.test_images(labelled)
+    learned = learning.learn(opened, labelled.support, labelled.names, test, hold_out=hold_out, seed=seed)
+    duplicates = learning.duplicates_across(labelled.support, learned.test)
+    if duplicates:
+        first, second = (labelled.names[i] for i in duplicates[0])
+        notes.append(
+            f"{len(duplicates)} held-out pictures are nearly equal to learned ones, such as {second} to "
+            f"{first}; they make the accuracy too good"
+        )
+    if opened.typical is not None and (unlike := opened.typical.warning(labelled.support.pixels)):
+        print_warning(unlike)
+    learning.save_classifier(learned, opened, target)
+    if show is not None:
+        _draw(learned, show)
+    advice = learning.training_advice(folder, labelled)
+    if json:
+        print(jsonlib.dumps(_summary(learned, target, duplicates, notes, advice)))
+    else:
+        _print(learned, opened, target, notes, advice)
+
+
+def _print(learned: Learned, model: TrainedModel, target: Path, notes: list[str], advice: str) -> None:
+    from pathaware.cli import one_line
+    from pathaware.cli.show import print_table
+    from pathaware.inference.learning import confusion
+    from pathaware.training.tables import Table
+
+    classes, score = learned.support.classes, learned.score
+    for note in notes:
+        print(one_line(note))
+    if score is None:
+        print("accuracy was not measured: no class has a picture to spare")
+    else:
+        print(f"accuracy {score.accuracy:.4f}: {score.right} of {score.total} held-out pictures right")
+        if len(classes) <= WIDEST:
+            header = ["true class, labelled as", *map(one_line, classes)]
+            print_table(
+                Table.of("", header, [[one_line(row[0]), *row[1:]] for row in confusion(score, classes)])
+            )
+        assert learned.predictions is not None
+        for i in learned.wrong[:10]:
+            truth = classes[int(learned.support.labels[learned.test[i]])]
+            label, probability = learned.predictions.ranked(i, 1)[0]
+            print(
+                one_line(
+                    f"wrong: {learned.predictions.images[i]} is {truth}, labelled {label} ({probability:.2f})"
+                )
+            )
+        if len(learned.wrong) > 10:
+            print(f"… and {len(learned.wrong) - 10:,} more wrong; --show draws them")
+    print(one_line(advice))
+    print(f"saved in {target}; label others with: pathaware predict {target} --images PICTURES")
+
+
+def _summary(
+    learned: Learned, target: Path, duplicates: list[tuple[int, int]], notes: list[str], advice: str
+) -> dict[str, Any]:
+    score, classes = learned.score, learned.support.classes
+    given = {} if score is None else {truth: dict(labels) for truth, labels in score.given.items()}
+    wrong = []
+    for i in learned.wrong:
+        assert learned.predictions is not None
+        truth = classes[int(learned.support.labels[learned.test[i]])]
+        wrong.append(
+            {"picture": learned.predictions.images[i], "class": truth, "label": learned.predictions.labels[i]}
+        )
+    return {
+        "classifier": str(target),
+        "classes": list(classes),
+        "pictures": len(learned.names),
+        "held_out": len(learned.test),
+        "accuracy": None if score is None else score.accuracy,
+        "confusion": given,
+        "wrong": wrong,
+        "near_duplicates": [[learned.names[a], learned.names[b]] for a, b in duplicates],
+        "notes": notes,
+        "training": advice,
+    }
+
+
+def _draw(learned: Learned, path: Path) -> None:
+    """Draw the wrong pictures with what was learned, or an empty list of them."""
+    from pathaware.inference.prediction_sheet import prediction_sheet
+    from pathaware.inference.predictions import Predictions
+    from pathaware.training.checksummed import replace_file
+
+    rows, predictions = learned.wrong, learned.predictions
+    chosen = learned.test[rows]
+    probabilities = (
+        learned.classifier.probabilities(learned.support.pixels[:0])
+        if predictions is None
+        else predictions.probabilities[rows]
+    )
+    names = [learned.names[i] for i in chosen.tolist()]
+    found = Predictions(names, learned.support.classes, probabilities)
+    truths = [learned.support.classes[i] for i in learned.support.labels[chosen].tolist()]
+    title = f"{len(rows)} of {len(learned.test)} held-out pictures got a wrong label"
+    buffer = BytesIO()
+    prediction_sheet(title, learned.support, learned.support.pixels[chosen], found, truths).save(
+        buffer, "PNG"
+    )
+    replace_file(path, buffer.getvalue())

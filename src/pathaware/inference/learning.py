@@ -1,0 +1,246 @@
+"""Learn a folder of class folders: hold out images, measure accuracy, and save a classifier.
+
+A saved classifier is a folder with everything that `predict`, `serve` and `export` need: the model it was
+adapted from (`config.toml`, `checkpoint.safetensors`) and its own labelled images (`support.safetensors`).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pathaware.core.errors import UsageError
+from pathaware.core.seeding import generator
+from pathaware.data.pixels import ImageInput
+from pathaware.inference.class_folders import LabelledFolder
+from pathaware.inference.predictions import Predictions, Score
+from pathaware.inference.trained_model import (
+    SUPPORT,
+    TYPICAL,
+    AdaptedClassifier,
+    SupportSet,
+    TrainedModel,
+)
+from pathaware.methods import get_method
+from pathaware.models.backbones import IMAGENET
+from pathaware.training.checksummed import replace_file, write_checksummed
+from pathaware.training.config import Config
+from pathaware.training.run_folder import CHECKPOINT, CONFIG, METRICS, PROVENANCE
+
+HELD_OUT = 0.2
+"""Part of the images of each class that is held out to measure accuracy."""
+
+LEAST_CLASSES, LEAST_IMAGES = 20, 20
+"""What meta-training needs at least: classes, and images in each of them."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A classifier of one's own classes, and what was measured on held-out images.
+
+    `classifier` is adapted to all images, `score` is that of one adapted to `train` alone. `predictions` are
+    of `test [N]`, indices into the images; both are None if no class has an image to spare.
+    """
+
+    support: SupportSet
+    names: tuple[str, ...]
+    classifier: AdaptedClassifier
+    test: Tensor
+    predictions: Predictions | None
+    score: Score | None
+
+    @property
+    def wrong(self) -> list[int]:
+        """Positions in `test` of the images that got a wrong label."""
+        if self.predictions is None:
+            return []
+        truth = self.support.labels[self.test].tolist()
+        classes = self.support.classes
+        return [i for i, label in enumerate(self.predictions.labels) if label != classes[truth[i]]]
+
+
+def learn(
+    model: TrainedModel,
+    support: SupportSet,
+    names: Sequence[str],
+    test: Tensor | None = None,
+    *,
+    hold_out: float = HELD_OUT,
+    seed: int = 0,
+) -> Learned:
+    """Adapt to some of the images, measure accuracy on the others, then adapt to all of them.
+
+    `names` are those of the images. `test` are the indices of images to measure on; by default a part
+    `hold_out` of every class, at least one image of each class that has two.
+    """
+    test = held_out(support.labels, hold_out, seed) if test is None else test
+    kept = torch.ones(len(support.labels), dtype=torch.bool)
+    kept[test] = False
+    missing = set(range(len(support.classes))) - set(support.labels[kept].tolist())
+    if missing:
+        name = support.classes[min(missing)]
+        raise UsageError(f"class {name} has no image to learn from; all of its images are test images")
+    predictions = score = None
+    classes = len(support.classes)
+    if len(test):
+        first = model.adapt(support.pixels[kept], support.labels[kept], classes)
+        probabilities = first.probabilities(support.pixels[test])
+        predictions = Predictions([names[i] for i in test.tolist()], support.classes, probabilities)
+        score = Score.of(predictions, [support.classes[i] for i in support.labels[test].tolist()])
+    classifier = model.adapt(support.pixels, support.labels, classes)
+    return Learned(support, tuple(names), classifier, test, predictions, score)
+
+
+def held_out(labels: Tensor, share: float, seed: int) -> Tensor:
+    """Indices of a random part of every class: at least one image of a class that has two or more."""
+    random = generator(seed, "hold out")
+    chosen = []
+    for label in labels.unique().tolist():
+        members = (labels == label).nonzero()[:, 0]
+        order = members[torch.randperm(len(members), generator=random)]
+        count = min(len(members) - 1, max(1, round(share * len(members)))) if share else 0
+        chosen.append(order[:count])
+    return torch.cat(chosen).sort().values
+
+
+def duplicates_across(support: SupportSet, test: Tensor) -> list[tuple[int, int]]:
+    """Pairs (learned, held out) of images that are nearly equal, which makes an accuracy too good."""
+    hashes = [difference_hash(image) for image in support.pixels.numpy()]
+    held = set(test.tolist())
+    kept = [i for i in range(len(hashes)) if i not in held]
+    pairs = near_duplicates([hashes[i] for i in kept], [hashes[i] for i in test.tolist()])
+    return [(kept[i], int(test[j])) for i, j in pairs]
+
+
+def test_images(folder: LabelledFolder) -> tuple[Tensor | None, list[str]]:
+    """The images of the folder `test` (else `val`), if the folder is split so; and notes for the user."""
+    if folder.splits is None:
+        return None, []
+    chosen = "test" if "test" in folder.splits else "val"
+    test = torch.tensor([i for i, split in enumerate(folder.splits) if split == chosen])
+    rest = ", ".join(sorted(set(folder.splits) - {chosen}))
+    return test, [
+        f"the folders {rest} and {chosen} hold the same classes: learned from {rest}, measured on {chosen}, "
+        "then learned from all"
+    ]
+
+
+def training_advice(source: Path, folder: LabelledFolder) -> str:
+    """One sentence: how to meta-train on these classes, or what is missing for it."""
+    counts = folder.support.labels.bincount()
+    enough = int((counts >= LEAST_IMAGES).sum())
+    if enough < LEAST_CLASSES:
+        return (
+            f"to meta-train a model of your own takes at least {LEAST_CLASSES} classes with {LEAST_IMAGES} "
+            f"images each; here {enough} have as many"
+        )
+    return (
+        f"{enough} classes have {LEAST_IMAGES} images or more, enough to meta-train a model on them: "
+        f"pathaware data import mine --from {source} --proportions 0.6,0.2,0.2, then "
+        "pathaware train folder --data mine"
+    )
+
+
+def confusion(score: Score, classes: Sequence[str]) -> list[list[str]]:
+    """Rows of the confusion matrix: true class, then how often it got each label; 0 is a dot."""
+    rows = []
+    for truth in classes:
+        given = score.given.get(truth, Counter())
+        rows.append([truth, *(str(given[label]) if given[label] else "·" for label in classes)])
+    return rows
+
+
+def untrained_model(name: str, weights: Path | None, size: int, device: str = "auto") -> TrainedModel:
+    """A backbone with a head that compares with class means, without any meta-training.
+
+    It takes photographs of `size` × `size`, normalised as ImageNet's, and for timm's networks as timm says.
+    """
+    mean, std = IMAGENET
+    chosen = {
+        "data": "photographs",
+        "model_name": name,
+        "adapt": "head",
+        "weights": "" if weights is None else str(weights),
+    }
+    tables = {
+        "problem": {"name": "classification", **chosen},
+        "method": {"name": "proto-pamela", "steps": 0, "skip": None},
+        "training": {"device": device},
+    }
+    config = Config.from_dict(tables)
+    form = ImageInput(size, 3, False, mean, std)
+    place = config.training.torch_device
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        problem: Any = config.problem
+        network = problem.model(form.to_dict(), load=True)
+        learner = get_method(config.method).build(network, config.method_settings, config.problem.loss)
+    return TrainedModel(config, learner.state_dict(), form.to_dict(), place)
+
+
+def save_classifier(learned: Learned, model: TrainedModel, folder: Path) -> None:
+    """Write a folder that `TrainedModel.open` opens, with its classes."""
+    source = model.folder
+    if folder.exists():
+        raise UsageError(f"{folder} exists; name a new folder", field="out")
+    draft = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        draft.mkdir(parents=True)
+        if source is None:
+            model.write(draft)
+        else:
+            for name in (CONFIG, CHECKPOINT, TYPICAL, METRICS, PROVENANCE):
+                if (source / name).exists():
+                    shutil.copyfile(source / name, draft / name)
+        tensors = {"pixels": learned.support.pixels, "labels": learned.support.labels}
+        write_checksummed(draft / SUPPORT, tensors, {"classes": list(learned.support.classes)})
+        if learned.score is not None:
+            found = {
+                "accuracy": learned.score.accuracy,
+                "right": learned.score.right,
+                "of": learned.score.total,
+            }
+            replace_file(draft / "learned.json", json.dumps(found, indent=1) + "\n")
+        draft.rename(folder)
+    except OSError as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise UsageError(f"{folder} cannot be written ({error.strerror or error})", field="out") from None
+
+
+NEAR = 4
+"""Largest number of differing bits of 64 at which two images count as near-duplicates."""
+
+
+def difference_hash(pixels: NDArray[np.uint8]) -> int:
+    """64 bits of an image `[C, H, W]`: whether each of 8 × 8 cells is darker than the one to its right."""
+    grey = torch.from_numpy(np.ascontiguousarray(pixels)).float().mean(0)[None, None]
+    cells = F.interpolate(grey, (8, 9), mode="area")[0, 0]
+    bits = (cells[:, 1:] > cells[:, :-1]).flatten().tolist()
+    return sum(1 << i for i, bit in enumerate(bits) if bit)
+
+
+def near_duplicates(first: Sequence[int], second: Sequence[int]) -> list[tuple[int, int]]:
+    """Pairs of indices whose hashes differ in at most `NEAR` bits.
+
+    Images without structure, whose hash is nearly empty, are left out: all of them would be duplicates.
+    """
+    rows = np.array(first, dtype=np.uint64)
+    found = []
+    for j, value in enumerate(second):
+        if not NEAR < value.bit_count() < 64 - NEAR:
+            continue
+        differing = np.bitwise_count(rows ^ np.uint64(value)) if len(rows) else rows
+        found += [(int(i), j) for i in np.flatnonzero(differing <= NEAR)]
+    return found

@@ -1,0 +1,145 @@
+"""Proto-PAMELA, after Proto-MAML (Triantafillou et al., ICLR 2020, arXiv:1903.03096).
+
+    u = A f(x) / ‖A f(x)‖,  A² = (Σ + λI)⁻¹                         features of an image          [T, S, F]
+    z = (u − κ c) / ‖u − κ c‖                                      c: mean of the class means of u
+    W₀ = means of z by class, each divided by its length           one row per class             [T, K, F]
+    Wⱼ₊₁ = Wⱼ − Qⱼ ∘ ∇L(Wⱼ)                                       PAMELA's step
+    Wⱼ₊₁ = (1 − Pⱼ)(Wⱼ − Qⱼ ∘ ∇L(Wⱼ)) + Pⱼ Wⱼ₋w                   where j mod w = 0 and j ≥ w
+    Qⱼ = exp(qⱼ + a log K + b log s)                               s: support images of the row's class
+    τ = exp(t + d log K + e m)                                     m: mean of log s
+    p(y = k | x) ∝ exp(τ zᵀ w_k)                                   w_k: row k of Wₙ              [T, Q, K]
+
+Proto-MAML begins the inner loop at the class means, with one linear head for any number of classes. Here the
+inner loop is a path of PAMELA on that head alone, and step sizes and temperature depend on the number of
+classes and of images by a learned rule. So one model serves any number of classes and any, also unequal,
+numbers of images. Rows differ in their images only: the order and the names of classes do not matter. L is
+the cross-entropy of the support set at temperature τ, with the same weight for every class. λ, q, P, a, b,
+d, e and t are learned, with the network or, if it is frozen, alone. Σ is the covariance of features within
+the training classes of a frozen network, in units of its mean eigenvalue; otherwise it is I, which changes
+nothing.
+
+Departures from the authors' program:
+
+- Theirs adapts the whole network by gradient descent of a constant step size; here only the head adapts.
+- Features and initial rows have the length one. Theirs have any length, and a bias of −‖w⁰_k‖².
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pathaware.core.errors import UsageError
+from pathaware.core.head import Fitted, Head, one_hot
+from pathaware.core.settings import at_least
+from pathaware.methods.method import Method
+
+ABSENT = -1e4
+"""The logit of a class without support images."""
+
+
+class ProtoPamela(Head):
+    """A linear head that begins at the class means and follows a learned path.
+
+    - `steps`: n, 0 for the class means alone; `skip`: the interval w, or none; `rate`: initial step size.
+    - `scale`: initial temperature τ; `shrinkage`: initial λ; `centring`: κ, which is not learned.
+    """
+
+    any_shots = True
+    axes: Tensor
+    spread: Tensor
+
+    def __init__(
+        self,
+        network: nn.Module,
+        steps: int = 5,
+        *,
+        rate: float = 0.1,
+        skip: int | None = 2,
+        scale: float = 10.0,
+        shrinkage: float = 3.0,
+        centring: float = 0.5,
+    ) -> None:
+        super().__init__(network)
+        at_least(0, steps=steps)
+        if skip is not None and skip < 1:
+            raise UsageError(f"skip: {skip} is not allowed; at least 1, or none")
+        for name, value in (("rate", rate), ("scale", scale), ("shrinkage", shrinkage)):
+            if value <= 0:
+                raise UsageError(f"{name}: {value} is not allowed; above 0")
+        at_least(0, centring=centring)
+        self.centring = centring
+        self.steps, self.interval = steps, skip or max(1, steps)
+        self.skips = range(self.interval, steps, self.interval)
+        self.log_q = nn.Parameter(torch.full((steps,), rate).log())
+        self.q_rule = nn.Parameter(torch.tensor([1.0, 0.0]))  # rows of many classes have small gradients
+        self.p = nn.Parameter(torch.zeros(len(self.skips)))
+        self.log_scale = nn.Parameter(torch.tensor(scale).log())
+        self.scale_rule = nn.Parameter(torch.zeros(2))
+        self.log_shrinkage = nn.Parameter(torch.tensor(shrinkage).log())
+        self.register_buffer("axes", torch.eye(self.features))  # eigenvectors of Σ, in columns
+        self.register_buffer("spread", torch.ones(self.features))  # its eigenvalues
+
+    def observe(self, features: Tensor, labels: Tensor) -> None:
+        """Estimate Σ from features `[N, F]` of the training classes."""
+        unit = F.normalize(features.double(), dim=-1)
+        classes = labels.unique()
+        centred = torch.cat([unit[labels == k] - unit[labels == k].mean(0) for k in classes])
+        spread, axes = torch.linalg.eigh(centred.mT @ centred / len(centred))
+        self.axes.copy_(axes)
+        self.spread.copy_(spread.clamp(min=0) / spread.mean())
+
+    def fit(self, features: Tensor, targets: Tensor) -> Fitted:
+        """Return rows `[T, K, F]`, temperature `[T, 1]`, which classes have examples `[T, K]`, and the centre
+        κ ū `[T, 1, F]`. Examples of the label −1 are ignored."""
+        u, y = self.prepared(features), one_hot(targets, self.outputs, features)
+        shots = y.sum(1)  # [T, K]
+        known = shots > 0
+        ways = known.sum(1, keepdim=True).to(u)  # [T, 1]
+        log_ways, log_shots = ways.log(), shots.clamp(min=1).log()
+        mean_log_shots = log_shots.sum(1, keepdim=True) / ways
+        scale = (self.log_scale + self.scale_rule[0] * log_ways + self.scale_rule[1] * mean_log_shots).exp()
+        log_rule = self.q_rule[0] * log_ways + self.q_rule[1] * log_shots  # [T, K]
+        weights = y / (shots.clamp(min=1) * ways).unsqueeze(1)  # of each example, in the column of its class
+        centre = self.centring * (weights.sum(2).unsqueeze(1) @ u)
+        z = F.normalize(u - centre, dim=-1)
+        rows = [F.normalize(weights.mT @ z, dim=-1)]
+        for j in range(self.steps):
+            gradient = self.gradient(rows[-1], scale, known, z, weights)
+            moved = rows[-1] - (self.log_q[j] + log_rule).exp().unsqueeze(2) * gradient
+            if j in self.skips:
+                moved = torch.lerp(moved, rows[j - self.interval], self.p[j // self.interval - 1])
+            rows.append(moved)
+        return rows[-1], scale, known, centre
+
+    def predict(self, fitted: Fitted, features: Tensor) -> Tensor:
+        rows, scale, known, centre = fitted
+        return self.logits(rows, scale, known, F.normalize(self.prepared(features) - centre, dim=-1))
+
+    def prepared(self, features: Tensor) -> Tensor:
+        """u, from the network's features."""
+        weights = (self.spread + self.log_shrinkage.exp()).rsqrt()
+        return F.normalize(
+            features @ self.axes * weights, dim=-1
+        )  # A up to a rotation, which changes nothing
+
+    @staticmethod
+    def logits(rows: Tensor, scale: Tensor, known: Tensor, z: Tensor) -> Tensor:
+        return (scale.unsqueeze(2) * (z @ rows.mT)).masked_fill(~known.unsqueeze(1), ABSENT)
+
+    def gradient(self, rows: Tensor, scale: Tensor, known: Tensor, z: Tensor, weights: Tensor) -> Tensor:
+        """∇L `[T, K, F]`, the gradient of the cross-entropy with these weights `[T, S, K]` of examples."""
+        probabilities = self.logits(rows, scale, known, z).softmax(2)
+        error = weights.sum(2, keepdim=True) * probabilities - weights
+        return scale.unsqueeze(2) * (error.mT @ z)
+
+
+METHOD = Method(
+    "proto-pamela",
+    "follows a learned path from the class means, for any number of classes and images",
+    "Triantafillou et al., ICLR 2020, arXiv:1903.03096",
+    2020,
+    ProtoPamela,
+    order="second",
+)

@@ -1,0 +1,315 @@
+"""Features of a frozen backbone: computed once per data set, cached on disk, and drawn as tasks.
+
+The cache is keyed by content: the digest of the backbone, of the pixels and of how they are normalised. It is
+safe to delete at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pathaware.core.episodes import Episodes, TaskSource
+from pathaware.core.errors import UsageError
+from pathaware.core.head import HeadLearner, replace_last_linear
+from pathaware.core.learner import FewShotLearner, MetaLearner, QueryLevel, StepPredictions
+from pathaware.core.losses import per_task
+from pathaware.core.path import Order
+from pathaware.data.episodes import Augmentation, EpisodePlan, ImageEpisodes, ImageViews
+from pathaware.data.store import ImageStore, SplitClasses
+from pathaware.data.unbalanced import UnbalancedQueries, VaryingTasks
+from pathaware.methods.prototypical import class_means
+from pathaware.models.backbones import FrozenBackbone, frozen_backbone
+from pathaware.training.checksummed import CorruptFile, read_checksummed, tensor_digest, write_checksummed
+
+BATCH = 64
+"""Images that are embedded at a time."""
+
+PRECISION = torch.float16
+"""Type of stored features; rounding changes no accuracy that can be measured, and halves the files."""
+
+
+def cache_dir() -> Path:
+    """The folder of cached features: `$PATHAWARE_CACHE`, else in the XDG cache home."""
+    if named := os.environ.get("PATHAWARE_CACHE"):
+        return Path(named).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "pathaware"
+
+
+def backbone_digest(backbone: nn.Module) -> str:
+    """A digest of all values of a backbone and of its structure."""
+    structure = hashlib.sha256(repr(backbone).encode()).hexdigest()
+    return hashlib.sha256((tensor_digest(backbone.state_dict()) + structure).encode()).hexdigest()
+
+
+def cached_features(
+    backbone: FrozenBackbone, content: str, batches: Callable[[], Iterable[Tensor]], count: int
+) -> Tensor:
+    """The features `[N, F]` of images, from the cache if it has them.
+
+    `content` identifies the images and their normalisation; `batches` yields them normalised, `[n, C, H, W]`
+    each, `count` in all.
+    """
+    path = _cache_path(backbone, content)
+    with suppress(CorruptFile, KeyError):
+        features = read_checksummed(path)[0]["features"]
+        if features.shape == (count, backbone.features):
+            return features
+    features = torch.cat(list(_embedded(backbone, batches(), count)))
+    with suppress(OSError):  # a cache that cannot be written is no cache, and no error
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_checksummed(path, {"features": features}, {"images": count})
+    return features
+
+
+def _cache_path(backbone: FrozenBackbone, content: str) -> Path:
+    key = hashlib.sha256(f"{backbone_digest(backbone)} {content}".encode()).hexdigest()
+    return cache_dir() / "features" / f"{key[:32]}.safetensors"
+
+
+@torch.no_grad()
+def _embedded(backbone: FrozenBackbone, batches: Iterable[Tensor], count: int) -> Iterator[Tensor]:
+    device = next((p.device for p in backbone.parameters()), torch.device("cpu"))
+    training = backbone.training
+    backbone.eval()
+    for batch in _shown(batches, count):
+        yield backbone(batch.to(device)).to("cpu", PRECISION)
+    backbone.train(training)
+
+
+def _shown(batches: Iterable[Tensor], count: int) -> Iterator[Tensor]:
+    """Show progress on a terminal if there are many images."""
+    if count < 500 or not sys.stderr.isatty():
+        yield from batches
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task(f"features of {count:,} images", total=count)
+        for batch in batches:
+            yield batch
+            progress.advance(bar, len(batch))
+
+
+class FeatureMemory:
+    """Embeds images with a frozen backbone and remembers the features of the last `most` of them."""
+
+    def __init__(
+        self, backbone: FrozenBackbone, normalised: Callable[[Tensor], Tensor], most: int = 4096
+    ) -> None:
+        self.backbone, self.normalised, self.most = backbone, normalised, most
+        self._known: OrderedDict[bytes, Tensor] = OrderedDict()
+
+    @torch.no_grad()
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """Features `[N, F]` of pixels `[N, C, size, size]` in 0…255."""
+        device = next(self.backbone.parameters()).device
+        keys = [hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in pixels.cpu().numpy()]
+        rows = {key: self._known[key] for key in keys if key in self._known}
+        new = list({key: i for i, key in enumerate(keys) if key not in rows}.values())
+        for part in torch.tensor(new, dtype=torch.long).split(BATCH) if new else ():
+            features = self.backbone(self.normalised(pixels[part].to(device)))
+            rows.update(zip((keys[i] for i in part.tolist()), features, strict=True))
+        self._known.update(rows)
+        while len(self._known) > self.most:
+            self._known.popitem(last=False)
+        return torch.stack([rows[key] for key in keys]) if keys else torch.zeros(0, self.backbone.features)
+
+    def support(self, pixels: Tensor, *, mirrored: bool) -> Tensor:
+        """Features of a support set; with `mirrored`, the mean over images and their mirror images."""
+        features = self(pixels)
+        return (features + self(pixels.flip(-1))) / 2 if mirrored else features
+
+    def learn(self, pixels: Tensor, features: Tensor) -> None:
+        """Remember features that were computed elsewhere, such as those of a cache on disk."""
+        for image, row in zip(pixels.cpu().numpy(), features.float(), strict=True):
+            self._known[hashlib.blake2b(image.tobytes(), digest_size=16).digest()] = row
+
+
+class FeatureViews:
+    """Takes the place of `ImageViews` in a source of tasks: features instead of images.
+
+    The features of all images of a split are looked up in a table `[views, N, F]`. The second view, where
+    there is one, is of the mirrored images: queries of training tasks take either at random, and with
+    `mirror_support` the features of the support set are the mean of both. All other augmentation is left out,
+    because every image would need a pass through the backbone.
+    """
+
+    def __init__(
+        self,
+        images: ImageViews,
+        classes: SplitClasses,
+        backbone: FrozenBackbone,
+        *,
+        mirror_support: bool = False,
+    ) -> None:
+        self.device, self.dtype, self.padding = images.device, images.dtype, images.padding
+        self.store, self.augmentation = images.store, images.augmentation
+        self.mirror, self.mirror_support = images.mirror, mirror_support
+        spans = zip(classes.starts.tolist(), classes.counts.tolist(), strict=True)
+        members = torch.cat([torch.arange(start, start + count) for start, count in spans])
+        self.row = torch.full((len(self.store),), -1)
+        self.row[members] = torch.arange(len(members))
+        views = [False, True] if self.mirror or mirror_support else [False]
+        tables = [store_features(self.store, members, backbone, mirrored=mirrored) for mirrored in views]
+        self.table = torch.stack(tables).to(self.device, self.dtype)
+
+    def draw(self, images: Tensor, generator: torch.Generator) -> EpisodePlan:
+        """Choose the view of each of these images `[T, E]`."""
+        flips = torch.randint(2, images.shape, generator=generator, dtype=torch.bool) if self.mirror else None
+        return EpisodePlan(images, flips=flips)
+
+    def episodes(self, plan: EpisodePlan, support: int) -> Episodes:
+        """Look up the tasks of a plan, the first `support` examples of each being its support set."""
+        assert plan.labels is not None
+        rows = self.row[plan.images.cpu()].to(self.device)
+        view = torch.zeros_like(rows) if plan.flips is None else plan.flips.to(self.device).long()
+        x, y = self.table[view, rows], plan.labels.to(self.device)
+        shown = self.table[:, rows[:, :support]].mean(0) if self.mirror_support else x[:, :support]
+        return Episodes(shown, y[:, :support], x[:, support:], y[:, support:])
+
+
+def store_features(
+    store: ImageStore, members: Tensor, backbone: FrozenBackbone, *, mirrored: bool = False
+) -> Tensor:
+    """The features `[N, F]` of these images of a store, from the cache if it has them."""
+    device = next(backbone.parameters()).device
+
+    def batches() -> Iterator[Tensor]:
+        views = ImageViews(store, Augmentation(), device)
+        for part in members.split(BATCH):
+            x = views.show(EpisodePlan(part[None]))
+            yield x.flip(-1) if mirrored else x
+
+    return cached_features(backbone, _content(store, members, mirrored), batches, len(members))
+
+
+def _content(store: ImageStore, members: Tensor, mirrored: bool) -> str:
+    manifest = store.manifest
+    chosen = hashlib.sha256(members.numpy().data).hexdigest()
+    return f"{manifest.sha256} {manifest.mean} {manifest.std} {chosen} {mirrored}"
+
+
+def seed_cache(
+    store: ImageStore, members: Tensor, backbone: FrozenBackbone, features: Tensor, *, mirrored: bool = False
+) -> None:
+    """Put features into the cache that were computed elsewhere, such as on a GPU."""
+    path = _cache_path(backbone, _content(store, members, mirrored))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_checksummed(path, {"features": features.to(PRECISION)}, {"images": len(members)})
+
+
+def observe_training_images(learner: FewShotLearner, store: ImageStore, device: torch.device) -> None:
+    """Let the head take statistics of the features of all training classes."""
+    backbone, classes = frozen_backbone(learner.model), store.split("train")
+    if backbone is None or not isinstance(learner, HeadLearner):
+        return
+    views = FeatureViews(ImageViews(store, Augmentation(), device), classes, backbone)
+    labels = torch.arange(len(classes)).repeat_interleave(classes.counts)
+    learner.head.observe(views.table[0], labels.to(device))
+
+
+def feature_tasks(
+    source: TaskSource, learner: FewShotLearner, *, mirror_support: bool = False, observe: bool = False
+) -> TaskSource:
+    """The same tasks with features in place of images, for a learner with a frozen backbone."""
+    backbone = frozen_backbone(learner.model)
+    owner: Any = source
+    if isinstance(source, UnbalancedQueries):
+        owner = source.wide
+    elif isinstance(source, VaryingTasks):
+        owner = source.widest
+    if backbone is None or not isinstance(owner, ImageEpisodes):
+        raise UsageError("adapt: head needs tasks of labelled images")
+    if observe:
+        observe_training_images(learner, owner.store, owner.views.device)
+    classes = owner.store.split(owner.split)
+    owner.views = FeatureViews(owner.views, classes, backbone, mirror_support=mirror_support)  # type: ignore[assignment]
+    owner.capturable = False
+    return source
+
+
+BaselineName = Literal["nearest-mean", "logistic"]
+BASELINES: tuple[BaselineName, ...] = get_args(BaselineName)
+"""Classifiers of frozen features that learn nothing from other tasks, to compare with."""
+
+
+class FeatureBaseline(FewShotLearner):
+    """A linear classifier of features divided by their length: nearest class mean, or logistic regression.
+
+    The penalty of logistic regression is scikit-learn's default, as in Tian et al. (ECCV 2020).
+    """
+
+    def __init__(self, learner: FewShotLearner, kind: BaselineName) -> None:
+        super().__init__()
+        self.model = (
+            replace_last_linear(learner.model, nn.Identity()) if _has_linear(learner) else learner.model
+        )
+        self.kind, self.loss = kind, learner.loss
+
+    def rows(self, features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights `[K, F]` and biases `[K]` of a linear layer, from features `[S, F]` and classes `[S]`."""
+        z, classes = F.normalize(features, dim=-1), int(targets.max()) + 1
+        if self.kind == "nearest-mean":
+            means = class_means(z[None], targets[None], classes)[0]
+            return 2 * means, -means.square().sum(1)
+        from sklearn.linear_model import LogisticRegression
+
+        fitted = LogisticRegression(max_iter=1000).fit(z.double().cpu().numpy(), targets.cpu().numpy())
+        weights, bias = torch.from_numpy(fitted.coef_).to(z), torch.from_numpy(fitted.intercept_).to(z)
+        if classes == 2:  # scikit-learn has one row for two classes
+            weights, bias = torch.cat([-weights / 2, weights / 2]), torch.cat([-bias / 2, bias / 2])
+        return weights, bias
+
+    def predictions_per_step(
+        self,
+        support_x: Tensor,
+        support_y: Tensor,
+        query_x: Tensor,
+        *,
+        steps: int | None = None,
+        extend: bool = False,
+        queries: QueryLevel | None = None,
+    ) -> StepPredictions:
+        """Two predictions: zeros, and those of the fitted layer."""
+        outputs = []
+        for x, y, query in zip(support_x, support_y, query_x, strict=True):
+            weights, bias = self.rows(self.model(x), y)
+            outputs.append(F.linear(F.normalize(self.model(query), dim=-1), weights, bias))
+        after = torch.stack(outputs)
+        return StepPredictions([torch.zeros_like(after), after], torch.zeros(len(after), dtype=torch.bool))
+
+    def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
+        after = self.predictions_per_step(*episodes.tensors()[:3]).outputs[-1]
+        return per_task(self.loss)(after, episodes.query_y)
+
+    def adapt(self, support_x: Tensor, support_y: Tensor) -> nn.Module:
+        """Fit to one task; return the backbone with the fitted layer."""
+        with torch.no_grad():
+            weights, bias = self.rows(self.model(support_x), support_y)
+        layer = nn.Linear(weights.shape[1], len(weights)).to(weights)
+        layer.load_state_dict({"weight": weights, "bias": bias})
+        return nn.Sequential(self.model, UnitLength(), layer)
+
+
+class UnitLength(nn.Module):
+    """Divides each vector by its length."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.normalize(x, dim=-1)
+
+
+def _has_linear(learner: FewShotLearner) -> bool:
+    """True if the network still has its last layer, which heads replace."""
+    return isinstance(learner, MetaLearner)

@@ -1,0 +1,230 @@
+"""The model `photos`: meta-train its adaptation, ship it, and measure it beside simple classifiers.
+
+    pathaware pretrain miniimagenet --model resnet12 --width 64,128,256,480 --head cosine --crop 0.35 \
+        --cutmix 0.5 --rotation 0.5 --set warmup=1 --set batch=256 --set rate=0.1 --out runs/backbone
+    python -m studies.photos train runs/backbone runs/photos       # minutes on a CPU with cached features
+    python -m studies.photos ship runs/photos                      # into the package, in half precision
+    python -m studies.photos evaluate results                      # the tables of docs/photos.md
+    python -m studies.photos card results                          # accuracies in the model's card
+    python -m studies.photos time results                          # seconds per photograph
+
+`--features FOLDER` puts features that were computed elsewhere, on a GPU, into the cache first: float16 arrays
+`DATA-plain.npy` and `DATA-mirror.npy` of all images in the order of the store. A few of them are compared
+with the backbone's own. The images of CIFAR-FS are scaled to 84 × 84.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from pathaware.core.seeding import generator
+from pathaware.data.catalogue import open_store
+from pathaware.data.pixels import ImageInput
+from pathaware.data.store import ImageStore
+from pathaware.inference.change_ways import load_for
+from pathaware.inference.trained_model import SHIPPED, TrainedModel, find_run
+from pathaware.models.backbones import FrozenBackbone, frozen_backbone
+from pathaware.training.checksummed import read_checksummed, write_checksummed
+from pathaware.training.config import Config
+from pathaware.training.evaluation import evaluate
+from pathaware.training.features import BASELINES, FeatureBaseline, seed_cache
+from pathaware.training.provenance import encode_values, evaluation_record, write_record
+from pathaware.training.run_folder import CHECKPOINT, CONFIG, METRICS, PROVENANCE, Run
+from pathaware.training.session import train_run
+
+SETTINGS: list[tuple[int, int]] = [(5, 1), (5, 5), (10, 1), (10, 5), (20, 1), (20, 5)]
+"""Ways and shots of the table."""
+DATA = ("miniimagenet", "cifar-fs")
+TASKS = 600
+
+
+def config(backbone: Path, **training: Any) -> Config:
+    """The settings of the model that ships."""
+    problem = {
+        "name": "classification",
+        "data": "miniimagenet",
+        "model_name": "resnet12",
+        "widths": "64,128,256,480",
+        "weights": str(backbone / CHECKPOINT),
+        "adapt": "head",
+        "ways": 16,
+        "shots": 20,
+        "varying": True,
+        "meta_split": "val",
+        "mirror_support": True,
+    }
+    chosen = {"iterations": 1200, "tasks": 8, "rate": 0.01, "device": "cpu", "validate": 0, **training}
+    return Config.from_dict({"problem": problem, "method": {"name": "proto-pamela"}, "training": chosen})
+
+
+def use_features(folder: Path, backbone: FrozenBackbone, form: ImageInput) -> None:
+    """Put features from files into the cache, after comparing some with the backbone's own."""
+    for name in DATA:
+        store = open_store(name)
+        for view in ("plain", "mirror"):
+            table = torch.from_numpy(np.load(folder / f"{name}-{view}.npy"))
+            check(store, table, backbone, form, mirrored=view == "mirror")
+            for split in ("train", "val", "test"):
+                classes = store.split(split)
+                spans = zip(classes.starts.tolist(), classes.counts.tolist(), strict=True)
+                members = torch.cat([torch.arange(start, start + count) for start, count in spans])
+                seed_cache(store, members, backbone, table[members], mirrored=view == "mirror")
+
+
+@torch.no_grad()
+def check(
+    store: ImageStore, table: torch.Tensor, backbone: FrozenBackbone, form: ImageInput, *, mirrored: bool
+) -> None:
+    chosen = torch.linspace(0, len(store) - 1, 4).long()
+    pixels = store.images[chosen].float()
+    if store.shape[1] != form.size:
+        pixels = F.interpolate(pixels, (form.size, form.size), mode="bicubic", antialias=True).clamp(0, 255)
+    x = form.normalised(pixels)
+    likeness = F.cosine_similarity(backbone(x.flip(-1) if mirrored else x), table[chosen].float())
+    if likeness.min() < 0.99:
+        raise SystemExit(
+            f"features of {store.name} are not those of this backbone: cosine {likeness.min():.3f}"
+        )
+
+
+def train(backbone: Path, out: Path, features: Path | None) -> None:
+    settings = config(backbone)
+    if features:
+        problem: Any = settings.problem
+        network = frozen_backbone(problem.model())
+        assert network is not None
+        use_features(features, network.eval(), ImageInput.from_dict(problem.inputs()))
+    train_run(settings, out)
+
+
+def ship(folder: Path) -> None:
+    """Copy the run into the package: the frozen network in half precision."""
+    run, target = Run.open(folder), SHIPPED / "photos"
+    target.mkdir(exist_ok=True)
+    tensors, about = read_checksummed(folder / CHECKPOINT)
+    halved = {n: v.half() if ".backbone." in n and v.is_floating_point() else v for n, v in tensors.items()}
+    # The path of the weights was that of a folder on one machine, and they are in the checkpoint.
+    settings = dataclasses.replace(
+        run.config, problem=dataclasses.replace(run.config.problem, weights="pretrained")
+    )
+    about["config"], about["inputs"] = settings.to_dict(), run.config.problem.inputs()
+    write_checksummed(target / CHECKPOINT, halved, about)
+    (target / CONFIG).write_text(settings.to_toml(), encoding="utf-8")
+    for name in (METRICS, PROVENANCE):
+        (target / name).write_bytes((folder / name).read_bytes())
+
+
+def measure(results: Path, features: Path | None) -> None:
+    """Accuracy on test classes by ways and shots, each photograph on its own, beside the baselines."""
+    run = Run.open(find_run("photos"))
+    if features:
+        network = frozen_backbone(run.load("cpu").model)
+        assert network is not None
+        use_features(features, network.eval(), ImageInput.from_dict(run.learned()[1]))
+    rows = []
+    for data in DATA:
+        for ways, shots in SETTINGS:
+            learner, problem = load_for(run, "cpu", ways, shots)
+            there = dataclasses.replace(problem, data=data)  # type: ignore[type-var]
+            learners = {"photos": learner.eval()} | {
+                name: FeatureBaseline(learner, name) for name in BASELINES
+            }
+            found: dict[str, Any] = {"data": data, "ways": ways, "shots": shots}
+            for name, each in learners.items():
+                result = evaluate(each, there, tasks=TASKS, queries="alone")
+                values = encode_values(result.values[:, -1])
+                found[name] = {**result.summary(), "task_values": values}
+            rows.append(found)
+            print(
+                data,
+                ways,
+                shots,
+                {name: f"{100 * found[name]['accuracy']:.2f}" for name in learners},
+                flush=True,
+            )
+            # After every row, so that a stopped evaluation leaves what it has.
+            content = evaluation_record(run, result)
+            kept = ("config", "checkpoint_sha256", "tensors_sha256", "trained_with", "training_iterations")
+            write_record(results / "photos.json", {**{key: content[key] for key in kept}, "rows": rows})
+
+
+def measure_time(results: Path) -> None:
+    """Seconds to learn five classes of five photographs, and per further photograph; the fastest of five."""
+    seed = generator(0, "time")
+    pixels = torch.randint(0, 256, (60, 3, 84, 84), dtype=torch.uint8, generator=seed)
+    labels = torch.arange(5).repeat_interleave(5)
+    learning, labelling = [], []
+    for _ in range(5):
+        model = TrainedModel.open("photos", "cpu")
+        model.adapt(pixels[-10:], labels[:10] // 5, 2)  # opens what is opened once
+        started = time.perf_counter()
+        adapted = model.adapt(pixels[:25], labels, 5)
+        learning.append(time.perf_counter() - started)
+        for i in range(25, 40):
+            started = time.perf_counter()
+            adapted.probabilities(pixels[i : i + 1])
+            labelling.append(time.perf_counter() - started)
+    found = {
+        "learn_25_photographs_s": min(learning),
+        "label_one_photograph_s": sorted(labelling)[len(labelling) // 2],
+    }
+    size = sum(path.stat().st_size for path in (SHIPPED / "photos").iterdir())
+    digest = hashlib.sha256((SHIPPED / "photos" / CHECKPOINT).read_bytes()).hexdigest()
+    about = {"threads": torch.get_num_threads(), "checkpoint_sha256": digest}
+    write_record(results / "photos-time.json", {**found, "model_bytes": size, **about})
+    print(found, size)
+
+
+def write_card(results: Path) -> None:
+    """Write the accuracies of the record into the model's card, a line per data set, ways and shots."""
+    path = SHIPPED / "photos" / "card.toml"
+    names = {"miniimagenet": "miniImageNet", "cifar-fs": "CIFAR-FS (other kinds of images, scaled up)"}
+    lines = []
+    for row in json.loads((results / "photos.json").read_text(encoding="utf-8"))["rows"]:
+        own, mean, logistic = (100 * row[k]["accuracy"] for k in ("photos", "nearest-mean", "logistic"))
+        task = f"{names[row['data']]}, {row['ways']} classes, {row['shots']} per class"
+        spread = 100 * row["photos"]["accuracy_ci95"]
+        others = f"nearest class mean {mean:.1f}, logistic regression {logistic:.1f}"
+        lines.append(f"{task}: {own:.1f} % ± {spread:.1f} ({others})")
+    listed = (
+        "accuracy = [\n" + "".join(f"    {json.dumps(line, ensure_ascii=False)},\n" for line in lines) + "]\n"
+    )
+    text = re.sub(
+        r"accuracy = \[.*?\]\n", lambda _: listed, path.read_text(encoding="utf-8"), flags=re.DOTALL
+    )
+    path.write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("train", "ship", "evaluate", "card", "time"))
+    parser.add_argument("paths", nargs="+", type=Path)
+    parser.add_argument("--features", type=Path)
+    given = parser.parse_args()
+    if given.what == "train":
+        train(*given.paths, given.features)
+    elif given.what == "ship":
+        ship(*given.paths)
+    elif given.what == "evaluate":
+        measure(*given.paths, given.features)
+    elif given.what == "card":
+        write_card(*given.paths)
+    else:
+        measure_time(*given.paths)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,264 @@
+"""`pathaware learn`, saved classifiers, backbones of one's own, and warnings about unlike images."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pathaware import UsageError
+from pathaware.cli import main
+from pathaware.data import open_store
+from pathaware.data.pixels import TypicalImages
+from pathaware.inference.learning import difference_hash, held_out, near_duplicates
+from pathaware.inference.trained_model import TrainedModel, shipped
+from tests.models.residual18 import pretrained
+
+NAMES = ("oak", "fir", "ash")
+
+
+@pytest.fixture(autouse=True)
+def _single_precision(tmp_path, monkeypatch):
+    torch.set_default_dtype(torch.float32)
+    monkeypatch.setenv("PATHAWARE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+
+def photograph(kind: int, seed: int, size: int = 40) -> Image.Image:
+    """Smooth coloured noise whose hue is that of its class."""
+    random = np.random.default_rng([kind, seed])
+    small = random.integers(40, 200, (5, 5, 3)).astype(float)
+    small[..., kind % 3] += 55
+    return Image.fromarray(small.astype(np.uint8)).resize((size, size), Image.Resampling.BICUBIC)
+
+
+def write_classes(root: Path, count: int, first: int = 0, kinds: int = 3) -> Path:
+    for kind in range(kinds):
+        name = NAMES[kind] if kind < len(NAMES) else f"kind{kind:02d}"
+        (root / name).mkdir(parents=True, exist_ok=True)
+        for seed in range(first, first + count):
+            photograph(kind, seed).save(root / name / f"{seed}.png")
+    return root
+
+
+def call(*arguments: object, code: int = 0) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([str(a) for a in arguments])
+    assert (left.value.code or 0) == code
+
+
+@pytest.fixture
+def weights(tmp_path) -> Path:
+    path = tmp_path / "weights.pt"
+    torch.save({f"module.{n}": v for n, v in pretrained(10, channels=3).state_dict().items()}, path)
+    return path
+
+
+def own(weights: Path) -> tuple[object, ...]:
+    return ("--model", "tests.models.residual18:resnet18", "--weights", weights, "--size", 32)
+
+
+def test_a_backbone_of_your_own_learns_labels_and_is_exported(tmp_path, weights, capsys):
+    """A ResNet-18 with running statistics: import, learn, measure, predict and export, without training."""
+    trees = write_classes(tmp_path / "trees", 6)
+    call("learn", trees, *own(weights), "--out", "found", "--json", "--show", "wrong.png")
+    result = json.loads(capsys.readouterr().out)
+    assert result["classes"] == sorted(NAMES)
+    assert (result["pictures"], result["held_out"]) == (18, 3)
+    assert sum(sum(row.values()) for row in result["confusion"].values()) == 3
+    assert len(result["wrong"]) == round(3 * (1 - result["accuracy"]))
+    with Image.open("wrong.png") as sheet:
+        assert sheet.size[0] > 100
+    weights.unlink()  # a saved classifier is complete
+    new = write_classes(tmp_path / "new", 2, first=50)
+    call("predict", "found", "--images", new, "--format", "json")
+    labels = json.loads(capsys.readouterr().out)
+    assert len(labels) == 6
+    call("export", "found", "--to", "torch", "--out", "found.pt2", "--json")
+    assert json.loads(capsys.readouterr().out)["largest_difference"] < 1e-4
+
+
+def test_a_backbone_of_your_own_is_meta_trained_and_evaluated(tmp_path, weights, capsys):
+    """The same network on glyphs: FiLM adapters, and a head on cached features beside its baselines."""
+    grey = tmp_path / "grey.pt"
+    torch.save(pretrained(10).state_dict(), grey)
+    network = ("--model", "tests.models.residual18:resnet18", "--weights", grey)
+    small = (
+        "--ways",
+        3,
+        "--shots",
+        1,
+        "--queries",
+        2,
+        "--iterations",
+        2,
+        "--tasks",
+        2,
+        "--set",
+        "training.validate=0",
+    )
+    call("train", "glyphs", *network, "--adapt", "adapters", *small, "--out", "film", "--json")
+    call(
+        "train",
+        "glyphs",
+        *network,
+        "--adapt",
+        "head",
+        "--method",
+        "proto-pamela",
+        *small,
+        "--set",
+        "problem.varying=true",
+        "--out",
+        "head",
+        "--json",
+    )
+    capsys.readouterr()
+    call(
+        "evaluate",
+        "head",
+        "--tasks",
+        10,
+        "--ways",
+        5,
+        "--shots",
+        2,
+        "--baselines",
+        "--queries",
+        "alone",
+        "--json",
+    )
+    found = json.loads(capsys.readouterr().out)
+    assert set(found["baselines"]) == {"nearest-mean", "logistic"}
+    assert all(0.2 < each["accuracy"] < 1 for each in (found, *found["baselines"].values()))
+    call("evaluate", "film", "--tasks", 2, "--baselines", code=2)
+    assert "no frozen features" in capsys.readouterr().err
+    call("train", "glyphs", *network, "--adapt", "tail", "--out", "x", code=2)
+    call("train", "glyphs", "--set", "problem.varying=true", "--out", "x", code=2)
+    assert "proto-pamela" in capsys.readouterr().err
+
+
+def test_learning_says_what_training_needs_and_refuses_what_it_cannot_use(tmp_path, weights, capsys):
+    call("learn", write_classes(tmp_path / "few", 1), *own(weights), "--out", "a")
+    out = capsys.readouterr().out
+    assert "accuracy was not measured: no class has a picture to spare" in out
+    assert "takes at least 20 classes with 20 images each; here 0 have as many" in out
+    call("learn", tmp_path / "few", *own(weights), "--out", "a", code=2)
+    assert "--out: a exists" in capsys.readouterr().err
+    call("learn", tmp_path / "none", *own(weights), code=2)
+    assert capsys.readouterr().err.startswith("error: DIR: ")
+    call("learn", tmp_path / "few", "--model", "glyphs", "--weights", weights, "--out", "b", code=2)
+    assert "is for a backbone" in capsys.readouterr().err
+
+
+def test_folders_of_a_split_are_recognised_and_duplicates_reported(tmp_path, weights, capsys):
+    write_classes(tmp_path / "set/train", 4)
+    write_classes(tmp_path / "set/test", 2, first=3)  # number 3 of each class is in both
+    call("learn", tmp_path / "set", *own(weights), "--out", "a", "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert found["classes"] == sorted(NAMES)
+    assert found["held_out"] == 6
+    assert "the folders train and test hold the same classes" in found["notes"][0]
+    assert len(found["near_duplicates"]) >= 3
+    assert any("nearly equal" in note for note in found["notes"])
+    call("predict", "glyphs", "--support", tmp_path / "set", "--images", tmp_path / "set/test", code=2)
+    assert "holds the folders test and train, not classes" in capsys.readouterr().err
+    call("data", "import", "same", "--from", tmp_path / "set", code=2)
+    assert "train and test hold the same 3 classes" in capsys.readouterr().err
+
+
+def test_only_saved_classifiers_do_without_labelled_pictures(tmp_path, capsys):
+    new = write_classes(tmp_path / "new", 1)
+    call("predict", "glyphs", "--images", new, code=2)
+    assert "--support: name a folder of labelled pictures" in capsys.readouterr().err
+
+
+def test_photographs_given_to_the_glyph_model_cause_a_warning(tmp_path, capsys):
+    """And glyphs do not."""
+    trees = write_classes(tmp_path / "trees", 3)
+    call("predict", "glyphs", "--support", trees, "--images", trees)
+    assert capsys.readouterr().err.count("look unlike the images that the model was trained on") == 2
+    glyphs, drawn = open_store("glyphs"), tmp_path / "drawn"
+    test = glyphs.split("test")
+    for name, start in zip("ab", test.starts.tolist(), strict=False):
+        (drawn / name).mkdir(parents=True)
+        for i in range(4):
+            Image.fromarray(255 - glyphs.images[start + i, 0].numpy()).save(drawn / name / f"{i}.png")
+    call("predict", "glyphs", "--support", drawn, "--images", drawn)
+    assert capsys.readouterr().err == ""
+
+
+def test_statistics_tell_drawings_from_photographs_and_survive_json():
+    photographs = torch.stack(
+        [torch.from_numpy(np.array(photograph(k, s))).permute(2, 0, 1) for k in range(3) for s in range(40)]
+    )
+    typical = TypicalImages.from_dict(json.loads(json.dumps(TypicalImages.of(photographs[:100]).to_dict())))
+    assert (typical.distances(photographs[100:]) < 1.5).all()
+    assert typical.warning(photographs[100:]) is None
+    assert typical.warning(photographs[:0]) is None
+    drawings = torch.full((5, 3, 40, 40), 255, dtype=torch.uint8)
+    drawings[:, :, 10:12] = 0
+    assert (typical.distances(drawings) > 2).all()
+    assert "5 of 5 pictures look unlike" in typical.warning(drawings)
+
+
+def test_perceptual_hashes_find_scaled_and_recoded_images():
+    pictures = [photograph(0, seed, 64) for seed in range(30)]
+    changed = [picture.resize((50, 50)) for picture in pictures]
+    first, second = (
+        [difference_hash(np.array(p).transpose(2, 0, 1)) for p in each] for each in (pictures, changed)
+    )
+    pairs = near_duplicates(first, second)
+    assert {(i, i) for i in range(30)} <= set(pairs)
+    assert len(pairs) < 35
+    blank = difference_hash(np.zeros((1, 8, 8), np.uint8))
+    assert near_duplicates([blank], [blank]) == []
+
+
+def test_a_part_of_every_class_is_held_out():
+    labels = torch.tensor([0] * 10 + [1] * 2 + [2])
+    chosen = held_out(labels, 0.2, seed=0)
+    assert labels[chosen].bincount(minlength=3).tolist() == [2, 1, 0]
+    assert torch.equal(chosen, held_out(labels, 0.2, seed=0))
+    assert not torch.equal(chosen, held_out(labels, 0.2, seed=1))
+    assert len(held_out(labels, 0, seed=0)) == 0
+
+
+def test_order_and_names_of_classes_change_nothing(weights):
+    from pathaware.core.settings import trust
+    from pathaware.inference.learning import untrained_model
+
+    trust({"a": {"model": "tests.models.residual18:resnet18"}})
+    model = untrained_model("tests.models.residual18:resnet18", weights, 32, "cpu")
+    pixels = model.pixels([photograph(k, s) for k, s in [(0, 1), (0, 2), (1, 1), (2, 1), (2, 2), (2, 3)]])
+    labels, queries = torch.tensor([0, 0, 1, 2, 2, 2]), model.pixels([photograph(1, 9), photograph(2, 9)])
+    expected = model.adapt(pixels, labels, 3).probabilities(queries)
+    names = torch.tensor([2, 0, 1])
+    found = model.adapt(pixels.flip(0), names[labels].flip(0), 3).probabilities(queries)
+    assert torch.allclose(found[:, names], expected, atol=1e-6)
+    assert model.memory is not None
+    again = model.memory(queries)
+    assert torch.allclose(again, model.memory.backbone(model.image_input.normalised(queries)), atol=1e-5)
+
+
+def test_damaged_classifiers_are_refused(tmp_path, weights, capsys):
+    call("learn", write_classes(tmp_path / "few", 1), *own(weights), "--out", "a")
+    capsys.readouterr()
+    for content in (b"", b"x" * 100):
+        Path("a/support.safetensors").write_bytes(content)
+        with pytest.raises(UsageError, match=r"support\.safetensors cannot be read"):
+            TrainedModel.open("a")
+
+
+def test_every_shipped_model_has_a_card(capsys):
+    call("models", "--json")
+    cards = json.loads(capsys.readouterr().out)
+    assert [card["name"] for card in cards] == shipped()
+    for name in shipped():
+        call("models", name)
+        assert "not for" in capsys.readouterr().out
+    call("models", "nothing", code=2)

@@ -1,0 +1,122 @@
+"""Proto-PAMELA: its gradient, any number of classes and images, and the order of classes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from pathaware import UsageError
+from pathaware.core.head import one_hot
+from pathaware.methods.proto_pamela import ProtoPamela
+from tests.methods.checks import error_of_meta_gradient, learner_of, scattered
+
+
+def head(ways: int = 4, features: int = 6, **settings) -> ProtoPamela:
+    network = nn.Sequential(nn.Identity(), nn.Linear(features, ways))
+    made = ProtoPamela(network, **settings).double()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return made
+
+
+def task(counts: list[int], features: int = 6):
+    labels = torch.tensor([k for k, count in enumerate(counts) for _ in range(count)])
+    return torch.randn(1, len(labels), features), labels[None]
+
+
+def test_the_step_follows_the_gradient_of_the_balanced_cross_entropy():
+    made = head()
+    x, y = task([1, 3, 2, 5])
+    z, hot = made.prepared(x), one_hot(y, 4, x)
+    weights = hot / (4 * hot.sum(1, keepdim=True))
+    rows = torch.randn(1, 4, 6, requires_grad=True)
+    scale, known = torch.tensor([[3.0]]), torch.ones(1, 4, dtype=torch.bool)
+    each = F.cross_entropy(made.logits(rows, scale, known, z)[0], y[0], reduction="none")
+    loss = (each * weights.sum(2)[0]).sum()
+    by_class = torch.stack([each[y[0] == k].mean() for k in range(4)])
+    assert torch.allclose(loss, by_class.mean())
+    (expected,) = torch.autograd.grad(loss, rows)
+    assert torch.allclose(made.gradient(rows, scale, known, z, weights), expected, atol=1e-12)
+
+
+def test_the_meta_gradient_is_exact():
+    learner, outer, episodes = learner_of("proto-pamela")
+    assert error_of_meta_gradient(scattered(learner), outer, episodes) < 1e-5
+
+
+def test_a_path_is_that_of_pamela():
+    """Two steps by hand, the second of which ends in a skip to the first point."""
+    made = head(steps=2, skip=1)
+    x, y = task([2, 2, 1, 1])
+    u, hot = made.prepared(x), one_hot(y, 4, x)
+    shots = hot.sum(1)
+    centre = 0.5 * torch.stack([u[0, y[0] == k].mean(0) for k in range(4)]).mean(0)
+    z = F.normalize(u - centre, dim=-1)
+    weights = hot / (4 * shots.unsqueeze(1))
+    w0 = F.normalize(torch.stack([z[0, y[0] == k].mean(0) for k in range(4)]), dim=-1)[None]
+    log_ways = torch.tensor(4.0).log()
+    scale = (
+        (made.log_scale + made.scale_rule[0] * log_ways + made.scale_rule[1] * shots.log().mean())
+        .exp()
+        .view(1, 1)
+    )
+    known = shots > 0
+    q = [
+        (made.log_q[j] + made.q_rule[0] * log_ways + made.q_rule[1] * shots.log()).exp().unsqueeze(2)
+        for j in (0, 1)
+    ]
+    w1 = w0 - q[0] * made.gradient(w0, scale, known, z, weights)
+    w2 = (1 - made.p[0]) * (w1 - q[1] * made.gradient(w1, scale, known, z, weights)) + made.p[0] * w0
+    rows, temperature, _, found = made.fit(x, y)
+    assert torch.allclose(found[0, 0], centre)
+    assert torch.allclose(rows, w2, atol=1e-12)
+    assert torch.allclose(temperature, scale)
+
+
+def test_the_order_of_classes_and_images_changes_nothing():
+    made, query = head(), torch.randn(1, 7, 6)
+    x, y = task([1, 4, 2, 3])
+    expected = made.predict(made.fit(x, y), query)
+    names, order = torch.randperm(4), torch.randperm(10)
+    found = made.predict(made.fit(x[:, order], names[y][:, order]), query)
+    assert torch.allclose(found[..., names], expected, atol=1e-12)
+
+
+def test_padding_and_absent_classes_change_nothing():
+    made, query = head(), torch.randn(1, 7, 6)
+    x, y = task([2, 1, 3])
+    few = head(ways=3)
+    few.load_state_dict(made.state_dict())
+    expected = few.predict(few.fit(x, y), query)
+    padded = torch.cat([x, torch.randn(1, 5, 6)], 1), torch.cat([y, torch.full((1, 5), -1)], 1)
+    found = made.predict(made.fit(*padded), query)
+    assert torch.allclose(found[..., :3], expected, atol=1e-12)
+    assert found[..., 3].max() < expected.min() - 100
+    assert not any(value.isnan().any() for value in made.fit(*padded))
+
+
+def test_statistics_of_training_features_whiten_them():
+    torch.manual_seed(0)
+    made = head(shrinkage=1e-6)
+    labels = torch.arange(5).repeat_interleave(200)
+    features = 5 * F.normalize(torch.randn(5, 6), dim=-1)[labels] + torch.randn(1000, 6) * torch.linspace(
+        0.1, 1, 6
+    )
+    made.observe(features, labels)
+    unit = F.normalize(features, dim=-1)
+    centred = torch.cat([unit[labels == k] - unit[labels == k].mean(0) for k in range(5)])
+    mapped = centred @ made.axes * (made.spread + made.log_shrinkage.exp()).rsqrt()
+    covariance = mapped.mT @ mapped / len(mapped)
+    assert covariance.diagonal().max() / covariance.diagonal().min() < 1.2
+    assert (covariance - covariance.diagonal().diag()).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    "settings", [{"steps": -1}, {"skip": 0}, {"rate": 0.0}, {"scale": -1.0}, {"shrinkage": 0.0}]
+)
+def test_settings_without_a_meaning_are_refused(settings):
+    with pytest.raises(UsageError, match=next(iter(settings))):
+        head(**settings)
