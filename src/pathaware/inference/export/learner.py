@@ -126,7 +126,9 @@ def open_learner(path: Path) -> Any:
     """Open an exported learner with onnxruntime: a function of support images, labels and images."""
     import onnxruntime  # type: ignore[import-untyped]
 
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # no warnings about operations that it could not compute in advance
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
     def learn(
         support_images: NDArray[np.uint8], support_labels: NDArray[np.int64], images: NDArray[np.uint8]
