@@ -76,10 +76,11 @@ LABELS = ("data", "rule", "1 planted: first, %", "in the first two, %", "2 plant
 def _labels(name: str, record: dict[str, Any]) -> list[tuple[str, ...]]:
     one, two = record["measured"]["1 planted"], record["measured"]["2 planted"]
     rules = dict.fromkeys(key.rpartition(", first")[0] for key in one)
+    tasks = {rule: one[f"{rule}, first 1"]["tasks"] for rule in rules}
     return [
         (
             name,
-            rule,
+            rule if tasks[rule] == record["tasks"] else f"{rule} ({tasks[rule]} tasks)",
             _percent(one[f"{rule}, first 1"]),
             _percent(one[f"{rule}, first 2"]),
             _percent(two[f"{rule}, first 4"]) if f"{rule}, first 4" in two else "–",

@@ -1,4 +1,4 @@
-"""What to label next: the unlabelled images whose labels would help most.
+"""The unlabelled images whose labels would help most: what to label next.
 
 Images are chosen one after another. Each is the one that brings the unlabelled images closest to an image
 with a label: it maximises Σₖ maxᵢ sim(xₖ, xᵢ), where k runs over all unlabelled images, i over the labelled
