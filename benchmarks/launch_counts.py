@@ -1,6 +1,6 @@
 """Count the kernels that a meta-iteration launches on a GPU, on a machine without one.
 
-    python benchmarks/launch_counts.py --rows images-32-5shot --methods pamela,maml,anil,r2d2
+    python benchmarks/launch_counts.py --json results/launches.json
 
 Triton's kernels are counted instead of run, and every operation of PyTorch that computes something counts as
 one launch. Some take more on a GPU, so these are lower bounds; `kernel_times.py` has the true numbers.
@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -26,6 +27,7 @@ from pathaware.engine import kernels
 from pathaware.experiments.bench.workloads import choose
 from pathaware.methods import get_method
 from pathaware.training.config import Config, Training
+from pathaware.training.provenance import write_record
 from pathaware.training.trainer import build, meta_step
 
 FREE = ("empty", "new_empty", "detach", "alias", "_unsafe_view", "_record_function", "is_pinned")
@@ -96,15 +98,20 @@ def launches(row: str, method: str, **settings: Any) -> Counter[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rows", default="images-32-5shot")
-    parser.add_argument("--methods", default="pamela,maml,fomaml")
+    parser.add_argument("--methods", default="pamela,maml,fomaml,r2d2,prototypical")
     parser.add_argument("--most", type=int, default=0, help="also list this many of the most frequent")
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    rows = []
     for row in options.rows.split(","):
         for method in options.methods.split(","):
             counts = launches(row, method)
             print(f"{row} {method}: {counts.total()} launches")
             for name, count in counts.most_common(options.most):
                 print(f"{count:8} {name}")
+            rows.append({"row": row, "method": method, "launches": counts.total(), "by_name": dict(counts)})
+    if options.json:
+        write_record(options.json, {"rows": rows}, field="json")
 
 
 if __name__ == "__main__":

@@ -142,12 +142,11 @@ async def crowd(address: str, clients: list[Client], seconds: float, times: Time
     await asyncio.gather(*slow_ones, return_exceptions=True)
 
 
-async def dawdle(address: str, number: int) -> None:
+async def dawdle(address: str, session: str, number: int) -> None:
     """Connect, send a request one byte per second or read no answer, and connect again when cut off."""
     where = urlsplit(address)
-    file = (
-        b"POST /api/sessions/none/pictures?label=a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n"
-    )
+    line = f"POST /api/sessions/{session}/pictures?label=a HTTP/1.1"
+    file = f"{line}\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n".encode()
     page = b"GET /app.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
     begins = (b"", file, 50 * page)[number % 3]
     while True:

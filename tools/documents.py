@@ -36,7 +36,7 @@ from pathaware.online.streams import STREAMS
 from pathaware.training.config import Config
 from pathaware.training.metric import ACCURACY, MSE, Metric
 from pathaware.training.tables import NOTHING, Row, Table, pipe_table
-from tools import evidence_page, house, methods_page, performance_page
+from tools import answers_page, evidence_page, house, methods_page, performance_page
 from tools.evidence_page import NOT_RUN
 
 
@@ -363,6 +363,7 @@ def photos_page(folder: Path) -> dict[str, str]:
 
 PAGES: dict[str, Callable[[Path], dict[str, str]]] = {
     "README.md": readme,
+    "docs/answers.md": answers_page.blocks,
     "docs/internals.md": lambda folder: {"map": house.diagram()},
     "docs/methods.md": methods_page.blocks,
     "docs/online.md": online_page,

@@ -48,6 +48,12 @@ def render(results: Path, images: Path) -> str:
     if (results / "precision").exists():
         table = pipe_table(precision_table(results / "precision"))
         sections.append(f"### Precision: NVIDIA H200\n\n{table}")
+    if (results / "launches.json").exists():
+        rows = [
+            [r["row"], r["method"], f"{r['launches']:,}"] for r in _read(results / "launches.json")["rows"]
+        ]
+        table = pipe_table(Table.of("", ["row", "method", "launches"], rows))
+        sections.append(f"### Launches of a meta-iteration on a GPU\n\n{LAUNCHES}\n\n{table}")
     if (results / "profile-h200.json").exists():
         profile = _read(results / "profile-h200.json")
         tables = f"{pipe_table(floor_table(profile))}\n\n{pipe_table(profile_table(profile))}"
@@ -120,6 +126,10 @@ def precision_table(folder: Path) -> Table:
     return Table.of("", header, rows)
 
 
+LAUNCHES = (
+    "Counted without a GPU (`benchmarks/launch_counts.py`): Triton's kernels, and PyTorch's operations as "
+    "one launch each, though some take more."
+)
 FLOOR = (
     "The floor is the larger of two times: the multiplications of all convolutions at the speed of a large "
     "matrix product, and the activations at the speed of a large copy, if every pass of a block reads and "

@@ -188,7 +188,7 @@ def test_the_demo_writes_one_report_that_needs_nothing_else(tmp_path):
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "demo" / "report.html").read_text()
     assert "0.41 ± 0.04" in page
-    assert page.count("data:image/svg+xml;base64,") == 7
+    assert page.count("data:image/svg+xml;base64,") == 8
     assert "batch norm over the queries (transductive)" in page
     assert set(re.findall(r"https?://[^\s\"<]+", page)) == {"https://arxiv.org/abs/2010.09291"}
 

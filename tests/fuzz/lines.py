@@ -73,6 +73,7 @@ VALUES: dict[str, st.SearchStrategy[str]] = {
     # No name that would be looked up in the network.
     "host": st.sampled_from(["127.0.0.1", "::1", "a\0b", "x" * 300, "", "\udcff"]),
     "support": images,
+    "folder": images,
     "images": images,
     "source": images,
 }

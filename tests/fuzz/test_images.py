@@ -75,7 +75,7 @@ def try_together(seeds: range) -> None:
     """Each of many images is labelled, or named on standard error; ten names and a count are enough."""
     for seed in seeds:
         called, labelled = try_images("images", {kind: mutated(kind, seed) for kind in KINDS})
-        problems = called.errors.splitlines()
+        problems = called.lines
         bad = len(KINDS) - labelled
         assert called.code == (1 if bad else 0), called
         assert len(problems) == (bad if bad <= 10 else 11), called
@@ -89,7 +89,7 @@ def test_undamaged_images_are_read(command):
 
 def test_undamaged_images_are_labelled():
     called, labelled = try_images("images", {kind: made() for kind, made in KINDS.items()})
-    assert (called.code, called.errors, labelled) == (0, "", len(KINDS))
+    assert (called.code, called.lines, labelled) == (0, [], len(KINDS))
 
 
 def test_mutated_images_are_labelled_or_named():

@@ -14,7 +14,7 @@ import torch
 from pathaware.core.errors import UsageError
 from pathaware.data.contact_sheet import fitted, font
 from pathaware.inference.prediction_sheet import MAX_IMAGES, prediction_sheet
-from pathaware.inference.predictions import Predictions, Score, true_labels
+from pathaware.inference.predictions import Predictions, Reason, Score, true_labels
 from pathaware.inference.trained_model import SupportSet
 from pathaware.training.tables import markdown
 from tests.inference.models import INK, PHOTO, pixels
@@ -143,3 +143,36 @@ def test_a_name_that_does_not_fit_keeps_both_ends():
     assert font(12).getlength(short) <= 80
     assert fitted("anything", 1, font(12)) == "…"
     assert fitted("a\x1bb", 80, font(12)) == "a�b"
+
+
+def test_unknown_images_and_reasons_are_in_every_form():
+    found = Predictions(
+        ["one.png", "two.png"],
+        ("a", "b"),
+        torch.tensor([[0.9, 0.1], [0.2, 0.8]]),
+        unknown=[True, False],
+        why=[Reason([(0, 0.5)], []), Reason([(1, 0.25)], [(0, -0.125)])],
+        support=("a/x.png", "b/y.png"),
+    )
+    assert found.labels == ["none of these", "b"]
+    assert "| one.png | none of these |" in markdown(found.table())
+    assert "b/y.png (+0.250) | a/x.png (-0.125)" in markdown(found.table())
+    header, first, second = csv.reader(io.StringIO(found.csv()))
+    assert header[-2:] == ["for", "against"]
+    assert (first[1], second[1]) == ("none of these", "b")
+    assert second[-2:] == ["b/y.png (+0.250)", "a/x.png (-0.125)"]
+    one, two = json.loads(found.json())
+    assert (one["unknown"], two["unknown"]) == (True, False)
+    assert two["for"] == [{"picture": "b/y.png", "influence": 0.25}]
+    assert two["against"] == [{"picture": "a/x.png", "influence": -0.125}]
+    support = SupportSet(("a", "b"), pixels(2), torch.tensor([0, 1]))
+    plain = Predictions(found.images, found.classes, found.probabilities)
+    with_reasons, without = (prediction_sheet("t", support, pixels(2), each) for each in (found, plain))
+    assert with_reasons.height > without.height
+    assert Score.of(found, ["a", "b"]).given == {"a": {"none of these": 1}, "b": {"b": 1}}
+
+
+def test_a_class_may_not_be_called_none_of_these_where_that_has_a_meaning():
+    with pytest.raises(UsageError, match="rename it") as error:
+        Predictions(["x"], ("none of these", "b"), torch.tensor([[0.5, 0.5]]), unknown=[False])
+    assert error.value.field == "unknown"

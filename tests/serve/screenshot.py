@@ -1,4 +1,7 @@
-"""The picture of the page in `docs/serving.md`: `python -m tests.serve.screenshot docs/images/serve.png`."""
+"""The pictures of the page: `python -m tests.serve.screenshot docs/images/serve.png`.
+
+With `--answers`, that of `docs/answers.md`, in which "More about answers" is open.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
-from tests.serve.browsing import Visit, browsing
-from tests.serve.serving import serving
+from tests.serve.browsing import Visit, browsing, file
+from tests.serve.serving import CHARACTERS, drawings, serving
 
 Stroke = tuple[tuple[float, float], ...]
 HOURGLASS: tuple[Stroke, ...] = (((0.27, 0.2), (0.75, 0.22), (0.3, 0.8), (0.74, 0.82), (0.27, 0.2)),)
@@ -50,9 +53,39 @@ def take(target: Path, **context: object) -> None:
         visit.check()
 
 
+def take_answers(target: Path, **context: object) -> None:
+    shapes = {name: drawings(name, 5) for name in CHARACTERS}
+    with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as server, browsing() as browser:
+        visit = Visit(browser, server.address, **context)
+        page = visit.page
+        for place, label in enumerate(("hourglass", "fork")):
+            page.get_by_label("Name of the class").nth(place).fill(label)
+            page.get_by_label("Name of the class").nth(place).blur()
+            visit.teach(place, *(file(f"{label} {i + 1}", p) for i, p in enumerate(shapes[label][:3])))
+            expect(visit.card(place).locator(".thumbs li")).to_have_count(3)
+        visit.teach(1, file("a wrong label", shapes["hourglass"][4]))
+        expect(visit.card(1).locator(".thumbs li")).to_have_count(4)
+        page.locator("#more summary").click()
+        page.locator("#say-unknown").check()
+        page.locator("#say-why").check()
+        page.locator("#check").click()
+        expect(page.locator(".doubtful").first).to_be_visible(timeout=60_000)
+        visit.adapt()
+        asked = [("a fork", shapes["fork"][3]), ("an hourglass", shapes["hourglass"][3])]
+        asked += [(f"a lattice {i + 1}", picture) for i, picture in enumerate(shapes["lattice"][:2])]
+        page.set_input_files("#ask-files", [file(name, picture) for name, picture in asked])
+        expect(page.locator("#answers li")).to_have_count(4, timeout=60_000)
+        page.locator("#suggest").click()
+        expect(page.locator("#answers .next").first).to_be_visible(timeout=60_000)
+        page.locator("h1").click()
+        page.screenshot(path=target, full_page=True)
+        visit.check()
+
+
 if __name__ == "__main__":
     phone = "--phone" in sys.argv
     width = 390 if phone else 1160
     scheme = "dark" if "--dark" in sys.argv else "light"
     view = {"width": width, "height": 800}
-    take(Path(sys.argv[1]), viewport=view, device_scale_factor=1.5, color_scheme=scheme)
+    shoot = take_answers if "--answers" in sys.argv else take
+    shoot(Path(sys.argv[1]), viewport=view, device_scale_factor=1.5, color_scheme=scheme)

@@ -18,6 +18,8 @@ import httpx
 import numpy as np
 from PIL import Image
 
+from pathaware.data.glyphs import draw_class
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -108,3 +110,11 @@ def teach(client: httpx.Client, session: str, label: str, picture: bytes) -> str
     answer = client.post(f"{session}/pictures", params={"label": label}, content=picture)
     assert answer.status_code == 201, answer.text
     return answer.json()["picture"]
+
+
+CHARACTERS = {"hourglass": "\u2d35", "fork": "\U00010319", "lattice": "\u2d4c"}
+
+
+def drawings(name: str, count: int) -> list[bytes]:
+    """PNG files of a character, dark on white."""
+    return [encoded(Image.fromarray(255 - pixels)) for pixels in draw_class(CHARACTERS[name], count)[:, 0]]

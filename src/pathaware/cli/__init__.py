@@ -31,6 +31,7 @@ from pathaware.cli import (
     reproduce,
     results,
     serve,
+    suggest,
     sweep,
     train,
 )
@@ -40,7 +41,13 @@ from pathaware.core.errors import RunError, Stopped, UsageError, printable
 
 PANELS = {
     "Start here": {"demo": demo},
-    "Label images": {"learn": learn, "predict": predict, "serve": serve, "export": export},
+    "Label images": {
+        "learn": learn,
+        "predict": predict,
+        "suggest": suggest,
+        "serve": serve,
+        "export": export,
+    },
     "Train": {"train": train, "pretrain": pretrain, "methods": methods, "models": models},
     "Evaluate and compare": {"evaluate": evaluate, "plot": plot, "report": report, "results": results},
     "Data": {"data": data},

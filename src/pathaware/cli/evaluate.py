@@ -12,7 +12,8 @@ from pathaware.cli.options import METHOD, OUTPUT, TASKS, Device, Json, Replace, 
 
 if TYPE_CHECKING:
     from pathaware.core.learner import QueryLevel
-    from pathaware.training.evaluation import Balance, Refinement, Views
+    from pathaware.inference.trained_model import TrainedModel
+    from pathaware.training.evaluation import Balance, Evaluation, Refinement, Views
 
 EXAMPLES = examples(
     "pathaware evaluate glyphs --tasks 100",
@@ -20,6 +21,7 @@ EXAMPLES = examples(
     "pathaware evaluate glyphs --tasks 100 --ways 10 --shots 1",
     "pathaware evaluate runs/sine-k10-pamela-seed0 --json",
     "pathaware evaluate glyphs --tasks 100 --refine sinkhorn",
+    "pathaware evaluate glyphs --tasks 100 --open-set",
 )
 
 
@@ -97,6 +99,29 @@ def evaluate(
         Path | None,
         panel_option(help="Also write the result and its provenance to this JSON file.", panel=OUTPUT),
     ] = None,
+    show: Annotated[
+        Path | None,
+        panel_option(
+            help="Also draw a reliability diagram and a risk-coverage curve in this .png file.", panel=OUTPUT
+        ),
+    ] = None,
+    open_set: Annotated[
+        bool,
+        flag(
+            "--open-set",
+            help="Also measure how well images of foreign classes are recognised as such.",
+            panel=TASKS,
+        ),
+    ] = False,
+    calibrate: Annotated[
+        bool,
+        flag(
+            "--calibrate",
+            help="First fit temperatures and thresholds for unknown images on validation classes, and "
+            "store them in RUN.",
+            panel=TASKS,
+        ),
+    ] = False,
     replace: Replace = False,
     device: Device = "auto",
     json: Json = False,
@@ -106,18 +131,30 @@ def evaluate(
     from pathaware.cli.show import print_evaluation
     from pathaware.core.errors import UsageError
     from pathaware.inference.change_ways import load_for
-    from pathaware.inference.trained_model import find_run
+    from pathaware.inference.trained_model import TrainedModel, find_run
     from pathaware.training.evaluation import SnapshotMean
     from pathaware.training.evaluation import evaluate as measure
     from pathaware.training.provenance import evaluation_record, write_record
     from pathaware.training.run_folder import Run
 
-    if record:
-        must_be_new("--record", record, replace)
+    for option, path in (("--record", record), ("--show", show)):
+        if path:
+            must_be_new(option, path, replace)
     opened = Run.open(find_run(run))
     learner, problem = load_for(opened, device, ways, shots)
     if baselines and not problem.frozen:
         raise UsageError("the model has no frozen features; train with --adapt head", field="baselines")
+    for field, asked in (("show", show), ("open_set", open_set), ("calibrate", calibrate)):
+        if asked and problem.regression:
+            raise UsageError(f"{problem.label} has no classes", field=field)
+        if asked and (ways or shots) and field != "show":
+            raise UsageError("cannot be combined with other ways or shots than in training", field=field)
+    model = None if problem.regression else TrainedModel.open(run, device)
+    if model and calibrate:
+        from pathaware.inference.calibration import fit_calibration
+
+        model.calibration = fit_calibration(model)
+        model.calibration.write(opened.folder)
     if snapshots and problem.regression:
         raise UsageError("a mean of probabilities needs classes", field="snapshots")
     if snapshots:
@@ -140,6 +177,7 @@ def evaluate(
         extend=extend,
         queries=cast("QueryLevel | None", queries),
         inductive=inductive,
+        keep_outputs=model is not None,
         views=cast("Views", views),
         refine=cast("Refinement", refine),
     )
@@ -151,8 +189,41 @@ def evaluate(
             name: measure(FeatureBaseline(learner, name), problem, **what, queries="alone").summary()
             for name in BASELINES
         }
+    more: dict[str, Any] = {}
+    if model:
+        more = _confidence(model, problem, result, show)
+    if model and open_set:
+        from pathaware.inference.open_set import evaluate_open_set
+
+        more["open_set"] = evaluate_open_set(
+            model, split=split, tasks=len(result.values), seed=seed
+        ).summary()
     if record:
         chosen = {"evaluated": {"ways": ways, "shots": shots}} if ways or shots else {}
         compared = {"baselines": others} if others else {}
         write_record(record, {**evaluation_record(opened, result), **chosen, **compared})
-    print_evaluation(opened, result, json=json, baselines=others)
+    if others:
+        more["baselines"] = others
+    print_evaluation(opened, result, json=json, more=more)
+
+
+def _confidence(model: TrainedModel, problem: Any, result: Evaluation, show: Path | None) -> dict[str, Any]:
+    """The calibration error of a result, and with a temperature if one belongs to its level."""
+    from pathaware.training.metric import reliability
+
+    assert result.outputs is not None
+    assert result.targets is not None
+    found = {"calibration_error": reliability(result.outputs, result.targets)}
+    more: dict[str, Any] = {}
+    plain = (result.queries, result.views, result.refine, result.snapshots) == ("alone", "single", "none", 1)
+    if model.calibration is not None and plain:  # as in the predictions that it was fitted to
+        more["temperature"] = model.calibration.temperature(problem.ways, problem.shots)
+        found["calibrated_error"] = reliability(result.outputs, result.targets, more["temperature"])
+    best = list(found.values())[-1]
+    if show is not None:
+        from pathaware.experiments.report.figures import calibration_figure
+        from pathaware.experiments.report.style import save
+
+        save(calibration_figure({model.config.method: best}), show)
+    more |= {name: each.error for name, each in found.items()}
+    return {**more, "reliability": best.bins, "risk_coverage": best.risk_coverage}

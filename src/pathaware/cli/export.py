@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from pathaware.cli.options import COMPUTE, OUTPUT, Json, Replace, examples, flag, panel_option
+from pathaware.cli.options import COMPUTE, OUTPUT, TASKS, Json, Replace, examples, flag, panel_option
 from pathaware.cli.predict import Model, Support
 
 if TYPE_CHECKING:
@@ -14,13 +14,36 @@ if TYPE_CHECKING:
 EXAMPLES = examples(
     "pathaware export glyphs --support letters --to torch --out letters.pt2",
     "pathaware export glyphs --support letters --to onnx --script",
+    "pathaware export glyphs --learner --ways 5 --shots 1 --out learner.onnx",
 )
 
 
 def export(
     run: Model,
-    to: Annotated[str, panel_option(help="Format: onnx, torch or safetensors.", panel=OUTPUT)],
     support: Support = None,
+    to: Annotated[
+        str | None,
+        panel_option(help="Format: onnx, torch or safetensors.", panel=OUTPUT, default="onnx for --learner"),
+    ] = None,
+    learner: Annotated[
+        bool,
+        flag(
+            "--learner",
+            help="Write the learner itself instead of an adapted network: a file that learns new classes "
+            "from --ways times --shots pictures.",
+            panel=TASKS,
+        ),
+    ] = False,
+    ways: Annotated[
+        int | None,
+        panel_option(help="Classes of a learner's tasks.", panel=TASKS, default="as trained", min=2),
+    ] = None,
+    shots: Annotated[
+        int | None,
+        panel_option(
+            help="Pictures per class of a learner's tasks.", panel=TASKS, default="as trained", min=1
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         panel_option(help="File to write.", panel=OUTPUT, default="RUN.onnx, RUN.pt2 or RUN.safetensors"),
@@ -40,12 +63,21 @@ def export(
     json: Json = False,
 ) -> None:
     """Adapt to a few pictures and write the network to a file that runs without this package."""
+    if learner:
+        _export_learner(run, support, to, ways, shots, out, script, replace, device, json)
+        return
     from pathaware.cli.options import adapt, must_be_new, read_support
+    from pathaware.core.errors import UsageError
     from pathaware.inference.export.export import export as write
     from pathaware.inference.export.export import script_path, write_script
     from pathaware.inference.export.formats import get_format
     from pathaware.inference.trained_model import TrainedModel, find_run
 
+    for field, given in (("ways", ways), ("shots", shots)):
+        if given is not None:
+            raise UsageError("applies to --learner only", field=field)
+    if to is None:
+        raise UsageError("is needed, except for --learner", field="to")
     format = get_format(to)
     format.require_packages()
     path = out or Path(find_run(run).absolute().name + format.suffix)
@@ -65,6 +97,45 @@ def export(
     )
     if written:
         print(f"{written}: python {written} picture.png …")
+
+
+def _export_learner(
+    run: str,
+    support: Path | None,
+    to: str | None,
+    ways: int | None,
+    shots: int | None,
+    out: Path | None,
+    script: bool,
+    replace: bool,
+    device: str,
+    json: bool,
+) -> None:
+    from dataclasses import asdict
+    from json import dumps
+
+    from pathaware.cli.options import must_be_new
+    from pathaware.core.errors import UsageError
+    from pathaware.inference.export.learner import export_learner
+    from pathaware.inference.trained_model import TrainedModel, find_run
+
+    if support is not None:
+        raise UsageError("does not apply to --learner, which learns later", field="support")
+    if to not in (None, "onnx"):
+        raise UsageError(f"must be onnx for --learner, not {to}", field="to")
+    if script:
+        raise UsageError("does not apply to --learner", field="script")
+    path = out or Path(f"{find_run(run).absolute().name}-learner.onnx")
+    must_be_new("--out", path, replace)
+    model = TrainedModel.open(run, device)
+    done = export_learner(model, ways or model.ways, shots or model.shots, path)
+    if json:
+        print(dumps({**asdict(done), "path": str(path)}))
+        return
+    print(
+        f"{path}: learns {done.ways} classes from {done.shots} pictures each, {done.bytes:,} bytes; its "
+        f"probabilities differ from the package's by at most {done.difference:.1e} on {done.tasks} tasks"
+    )
 
 
 def _print_json(done: Exported, classes: tuple[str, ...], script: Path | None) -> None:

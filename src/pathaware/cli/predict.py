@@ -13,12 +13,14 @@ from pathaware.cli.options import DATA, METHOD, OUTPUT, Device, Replace, example
 
 if TYPE_CHECKING:
     from pathaware.inference.predictions import Predictions
+    from pathaware.inference.trained_model import SupportSet, TrainedModel
     from pathaware.training.evaluation import Views
 
 FORMATS = ("table", "csv", "json")
 EXAMPLES = examples(
     "pathaware predict glyphs --support letters --images new",
     "pathaware predict glyphs --support letters --images new --out labels.csv",
+    "pathaware predict glyphs --support letters --images new --unknown 0.05 --why",
 )
 
 Model = Annotated[
@@ -68,6 +70,24 @@ def predict(
             "--score", help="Report the accuracy, for pictures in folders named after classes.", panel=OUTPUT
         ),
     ] = False,
+    unknown: Annotated[
+        float | None,
+        panel_option(
+            help="Label pictures that are too far from all classes 'none of these'. The value is the share "
+            "of pictures of known classes that may be labelled so by mistake, such as 0.05.",
+            panel=OUTPUT,
+            default="never",
+        ),
+    ] = None,
+    why: Annotated[
+        bool,
+        flag(
+            "--why",
+            help="Show the labelled pictures that spoke most for and against each label, and name labelled "
+            "pictures whose own labels may be wrong.",
+            panel=OUTPUT,
+        ),
+    ] = False,
     views: Annotated[
         str,
         panel_option(
@@ -82,6 +102,8 @@ def predict(
     from pathaware.cli.options import adapt, must_be_new, print_problems, print_warning, read_support
     from pathaware.core.errors import UsageError
     from pathaware.inference.class_folders import read_images
+    from pathaware.inference.influence import reasons
+    from pathaware.inference.open_set import unknown_images
     from pathaware.inference.predictions import Predictions, Score, true_labels
     from pathaware.inference.trained_model import TrainedModel
     from pathaware.training.checksummed import replace_file
@@ -101,10 +123,14 @@ def predict(
         if model.typical is not None and (unlike := model.typical.warning(pictures, what)):
             print_warning(unlike)
     adapted = adapt(model, labelled)
+    probabilities = adapted.probabilities(pixels)
     predictions = Predictions(
         [_writable(name) for name in names],
         tuple(_writable(name) for name in labelled.classes),
-        adapted.probabilities(pixels),
+        probabilities,
+        None if unknown is None else unknown_images(model, adapted, labelled, pixels, unknown),
+        reasons(model, labelled, pixels, probabilities.argmax(1)) if why else None,
+        tuple(_writable("/".join(Path(name).parts[-2:])) for name in labelled.names),
     )
     truths = true_labels(images, predictions) if score and names else None
     _write(predictions, chosen, out, top)
@@ -115,11 +141,25 @@ def predict(
         buffer = BytesIO()
         prediction_sheet(title, labelled, pixels, predictions, truths).save(buffer, "PNG")
         replace_file(show, buffer.getvalue())
+    if why:
+        print_problems(_suspicions(model, labelled), most=None)
     if truths is not None:
         print_problems(Score.of(predictions, truths).lines(), most=None)
     if problems:
         print_problems(problems)
         raise typer.Exit(1)
+
+
+def _suspicions(model: TrainedModel, support: SupportSet) -> list[str]:
+    """A line per labelled picture whose label may be wrong."""
+    from pathaware.inference.influence import suspicious_labels
+
+    return [
+        f"{support.names[i]}: the label {support.classes[int(support.labels[i])]} may be wrong; the other "
+        "pictures speak for another"
+        for i, score in suspicious_labels(model, support)
+        if score < 0
+    ]
 
 
 def _format(given: str | None, out: Path | None) -> str:

@@ -34,6 +34,8 @@ TARGETS = (
     "methods (all of ours, trained for the same time), or all"
 )
 
+MOST_SEEDS = 1000
+
 
 def reproduce(
     targets: Annotated[list[str], typer.Argument(help=f"{TARGETS}.", metavar="TARGET...")],
@@ -71,7 +73,9 @@ def reproduce(
             metavar="COLUMN",
         ),
     ] = None,
-    seeds: Annotated[int, panel_option(help="Runs per cell, with seeds 0, 1, …", panel=TRAINING, min=1)] = 1,
+    seeds: Annotated[
+        int, panel_option(help="Runs per cell, with seeds 0, 1, …", panel=TRAINING, min=1, max=MOST_SEEDS)
+    ] = 1,
     data: Annotated[
         str,
         panel_option(

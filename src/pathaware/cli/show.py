@@ -14,14 +14,13 @@ from pathaware.training.tables import Table
 
 
 def print_evaluation(
-    run: Run, evaluation: Evaluation, *, json: bool, baselines: Mapping[str, dict[str, Any]] | None = None
+    run: Run, evaluation: Evaluation, *, json: bool, more: Mapping[str, Any] | None = None
 ) -> None:
-    """Print a table, or one JSON object for scripts; `baselines` are summaries of other classifiers."""
-    summary = evaluation.summary()
+    """Print a table, or one JSON object for scripts, with what `more` was measured of the predictions."""
+    summary, more = evaluation.summary(), more or {}
     if json:
-        compared = {"baselines": baselines} if baselines else {}
         about = {"method": run.config.method, "problem": run.config.problem.name}
-        print(jsonlib.dumps({**about, **summary, **compared}))
+        print(jsonlib.dumps({**about, **summary, **more}))
         return
     metric = evaluation.metric
     steps = summary[f"{metric.name}_per_step"]
@@ -33,8 +32,32 @@ def print_evaluation(
         )
     )
     print(headline(summary, metric))
-    for name, found in (baselines or {}).items():
+    for name, found in more.get("baselines", {}).items():
         print(f"{name}: {metric.name} {found[metric.name]:.4f} ± {found[f'{metric.name}_ci95']:.4f}")
+    if "calibration_error" in more:
+        print(confidence(more))
+    if "open_set" in more:
+        _print_open_set(more["open_set"])
+
+
+def confidence(more: Mapping[str, Any]) -> str:
+    """The calibration error in one sentence."""
+    text = f"expected calibration error {100 * more['calibration_error']:.2f} %"
+    if "calibrated_error" in more:
+        text += f", {100 * more['calibrated_error']:.2f} % with the temperature {more['temperature']:.3g}"
+    return text
+
+
+def _print_open_set(found: Mapping[str, Any]) -> None:
+    names = list(found["auroc"])
+    numbers = ([f"{found[key][name]:.4f}" for key in ("auroc", "fpr95")] for name in names)
+    rows = [[name, *each] for name, each in zip(names, numbers, strict=True)]
+    print_table(Table.of("", ["score of foreign images", "AUROC", "FPR at 95 %"], rows))
+    for row in found["refused"].get("distance", ()):
+        known, foreign = (
+            f"{100 * row[who]:.1f} ± {100 * row[f'{who}_ci95']:.1f} %" for who in ("known", "foreign")
+        )
+        print(f"unknown {row['asked']:g}: {known} of known and {foreign} of foreign images are refused")
 
 
 def print_table(content: Table) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,6 +35,7 @@ from pathaware.core.errors import UsageError
 
 if TYPE_CHECKING:
     from pathaware.training.config import Config
+    from pathaware.training.run_folder import Run
 
 FOLDER = "folder"
 
@@ -363,9 +365,25 @@ def train_and_evaluate(config: Config, folder: Path, json: bool, *, resume: bool
         run = train_distributed(config, folder, world, quiet=json, resume=resume)
         result = evaluate(load_trained(run, world), problem, tasks=problem.evaluation_tasks, world=world)
     if world.is_writer:
+        if config.training.validate and not problem.regression:
+            _calibrate(run)
         print_evaluation(run, result, json=json)
         if not json:
             print(f"the run is in {run.folder}; plot it with: pathaware plot {run.folder}")
+
+
+def _calibrate(run: Run) -> None:
+    """Fit temperatures and thresholds on the validation classes of a run, if they suffice."""
+    from pathaware.inference.calibration import CALIBRATION, fit_calibration
+    from pathaware.inference.trained_model import TrainedModel
+
+    if (run.folder / CALIBRATION).exists():  # a finished run that was resumed
+        return
+    try:
+        model = TrainedModel.open(run.folder, run.config.training.device)
+        fit_calibration(model).write(run.folder)
+    except UsageError as error:
+        print(f"not calibrated: {error.message}", file=sys.stderr)
 
 
 def parse_settings(settings: list[str] | None) -> dict[str, dict[str, Any]]:

@@ -8,7 +8,7 @@ running statistics that a pretrained network brings along.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -123,13 +123,25 @@ def freeze_batch_norm(network: nn.Module, support_x: Tensor) -> nn.Module:
     return network.eval()
 
 
+def set_statistics(network: nn.Module, statistics: Mapping[str, tuple[Tensor, Tensor]]) -> nn.Module:
+    """Freeze batch norm to these means and variances, by the names of the norms; see `freeze_batch_norm`."""
+    for name, (mean, variance) in statistics.items():
+        norm = network.get_submodule(name)
+        assert isinstance(norm, _BatchNorm)
+        _set(norm, mean, variance)
+    return network.eval()
+
+
 def _freeze(norm: _BatchNorm, arguments: tuple[Tensor, ...]) -> None:
     (x,) = arguments
-    mean, variance = _moments(x, (0, *range(2, x.ndim)))
+    _set(norm, *_moments(x, (0, *range(2, x.ndim))))
+    norm.eval()  # before its forward pass, so that deeper layers see what they will see later
+
+
+def _set(norm: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
     norm.track_running_stats = True
     norm.running_mean, norm.running_var = mean.flatten(), variance.flatten()
-    norm.num_batches_tracked = torch.ones((), dtype=torch.long, device=x.device)
-    norm.eval()  # before its forward pass, so that deeper layers see what they will see later
+    norm.num_batches_tracked = torch.ones((), dtype=torch.long, device=mean.device)
 
 
 def _moments(data: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from pathaware.core.batch_norm import freeze_batch_norm, set_statistics
 from pathaware.core.episodes import Episodes
 from pathaware.core.errors import UsageError
 from pathaware.core.losses import Loss
@@ -127,10 +128,16 @@ class FewShotLearner(nn.Module, ABC):
             return self.adapt(support_x, support_y), self.predictions_per_step(*examples, queries="alone")
 
     def adapt_each(self, support_x: Tensor, support_y: Tensor) -> list[tuple[nn.Module, StepPredictions]]:
-        """Adapt to T tasks, `support_x [T, S, …]`. For each, return the adapted network and its inductive
-        predictions for the support set after every step."""
-        tasks = zip(support_x, support_y, strict=True)
-        return [self.adapt_and_predict(x, y, x) for x, y in tasks]
+        """Adapt to T tasks, `support_x [T, S, …]`.
+
+        For each task, return the adapted network, with batch norm frozen to the support set, and its
+        inductive predictions for the support set after every step.
+        """
+        adapted = []
+        for x, y in zip(support_x, support_y, strict=True):
+            network, predictions = self.adapt_and_predict(x, y, x)
+            adapted.append((freeze_batch_norm(network, x), predictions))
+        return adapted
 
     def meta_loss(self, episodes: Episodes, order: Order = "second") -> Tensor:
         """The mean query loss after adaptation, differentiable in all parameters."""
@@ -380,13 +387,16 @@ class MetaLearner(FewShotLearner):
         """Adapt to T tasks side by side."""
         with torch.no_grad():
             ends, *outputs, reverted = self._run(self._end_and_predicted, support_x, support_y)
-        return [
-            (
-                self._network(ends[t : t + 1]),
-                StepPredictions([o[t : t + 1] for o in outputs], reverted[t : t + 1]),
-            )
-            for t in range(len(ends))
-        ]
+            statistics = self.execution.norm_statistics(ends, support_x)
+        adapted = []
+        for t, x in enumerate(support_x):
+            network, one = self._network(ends[t : t + 1]), slice(t, t + 1)
+            if statistics is None:
+                freeze_batch_norm(network, x)
+            else:
+                set_statistics(network, {name: (m[t], v[t]) for name, (m, v) in statistics.items()})
+            adapted.append((network, StepPredictions([o[one] for o in outputs], reverted[one])))
+        return adapted
 
     def adapt(
         self,

@@ -81,6 +81,13 @@ class Execution:
         with kernels.switched_off(), TaskStatistics(count=count):
             return self.forward(point, examples)[:, count:]
 
+    def norm_statistics(self, point: Tensor, x: Tensor) -> dict[str, tuple[Tensor, Tensor]] | None:
+        """Mean and variance `[T, C]` of the inputs x at each batch norm, by its name; None if not known."""
+        if not self._predicts(point, x):
+            return None
+        assert self.program is not None
+        return self.program.norm_statistics(point, x)
+
     def prepare(self, x: Tensor) -> Inputs:
         """Inputs for several calls of `gradient` and `task_losses`: layers that no adapted parameter affects
         are computed once."""

@@ -1,7 +1,7 @@
 """Trace a network once with `torch.fx`, and find its conv blocks for all back ends.
 
-A conv block is a convolution, batch norm, ReLU and max-pool. The Triton kernels run it as one operation, and
-the hand-written derivatives treat it as one layer.
+A conv block is a convolution, batch norm, ReLU and, in most cases, a max-pool or average pool. The Triton
+kernels run it as one operation, and the hand-written derivatives treat it as one layer.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Container
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import fx, nn
+
+Pooling = Literal["max", "average", "none"]
 
 
 class NotLowerable(Exception):
@@ -22,7 +24,7 @@ class NotLowerable(Exception):
 
 @dataclass(frozen=True)
 class ConvBlockNodes:
-    """The nodes of a conv block; each is read by the next one only.
+    """The nodes of a conv block; each is read by the next one only. Without pooling, `pool` is `relu`.
 
     Kernel, padding and pooling window are square, strides are 1 and the window's, dilation and groups are 1.
     `padding` is a number or one of PyTorch's names, such as "same".
@@ -39,6 +41,12 @@ class ConvBlockNodes:
     padding: int | str
     window: int
     eps: float
+    pooling: Pooling
+
+    @property
+    def inner(self) -> set[fx.Node]:
+        """All nodes but the last one."""
+        return {self.convolution, self.norm, self.relu} - {self.pool}
 
     @property
     def first(self) -> bool:
@@ -52,20 +60,43 @@ class TracedNetwork:
     def __init__(self, graph: fx.Graph, modules: dict[str, nn.Module]) -> None:
         self.nodes = list(graph.nodes)
         self.modules = modules
-        found = ((node, self._conv_block(node)) for node in self.nodes)
-        self.blocks = {node: block for node, block in found if block is not None}
+        pooled = {node: block for node in self.nodes if (block := self._pooled_block(node)) is not None}
+        taken = {block.relu for block in pooled.values()}
+        plain = {
+            node: block
+            for node in self.nodes
+            if node not in taken and (block := self._block(_chain(node, 4), node, 1, "none")) is not None
+        }
+        self.blocks: dict[fx.Node, ConvBlockNodes] = pooled | plain
 
     def module(self, node: fx.Node) -> nn.Module | None:
         """The module that a node calls, if it calls one."""
         return self.modules[str(node.target)] if node.op == "call_module" else None
 
-    def _conv_block(self, node: fx.Node) -> ConvBlockNodes | None:
-        """The conv block that ends in this node, if there is one."""
-        chain = _chain(node)
-        if len(chain) < 5:
+    def _pooled_block(self, node: fx.Node) -> ConvBlockNodes | None:
+        """The conv block that ends in this pooling node, if there is one."""
+        pool = self.module(node)
+        if type(pool) is nn.MaxPool2d:
+            plain = _side(pool.dilation) == 1 and not pool.return_indices
+        elif type(pool) is nn.AvgPool2d:
+            plain = pool.divisor_override is None
+        else:
             return None
-        source, convolution, norm, relu, pool = chain
-        conv, batch_norm, max_pool = self.module(convolution), self.module(norm), self.module(pool)
+        window = _side(pool.kernel_size)
+        plain &= window == _side(pool.stride) and _side(pool.padding) == 0 and not pool.ceil_mode
+        if not plain or window is None:
+            return None
+        kind: Pooling = "max" if type(pool) is nn.MaxPool2d else "average"
+        return self._block(_chain(node, 5)[:4], node, window, kind)
+
+    def _block(
+        self, chain: list[fx.Node], last: fx.Node, window: int, pooling: Pooling
+    ) -> ConvBlockNodes | None:
+        """The conv block of a source, a convolution, a norm and a ReLU, if that is what the nodes are."""
+        if len(chain) < 4:
+            return None
+        source, convolution, norm, relu = chain
+        conv, batch_norm = self.module(convolution), self.module(norm)
         if not (
             type(conv) is nn.Conv2d
             and conv.stride == conv.dilation == (1, 1)
@@ -75,17 +106,13 @@ class TracedNetwork:
             and batch_norm.affine
             and not batch_norm.track_running_stats
             and self._is_relu(relu)
-            and type(max_pool) is nn.MaxPool2d
-            and _side(max_pool.kernel_size) == _side(max_pool.stride)
-            and (_side(max_pool.padding), _side(max_pool.dilation)) == (0, 1)
-            and not (max_pool.ceil_mode or max_pool.return_indices)
         ):
             return None
-        kernel, padding, window = _side(conv.kernel_size), _side(conv.padding), _side(max_pool.kernel_size)
-        if kernel is None or padding is None or window is None:
+        kernel, padding = _side(conv.kernel_size), _side(conv.padding)
+        if kernel is None or padding is None:
             return None
-        channels, eps = (conv.in_channels, conv.out_channels), batch_norm.eps
-        return ConvBlockNodes(convolution, norm, relu, pool, source, *channels, kernel, padding, window, eps)
+        sizes = conv.in_channels, conv.out_channels, kernel, padding, window, batch_norm.eps
+        return ConvBlockNodes(convolution, norm, relu, last, source, *sizes, pooling)
 
     def _is_relu(self, node: fx.Node) -> bool:
         if node.op == "call_module":
@@ -151,12 +178,12 @@ class _Tracer(fx.Tracer):
         return type(type(module).__name__, (type(module),), {"__call__": call})
 
 
-def _chain(node: fx.Node) -> list[fx.Node]:
-    """Up to five nodes that end in `node`, each but the first read by the next one only."""
+def _chain(node: fx.Node, length: int) -> list[fx.Node]:
+    """Up to `length` nodes that end in `node`, each but the first read by the next one only."""
     chain = [node]
-    while len(chain) < 5 and len(chain[0].args) > 0 and isinstance(chain[0].args[0], fx.Node):
+    while len(chain) < length and len(chain[0].args) > 0 and isinstance(chain[0].args[0], fx.Node):
         before = chain[0].args[0]
-        if len(before.users) > 1 and len(chain) < 4:  # the source of a block may have other readers
+        if len(before.users) > 1 and len(chain) < length - 1:  # the source of a block may have other readers
             break
         chain.insert(0, before)
     return chain

@@ -96,7 +96,8 @@ def read_labelled(
                 problems.append(error.message)
     if problems:
         raise SupportRefused(source, problems, field)
-    support = SupportSet(tuple(by_class), torch.from_numpy(np.stack(pixels)), torch.tensor(labels))
+    stacked = torch.from_numpy(np.stack(pixels))
+    support = SupportSet(tuple(by_class), stacked, torch.tensor(labels), names=tuple(names))
     return LabelledFolder(support, tuple(names), tuple(splits[n] for n in names) if by_split else None)
 
 

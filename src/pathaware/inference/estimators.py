@@ -20,7 +20,15 @@ from pathaware.core.errors import UsageError
 from pathaware.core.learner import FewShotLearner
 from pathaware.data.pixels import ImageLike
 from pathaware.inference.change_ways import MAX_CLASSES
-from pathaware.inference.trained_model import AdaptationStep, AdaptedClassifier, TrainedModel, find_run
+from pathaware.inference.influence import explain, suspicious_labels
+from pathaware.inference.open_set import unknown_images
+from pathaware.inference.trained_model import (
+    AdaptationStep,
+    AdaptedClassifier,
+    SupportSet,
+    TrainedModel,
+    find_run,
+)
 from pathaware.training.evaluation import Views
 from pathaware.training.run_folder import Run
 
@@ -42,6 +50,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     - `run`: the folder of a run on images, or the name of a shipped model (`glyphs`).
     - `device`: `auto`, `cpu`, `cuda` or `cuda:1`.
+    - `unknown`: the share of images of known classes that `predict` may call unknown by mistake, such as
+      0.05; by default it never does. Unknown images have the label -1, or "unknown" if labels are texts.
     - `views`: `single`, or `mirror` for the mean over each image and its mirror image (see `TrainedModel`).
 
     After `fit`: `classes_`, and `steps_`, the loss and accuracy on the examples after each inner step.
@@ -50,16 +60,31 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     classes_: NDArray[Any]
     steps_: list[AdaptationStep]
 
-    def __init__(self, run: str | Path = "glyphs", *, device: str = "auto", views: Views = "single") -> None:
+    def __init__(
+        self,
+        run: str | Path = "glyphs",
+        *,
+        device: str = "auto",
+        unknown: float | None = None,
+        views: Views = "single",
+    ) -> None:
         self.run = run
         self.device = device
+        self.unknown = unknown
         self.views = views
 
     @classmethod
-    def from_run(cls, run: str | Path, *, device: str = "auto", views: Views = "single") -> Self:
+    def from_run(
+        cls,
+        run: str | Path,
+        *,
+        device: str = "auto",
+        unknown: float | None = None,
+        views: Views = "single",
+    ) -> Self:
         """Return the classifier of a run, after checking that the run exists."""
         TrainedModel.open(run, device, views)
-        return cls(run, device=device, views=views)
+        return cls(run, device=device, unknown=unknown, views=views)
 
     def fit(self, X: Images, y: ArrayLike) -> Self:
         """Adapt to images and their labels, of any sortable type."""
@@ -77,7 +102,11 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not 2 <= len(classes) <= MAX_CLASSES:
             count = f"{len(classes)} class{'' if len(classes) == 1 else 'es'}"
             raise ValueError(f"y: {count}; 2 to {MAX_CLASSES} can be learned")
+        if self.unknown is not None and self._unknown_label(classes) in classes.tolist():
+            raise ValueError(f"y: {self._unknown_label(classes)!r} is the label of unknown images")
         self._adapted: AdaptedClassifier = model.adapt(pixels, torch.from_numpy(indices), len(classes))
+        names = tuple(str(name) for name in classes)
+        self._support = SupportSet(names, pixels, torch.from_numpy(indices))
         self.steps_ = list(self._adapted.steps)
         self.classes_ = classes
         return self
@@ -90,10 +119,48 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return probabilities
 
     def predict(self, X: Images) -> NDArray[Any]:
-        """Return the most probable class of every image."""
+        """Return the most probable class of every image; with `unknown`, some are of no class."""
         best = self.predict_proba(X).argmax(1)
         labels: NDArray[Any] = self.classes_[best]
-        return labels
+        if self.unknown is None:
+            return labels
+        label = self._unknown_label(self.classes_)
+        kind = np.result_type(labels.dtype, np.array(label).dtype)
+        return np.where(self.is_unknown(X, self.unknown), np.array(label, dtype=kind), labels)
+
+    def is_unknown(self, X: Images, share: float = 0.05) -> NDArray[np.bool_]:
+        """Return True for images of no class; `share` of the images of known classes are so by mistake."""
+        check_is_fitted(self)
+        pixels = self._pixels(self._adapted, X)
+        try:
+            return np.array(unknown_images(self._trained(), self._adapted, self._support, pixels, share))
+        except UsageError as error:
+            raise ValueError(f"unknown: {error.message}") from None
+
+    def influence(self, X: Images) -> NDArray[np.float64]:
+        """Return the influence `[N, examples]` of the examples on the predicted class of every image.
+
+        See `pathaware.inference.influence`. Positive values spoke for the prediction.
+        """
+        check_is_fitted(self)
+        pixels = self._pixels(self._adapted, X)
+        classes = torch.from_numpy(self.predict_proba(X).argmax(1))
+        values: NDArray[np.float64] = (
+            explain(self._trained(), self._support, pixels, classes).double().numpy()
+        )
+        return values
+
+    def suspicious_labels(self) -> list[int]:
+        """Return the indices of examples whose labels may be wrong, the most suspicious first."""
+        check_is_fitted(self)
+        return [i for i, score in suspicious_labels(self._trained(), self._support) if score < 0]
+
+    def _trained(self) -> TrainedModel:
+        return TrainedModel.open(self.run, self.device, self.views)
+
+    @staticmethod
+    def _unknown_label(classes: NDArray[Any]) -> Any:
+        return -1 if np.issubdtype(classes.dtype, np.number) else "unknown"
 
     def _pixels(self, model: TrainedModel | AdaptedClassifier, X: Images) -> Tensor:
         try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from pathaware.data.contact_sheet import CELL, FAINT, GAP, INK, MARGIN, PAPER, RULE, cell, fitted, font
-from pathaware.inference.predictions import Predictions
+from pathaware.inference.predictions import NONE, Predictions, Reason
 from pathaware.inference.trained_model import SupportSet
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _COLUMNS = 12
 _STEP = CELL + 2 * GAP
 _WIDTH = 2 * MARGIN + _COLUMNS * _STEP - 2 * GAP
 _SMALL, _NAME, _BETWEEN = 56, 20, 18
-_CAPTION = 60
+_CAPTION, _REASON = 60, 26
 _SURE, _LIKELY, _DOUBTFUL, _WRONG = (38, 128, 108), (206, 150, 44), (190, 84, 62), (190, 40, 40)
 
 
@@ -33,14 +33,16 @@ def prediction_sheet(
 ) -> Image.Image:
     """Draw the support set by class, then `pixels [N, C, size, size]` with their predicted labels.
 
-    A bar shows the probability of a label; with `truths`, a frame marks wrong labels.
+    A bar shows the probability of a label; with `truths`, a frame marks wrong labels. With reasons, small
+    support images below a label show which spoke for it (green) and against it (red).
     """
     from PIL import Image, ImageDraw
 
     groups, below = _layout_groups(support)
     shown = min(len(pixels), MAX_IMAGES)
     top = below + 40
-    height = top + -(-shown // _COLUMNS) * (CELL + _CAPTION) + (24 if shown < len(pixels) else 0)
+    line = CELL + _CAPTION + (0 if predictions.why is None else _REASON + 8)
+    height = top + -(-shown // _COLUMNS) * line + (24 if shown < len(pixels) else 0)
     sheet = Image.new("RGB", (_WIDTH, height + MARGIN // 2), PAPER)
     pen = ImageDraw.Draw(sheet)
     pen.text((MARGIN, MARGIN - 4), fitted(title, _WIDTH - 2 * MARGIN, font(17, True)), INK, font(17, True))
@@ -48,14 +50,32 @@ def prediction_sheet(
     pen.line([(MARGIN, below + 2), (_WIDTH - MARGIN, below + 2)], fill=RULE, width=1)
     pen.text((MARGIN, below + 14), "predictions", FAINT, font(13))
     for i in range(shown):
-        position = (MARGIN + i % _COLUMNS * _STEP, top + i // _COLUMNS * (CELL + _CAPTION))
+        position = (MARGIN + i % _COLUMNS * _STEP, top + i // _COLUMNS * line)
         sheet.paste(cell(pixels[i].numpy()), position)
-        ((label, probability),) = predictions.ranked(i, 1)
+        ((_, probability),) = predictions.ranked(i, 1)
+        label = predictions.label(i)
         wrong = truths is not None and truths[i] not in (None, label)
         _draw_label(pen, position, label, probability, wrong)
+        if predictions.why is not None:
+            _draw_reason(sheet, pen, position, support, predictions.why[i])
     if shown < len(pixels):
         pen.text((MARGIN, height - 16), f"and {len(pixels) - shown:,} more", FAINT, font(13))
     return sheet
+
+
+def _draw_reason(
+    sheet: Image.Image,
+    pen: ImageDraw.ImageDraw,
+    position: tuple[int, int],
+    support: SupportSet,
+    reason: Reason,
+) -> None:
+    x, y = position[0], position[1] + CELL + _CAPTION - 14
+    spoke = [(i, _SURE) for i, _ in reason.positive[:2]] + [(i, _WRONG) for i, _ in reason.negative[:1]]
+    for index, colour in spoke:
+        sheet.paste(cell(support.pixels[index].numpy(), _REASON), (x, y))
+        pen.rectangle((x - 1, y - 1, x + _REASON, y + _REASON), outline=colour, width=2)
+        x += _REASON + 5
 
 
 def _layout_groups(support: SupportSet) -> tuple[list[tuple[int, int, int]], int]:
@@ -91,6 +111,9 @@ def _draw_label(
     if wrong:
         pen.rectangle((x - 3, y - 3, x + CELL + 2, y + CELL + 2), outline=_WRONG, width=3)
     bar = y + CELL + 5
+    if label == NONE:  # a probability is one among the classes
+        pen.text((x, bar + 7), fitted(label, CELL + GAP, font(12)), FAINT, font(12))
+        return
     colour = _SURE if probability >= 0.9 else _LIKELY if probability >= 0.6 else _DOUBTFUL
     pen.rectangle((x, bar, x + CELL - 1, bar + 3), fill=RULE)
     pen.rectangle((x, bar, x + max(1, round(CELL * probability)) - 1, bar + 3), fill=colour)

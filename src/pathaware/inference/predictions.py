@@ -16,20 +16,46 @@ from pathaware.core.errors import UsageError, printable
 from pathaware.training.tables import Table
 
 DIGITS = 6
+NONE = "none of these"
+"""The label of an image that is too far from all classes."""
 _RANKS = ("label", "runner-up", "third")
 
 
 @dataclass(frozen=True)
+class Reason:
+    """The support images that spoke most for a prediction and against it: pairs of index and influence."""
+
+    positive: list[tuple[int, float]]
+    negative: list[tuple[int, float]]
+
+
+@dataclass(frozen=True)
 class Predictions:
-    """Predictions for `images` (their names): `probabilities [N, classes]`, in the order of `classes`."""
+    """Predictions for `images` (their names): `probabilities [N, classes]`, in the order of `classes`.
+
+    - `unknown`: which images are of none of the classes; None if that was not asked for.
+    - `why`: reasons, one per image, about support images with the names `support`.
+    """
 
     images: list[str]
     classes: tuple[str, ...]
     probabilities: Tensor
+    unknown: list[bool] | None = None
+    why: list[Reason] | None = None
+    support: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.unknown is not None and NONE in self.classes:
+            raise UsageError(f"a class is called {NONE!r}; rename it", field="unknown")
 
     @property
     def labels(self) -> list[str]:
-        return [self.classes[i] for i in self.probabilities.argmax(1).tolist()]
+        """The most probable class of each image, or `NONE`."""
+        return [self.label(row) for row in range(len(self.images))]
+
+    def label(self, row: int) -> str:
+        unknown = self.unknown is not None and self.unknown[row]
+        return NONE if unknown else self.classes[int(self.probabilities[row].argmax())]
 
     def ranked(self, row: int, top: int) -> list[tuple[str, float]]:
         """Return the `top` most probable classes of an image, the best first."""
@@ -42,18 +68,30 @@ class Predictions:
         ranks = [_RANKS[i] if i < len(_RANKS) else f"{i + 1}th" for i in range(1, top)]
         lines = []
         for row, image in enumerate(self.images):
-            (label, probability), *others = self.ranked(row, top)
-            line = [image, label, f"{probability:.3f}", *(f"{name} ({p:.3f})" for name, p in others)]
+            (_, probability), *others = self.ranked(row, top)
+            line = [image, self.label(row), f"{probability:.3f}"]
+            line += [f"{name} ({p:.3f})" for name, p in others] + self._reason_cells(row)
             lines.append([printable(part) for part in line])
-        return Table.of("", ["picture", "label", "probability", *ranks], lines)
+        header = ["picture", "label", "probability", *ranks, *(["for", "against"] if self.why else [])]
+        return Table.of("", header, lines)
+
+    def _reason_cells(self, row: int) -> list[str]:
+        """The support images that spoke most for and against a prediction, as two cells of a table."""
+        if self.why is None:
+            return []
+        sides = self.why[row].positive[:1], self.why[row].negative[:1]
+        return [", ".join(f"{self.support[i]} ({value:+.3f})" for i, value in side) for side in sides]
 
     def csv(self) -> str:
         """Format as csv: a line per image, with a column per class."""
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["picture", "label", "probability", *self.classes])
-        for image, label, row in zip(self.images, self.labels, self.probabilities.tolist(), strict=True):
-            writer.writerow([image, label, *(f"{p:.{DIGITS}f}" for p in (max(row), *row))])
+        writer.writerow(
+            ["picture", "label", "probability", *self.classes, *(["for", "against"] if self.why else [])]
+        )
+        for i, (image, row) in enumerate(zip(self.images, self.probabilities.tolist(), strict=True)):
+            numbers = (f"{p:.{DIGITS}f}" for p in (max(row), *row))
+            writer.writerow([image, self.label(i), *numbers, *self._reason_cells(i)])
         return file.getvalue()
 
     def json(self, top: int | None = None) -> str:
@@ -65,7 +103,16 @@ class Predictions:
             else:
                 chosen = self.ranked(row, top)
             probabilities = {name: round(p, DIGITS) for name, p in chosen}
-            rows.append({"picture": image, "label": label, "probabilities": probabilities})
+            entry: dict[str, Any] = {"picture": image, "label": label, "probabilities": probabilities}
+            if self.unknown is not None:
+                entry["unknown"] = self.unknown[row]
+            if self.why is not None:
+                reason = self.why[row]
+                entry["for"], entry["against"] = (
+                    [{"picture": self.support[i], "influence": round(v, DIGITS)} for i, v in side]
+                    for side in (reason.positive, reason.negative)
+                )
+            rows.append(entry)
         return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
 
 

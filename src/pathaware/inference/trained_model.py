@@ -6,7 +6,7 @@ import json
 import tomllib
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pathaware.core.batch_norm import freeze_batch_norm
 from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.head import HeadLearner
 from pathaware.core.learner import FewShotLearner, StepPredictions
 from pathaware.data.pixels import ImageInput, ImageLike, TypicalImages
+from pathaware.inference.calibration import Calibration
 from pathaware.inference.change_ways import change_ways
 from pathaware.models.backbones import frozen_backbone
 from pathaware.training.checksummed import CorruptFile, read_checksummed, replace_file, write_checksummed
@@ -72,11 +72,15 @@ def read_card(name: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SupportSet:
-    """Labelled images: `pixels [S, C, size, size]` in 0…255, and `labels [S]` as indices into `classes`."""
+    """Labelled images: `pixels [S, C, size, size]` in 0…255, and `labels [S]` as indices into `classes`.
+
+    `names` are those of the images, if they have any.
+    """
 
     classes: tuple[str, ...]
     pixels: Tensor
     labels: Tensor
+    names: tuple[str, ...] = field(default=(), kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ class AdaptedClassifier:
 
     `network` maps normalised images `[N, C, size, size]` to logits `[N, classes]`, each image independently
     of the others. `steps` has the loss and accuracy on the support set before adaptation and after each
-    inner step.
+    inner step. Logits are divided by `temperature` before they become probabilities.
     """
 
     network: nn.Module
@@ -102,14 +106,19 @@ class AdaptedClassifier:
     steps: tuple[AdaptationStep, ...] = ()
     memory: FeatureMemory | None = None
     """Features of images by a frozen backbone, which all classifiers of a model share."""
+    temperature: float = 1.0
 
     @torch.no_grad()
     def probabilities(self, pixels: Tensor) -> Tensor:
         """Return class probabilities `[N, classes]` for pixels `[N, C, size, size]` in 0…255."""
-        parts = [self.network(self._inputs(part)).double().softmax(-1).cpu() for part in pixels.split(BATCH)]
+        parts = [
+            (self.network(self.inputs(part)).double() / self.temperature).softmax(-1).cpu()
+            for part in pixels.split(BATCH)
+        ]
         return torch.cat(parts)
 
-    def _inputs(self, pixels: Tensor) -> Tensor:
+    def inputs(self, pixels: Tensor) -> Tensor:
+        """What the network takes for pixels `[N, C, size, size]` in 0…255: normalised, or features."""
         if self.memory is not None:
             return self.memory(pixels)
         return self.image_input.normalised(pixels.to(next(self.network.parameters()).device))
@@ -155,8 +164,9 @@ class TrainedModel:
         inputs: Mapping[str, Any],
         device: torch.device,
         views: Views = "single",
+        calibration: Calibration | None = None,
     ) -> None:
-        self.config, self.device, self.views = config, device, views
+        self.config, self.device, self.views, self.calibration = config, device, views, calibration
         self.image_input = ImageInput.from_dict(inputs)
         if views not in VIEWS:
             raise UsageError(f"{views!r} must be one of {', '.join(VIEWS)}", field="views")
@@ -171,6 +181,7 @@ class TrainedModel:
             )
         problem: Any = config.problem
         self.ways: int = problem.ways
+        self.shots: int = problem.shots
         self._learned, self._inputs = learned, inputs
         self._learners: dict[int, FewShotLearner] = {}
         self._building = Lock()  # threads may share a model
@@ -195,7 +206,7 @@ class TrainedModel:
         if "typical" not in inputs and (opened.folder / TYPICAL).exists():
             inputs["typical"] = json.loads((opened.folder / TYPICAL).read_bytes())
         place = replace(opened.config.training, device=device).torch_device
-        model = cls(opened.config, learned, inputs, place, views)
+        model = cls(opened.config, learned, inputs, place, views, Calibration.read(opened.folder))
         model.folder = opened.folder
         model.support = _read_saved_support(opened.folder)
         return model
@@ -251,9 +262,10 @@ class TrainedModel:
             if self.views == "mirror":
                 x, y = with_mirror_images(x), y.repeat(1, 2)
             results = learner.adapt_each(x, y)
-            for i, support, (network, predictions) in zip(members, x, results, strict=True):
+            for i, (network, predictions) in zip(members, results, strict=True):
                 steps = _steps(predictions, chosen[i], tasks[i][1].to(self.device))
-                adapted[i] = self._classifier(freeze_batch_norm(network, support), steps)
+                temperature = self._temperature(classes, len(tasks[i][1]) / classes)
+                adapted[i] = self._classifier(network, steps, temperature)
         return [adapted[i] for i in range(len(tasks))]
 
     def _support_inputs(self, pixels: Tensor) -> Tensor:
@@ -263,9 +275,17 @@ class TrainedModel:
             return self.memory.support(pixels, mirrored=mirrored)
         return self.image_input.normalised(pixels.to(self.device))
 
-    def _classifier(self, network: nn.Module, steps: tuple[AdaptationStep, ...]) -> AdaptedClassifier:
+    def _classifier(
+        self, network: nn.Module, steps: tuple[AdaptationStep, ...], temperature: float
+    ) -> AdaptedClassifier:
         network = MirrorMean(network) if self.views == "mirror" else network
-        return AdaptedClassifier(network, self.image_input, steps, self.memory)
+        return AdaptedClassifier(network, self.image_input, steps, self.memory, temperature)
+
+    def _temperature(self, classes: int, shots: float) -> float:
+        """The temperature of a calibrated run; it was fitted to single views."""
+        if self.calibration is None or self.views != "single":
+            return 1.0
+        return self.calibration.temperature(classes, shots)
 
 
 def _steps(predictions: StepPredictions, chosen: Tensor, y: Tensor) -> tuple[AdaptationStep, ...]:

@@ -39,8 +39,17 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def missing_parameter(_: Request, error: RequestValidationError) -> JSONResponse:
-        names = " and ".join(sorted({f"?{found['loc'][-1]}=" for found in error.errors()}))
-        return JSONResponse({"error": f"the address lacks {names}"}, 422)
+        found = error.errors()
+        names = " and ".join(sorted({f"?{each['loc'][-1]}=" for each in found}))
+        missing = all(each["type"] == "missing" for each in found)
+        return JSONResponse(
+            {
+                "error": f"the address lacks {names}"
+                if missing
+                else f"{names} has a value that cannot be used"
+            },
+            422,
+        )
 
     @app.exception_handler(Exception)
     async def server_error(_: Request, error: Exception) -> JSONResponse:

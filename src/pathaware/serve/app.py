@@ -15,6 +15,7 @@ from importlib.resources import files
 from io import BytesIO
 from typing import Any
 
+import numpy as np
 import torch
 from fastapi import FastAPI, Request, Response
 from starlette.applications import Starlette
@@ -97,6 +98,7 @@ def make_app(
     sessions, uploads, shared = Sessions(limits), Uploads(limits), SharedModel(model)
     # Adapting takes a while; uploads and predictions need not wait for it.
     adapting, reading = Adaptations(shared, limits.waiting), Worker("read", limits.waiting)
+    explaining = Worker("explain", limits.waiting)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -105,6 +107,7 @@ def make_app(
         sweeper.cancel()
         adapting.close()
         reading.close()
+        explaining.close()
 
     app = FastAPI(
         title="pathaware serve",
@@ -128,6 +131,7 @@ def make_app(
             "channels": form.channels,
             "ink": form.ink,
             "saved": 0 if model.support is None else len(model.support.labels),
+            "calibrated": model.calibration is not None,
             "limits": asdict(limits),
         }
 
@@ -169,6 +173,19 @@ def make_app(
         sessions.get(session).rename(label, to)
         return {"label": to}
 
+    @app.post("/api/sessions/{session}/pictures/{picture}")
+    async def correct(session: str, picture: str, label: str) -> dict[str, str]:
+        label = checked_label(label, limits.label_characters)
+        sessions.get(session).correct(picture, label)
+        return {"picture": picture, "label": label}
+
+    @app.post("/api/sessions/{session}/undo")
+    async def undo(session: str) -> dict[str, Any]:
+        found = sessions.get(session)
+        found.undo()
+        pictures = [{"picture": name, "label": label} for name, (label, _) in found.pictures.items()]
+        return {"pictures": pictures, "undoable": found.undoable}
+
     @app.post("/api/sessions/{session}/adapt")
     async def adapt(session: str) -> dict[str, Any]:
         found = sessions.get(session)
@@ -185,16 +202,53 @@ def make_app(
         return {"classes": list(support.classes), "steps": steps, "warning": warning}
 
     @app.post("/api/sessions/{session}/classify")
-    async def classify(session: str, request: Request) -> dict[str, Any]:
+    async def classify(
+        session: str, request: Request, unknown: float | None = None, why: bool = False, keep: bool = False
+    ) -> dict[str, Any]:
         found = sessions.get(session)
         found.classifier()  # before the body is read
         async with uploads.body(request) as raw:
             pixels = await reading.run(read_image, raw, model.image_input, limits.pixels)
         classes, adapted = found.classifier()
+        support = found.learned()
         values = await reading.run(shared.probabilities, adapted, pixels)
         probabilities = dict(zip(classes, values, strict=True))
-        answer = {"label": max(classes, key=probabilities.__getitem__), "probabilities": probabilities}
-        return {**answer, "warning": _warning(model, torch.from_numpy(pixels)[None])}
+        answer: dict[str, Any] = {
+            "label": max(classes, key=probabilities.__getitem__),
+            "probabilities": probabilities,
+            "warning": _warning(model, torch.from_numpy(pixels)[None]),
+        }
+        if unknown is not None:
+            answer["unknown"] = await reading.run(shared.unknown, adapted, support, pixels, unknown)
+        if why:
+            label = classes.index(answer["label"])
+            for side, pairs in zip(
+                ("for", "against"), await explaining.run(shared.reasons, support, pixels, label), strict=True
+            ):
+                answer[side] = [{"picture": support.names[i], "influence": value} for i, value in pairs]
+        if keep:
+            sessions.check_room(pixels.nbytes)
+            answer["picture"] = sessions.get(session).keep(pixels)
+        return answer
+
+    @app.post("/api/sessions/{session}/check")
+    async def check(session: str) -> dict[str, Any]:
+        support = sessions.get(session).support_set()
+        found = await explaining.run(shared.suspicious, support)
+        return {"suspicious": [{"picture": support.names[i], "score": score} for i, score in found]}
+
+    @app.post("/api/sessions/{session}/suggest")
+    async def suggest(session: str, count: int = 3) -> dict[str, Any]:
+        found = sessions.get(session)
+        support, pool = found.learned(), dict(found.unlabelled)
+        if not pool:
+            raise ApiError(409, "no pictures were kept; classify some with ?keep=true first")
+        if not 1 <= count <= limits.pictures:
+            raise ApiError(422, f"count: must be 1 to {limits.pictures}")
+        pixels = np.stack(list(pool.values()))
+        chosen = await explaining.run(shared.suggest, support, pixels, count)
+        names = list(pool)
+        return {"pictures": [names[i] for i in chosen]}
 
     @app.get("/api/examples")
     async def list_examples() -> list[dict[str, Any]]:

@@ -47,9 +47,15 @@ def _allowed(character: str) -> bool:
     return character in _JOINERS or (kind[0] != "C" and kind not in ("Zl", "Zp") and character != "\ufffd")
 
 
+UNDOABLE = 20
+"""Changes of a session that can be undone."""
+
+Pictures = dict[str, tuple[str, Pixels]]
+
+
 @dataclass(frozen=True)
 class VersionedSupportSet(SupportSet):
-    """The support set of a session at one version of its pictures."""
+    """The support set of a session at one version of its pictures; `names` are their ids."""
 
     version: int
 
@@ -59,16 +65,19 @@ class Session:
     """The pictures of one visitor, and the classifier adapted to them."""
 
     limits: Limits
-    pictures: dict[str, tuple[str, Pixels]] = field(default_factory=dict)
+    pictures: Pictures = field(default_factory=dict)
     """Label and pixels `[C, size, size]` by id."""
+    unlabelled: dict[str, Pixels] = field(default_factory=dict)
+    """Pixels of classified pictures that were kept to suggest which to label next, by id."""
     version: int = 0
     """Number of changes of pictures; a classifier belongs to one version."""
     adapting: bool = False
     touched: float = 0.0
     address: str = ""
     """The network address of the visitor."""
-    _classifier: tuple[int, list[str], AdaptedClassifier] | None = None
+    _classifier: tuple[VersionedSupportSet, list[str], AdaptedClassifier] | None = None
     _network_bytes: int = 0
+    _before: list[Pictures] = field(default_factory=list)
 
     @property
     def counts(self) -> Counter[str]:
@@ -77,7 +86,7 @@ class Session:
 
     @property
     def adapted(self) -> bool:
-        return self._classifier is not None and self._classifier[0] == self.version
+        return self._classifier is not None and self._classifier[0].version == self.version
 
     def check_room(self, label: str) -> None:
         """Raise if there is no room for another picture of this class."""
@@ -94,26 +103,62 @@ class Session:
         """Add a picture and return its id."""
         self.check_room(label)
         name = secrets.token_hex(8)
-        self.pictures[name] = label, pixels
-        self.version += 1
+        self._change({**self.pictures, name: (label, pixels)})
         return name
 
     def remove(self, name: str) -> None:
-        if self.pictures.pop(name, None) is None:
-            raise ApiError(404, "this session has no such picture")
-        self.version += 1
+        self._known_picture(name)
+        self._change({other: entry for other, entry in self.pictures.items() if other != name})
 
     def remove_label(self, label: str) -> None:
         self._known(label)
-        self.pictures = {name: entry for name, entry in self.pictures.items() if entry[0] != label}
+        self._change({name: entry for name, entry in self.pictures.items() if entry[0] != label})
+
+    def correct(self, name: str, label: str) -> None:
+        """Give a picture another label."""
+        was, pixels = self._known_picture(name)
+        if was != label:
+            self.check_room(label)
+            self._change({**self.pictures, name: (label, pixels)})
+
+    def undo(self) -> None:
+        """Undo the last change of pictures or labels."""
+        if not self._before:
+            raise ApiError(409, "there is nothing to undo")
+        self.pictures = self._before.pop()
         self.version += 1
+
+    @property
+    def undoable(self) -> int:
+        """Number of changes that can be undone."""
+        return len(self._before)
+
+    def _change(self, pictures: Pictures) -> None:
+        self._before = [*self._before, self.pictures][-UNDOABLE:]
+        self.pictures = pictures
+        self.version += 1
+
+    def keep(self, pixels: Pixels) -> str:
+        """Keep an unlabelled picture and return its id; the oldest make room for new ones."""
+        name = secrets.token_hex(8)
+        self.unlabelled[name] = pixels
+        while len(self.unlabelled) > self.limits.pictures:
+            del self.unlabelled[next(iter(self.unlabelled))]
+        return name
+
+    def _known_picture(self, name: str) -> tuple[str, Pixels]:
+        if name not in self.pictures:
+            raise ApiError(404, "this session has no such picture")
+        return self.pictures[name]
 
     def rename(self, label: str, to: str) -> None:
         """Rename a class; the classifier stays valid."""
         self._known(label)
         if to != label and to in self.counts:
             raise ApiError(409, "another class has this name already")
-        self.pictures = {n: (to if was == label else was, p) for n, (was, p) in self.pictures.items()}
+        version = self.version
+        self._change({n: (to if was == label else was, p) for n, (was, p) in self.pictures.items()})
+        self.version = version
         if self._classifier is not None:
             classes = self._classifier[1]
             classes[:] = [to if name == label else name for name in classes]
@@ -131,13 +176,13 @@ class Session:
             raise ApiError(409, f"at least 2 classes with pictures are needed, not {len(classes)}")
         pixels = torch.from_numpy(np.stack([p for _, p in self.pictures.values()]))
         labels = torch.tensor([classes.index(label) for label, _ in self.pictures.values()])
-        return VersionedSupportSet(classes, pixels, labels, self.version)
+        return VersionedSupportSet(classes, pixels, labels, self.version, names=tuple(self.pictures))
 
     def set_adapted(self, support: VersionedSupportSet, adapted: AdaptedClassifier) -> None:
         """Store a classifier, unless the pictures it was adapted to have changed."""
         if support.version != self.version or support.classes != tuple(self.counts):
             raise ApiError(409, "classes or pictures changed while the model adapted; adapt again")
-        self._classifier = support.version, list(support.classes), adapted
+        self._classifier = support, list(support.classes), adapted
         self._network_bytes = network_bytes(adapted)
 
     def classifier(self) -> tuple[list[str], AdaptedClassifier]:
@@ -148,10 +193,16 @@ class Session:
             raise ApiError(409, "pictures changed since the model adapted; adapt again")
         return self._classifier[1], self._classifier[2]
 
+    def learned(self) -> VersionedSupportSet:
+        """Return the support set that the classifier has learned from."""
+        self.classifier()
+        assert self._classifier is not None
+        return self._classifier[0]
+
     @property
     def kept_bytes(self) -> int:
-        _, one = next(iter(self.pictures.values()), ("", np.zeros(0, np.uint8)))  # all have the same size
-        return len(self.pictures) * one.nbytes + self._network_bytes
+        shown = {id(p): p.nbytes for entry in (self.pictures, *self._before) for _, p in entry.values()}
+        return sum(shown.values()) + sum(p.nbytes for p in self.unlabelled.values()) + self._network_bytes
 
 
 def network_bytes(adapted: AdaptedClassifier) -> int:

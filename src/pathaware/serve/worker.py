@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 import numpy as np
@@ -13,6 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from pathaware.core.errors import UsageError
+from pathaware.inference.influence import reasons, suspicious_labels
+from pathaware.inference.open_set import unknown_images
+from pathaware.inference.suggest import suggest
 from pathaware.inference.trained_model import AdaptedClassifier, SupportSet, TrainedModel
 from pathaware.serve.api_error import ApiError
 
@@ -66,6 +70,39 @@ class SharedModel:
             return self._model.adapt_each(tasks, len(supports[0].classes))
         except UsageError as error:  # such as more classes than the method supports
             raise ApiError(409, str(error)) from None
+
+    def reasons(
+        self, support: SupportSet, pixels: NDArray[np.uint8], label: int
+    ) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
+        """Return the support pictures that spoke for and against a label."""
+        with self._refused():
+            (found,) = reasons(self._model, support, torch.from_numpy(pixels)[None], torch.tensor([label]))
+        return found.positive, found.negative
+
+    def suspicious(self, support: SupportSet) -> list[tuple[int, float]]:
+        """Return the pictures whose labels may be wrong."""
+        with self._refused():
+            return [(i, score) for i, score in suspicious_labels(self._model, support) if score < 0]
+
+    def suggest(self, support: SupportSet, pixels: NDArray[np.uint8], count: int) -> list[int]:
+        """Return the unlabelled pictures to label next."""
+        with self._refused():
+            return suggest(self._model, support, torch.from_numpy(pixels), count)
+
+    def unknown(
+        self, adapted: AdaptedClassifier, support: SupportSet, pixels: NDArray[np.uint8], share: float
+    ) -> bool:
+        """Return True if a picture is of none of the classes."""
+        with self._refused():
+            return unknown_images(self._model, adapted, support, torch.from_numpy(pixels)[None], share)[0]
+
+    @contextmanager
+    def _refused(self) -> Iterator[None]:
+        """Turn errors about what the model cannot do into answers."""
+        try:
+            yield
+        except UsageError as error:
+            raise ApiError(409, error.message) from None
 
     def probabilities(self, adapted: AdaptedClassifier, pixels: NDArray[np.uint8]) -> list[float]:
         """Return the probability of every class for one image `[C, size, size]`."""

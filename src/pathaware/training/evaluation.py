@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast, get_args
 
 import torch
@@ -29,8 +29,8 @@ Views = Literal["single", "mirror"]
 VIEWS: tuple[Views, ...] = get_args(Views)
 
 Refinement = Literal["none", "sinkhorn", "tim"]
-"""What is done with all queries of a task together: adapt again with their pseudo-labels (see `_refined`), or
-fit class weights to support set and queries (see `pathaware.training.recipe.tim`)."""
+"""Uses of all queries of a task together: adapt again with their pseudo-labels (see `_refined`), or fit class
+weights to the features of support set and queries (see `pathaware.training.recipe.tim`)."""
 REFINEMENTS: tuple[Refinement, ...] = get_args(Refinement)
 ROUNDS = 2
 """How often pseudo-labels are made."""
@@ -57,7 +57,8 @@ class Evaluation:
     Column j is the metric of learners that stop after step j. `reverted` is the fraction of tasks that the
     divergence guard returned to an earlier point of their path. `queries` is how much a prediction may know
     of the other queries, `balance` whether classes are equally frequent among them. `seed` is that of the
-    tasks. `views` and `refine` are those of `evaluate`; `snapshots` is the number of averaged checkpoints.
+    tasks. `outputs [tasks, Q, …]` and `targets [tasks, Q, …]` are those after the last step, if kept. `views`
+    and `refine` are those of `evaluate`; `snapshots` is the number of averaged checkpoints.
     """
 
     metric: Metric
@@ -70,6 +71,8 @@ class Evaluation:
     views: Views = "single"
     refine: Refinement = "none"
     snapshots: int = 1
+    outputs: Tensor | None = None
+    targets: Tensor | None = None
 
     @property
     def transductive(self) -> bool:
@@ -112,6 +115,7 @@ def evaluate(
     queries: QueryLevel | None = None,
     balance: Balance = "balanced",
     inductive: bool = False,
+    keep_outputs: bool = False,
     views: Views = "single",
     refine: Refinement = "none",
     world: World = ALONE,
@@ -134,6 +138,7 @@ def evaluate(
       write `queries="alone"`.
     - `balance="dirichlet"` draws query sets of the same size whose classes are not equally frequent (see
       `pathaware.data.unbalanced`).
+    - `keep_outputs` keeps outputs and targets, for `reliability`.
     - `views="mirror"` adapts to the support set and its mirror images, and averages the probabilities of each
       query and of its mirror image. The store of the images must allow mirroring.
     - `refine="sinkhorn"` adapts once more to the support set and to all queries with pseudo-labels;
@@ -148,7 +153,7 @@ def evaluate(
         raise UsageError(f"split: {split!r} must be one of train, val, test")
     at_least(1, tasks=tasks)
     source = _source(problem, split, balance, reference, learner)
-    values, reverted = [], []
+    values, reverted, outputs, targets = [], [], [], []
     batch = batch or _side_by_side(problem, reference.device, views, refine)
     for plan in _plans(source, split, seed, world.part(tasks), batch):
         episodes = source.gather(plan)
@@ -157,12 +162,19 @@ def evaluate(
         measured = [problem.measure(output, episodes.query_y) for output in predictions.outputs]
         values.append(torch.stack(measured, dim=1))
         reverted.append(predictions.reverted)
+        if keep_outputs:
+            outputs.append(predictions.outputs[-1])
+            targets.append(episodes.query_y)
     # Only now: a look at a result would keep the host from preparing the next batch while a GPU computes.
     fraction = world.gather([part.cpu() for part in reverted]).double().mean().item()
     gathered = world.gather([part.cpu() for part in values])
     averaged = len(learner.learners) if isinstance(learner, SnapshotMean) else 1
     options = (balance, seed, views, refine, averaged)
-    return Evaluation(problem.metric, gathered, fraction, split, level, *options)
+    result = Evaluation(problem.metric, gathered, fraction, split, level, *options)
+    if not keep_outputs:
+        return result
+    kept = [world.gather([part.cpu() for part in parts]) for parts in (outputs, targets)]
+    return replace(result, outputs=kept[0], targets=kept[1])
 
 
 def predict_episodes(

@@ -1,10 +1,11 @@
-"""Metrics: name, direction and format."""
+"""Metrics: name, direction and format; and how reliable the confidence of predictions is."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -48,3 +49,47 @@ class Metric:
 MSE = Metric("mse", "mean squared error", lower_is_better=True)
 ACCURACY = Metric("accuracy", "accuracy, %", lower_is_better=False, scale=100.0, digits=2)
 METRICS = {metric.name: metric for metric in (MSE, ACCURACY)}
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """How the confidence of predictions, their largest probability, compares with their accuracy.
+
+    `bins` has the mean confidence, the accuracy and the share of the predictions in each bin of confidence
+    that has any. `error` is the expected calibration error: the mean difference of confidence and accuracy.
+    `risk_coverage` has pairs of coverage and risk: the error rate among the most confident predictions.
+    """
+
+    bins: list[tuple[float, float, float]]
+    error: float
+    risk_coverage: list[tuple[float, float]]
+
+    @property
+    def mean_risk(self) -> float:
+        """The area under the risk–coverage curve."""
+        return sum(risk for _, risk in self.risk_coverage) / len(self.risk_coverage)
+
+
+def reliability(outputs: Tensor, targets: Tensor, temperature: float = 1.0, bins: int = 15) -> Reliability:
+    """Measure logits `[…, classes]`, divided by a temperature, with classes `targets […]`.
+
+    >>> logits = torch.tensor([[2.0, 0.0], [2.0, 0.0], [0.0, 2.0], [2.0, 0.0]])  # confidence 0.88
+    >>> found = reliability(logits, torch.tensor([0, 0, 1, 1]))  # three of four are right
+    >>> round(found.error, 2), found.risk_coverage[-1]
+    (0.13, (1.0, 0.25))
+    """
+    flat, truth = outputs.flatten(0, -2).double(), targets.flatten()
+    confidence, label = (flat / temperature).softmax(-1).max(-1)
+    right = (label == truth).double()
+    place = (confidence * bins).ceil().long().clamp(1, bins) - 1
+    rows = []
+    for i in range(bins):
+        inside = place == i
+        if inside.any():
+            sure, accuracy = confidence[inside].mean().item(), right[inside].mean().item()
+            rows.append((sure, accuracy, inside.double().mean().item()))
+    error = sum(share * abs(sure - accuracy) for sure, accuracy, share in rows)
+    order = confidence.argsort(descending=True, stable=True)
+    risk = 1 - right[order].cumsum(0) / torch.arange(1, len(right) + 1)
+    points = [max(1, round(len(right) * i / 20)) for i in range(1, 21)]
+    return Reliability(rows, error, [(i / 20, risk[n - 1].item()) for i, n in enumerate(points, 1)])

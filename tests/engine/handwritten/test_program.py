@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathaware import GradientDescent, Layout, MetaLearner
+from pathaware.core.batch_norm import freeze_batch_norm
+from pathaware.engine.handwritten import program as programs
 from pathaware.engine.handwritten.conv_block import Convolution
 from tests.conftest import distance, image_episodes, meta_gradient, regression_episodes
 
@@ -57,6 +59,7 @@ IMAGES = {
     "a block without bias": lambda: [*block(2, 3), *block(3, 5, bias=False), nn.Flatten(), nn.Linear(20, 3)],
     "pool 3, pixels left over": lambda: [*block(2, 3, pool=3), *block(3, 3), nn.Flatten(), nn.Linear(3, 3)],
     "other kernels": lambda: [*block(2, 3), *block(3, 3, 5, 2), *block(3, 5, 2, 1, 1), nn.Flatten()],
+    "no pooling": lambda: [*block(2, 3), *block(3, 5)[:3], nn.Flatten(), nn.Linear(5 * 16, 3)],
     "no padding": lambda: [*block(2, 3, 3, 0, 1), *block(3, 3, 3, 0, 2), nn.Flatten(), nn.Linear(12, 3)],
     "an activation between": lambda: [*block(2, 3), nn.Tanh(), *block(3, 5), nn.Flatten(), nn.Linear(20, 3)],
 }
@@ -136,6 +139,31 @@ def test_predictions_for_the_support_set_itself_are_those_for_equal_queries(exec
     ours, theirs = (learner.adapt_and_predict(x, y, queries)[1] for queries in (x, x.clone()))
     for found, expected in zip(ours.outputs, theirs.outputs, strict=True):
         assert distance(found, expected) < 1e-12
+
+
+@pytest.mark.parametrize("name", ["tanh", "two blocks", "a block without bias", "an activation between"])
+def test_networks_adapted_side_by_side_are_frozen_to_the_statistics_of_their_support_sets(name):
+    learner, x, y = problem(name)
+    for t, (network, predictions) in enumerate(learner.adapt_each(x, y)):
+        alone, expected = learner.adapt_and_predict(x[t], y[t], x[t])
+        queries = torch.randn_like(x[t])
+        with torch.no_grad():
+            assert distance(network(queries), freeze_batch_norm(alone, x[t])(queries)) < 1e-12
+        for found, output in zip(predictions.outputs, expected.outputs, strict=True):
+            assert distance(found, output) < 1e-12
+
+
+def test_large_query_sets_one_task_after_another_give_the_same_losses_and_gradients(monkeypatch):
+    learner, x, y = problem("two blocks")
+    point = learner.rule.layout.flatten(learner.model).detach().expand(len(x), -1)
+    results = []
+    for large in (programs.LARGE, 0):
+        monkeypatch.setattr(programs, "LARGE", large)
+        here = point.clone().requires_grad_()
+        losses = learner.query_losses(here, x, y)
+        results.append((losses, *torch.autograd.grad((losses * torch.arange(1.0, 3.0)).sum(), here)))
+    for side_by_side, in_turn in zip(*results, strict=True):
+        assert distance(in_turn, side_by_side) < 1e-12
 
 
 def test_cross_entropy_over_rows_is_that_of_autograd():

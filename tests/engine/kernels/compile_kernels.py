@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import triton
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
@@ -50,16 +51,18 @@ def second_derivative(of: Tensor, wanted: list[Tensor]) -> None:
 
 def main(dtype: torch.dtype) -> None:
     JITFunction.run = compile_instead
-    torch.set_float32_matmul_precision("high")
-    from pathaware import Pamela
+    torch.set_float32_matmul_precision("medium" if dtype == torch.bfloat16 else "high")
+    from pathaware import MetaLearner, Pamela
     from pathaware.engine.kernels.functions import Stem, block
+    from pathaware.engine.kernels.program import kernel_program
     from pathaware.engine.kernels.update import Broadcast, Update
     from pathaware.models.conv4 import conv4
 
     def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.zeros(shape, dtype=dtype, requires_grad=True)
 
-    for tasks in (1, 4):
+    full = dtype == torch.float32  # a sample is sufficient for bfloat16
+    for tasks in (1, 4) if full else (4,):
         images = torch.zeros(tasks, 25, 3, 16, 16, dtype=dtype)
         weight, gamma, beta = leaf(tasks, 64, 3, 3, 3), leaf(tasks, 64), leaf(tasks, 64)
         second_derivative(Stem.apply(images, weight, gamma, beta, 1e-5), [weight, gamma, beta])
@@ -70,6 +73,18 @@ def main(dtype: torch.dtype) -> None:
         q, p = Broadcast.apply(rule.q, rule.q_groups), Broadcast.apply(rule.p, rule.p_groups)
         for back, blend in ((None, None), (point, p[0])):
             Update.apply(point, gradient, q[0], back, blend).sum().backward(retain_graph=True)
+    for pooling in ("average", "none") if full else ("average",):
+        x, weight = leaf(2, 5, 6, 6, 64, dtype=dtype), leaf(2, 48, 48, 3, 3)
+        gamma, beta = leaf(2, 48), leaf(2, 48)
+        second_derivative(block(x, weight, gamma, beta, 1e-5, pooling), [x, weight, gamma, beta])
+    learner = MetaLearner(model := conv4(5, size=16), Pamela(model, 2), F.cross_entropy)
+    program = kernel_program(learner.execution.program)
+    assert program is not None
+    x, y = torch.zeros(4, 25, 3, 16, 16), torch.zeros(4, 25, dtype=torch.long)
+    point = torch.zeros(4, len(learner.rule.layout))
+    _, gradient, saved = program.loss_and_gradient(point, x, y)
+    program.hvp(point, gradient, saved)
+    program.losses(point, x, y)
     for (name, _), shared in compiled.items():
         print(name, shared)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -28,13 +29,16 @@ CLOSE = 3e-5 if CUDA else 1e-12
 STEPS = 3 if CUDA else 1  # the interpreter takes ten seconds per step
 
 
-def plain(x: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
+POOLS = {"max": lambda y: F.max_pool2d(y, 2), "average": lambda y: F.avg_pool2d(y, 2), "none": lambda y: y}
+
+
+def plain(x: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float, pooling: str = "max") -> Tensor:
     """The block with PyTorch's layers, one task after another, channels last."""
     out = []
     for t in range(len(x)):
         y = F.conv2d(x[t].permute(0, 3, 1, 2), weight[t], padding=1)
         y = F.batch_norm(y, None, None, gamma[t], beta[t], training=True, eps=eps)
-        out.append(F.max_pool2d(F.relu(y), 2).permute(0, 2, 3, 1))
+        out.append(POOLS[pooling](F.relu(y)).permute(0, 2, 3, 1))
     return torch.stack(out)
 
 
@@ -76,6 +80,16 @@ def test_a_block_and_its_two_derivatives_are_those_of_the_layers(height: int, wi
     )
     for ours, theirs in zip(derivatives(block, *inputs), derivatives(plain, *exact(*inputs)), strict=True):
         assert distance(ours, theirs) < CLOSE
+
+
+@pytest.mark.parametrize(("pooling", "width"), [("average", 5), ("none", 3)])
+def test_a_block_with_another_pooling_is_that_of_the_layers(pooling: str, width: int):
+    inputs = (leaf(2, 2, 4, width, 16), leaf(2, 16, 16, 3, 3), with_hard_channels(leaf(2, 16)), leaf(2, 16))
+    ours = derivatives(partial(block, pooling=pooling), *inputs)
+    theirs = derivatives(partial(plain, pooling=pooling), *exact(*inputs))
+    assert ours[0].shape[2:4] == ((4, width) if pooling == "none" else (2, width // 2))
+    for our, their in zip(ours, theirs, strict=True):
+        assert distance(our, their) < CLOSE
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -320,6 +334,18 @@ def test_a_block_that_the_kernels_do_not_compute_is_left_to_the_layers(changes):
 
 def test_every_block_of_the_papers_network_is_found():
     assert blocks_of(conv4(5, size=32)) == 4
+
+
+def conv(inputs: int, outputs: int) -> list[nn.Module]:
+    return [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs, track_running_stats=False)]
+
+
+def test_blocks_after_the_first_may_end_in_any_pooling_or_in_none():
+    first = [*conv(3, 16), nn.ReLU(), nn.MaxPool2d(2)]
+    others = [*conv(16, 48), nn.ReLU(), nn.AvgPool2d(2), *conv(48, 16), nn.ReLU(), *conv(16, 16), nn.ReLU()]
+    head = [nn.Flatten(), nn.Linear(16 * 9, 5)]
+    assert blocks_of(nn.Sequential(*first, *others, *head)) == 4
+    assert blocks_of(nn.Sequential(*conv(3, 16), nn.ReLU(), *conv(16, 16), nn.ReLU(), *head)) == 1
 
 
 class Watched(nn.Module):

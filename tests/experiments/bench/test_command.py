@@ -77,6 +77,7 @@ def test_scaling_writes_a_json_file_and_a_figure(tmp_path, monkeypatch, capsys):
         (("--threads", "-1"), "threads: -1 is not allowed; at least 0"),
         (("--device", "tpu"), "device: 'tpu' must be one of auto, cpu, cuda"),
         (("--precision", "fp8"), "precision: 'fp8' is not allowed; one of fp32"),
+        (("--scaling", "--precision", "tf32,bf16"), "--precision: with --scaling one precision is measured"),
         (("--plot", "x.png"), "--plot: applies to --scaling only"),
         (("--scaling", "--only", "higher"), "--only: cannot be combined with --scaling"),
         (("--scaling", "--full"), "--full: cannot be combined with --scaling"),

@@ -113,7 +113,7 @@ def test_ctrl_c_stops_the_workers_and_the_same_command_resumes(tmp_path, sweep, 
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=200)
     assert process.returncode == 130, told
-    assert time.monotonic() - begun < 20  # two seconds on a machine of its own
+    assert time.monotonic() - begun < 60  # two seconds, if no other process uses the machine
     assert "run the same command to resume" in told
     assert all(list(run.glob("state-*.safetensors")) for run in runs)
     first = [(run / "metrics.jsonl").read_text().splitlines()[0] for run in runs]

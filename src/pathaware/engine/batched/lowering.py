@@ -61,7 +61,7 @@ class Lowered:
         self.network = network
         self.layout = layout
         self.blocks = {node: block for node, block in network.blocks.items() if _has_kernels(block)}
-        self.fused = {n for b in self.blocks.values() for n in (b.convolution, b.norm, b.relu)}
+        self.fused = {node for block in self.blocks.values() for node in block.inner}
         modules = network.modules
         adapted = {entry.name for entry in layout.entries}
         self.shared = {
@@ -112,7 +112,7 @@ class Lowered:
                 found.add(node)
         for last, block in self.blocks.items():
             if last not in found:
-                found -= {block.convolution, block.norm, block.relu}
+                found -= block.inner
         return found if any(self.names[str(n.target)] for n in found if n.op == "call_module") else set()
 
     def _is_shared(self, node: fx.Node) -> bool:
@@ -167,9 +167,11 @@ def _shared_conv2d(module: nn.Conv2d, x: Activations) -> Activations:
 
 
 def _has_kernels(block: ConvBlockNodes) -> bool:
-    """True if the Triton kernels compute this block."""
-    square = block.kernel == 3 and block.padding in (1, "same") and block.window == 2
-    return square and kernels.can_convolve(block.inputs, block.outputs, first=block.first)
+    """True if the Triton kernels compute this block. The first block must end in a max-pool."""
+    window = 1 if block.pooling == "none" else 2
+    square = block.kernel == 3 and block.padding in (1, "same") and block.window == window
+    pools = block.pooling == "max" or not block.first
+    return square and pools and kernels.can_convolve(block.inputs, block.outputs, first=block.first)
 
 
 def _run_kernels(
@@ -183,13 +185,15 @@ def _run_kernels(
 
     weight, gamma, beta = convolution["weight"], norm["weight"], norm["bias"]
     images = x.data.to(kernels.storage(weight)) if block.first else x.last().data
-    if count is not None:
-        inductive = functions.inductive_stem if block.first else functions.inductive_block
-        z = inductive(images, count, weight, gamma, beta, block.eps)
+    norm_settings = weight, gamma, beta, block.eps
+    if block.first and count is not None:
+        z = functions.inductive_stem(images, count, *norm_settings)
     elif block.first:
-        z = functions.Stem.apply(images, weight, gamma, beta, block.eps)
+        z = functions.Stem.apply(images, *norm_settings)
+    elif count is not None:
+        z = functions.inductive_block(images, count, *norm_settings, block.pooling)
     else:
-        z = functions.block(images, weight, gamma, beta, block.eps)
+        z = functions.block(images, *norm_settings, block.pooling)
     return Activations(z, x.tasks, "last", dtype=x.dtype, channels=block.outputs)
 
 

@@ -1,7 +1,7 @@
 """Convolution, batch norm, ReLU and max-pool as one layer with hand-written derivatives.
 
-Tasks with many pixels run PyTorch's convolution one after another. Below that, and in double precision, the
-convolution of all tasks is one matrix product with a row per position of the filter, and derivatives are
+A single task, or tasks with many pixels one after another, run PyTorch's convolution. Small ones, and all in
+double precision, run as one matrix product with a row per position of the filter, and derivatives are
 products of the same rows; a grouped convolution would be slower than both. Images are channels last:
 `[T, N, H, W, C]`.
 
@@ -16,7 +16,6 @@ convolution's bias, so the bias has no effect and its gradient is zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +27,11 @@ from pathaware.core.path import being_traced
 from pathaware.engine.handwritten.layers import Layer, Parameters, Saved, where_positive
 
 NATIVE_PIXELS = 500
-"""Pixels per task from which PyTorch's convolution is faster than a matrix product: the rows, k·k times as
-large as the images, then no longer fit in the processor's cache."""
+"""Pixels per task from which PyTorch's convolution is faster than a matrix product of several tasks: the
+rows, k·k times as large as the images, then no longer fit in the processor's cache."""
+
+_HAS_MKLDNN = torch.backends.mkldnn.is_available()  # without it, PyTorch's convolution copies rows as well
+_convolution_backward: Any = torch.ops.aten.convolution_backward
 
 
 def windows(images: Tensor, kernel: int, padding: int) -> Tensor:
@@ -77,54 +79,59 @@ class Convolution:
     def __call__(self, source: Tensor, weight: Tensor) -> Tensor:
         if source.ndim == 3:
             return torch.bmm(source, filters(weight))
-        return self._joined([torch.conv2d(x, w, padding=self.padding) for x, w in _tasks(source, weight)])
+        tasks = zip(_per_task(source), weight.unbind(), strict=True)
+        return _joined([torch.conv2d(x, w, padding=self.padding) for x, w in tasks])
 
-    def weight_gradient(self, source: Tensor, gz: Tensor, weight: Tensor) -> Tensor:
-        """`[T, C′, C, k, k]` for the gradient of the result."""
+    def gradients(
+        self, source: Tensor, gz: Tensor, x: Tensor, weight: Tensor, needs_input_grad: bool
+    ) -> tuple[Tensor | None, Tensor]:
+        """The gradients of the input `[T, N, H, W, C]` and of the filters `[T, C′, C, k, k]`."""
         if source.ndim == 3:
-            return unfilter(torch.bmm(source.mT, gz), weight.shape)
-        gradients = self._backward(gz, source, weight, [False, True, False])
-        return torch.stack([filters for _, filters, _ in gradients])
+            gw = unfilter(torch.bmm(source.mT, gz), weight.shape)
+            return self.input_gradient(gz, x, weight) if needs_input_grad else None, gw
+        inputs, weights = self._backward(gz, source, weight, [needs_input_grad, True, False])
+        return _joined(inputs).view(x.shape) if needs_input_grad else None, torch.stack(weights)
 
     def input_gradient(self, gz: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        """`[T, N, H, W, C]` for the gradient of the result; `x` gives the shape."""
+        """The gradient of the input alone; `x` gives the shape."""
         if self._native(x):
-            gradients = self._backward(gz, x, weight, [True, False, False])
-            return self._joined([images for images, _, _ in gradients]).view(x.shape)
+            return _joined(self._backward(gz, x, weight, [True, False, False])[0]).view(x.shape)
         rows = windows(self._images(gz, x), self.kernel, self.kernel - 1 - self.padding)
         return torch.bmm(rows, mirrored(weight)).view(x.shape)
 
-    def sides(self, x: Tensor) -> list[int]:
+    def sides(self, x: Tensor) -> tuple[int, int]:
         """Height and width of the result."""
-        return [side + 2 * self.padding - self.kernel + 1 for side in x.shape[2:4]]
+        more = 2 * self.padding - self.kernel + 1
+        return x.shape[2] + more, x.shape[3] + more
 
     def _native(self, x: Tensor) -> bool:
-        pixels = x.shape[1] * x.shape[2] * x.shape[3]
-        fast = x.dtype == torch.float32 and torch.backends.mkldnn.is_available()
-        return fast and pixels >= NATIVE_PIXELS and not being_traced()
+        tasks, count, height, width, _ = x.shape
+        large = tasks == 1 or count * height * width >= NATIVE_PIXELS
+        return large and x.dtype == torch.float32 and _HAS_MKLDNN
 
     def _images(self, gz: Tensor, x: Tensor) -> Tensor:
-        return gz.view(*x.shape[:2], *self.sides(x), -1)
+        return gz.view(*x.shape[:2], *self.sides(x), gz.shape[-1])
 
-    def _backward(self, gz: Tensor, x: Tensor, weight: Tensor, wanted: list[bool]) -> list[Any]:
-        """The gradients of the input, of the filters and of the bias of every task, if they are wanted."""
+    def _backward(
+        self, gz: Tensor, x: Tensor, weight: Tensor, wanted: list[bool]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """The gradients of the input and of the filters of every task, those that are wanted."""
         sizes = [1, 1], [self.padding] * 2, [1, 1]
-        gradients = self._images(gz, x).movedim(-1, 2)
-        return [
-            torch.ops.aten.convolution_backward(g, *task, None, *sizes, False, [0, 0], 1, wanted)
-            for g, task in zip(gradients, _tasks(x, weight), strict=True)
-        ]
-
-    @staticmethod
-    def _joined(images: list[Tensor]) -> Tensor:
-        """Images `[N, C, H, W]` of every task as rows `[T, N·H·W, C]`."""
-        rows = [each.movedim(1, -1).flatten(0, 2) for each in images]
-        return rows[0].unsqueeze(0) if len(rows) == 1 else torch.stack(rows)
+        tasks = zip(_per_task(self._images(gz, x)), _per_task(x), weight.unbind(), strict=True)
+        found = [_convolution_backward(*task, None, *sizes, False, [0, 0], 1, wanted) for task in tasks]
+        return [inputs for inputs, _, _ in found], [filters for _, filters, _ in found]
 
 
-def _tasks(x: Tensor, weight: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Images `[N, C, H, W]` and filters of each task."""
-    return zip(x.movedim(-1, 2), weight, strict=True)
+def _per_task(images: Tensor) -> tuple[Tensor, ...]:
+    """Images `[T, N, H, W, C]` as `[N, C, H, W]` of each task."""
+    return images.permute(0, 1, 4, 2, 3).unbind()
+
+
+def _joined(images: list[Tensor]) -> Tensor:
+    """Images `[N, C, H, W]` of every task as rows `[T, N·H·W, C]`."""
+    rows = [each.permute(0, 2, 3, 1) for each in images]
+    joined = rows[0] if len(rows) == 1 else torch.stack(rows)
+    return joined.reshape(len(rows), -1, joined.shape[-1])
 
 
 @dataclass(frozen=True)
@@ -165,22 +172,26 @@ class ConvBlock(Layer):
         return images, [x, r, c, positions, n_passed, y, source]
 
     def predict(self, p: Parameters, x: Tensor, support: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        if support is None:
+            return self.predict_with_statistics(p, x)[0], None
+        of_support, mean, variance = self.predict_with_statistics(p, support)
+        return self._normalised(p, x, self._convolved(p, x), mean, variance), of_support
+
+    def predict_with_statistics(self, p: Parameters, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The outputs for x, and mean and variance `[T, 1, C]` of the convolution without its bias."""
         z = self._convolved(p, x)
-        z_support = None if support is None else self._convolved(p, support)
-        reference = z if z_support is None else z_support
-        mean = reference.mean(1, keepdim=True)
-        variance = (reference - mean).square_().mean(1, keepdim=True)
-        scale = _channels(p["gain"]) * (variance + self.eps).rsqrt()
-        shift = torch.addcmul(_channels(p["shift"]), mean, scale, value=-1)
-        own = self._pooled(torch.addcmul(shift, scale, z), x)
-        if support is None or z_support is None:
-            return own, None
-        return own, self._pooled(torch.addcmul(shift, scale, z_support), support)
+        mean = z.mean(1, keepdim=True)
+        variance = (z - mean).square_().mean(1, keepdim=True)
+        return self._normalised(p, x, z, mean, variance), mean, variance
 
     def _convolved(self, p: Parameters, x: Tensor) -> Tensor:
         return self.convolution(self.convolution.source(x), p["weight"])
 
-    def _pooled(self, a: Tensor, x: Tensor) -> Tensor:
+    def _normalised(self, p: Parameters, x: Tensor, z: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """Batch norm, ReLU and max-pool of z; x gives the shape."""
+        scale = _channels(p["gain"]) * (variance + self.eps).rsqrt()
+        shift = torch.addcmul(_channels(p["shift"]), mean, scale, value=-1)
+        a = torch.addcmul(shift, scale, z)
         images = a.view(-1, *self.convolution.sides(x), a.shape[-1]).permute(0, 3, 1, 2)
         pooled = F.max_pool2d(images, self.pool).clamp_min_(0).permute(0, 2, 3, 1)
         return pooled.reshape(*x.shape[:2], *pooled.shape[1:])
@@ -197,10 +208,10 @@ class ConvBlock(Layer):
         constant, slant = share * total, share * product
         gz = torch.addcmul(constant, slant * r, c)
         _put(gz, positions, torch.addcmul(constant, slant, n_passed).addcmul_(k, ga))
-        weight = self.convolution.weight_gradient(source, gz, p["weight"])
+        gx, weight = self.convolution.gradients(source, gz, x, p["weight"], needs_input_grad)
         self._write_gradients(p, weight, product, total, gradient)
         saved += [ga, gz, total, product]
-        return self.convolution.input_gradient(gz, x, p["weight"]) if needs_input_grad else None
+        return gx
 
     def tangent(
         self, p: Parameters, v: Parameters, saved: Saved, dx: Tensor | None
@@ -244,14 +255,11 @@ class ConvBlock(Layer):
         dgz = torch.addcmul(constant, by_n * r, c).addcmul_(by_dz, tangent.dz)
         passed = torch.addcmul(constant, by_n, n_passed).addcmul_(by_dz, tangent.dz_passed)
         _put(dgz, positions, passed.addcmul_(dk, ga).addcmul_(k, dga))
-        weight = self.convolution.weight_gradient(tangent.source, dgz, p["weight"])
+        dgx, weight = self.convolution.gradients(tangent.source, dgz, x, p["weight"], needs_input_grad)
         if tangent.dx_source is not None:
-            weight = weight + self.convolution.weight_gradient(tangent.dx_source, gz, p["weight"])
+            weight = weight + self.convolution.gradients(tangent.dx_source, gz, x, p["weight"], False)[1]
         self._write_gradients(p, weight, dproduct, dtotal, hv)
-        if not needs_input_grad:
-            return None
-        dgx = self.convolution.input_gradient(dgz, x, p["weight"])
-        return dgx.add_(self.convolution.input_gradient(gz, x, v["weight"]))
+        return None if dgx is None else dgx.add_(self.convolution.input_gradient(gz, x, v["weight"]))
 
     def _passed_on(self, c: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
         """The positions that the pool passes on, as rows of each image, `[T·N, H′·W′, C]`, and c there,

@@ -27,6 +27,10 @@ from pathaware.engine.handwritten.layers import (
 )
 from pathaware.engine.traced import ConvBlockNodes, TracedNetwork
 
+LARGE = 10_000
+"""Pixels per task from which tasks run one after another: the activations of one then fit in the processor's
+cache, those of all do not."""
+
 _SMOOTH = (nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.Softplus, nn.ELU, nn.LeakyReLU)
 
 
@@ -95,7 +99,7 @@ def _links(network: TracedNetwork, nodes: list[fx.Node], images: bool) -> list[L
 
 def _supported(block: ConvBlockNodes) -> bool:
     """True if the hand-written layer computes this block: padding must be a number below the kernel size."""
-    return isinstance(block.padding, int) and block.padding < block.kernel
+    return isinstance(block.padding, int) and block.padding < block.kernel and block.pooling != "average"
 
 
 def _block(network: TracedNetwork, block: ConvBlockNodes) -> Link:
@@ -158,6 +162,19 @@ class Program:
         for layer, own in zip(self.layers, self._by_layer(point), strict=True):
             x, support = layer.predict(own, x, support)
         return x
+
+    def norm_statistics(self, point: Tensor, x: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+        """Mean and variance `[T, C]` of the inputs x at each batch norm, by its name."""
+        found: dict[str, tuple[Tensor, Tensor]] = {}
+        x = self._images(x) if self.images else x
+        for link, own in zip(self.links, self._by_layer(point), strict=True):
+            if not isinstance(link.layer, ConvBlock):
+                x, _ = link.layer.predict(own, x, None)
+                continue
+            x, mean, variance = link.layer.predict_with_statistics(own, x)
+            mean = mean.squeeze(1) + own["bias"] if "bias" in own else mean.squeeze(1)
+            found[link.names["gain"].removesuffix(".weight")] = mean, variance.squeeze(1)
+        return found
 
     def losses(self, point: Tensor, x: Tensor, y: Tensor, outputs: list[Tensor] | None = None) -> Tensor:
         """Losses `[T]`, without a graph. The outputs `[T, N, …]` are appended to `outputs`."""
@@ -262,9 +279,11 @@ class _Losses(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, point: Tensor, program: Program, x: Tensor, y: Tensor) -> Tensor:
-        losses, gradient, _ = program.loss_and_gradient(point, x, y)
-        ctx.save_for_backward(gradient)
-        return losses
+        sizes = [1] * len(x) if program.images and x[0, :, 0].numel() >= LARGE else [len(x)]
+        parts = zip(*(values.split(sizes) for values in (point, x, y)), strict=True)
+        found = [program.loss_and_gradient(*part)[:2] for part in parts]
+        ctx.save_for_backward(torch.cat([gradient for _, gradient in found]))
+        return torch.cat([losses for losses, _ in found])
 
     @staticmethod
     @once_differentiable

@@ -17,6 +17,7 @@ from pathaware.engine.kernels import normalisation, stem
 from pathaware.engine.kernels.convolution import convolve, pack
 from pathaware.engine.kernels.launch import accumulator, empty
 from pathaware.engine.kernels.weight_gradient import weight_gradient
+from pathaware.engine.traced import Pooling
 
 
 class Convolution(Function):
@@ -73,20 +74,22 @@ class ConvolutionGradient(Function):
 
 
 class Normalisation(Function):
-    """y with its moments, γ and β `[T, C]` → relu(batch norm) pooled 2×2."""
+    """y with its moments, γ and β `[T, C]` → relu(batch norm), pooled 2×2 or not."""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
-        z, peaks = normalisation.normalise(y, moments, gamma, beta, eps)
+    def forward(
+        ctx: Any, y: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float, pooling: Pooling
+    ) -> Tensor:
+        z, peaks = normalisation.normalise(y, moments, gamma, beta, eps, pooling)
         ctx.save_for_backward(y, moments, gamma, beta, peaks)
-        ctx.eps = eps
+        ctx.settings = eps, pooling
         return z
 
     @staticmethod
     def backward(ctx: Any, gz: Tensor) -> tuple[Tensor | None, ...]:
         y, moments, gamma, beta, peaks = ctx.saved_tensors
-        gy, ggamma, gbeta = NormalisationGradient.apply(gz, y, moments, gamma, beta, peaks, ctx.eps)
-        return gy, None, ggamma, gbeta, None
+        gy, ggamma, gbeta = NormalisationGradient.apply(gz, y, moments, gamma, beta, peaks, *ctx.settings)
+        return gy, None, ggamma, gbeta, None, None
 
 
 class NormalisationGradient(Function):
@@ -102,12 +105,13 @@ class NormalisationGradient(Function):
         beta: Tensor,
         peaks: Tensor,
         eps: float,
+        pooling: Pooling,
     ) -> tuple[Tensor, Tensor, Tensor]:
         gz = gz.contiguous()
         ggamma, gbeta = _per_channel(gamma, gz)
-        gy, sums = normalisation.backward(gz, y, peaks, moments, gamma, beta, eps, ggamma, gbeta)
+        gy, sums = normalisation.backward(gz, y, peaks, moments, gamma, beta, eps, ggamma, gbeta, pooling)
         ctx.save_for_backward(gz, y, moments, gamma, beta, peaks, sums)
-        ctx.eps = eps
+        ctx.eps, ctx.pooling = eps, pooling
         return gy, ggamma, gbeta
 
     @staticmethod
@@ -115,10 +119,10 @@ class NormalisationGradient(Function):
     def backward(ctx: Any, u: Tensor, c: Tensor, b: Tensor) -> tuple[Tensor | None, ...]:
         gz, y, moments, gamma, beta, peaks, sums = ctx.saved_tensors
         c, b, norm = _rows(c), _rows(b), (moments, gamma, beta, ctx.eps)
-        ggz, second = normalisation.tangent(u, c, b, gz, y, *norm)
+        ggz, second = normalisation.tangent(u, c, b, gz, y, *norm, ctx.pooling)
         ggamma, gbeta = _per_channel(gamma, gz)
-        gy = normalisation.hvp(None, u, c, gz, y, peaks, sums, second, *norm, ggamma, gbeta)
-        return ggz, gy, None, ggamma, None, None, None
+        gy = normalisation.hvp(None, u, c, gz, y, peaks, sums, second, *norm, ggamma, gbeta, ctx.pooling)
+        return ggz, gy, None, ggamma, *[None] * 4
 
 
 class Stem(Function):
@@ -183,22 +187,26 @@ def _weight_gradient(x: Tensor, gy: Tensor, shape: torch.Size) -> Tensor:
     return gw
 
 
-def block(x: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
-    """Convolution 3×3, batch norm, ReLU and max-pool of `x [T, N, H, W, I]` → `[T, N, H/2, W/2, O]`.
+def block(
+    x: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float, pooling: Pooling = "max"
+) -> Tensor:
+    """Convolution 3×3, batch norm, ReLU and pooling of `x [T, N, H, W, I]` → `[T, N, H/2, W/2, O]`.
 
     There is no bias of the convolution, because batch norm would subtract it again.
     """
     y, moments = Convolution.apply(x, weight)
-    z: Tensor = Normalisation.apply(y, moments, gamma, beta, eps)
+    z: Tensor = Normalisation.apply(y, moments, gamma, beta, eps, pooling)
     return z
 
 
-def inductive_block(x: Tensor, count: int, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
+def inductive_block(
+    x: Tensor, count: int, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float, pooling: Pooling = "max"
+) -> Tensor:
     """`block` with the statistics of the first `count` images of each task; not differentiable."""
     y, _ = convolve(x, pack(_rows(weight), x)[0])
     own = y[:, :count].flatten(1, 3)
     variance, mean = torch.var_mean(own.to(gamma.dtype), dim=1, correction=0)
-    return normalisation.normalise(y, torch.stack([mean, variance], dim=1), gamma, beta, eps)[0]
+    return normalisation.normalise(y, torch.stack([mean, variance], dim=1), gamma, beta, eps, pooling)[0]
 
 
 def inductive_stem(x: Tensor, count: int, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""Batch norm, ReLU and 2×2 max-pool of T tasks as one operation, with its first and second derivatives.
+"""Batch norm, ReLU and 2×2 pooling of T tasks as one operation, with its first and second derivatives.
 
 Per task and channel, with M pixels, ŷ = (y − μ) r and r = (σ² + ε)^(−½):
 
@@ -12,6 +12,8 @@ changes by u, γ by c and β by b. With U = Σ u, V = Σ u ŷ, X = Σ u a, W = X
     d(gy)  = γ r (da − Σ da/M − ŷ Σ da ŷ/M) + r e (a − A/M − ŷ B/M)
              − γ r² B/M (u − U/M − ŷ V/M) − γ r² W ŷ/M                                 `hvp`
     d(gγ)  = Σ da ŷ + r W,  d(gβ) = Σ da
+
+With an average pool, a is a quarter of gz wherever the ReLU passes it on; without a pool, all of gz.
 
 Each takes two passes, sums first. A program takes whole windows of all channels, the four pixels of a window
 in four registers, and finds the maximum again, which costs less than storing its position.
@@ -30,23 +32,35 @@ from pathaware.engine.kernels.windows import (
     hvp_coefficients,
     load_row,
     load_sum,
-    peak_of,
+    outputs_of,
+    passed_on,
     pick,
     put,
+    put_outputs,
     rows_of,
     store_row,
     store_sums,
     tangent_coefficients,
     window_of,
 )
+from pathaware.engine.traced import Pooling
 
 _PARTS = 528
 """Number of parts of a sum: four programs per multiprocessor of an H200."""
 
 
-def normalise(y: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """z and ŷ at each window's maximum, both `[T, N, H/2, W/2, C]`, for `y [T, N, H, W, C]`."""
+POOLS: dict[Pooling, int] = {"none": 0, "max": 1, "average": 2}
+"""The kinds of pooling, as kernels number them."""
+
+
+def normalise(
+    y: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float, pooling: Pooling = "max"
+) -> tuple[Tensor, Tensor]:
+    """z `[T, N, H/2, W/2, C]` for `y [T, N, H, W, C]`, or of the same size without pooling; and, for a
+    max-pool, ŷ at each window's maximum, else nothing of use."""
     tasks, images, height, width, channels = y.shape
+    if pooling != "max":
+        return _normalise_without_maximum(y, moments, gamma, beta, eps, pooling)
     z = empty(y, tasks, images, height // 2, width // 2, channels)
     peaks = empty(y, *z.shape)
     windows = images * (height // 2) * (width // 2)
@@ -58,13 +72,47 @@ def normalise(y: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: floa
     return z, peaks
 
 
+def _normalise_without_maximum(
+    y: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float, pooling: Pooling
+) -> tuple[Tensor, Tensor]:
+    tasks, images, height, width, channels = y.shape
+    z = empty(
+        y, tasks, images, *((height, width) if pooling == "none" else (height // 2, width // 2)), channels
+    )
+    cells, block = images * blocks(height, 2) * blocks(width, 2), _windows(channels)
+    normalise_all_kernel[(blocks(cells, block), tasks)](
+        y, moments, gamma, beta, z, gamma.stride(0), beta.stride(0), cells, images, height, width, eps,
+        WIDTH=gamma.shape[1], C=channels, BLOCK=block, ACC=accumulator(y)[1], POOL=POOLS[pooling],
+    )  # fmt: skip
+    return z, moments
+
+
+def _sums(
+    gz: Tensor, y: Tensor, peaks: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float,
+    pooling: Pooling,
+) -> Tensor:  # fmt: skip
+    """The parts `[T, parts, 2, C]` of A and B."""
+    if pooling == "max":
+        return first_sums(gz, peaks, gamma, beta)
+    tasks, images, height, width, channels = y.shape
+    cells, block = images * blocks(height, 2) * blocks(width, 2), _windows(channels)
+    parts = min(_PARTS // tasks + 1, blocks(cells, 2 * block))
+    dtype, acc = accumulator(y)
+    partial = empty(y, tasks, parts, 2, channels, dtype=dtype)
+    sum_first_all_kernel[(parts, tasks)](
+        gz, y, moments, gamma, beta, partial, gamma.stride(0), beta.stride(0), cells, images, height, width,
+        eps, WIDTH=gamma.shape[1], C=channels, BLOCK=block, ACC=acc, POOL=POOLS[pooling],
+    )  # fmt: skip
+    return few_parts(partial)
+
+
 def backward(
     gz: Tensor, y: Tensor, peaks: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float,
-    ggamma: Tensor, gbeta: Tensor,
+    ggamma: Tensor, gbeta: Tensor, pooling: Pooling = "max",
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """gy, shaped like y, and the parts `[T, parts, 2, C]` of A and B; writes gγ and gβ."""
     tasks, images, height, width, channels = y.shape
-    sums = first_sums(gz, peaks, gamma, beta)
+    sums = _sums(gz, y, peaks, moments, gamma, beta, eps, pooling)
     block = _windows(channels)
     gy = empty(y, *y.shape)
     cells = images * blocks(height, 2) * blocks(width, 2)
@@ -72,6 +120,7 @@ def backward(
         gz, y, moments, gamma, beta, sums, gy, ggamma, gbeta, gamma.stride(0), beta.stride(0),
         ggamma.stride(0), sums.shape[1], cells, images, height, width, eps,
         WIDTH=gamma.shape[1], C=channels, BLOCK=block, ACC=accumulator(y)[1], SUMS=_parts(sums),
+        POOL=POOLS[pooling],
     )  # fmt: skip
     return gy, sums
 
@@ -93,7 +142,7 @@ def first_sums(gz: Tensor, peaks: Tensor, gamma: Tensor, beta: Tensor) -> Tensor
 
 def tangent(
     u: Tensor, c: Tensor, b: Tensor, gz: Tensor, y: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor,
-    eps: float,
+    eps: float, pooling: Pooling = "max",
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """dz for changes u of y, c of γ and b of β, and the parts `[T, parts, 3, C]` of U, V and X."""
     tasks, images, height, width, channels = y.shape
@@ -104,15 +153,14 @@ def tangent(
     partial = empty(y, tasks, parts, 3, channels, dtype=dtype)
     sum_second_kernel[(parts, tasks)](
         u, gz, y, moments, gamma, beta, partial, gamma.stride(0), beta.stride(0), cells, images, height,
-        width, eps, WIDTH=gamma.shape[1], C=channels, BLOCK=block, ACC=acc,
+        width, eps, WIDTH=gamma.shape[1], C=channels, BLOCK=block, ACC=acc, POOL=POOLS[pooling],
     )  # fmt: skip
     second = few_parts(partial)
     dz = empty(gz, *gz.shape)
-    windows = images * (height // 2) * (width // 2)
-    tangent_kernel[(blocks(windows, block), tasks)](
+    tangent_kernel[(blocks(cells, block), tasks)](
         u, c, b, y, moments, second, gamma, beta, dz, c.stride(0), b.stride(0), gamma.stride(0),
-        beta.stride(0), second.shape[1], windows, height, width, eps,
-        WIDTH=gamma.shape[1], C=channels, BLOCK=block, ACC=acc, SECOND=_parts(second),
+        beta.stride(0), second.shape[1], cells, images, height, width, eps,
+        WIDTH=gamma.shape[1], C=channels, BLOCK=block, ACC=acc, SECOND=_parts(second), POOL=POOLS[pooling],
     )  # fmt: skip
     return dz, second
 
@@ -120,10 +168,11 @@ def tangent(
 def hvp(
     dgz: Tensor | None, u: Tensor, c: Tensor, gz: Tensor, y: Tensor, peaks: Tensor, sums: Tensor,
     second: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float, ggamma: Tensor, gbeta: Tensor,
+    pooling: Pooling = "max",
 ) -> Tensor:  # fmt: skip
     """d(gy) for a change `dgz` of gz, none if it is None; writes d(gγ) and d(gβ)."""
     tasks, images, height, width, channels = y.shape
-    more = sums if dgz is None else first_sums(dgz, peaks, gamma, beta)
+    more = sums if dgz is None else _sums(dgz, y, peaks, moments, gamma, beta, eps, pooling)
     cells = images * blocks(height, 2) * blocks(width, 2)
     block = _windows(channels)
     gy = empty(y, *y.shape)
@@ -132,7 +181,7 @@ def hvp(
         c.stride(0), gamma.stride(0), beta.stride(0), ggamma.stride(0), sums.shape[1], second.shape[1],
         more.shape[1], cells, images, height, width, eps,
         WIDTH=gamma.shape[1], C=channels, BLOCK=block, ACC=accumulator(y)[1], SUMS=_parts(sums),
-        SECOND=_parts(second), MORE=0 if dgz is None else _parts(more),
+        SECOND=_parts(second), MORE=0 if dgz is None else _parts(more), POOL=POOLS[pooling],
     )  # fmt: skip
     return gy
 
@@ -175,6 +224,70 @@ def normalise_kernel(
 
 
 @triton.jit
+def _outputs(images, height, width, POOL: tl.constexpr):
+    """The number of pixels of z per task."""
+    return images * height * width if POOL == 0 else images * (height // 2) * (width // 2)
+
+
+@triton.jit
+def normalise_all_kernel(
+    y, moments, gamma, beta, z, gamma_stride, beta_stride, cells, images, height, width, eps,
+    WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr, POOL: tl.constexpr,
+):  # fmt: skip
+    task = tl.program_id(1).to(tl.int64)
+    mean, scale, gain, shift = channel_values(
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
+    )
+    first, inside, right, below, pooled = cells_of(
+        tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), cells, height, width
+    )
+    y += task * images * height * width * C
+    z += task * _outputs(images, height, width, POOL) * C
+    n0, n1, n2, n3 = window_of(y, first, inside, right, below, width, C, ACC)
+    n0 = (n0 - mean) * scale
+    n1 = (n1 - mean) * scale
+    n2 = (n2 - mean) * scale
+    n3 = (n3 - mean) * scale
+    is0, is1, is2, is3 = passed_on(n0, n1, n2, n3, gain, shift, inside, right, below, POOL)
+    t0 = n0 * gain + shift
+    t1 = n1 * gain + shift
+    t2 = n2 * gain + shift
+    t3 = n3 * gain + shift
+    put_outputs(z, first, pooled, inside, right, below, width, is0, is1, is2, is3, t0, t1, t2, t3, C, POOL)
+
+
+@triton.jit
+def sum_first_all_kernel(
+    gz, y, moments, gamma, beta, partial, gamma_stride, beta_stride, cells, images, height, width, eps,
+    WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr, POOL: tl.constexpr,
+):  # fmt: skip
+    part = tl.program_id(0)
+    parts = tl.num_programs(0)
+    task = tl.program_id(1).to(tl.int64)
+    mean, scale, gain, shift = channel_values(
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
+    )
+    y += task * images * height * width * C
+    gz += task * _outputs(images, height, width, POOL) * C
+    a = tl.zeros((BLOCK, C), ACC)
+    b = tl.zeros((BLOCK, C), ACC)
+    for start in range(part * BLOCK, cells, parts * BLOCK):
+        first, inside, right, below, pooled = cells_of(start + tl.arange(0, BLOCK), cells, height, width)
+        n0, n1, n2, n3 = window_of(y, first, inside, right, below, width, C, ACC)
+        n0 = (n0 - mean) * scale
+        n1 = (n1 - mean) * scale
+        n2 = (n2 - mean) * scale
+        n3 = (n3 - mean) * scale
+        is0, is1, is2, is3 = passed_on(n0, n1, n2, n3, gain, shift, inside, right, below, POOL)
+        g0, g1, g2, g3 = outputs_of(gz, first, pooled, inside, right, below, width, C, ACC, POOL)
+        a += pick(is0, is1, is2, is3, g0, g1, g2, g3)
+        b += pick(is0, is1, is2, is3, g0 * n0, g1 * n1, g2 * n2, g3 * n3)
+    at = partial + ((task * parts + part) * 2) * C + tl.arange(0, C)
+    tl.store(at, tl.sum(a, 0))
+    tl.store(at + C, tl.sum(b, 0))
+
+
+@triton.jit
 def sum_first_kernel(
     gz, peaks, gamma, beta, partial, gamma_stride, beta_stride, windows,
     WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
@@ -207,6 +320,7 @@ def backward_kernel(
     gz, y, moments, gamma, beta, sums, gy, ggamma, gbeta, gamma_stride, beta_stride, out_stride, parts, cells,
     images, height, width, eps,
     WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr, SUMS: tl.constexpr,
+    POOL: tl.constexpr,
 ):  # fmt: skip
     task = tl.program_id(1).to(tl.int64)
     mean, scale, gain, shift = channel_values(
@@ -218,14 +332,14 @@ def backward_kernel(
     pixels = images * height * width
     y += task * pixels * C
     gy += task * pixels * C
-    gz += task * images * (height // 2) * (width // 2) * C
+    gz += task * _outputs(images, height, width, POOL) * C
     n0, n1, n2, n3 = window_of(y, first, inside, right, below, width, C, ACC)
     n0 = (n0 - mean) * scale
     n1 = (n1 - mean) * scale
     n2 = (n2 - mean) * scale
     n3 = (n3 - mean) * scale
-    is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, corner)
-    grad = rows_of(gz, pooled, corner, C, ACC)
+    is0, is1, is2, is3 = passed_on(n0, n1, n2, n3, gain, shift, inside, right, below, POOL)
+    g0, g1, g2, g3 = outputs_of(gz, first, pooled, inside, right, below, width, C, ACC, POOL)
     a = load_sum(sums, 0, 2, parts, task, C, SUMS)
     b = load_sum(sums, 1, 2, parts, task, C, SUMS)
     if tl.program_id(0) == 0:
@@ -234,16 +348,16 @@ def backward_kernel(
     a /= pixels
     b /= pixels
     factor = gain * scale
-    put(gy, first, inside, factor * (tl.where(is0, grad, 0.0) - a - n0 * b), C)
-    put(gy, first + 1, right, factor * (tl.where(is1, grad, 0.0) - a - n1 * b), C)
-    put(gy, first + width, below, factor * (tl.where(is2, grad, 0.0) - a - n2 * b), C)
-    put(gy, first + width + 1, corner, factor * (tl.where(is3, grad, 0.0) - a - n3 * b), C)
+    put(gy, first, inside, factor * (tl.where(is0, g0, 0.0) - a - n0 * b), C)
+    put(gy, first + 1, right, factor * (tl.where(is1, g1, 0.0) - a - n1 * b), C)
+    put(gy, first + width, below, factor * (tl.where(is2, g2, 0.0) - a - n2 * b), C)
+    put(gy, first + width + 1, corner, factor * (tl.where(is3, g3, 0.0) - a - n3 * b), C)
 
 
 @triton.jit
 def sum_second_kernel(
     u, gz, y, moments, gamma, beta, partial, gamma_stride, beta_stride, cells, images, height, width, eps,
-    WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
+    WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr, POOL: tl.constexpr,
 ):  # fmt: skip
     part = tl.program_id(0)
     parts = tl.num_programs(0)
@@ -253,59 +367,59 @@ def sum_second_kernel(
     )
     y += task * images * height * width * C
     u += task * images * height * width * C
-    gz += task * images * (height // 2) * (width // 2) * C
+    gz += task * _outputs(images, height, width, POOL) * C
     su = tl.zeros((BLOCK, C), ACC)
     sv = tl.zeros((BLOCK, C), ACC)
     sx = tl.zeros((BLOCK, C), ACC)
     for start in range(part * BLOCK, cells, parts * BLOCK):
         first, inside, right, below, pooled = cells_of(start + tl.arange(0, BLOCK), cells, height, width)
-        corner = right & below
         n0, n1, n2, n3 = window_of(y, first, inside, right, below, width, C, ACC)
         n0 = (n0 - mean) * scale
         n1 = (n1 - mean) * scale
         n2 = (n2 - mean) * scale
         n3 = (n3 - mean) * scale
         u0, u1, u2, u3 = window_of(u, first, inside, right, below, width, C, ACC)
-        is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, corner)
+        is0, is1, is2, is3 = passed_on(n0, n1, n2, n3, gain, shift, inside, right, below, POOL)
+        g0, g1, g2, g3 = outputs_of(gz, first, pooled, inside, right, below, width, C, ACC, POOL)
         su += (u0 + u1) + (u2 + u3)
         sv += (u0 * n0 + u1 * n1) + (u2 * n2 + u3 * n3)
-        sx += pick(is0, is1, is2, is3, u0, u1, u2, u3) * rows_of(gz, pooled, corner, C, ACC)
+        sx += pick(is0, is1, is2, is3, u0 * g0, u1 * g1, u2 * g2, u3 * g3)
     store_sums(partial, su, sv, sx, task, C)
 
 
 @triton.jit
 def tangent_kernel(
     u, c, b, y, moments, second, gamma, beta, dz, c_stride, b_stride, gamma_stride, beta_stride, parts,
-    windows, height, width, eps,
+    cells, images, height, width, eps,
     WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr, SECOND: tl.constexpr,
+    POOL: tl.constexpr,
 ):  # fmt: skip
     task = tl.program_id(1).to(tl.int64)
     mean, scale, gain, shift = channel_values(
         moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
     )
-    w = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    ok = w < windows
-    across = width // 2
-    down = height // 2
-    first = ((w // (across * down)) * height + 2 * ((w // across) % down)) * width + 2 * (w % across)
-    pixels = windows // (across * down) * height * width
+    pixels = images * height * width
     factor, by_n, by_1 = tangent_coefficients(
         c, b, second, parts, c_stride, b_stride, gain, scale, task, pixels, WIDTH, C, SECOND, ACC
     )
+    first, inside, right, below, pooled = cells_of(
+        tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), cells, height, width
+    )
     y += task * pixels * C
     u += task * pixels * C
-    n0, n1, n2, n3 = window_of(y, first, ok, ok, ok, width, C, ACC)
+    dz += task * _outputs(images, height, width, POOL) * C
+    n0, n1, n2, n3 = window_of(y, first, inside, right, below, width, C, ACC)
     n0 = (n0 - mean) * scale
     n1 = (n1 - mean) * scale
     n2 = (n2 - mean) * scale
     n3 = (n3 - mean) * scale
-    u0, u1, u2, u3 = window_of(u, first, ok, ok, ok, width, C, ACC)
-    is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, ok)
+    u0, u1, u2, u3 = window_of(u, first, inside, right, below, width, C, ACC)
+    is0, is1, is2, is3 = passed_on(n0, n1, n2, n3, gain, shift, inside, right, below, POOL)
     t0 = factor * u0 + by_n * n0 + by_1
     t1 = factor * u1 + by_n * n1 + by_1
     t2 = factor * u2 + by_n * n2 + by_1
     t3 = factor * u3 + by_n * n3 + by_1
-    put(dz + task * windows * C, w, ok, pick(is0, is1, is2, is3, t0, t1, t2, t3), C)
+    put_outputs(dz, first, pooled, inside, right, below, width, is0, is1, is2, is3, t0, t1, t2, t3, C, POOL)
 
 
 @triton.jit
@@ -313,7 +427,7 @@ def hvp_kernel(
     dgz, u, c, gz, y, moments, sums, second, more, gamma, beta, gy, ggamma, gbeta, c_stride, gamma_stride,
     beta_stride, out_stride, sums_parts, second_parts, more_parts, cells, images, height, width, eps,
     WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr, SUMS: tl.constexpr,
-    SECOND: tl.constexpr, MORE: tl.constexpr,
+    SECOND: tl.constexpr, MORE: tl.constexpr, POOL: tl.constexpr,
 ):  # fmt: skip
     task = tl.program_id(1).to(tl.int64)
     pixels = images * height * width
@@ -331,19 +445,27 @@ def hvp_kernel(
     y += task * pixels * C
     u += task * pixels * C
     gy += task * pixels * C
-    gz += task * images * (height // 2) * (width // 2) * C
+    gz += task * _outputs(images, height, width, POOL) * C
     n0, n1, n2, n3 = window_of(y, first, inside, right, below, width, C, ACC)
     n0 = (n0 - mean) * scale
     n1 = (n1 - mean) * scale
     n2 = (n2 - mean) * scale
     n3 = (n3 - mean) * scale
     u0, u1, u2, u3 = window_of(u, first, inside, right, below, width, C, ACC)
-    is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, corner)
-    grad = on_a * rows_of(gz, pooled, corner, C, ACC)
+    is0, is1, is2, is3 = passed_on(n0, n1, n2, n3, gain, shift, inside, right, below, POOL)
+    g0, g1, g2, g3 = outputs_of(gz, first, pooled, inside, right, below, width, C, ACC, POOL)
+    g0 = on_a * g0
+    g1 = on_a * g1
+    g2 = on_a * g2
+    g3 = on_a * g3
     if MORE > 0:
-        dgz += task * images * (height // 2) * (width // 2) * C
-        grad += factor * rows_of(dgz, pooled, corner, C, ACC)
-    put(gy, first, inside, on_u * u0 + tl.where(is0, grad, 0.0) + on_n * n0 + on_1, C)
-    put(gy, first + 1, right, on_u * u1 + tl.where(is1, grad, 0.0) + on_n * n1 + on_1, C)
-    put(gy, first + width, below, on_u * u2 + tl.where(is2, grad, 0.0) + on_n * n2 + on_1, C)
-    put(gy, first + width + 1, corner, on_u * u3 + tl.where(is3, grad, 0.0) + on_n * n3 + on_1, C)
+        dgz += task * _outputs(images, height, width, POOL) * C
+        d0, d1, d2, d3 = outputs_of(dgz, first, pooled, inside, right, below, width, C, ACC, POOL)
+        g0 += factor * d0
+        g1 += factor * d1
+        g2 += factor * d2
+        g3 += factor * d3
+    put(gy, first, inside, on_u * u0 + tl.where(is0, g0, 0.0) + on_n * n0 + on_1, C)
+    put(gy, first + 1, right, on_u * u1 + tl.where(is1, g1, 0.0) + on_n * n1 + on_1, C)
+    put(gy, first + width, below, on_u * u2 + tl.where(is2, g2, 0.0) + on_n * n2 + on_1, C)
+    put(gy, first + width + 1, corner, on_u * u3 + tl.where(is3, g3, 0.0) + on_n * n3 + on_1, C)

@@ -81,6 +81,61 @@ def peak_of(n0, n1, n2, n3, gain, shift, whole):
 
 
 @triton.jit
+def passed_on(n0, n1, n2, n3, gain, shift, inside, right, below, POOL: tl.constexpr):
+    """Four masks of where the gradient of a window's output goes: to the maximum, or, without a max-pool, to
+    every pixel that the ReLU passes on."""
+    whole = right & below
+    if POOL == 1:
+        is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, whole)
+    else:
+        if POOL == 2:
+            inside = whole
+            right = whole
+            below = whole
+        is0 = inside[:, None] & (n0 * gain + shift > 0)
+        is1 = right[:, None] & (n1 * gain + shift > 0)
+        is2 = below[:, None] & (n2 * gain + shift > 0)
+        is3 = whole[:, None] & (n3 * gain + shift > 0)
+    return is0, is1, is2, is3
+
+
+@triton.jit
+def outputs_of(
+    data, first, pooled, inside, right, below, width, C: tl.constexpr, ACC: tl.constexpr, POOL: tl.constexpr
+):
+    """For each pixel of a window, the value of `data` at the output that the pixel contributes to, times its
+    weight there: one, or a quarter in an average."""
+    if POOL == 0:
+        v0, v1, v2, v3 = window_of(data, first, inside, right, below, width, C, ACC)
+    else:
+        v0 = rows_of(data, pooled, right & below, C, ACC)
+        if POOL == 2:
+            v0 = v0 * 0.25
+        v1 = v0
+        v2 = v0
+        v3 = v0
+    return v0, v1, v2, v3
+
+
+@triton.jit
+def put_outputs(
+    data, first, pooled, inside, right, below, width, is0, is1, is2, is3, t0, t1, t2, t3,
+    C: tl.constexpr, POOL: tl.constexpr,
+):  # fmt: skip
+    """Stores the outputs that the values t of a window's pixels, where they are passed on, contribute to."""
+    if POOL == 0:
+        put(data, first, inside, tl.where(is0, t0, 0.0), C)
+        put(data, first + 1, right, tl.where(is1, t1, 0.0), C)
+        put(data, first + width, below, tl.where(is2, t2, 0.0), C)
+        put(data, first + width + 1, right & below, tl.where(is3, t3, 0.0), C)
+    else:
+        total = pick(is0, is1, is2, is3, t0, t1, t2, t3)
+        if POOL == 2:
+            total = total * 0.25
+        put(data, pooled, right & below, total, C)
+
+
+@triton.jit
 def load_sum(sums, which: tl.constexpr, of: tl.constexpr, parts, task, C: tl.constexpr, PARTS: tl.constexpr):
     """One of the sums `[T, parts, of, C]`, added over the parts, as a row."""
     part = tl.arange(0, PARTS)

@@ -192,7 +192,7 @@ def lines(record: dict[str, Any], what: What) -> list[list[str]]:
 
 
 def _optional(record: dict[str, Any], what: What) -> tuple[bool, bool]:
-    """Whether the table has columns for the precision, if there are several, and for its error."""
+    """Return whether the table has columns for the precision, if there are several, and for its error."""
     rows = [row for row in record["rows"] if row["what"] == what]
     several = len({row.get("precision") for row in record["rows"]}) > 1
     return several, any(row.get("error") is not None for row in rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from pathaware.core.seeding import generator
 from pathaware.experiments.report.gradient_figures import gradient_histograms
 from pathaware.experiments.report.style import INK, TRUTH, labels, run_styles, styled, subplots
 from pathaware.training.evaluation import evaluate
+from pathaware.training.metric import Reliability, reliability
 from pathaware.training.run_folder import Run
 
 Trained = tuple[Run, FewShotLearner]
@@ -51,7 +52,37 @@ def figures(runs: Sequence[Run], tasks: int = 100) -> Iterator[tuple[str, str, F
     if any(run.histograms() for run in runs):
         caption = "Histograms of one layer's gradients during training. Darker blue: higher count."
         yield "gradients", caption, gradient_histograms(runs)
+    if not problem.regression:
+        caption = "Left: accuracy by confidence. Right: error rate of the most confident predictions."
+        yield "calibration", caption, calibration_figure(_reliabilities(trained, tasks))
     yield "training", "Training curves.", training_curves(runs)
+
+
+def _reliabilities(runs: Sequence[Trained], tasks: int) -> dict[str, Reliability]:
+    found = {}
+    for name, (run, learner) in zip(labels([run for run, _ in runs]), runs, strict=True):
+        result = evaluate(learner, run.config.problem, tasks=tasks, queries="alone", keep_outputs=True)
+        assert result.outputs is not None
+        assert result.targets is not None
+        found[name] = reliability(result.outputs, result.targets)
+    return found
+
+
+def calibration_figure(found: Mapping[str, Reliability]) -> Figure:
+    """A reliability diagram and a risk-coverage curve, with one line per name."""
+    with styled():
+        figure, (left, right) = subplots(1, 2, (9, 3.6))
+        left.plot([0, 1], [0, 1], color=TRUTH, linewidth=1)
+        for name, each in found.items():
+            confidence, accuracy, _ = zip(*each.bins, strict=True)
+            left.plot(confidence, accuracy, marker="o", label=f"{name}, error {100 * each.error:.1f} %")
+            coverage, risk = zip(*each.risk_coverage, strict=True)
+            right.plot(coverage, risk, label=name)
+        left.set(title="Reliability", xlabel="confidence", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
+        right.set(title="Risk and coverage", xlabel="coverage", ylabel="risk", xlim=(0, 1))
+        right.set_ylim(bottom=0)
+        left.legend()
+    return figure
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -51,7 +51,7 @@ def export(
         raise UsageError(f"{path} must end in {format.suffix} for the format {to}", field="out")
     format.require_packages()
     # On the CPU, which every reader of the file has; a GPU may also round more coarsely than is allowed.
-    adapted = AdaptedClassifier(copy.deepcopy(adapted.network).cpu(), adapted.image_input)
+    adapted = replace(adapted, network=copy.deepcopy(adapted.network).cpu())
     with TemporaryDirectory(dir=path.absolute().parent, prefix=".export-") as folder:
         draft = Path(folder) / path.name
         format.write(adapted, metadata(adapted.image_input, classes), draft)

@@ -72,22 +72,22 @@ class Classifier(nn.Module):
     mean: Tensor
     scale: Tensor
 
-    def __init__(self, network: nn.Module, form: ImageInput) -> None:
+    def __init__(self, network: nn.Module, form: ImageInput, temperature: float = 1.0) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.temperature = network, temperature
         mean, std = (torch.tensor(v, dtype=torch.float32).view(-1, 1, 1) for v in (form.mean, form.std))
         self.register_buffer("mean", mean * 255)
         self.register_buffer("scale", 1 / (std * 255))
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.network((images.float() - self.mean) * self.scale)
-        return logits.float().softmax(-1)
+        return (logits.float() / self.temperature).softmax(-1)
 
 
 def classifier(adapted: AdaptedClassifier) -> Classifier:
     """Wrap a copy of the adapted network for export."""
     network = copy.deepcopy(adapted.network)
-    return Classifier(network, adapted.image_input).eval().requires_grad_(False)
+    return Classifier(network, adapted.image_input, adapted.temperature).eval().requires_grad_(False)
 
 
 def example(form: ImageInput) -> Tensor:
@@ -133,7 +133,7 @@ def quiet_tracing(format: str) -> Iterator[None]:
 
 def write_onnx(adapted: AdaptedClassifier, about: Metadata, path: Path) -> None:
     """Write an ONNX file, for onnxruntime and many other programs."""
-    onnx = require_package("onnx", "onnx")
+    require_package("onnx", "onnx")
     with quiet_tracing("onnx"):
         program = torch.onnx.export(
             classifier(adapted),
@@ -146,6 +146,12 @@ def write_onnx(adapted: AdaptedClassifier, about: Metadata, path: Path) -> None:
         )
         assert program is not None  # always the case with dynamo
         model = program.model_proto
+    write_proto(model, about, path)
+
+
+def write_proto(model: Any, about: Metadata, path: Path) -> None:
+    """Check an ONNX model and write it with its metadata, without traces of where it was made."""
+    onnx = require_package("onnx", "onnx")
     _remove_traces(model)
     onnx.helper.set_model_props(model, as_texts(about))
     onnx.checker.check_model(model, full_check=True)
@@ -229,15 +235,18 @@ def write_safetensors(adapted: AdaptedClassifier, about: Metadata, path: Path) -
     """Write weights and a list of the `torch.nn` layers they belong to.
 
     The first layer is a batch norm without weights that normalises pixels, the last one a softmax, so the
-    chain of layers is complete.
+    chain of layers is complete. A temperature is a linear layer before the softmax.
     """
     from safetensors.torch import save
 
     network = classifier(adapted).network
-    chain = nn.Sequential(_normalise(adapted.image_input), *_chain(network), nn.Softmax(dim=1)).eval()
-    layers = [(type(layer).__name__, _arguments(layer)) for layer in chain]
+    layers = [_normalise(adapted.image_input), *_chain(network)]
+    if adapted.temperature != 1:
+        layers.append(_scale(1 / adapted.temperature, len(about["classes"])))
+    chain = nn.Sequential(*layers, nn.Softmax(dim=1)).eval()
+    listed = [(type(layer).__name__, _arguments(layer)) for layer in chain]
     weights = {name: value.clone() for name, value in chain.state_dict().items()}  # weights may be tied
-    replace_file(path, save(weights, metadata=as_texts({**about, "layers": layers})))
+    replace_file(path, save(weights, metadata=as_texts({**about, "layers": listed})))
 
 
 def _normalise(form: ImageInput) -> nn.BatchNorm2d:
@@ -245,6 +254,12 @@ def _normalise(form: ImageInput) -> nn.BatchNorm2d:
     mean, std = (torch.tensor(v, dtype=torch.float32) * 255 for v in (form.mean, form.std))
     norm.running_mean, norm.running_var = mean, std.square() - norm.eps  # PyTorch 2.11 requires eps > 0
     return norm
+
+
+def _scale(factor: float, outputs: int) -> nn.Linear:
+    layer = nn.Linear(outputs, outputs, bias=False).requires_grad_(False)
+    layer.weight.copy_(torch.eye(outputs) * factor)
+    return layer
 
 
 def _chain(network: nn.Module) -> Iterator[nn.Module]:

@@ -10,6 +10,8 @@ const BARS = 5;
 
 const session = new Session();
 const classes = []; // { name, card, pictures: [{ id, blob, title, item }] }
+const known = new Map(); // every picture that was ever taught, by id, for undo
+const asked = new Map(); // answers whose pictures the server keeps: { item, blob, title } by id
 let model = null;
 let made = 0;
 
@@ -45,7 +47,10 @@ async function teachAgain() {
     session.later(async () => {
       await session.begin();
       for (const group of classes) {
-        for (const picture of group.pictures) picture.id = (await upload(group, picture.blob)).picture;
+        for (const picture of group.pictures) {
+          picture.id = (await upload(group, picture.blob)).picture;
+          known.set(picture.id, picture);
+        }
       }
       changed();
     }),
@@ -100,6 +105,7 @@ async function rename(group) {
     await session.later(async () => {
       const path = `/labels/${encodeURIComponent(group.name)}?to=${encodeURIComponent(to)}`;
       if (group.pictures.length) await session.send("POST", path);
+      if (group.pictures.length && group.name !== to) $("#undo").hidden = false;
       group.name = to;
     });
   });
@@ -128,6 +134,7 @@ async function teach(group, files, titles = files.map((file) => file.name)) {
       const { picture, label } = await session.later(() => upload(group, blob));
       group.name = label;
       const kept = { id: picture, blob, title: titles[i] };
+      known.set(picture, kept);
       group.pictures.push(kept);
       await showPicture(group, kept);
       added++;
@@ -157,6 +164,7 @@ async function showPicture(group, picture) {
   const remove = button("×", () => removePicture(group, picture, item), "remove");
   remove.setAttribute("aria-label", `Remove ${picture.title} from ${group.name}`);
   item.append(await thumbnail(picture.blob, picture.title), remove);
+  picture.item = item;
   $(".thumbs", group.card).append(item);
   showClass(group);
 }
@@ -196,7 +204,38 @@ async function thumbnail(blob, title) {
   return canvas;
 }
 
+/** The last change of pictures or names, taken back on the server and then here. */
+async function undo() {
+  await attempt($("#teach-problem"), async () => {
+    const { pictures, undoable } = await session.later(() => session.send("POST", "/undo"));
+    const labels = [...new Set(pictures.map((each) => each.label))];
+    const emptied = classes.filter((g) => g.pictures.length && !labels.includes(g.name));
+    for (const label of labels) {
+      if (classes.some((group) => group.name === label)) continue;
+      const renamed = emptied.shift();
+      if (renamed) renamed.name = label;
+      else addClass(label);
+    }
+    for (const group of classes) {
+      group.pictures = [];
+      $(".thumbs", group.card).replaceChildren();
+    }
+    for (const { picture, label } of pictures) {
+      const group = classes.find((each) => each.name === label);
+      group.pictures.push(known.get(picture));
+      await showPicture(group, known.get(picture));
+    }
+    for (const group of classes) showClass(group);
+    $("#undo").hidden = !undoable;
+    $("#teach-status").textContent = "Undone.";
+    changed();
+    $("#undo").hidden = !undoable;
+    if (!undoable) $("#add-class").focus();
+  });
+}
+
 function changed() {
+  $("#undo").hidden = false;
   if (!$("#steps").hidden) $("#adapt-status").textContent = "The pictures have changed: adapt again.";
 }
 
@@ -289,7 +328,7 @@ async function question(files, titles = files.map((file) => file.name)) {
   for (const [i, blob] of files.entries()) {
     try {
       fits(blob);
-      const answer = await session.later(() => session.send("POST", "/classify", blob));
+      const answer = await session.later(() => session.send("POST", `/classify${wanted()}`, blob));
       $("#answers").prepend(await shownAnswer(answer, blob, titles[i]));
     } catch (error) {
       tell(problem, error, titles[i]);
@@ -298,10 +337,20 @@ async function question(files, titles = files.map((file) => file.name)) {
   }
 }
 
+/** What is asked for beyond the label; nothing while “More” is closed. */
+function wanted() {
+  if (!$("#more").open) return "";
+  const parts = ["keep=true"];
+  if ($("#say-unknown").checked) parts.push(`unknown=${$("#unknown-share").value}`);
+  if ($("#say-why").checked) parts.push("why=true");
+  return `?${parts.join("&")}`;
+}
+
 async function shownAnswer(answer, blob, title) {
   const item = document.createElement("li");
   const label = document.createElement("strong");
-  label.textContent = answer.label;
+  label.textContent = answer.unknown ? "none of these" : answer.label;
+  if (answer.unknown) label.className = "unknown";
   const bars = document.createElement("div");
   bars.className = "bars";
   const order = Object.entries(answer.probabilities).sort((a, b) => b[1] - a[1]);
@@ -314,8 +363,107 @@ async function shownAnswer(answer, blob, title) {
     warning.textContent = `${answer.warning}.`;
     words.append(warning);
   }
+  if (answer.for) words.append(await reasons(answer));
   item.append(await thumbnail(blob, title), words);
+  if (answer.picture) asked.set(answer.picture, { item, blob, title });
   return item;
+}
+
+async function reasons(answer) {
+  const place = document.createElement("div");
+  place.className = "why";
+  for (const side of ["for", "against"]) {
+    const shown = answer[side].filter((each) => known.has(each.picture));
+    if (!shown.length) continue;
+    const part = document.createElement("span");
+    part.className = side;
+    part.append(side);
+    for (const { picture, influence } of shown) {
+      const { blob, title } = known.get(picture);
+      const thumb = await thumbnail(blob, `${title}, influence ${influence.toFixed(3)}`);
+      thumb.title = thumb.getAttribute("aria-label");
+      part.append(thumb);
+    }
+    place.append(part);
+  }
+  return place;
+}
+
+// ---- more about answers
+
+async function suggestNext() {
+  await attempt($("#ask-problem"), async () => {
+    if (!asked.size) throw new Error("Ask about some pictures first, with “More about answers” open.");
+    const found = await session.later(() => session.send("POST", "/suggest?count=3"));
+    for (const each of document.querySelectorAll(".label-next")) each.remove();
+    for (const each of document.querySelectorAll(".next")) each.classList.remove("next");
+    const shown = found.pictures.filter((id) => asked.has(id));
+    for (const [i, id] of shown.entries()) markNext(i + 1, asked.get(id));
+    $("#more-status").textContent = `Labels of these would help most: ${shown.map((id) => asked.get(id).title).join(", ")}.`;
+    $("select", asked.get(shown[0]).item)?.focus();
+  });
+}
+
+function markNext(rank, { item, blob, title }) {
+  const place = document.createElement("div");
+  place.className = "label-next";
+  const choice = classChoice(`Label of ${title}`, null, async (group) => {
+    await teach(group, [blob], [title]);
+    place.remove();
+    item.classList.remove("next");
+  });
+  place.append(`Label next (${rank})`, choice);
+  item.classList.add("next");
+  $("div", item).append(place);
+}
+
+function classChoice(label, without, choose) {
+  const choice = document.createElement("select");
+  choice.setAttribute("aria-label", label);
+  choice.append(new Option("this is …", ""));
+  const offered = classes.filter((group) => group !== without);
+  for (const [i, group] of offered.entries()) choice.append(new Option(group.name, i));
+  choice.addEventListener("change", () => choice.value && choose(offered[Number(choice.value)]));
+  return choice;
+}
+
+async function checkLabels() {
+  $("#more-status").textContent = "Checking …";
+  const found = await attempt($("#ask-problem"), () => session.later(() => session.send("POST", "/check")));
+  for (const each of document.querySelectorAll(".doubtful")) {
+    each.classList.remove("doubtful");
+    $("select", each)?.remove();
+  }
+  if (!found) {
+    $("#more-status").textContent = "";
+    return;
+  }
+  const named = [];
+  for (const { picture } of found.suspicious) {
+    const group = classes.find((each) => each.pictures.some((other) => other.id === picture));
+    const shown = known.get(picture);
+    if (!group || !shown) continue;
+    shown.item.classList.add("doubtful");
+    shown.item.append(classChoice(`Label of ${shown.title}`, group, (to) => correct(group, to, shown)));
+    named.push(`${shown.title} of ${group.name}`);
+  }
+  $("#more-status").textContent = named.length
+    ? `Labels that the other pictures speak against: ${named.join(", ")}.`
+    : "The pictures speak for all labels.";
+}
+
+async function correct(from, to, picture) {
+  await attempt($(".problem", from.card), async () => {
+    const path = `/pictures/${picture.id}?label=${encodeURIComponent(to.name)}`;
+    await session.later(() => session.send("POST", path));
+    from.pictures.splice(from.pictures.indexOf(picture), 1);
+    picture.item.remove();
+    to.pictures.push(picture);
+    await showPicture(to, picture);
+    showClass(from);
+    changed();
+    $(".name", to.card).focus();
+  });
 }
 
 function bar(name, probability) {
@@ -376,6 +524,9 @@ const classPad = new Pad($("#class-pad"));
 $("#add-class").addEventListener("click", () => $(".name", addClass().card).select());
 $("#examples").addEventListener("click", tryExamples);
 $("#adapt-button").addEventListener("click", adapt);
+$("#undo").addEventListener("click", undo);
+$("#suggest").addEventListener("click", suggestNext);
+$("#check").addEventListener("click", checkLabels);
 $("#ask-files").addEventListener("change", (event) => {
   question([...event.target.files]);
   event.target.value = "";
@@ -395,6 +546,7 @@ await attempt($("#teach-problem"), async () => {
     `${model.method}, trained on ${model.name}: it has learned how to learn from a few pictures. ` +
     `It sees them in ${kind}, ${side}×${side}.`;
   $("#examples").hidden = $("#ask-drawing").hidden = !model.ink;
+  $("#more-unknown").hidden = !model.calibrated;
   if (model.saved) await teachSaved();
   else [addClass(), addClass()];
 });

@@ -1,0 +1,51 @@
+"""`pathaware suggest RUN --support DIR --images PATH`: which unlabelled pictures to label next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pathaware.cli.options import DATA, OUTPUT, Device, Json, examples, panel_option
+from pathaware.cli.predict import Model, Support
+
+EXAMPLES = examples(
+    "pathaware suggest glyphs --support letters --images new",
+    "pathaware suggest glyphs --support letters --images new --count 10 --json",
+)
+
+
+def suggest(
+    run: Model,
+    support: Support,
+    images: Annotated[Path, panel_option(help="Unlabelled pictures: a folder, zip or tar.", panel=DATA)],
+    count: Annotated[int, panel_option(help="Number of pictures to name.", panel=OUTPUT, min=1)] = 5,
+    device: Device = "auto",
+    json: Json = False,
+) -> None:
+    """Name the unlabelled pictures whose labels would help most, the best first.
+
+    They are typical of groups of pictures that are unlike the labelled ones. Give them labels, add them to
+    the support set, and ask again.
+    """
+    from json import dumps
+
+    from pathaware.cli import one_line
+    from pathaware.cli.options import print_problems, read_support
+    from pathaware.inference.class_folders import read_images
+    from pathaware.inference.suggest import suggest as choose
+    from pathaware.inference.trained_model import TrainedModel
+
+    model = TrainedModel.open(run, device)
+    labelled = read_support(support, model)
+    names, pixels, problems = read_images(images, model.image_input)
+    chosen = [names[i] for i in choose(model, labelled, pixels, count)]
+    if json:
+        print(dumps({"pictures": chosen, "unlabelled": len(names)}))
+    else:
+        for name in chosen:
+            print(one_line(name))
+    if problems:
+        print_problems(problems)
+        raise typer.Exit(1)

@@ -1,0 +1,204 @@
+"""Probabilities that mean what they say, and thresholds for unknown images, fitted on validation classes.
+
+For several numbers of classes (ways) and of images per class (shots), tasks of validation classes are learned
+and their queries predicted one by one, as in use. From these predictions come
+
+- a temperature τ: probabilities are softmax(logits / τ), with the τ that minimises their log-loss;
+- thresholds of the distance in `pathaware.inference.open_set`: for each share α, the ⌈(n + 1)(1 − α)⌉-th
+  smallest of n distances (split conformal prediction). A new image of a learned class lies beyond it with
+  probability α, if new tasks are exchangeable with those of the validation classes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from pathaware.core.errors import UsageError
+from pathaware.data.catalogue import open_store
+from pathaware.methods import get_method
+from pathaware.training.checksummed import replace_file
+
+if TYPE_CHECKING:
+    from pathaware.inference.trained_model import TrainedModel
+
+CALIBRATION = "calibration.json"
+"""Its file in a run folder."""
+WAYS, SHOTS, QUERIES = (2, 5, 20), (1, 5), 5
+SHARES = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5)
+"""Shares of known images that may be called unknown, for which thresholds are stored."""
+TASKS = 100
+"""Five-way tasks per cell; with other numbers of classes, as many as have about the same number of images."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The temperature and the thresholds (in the order of `SHARES`) for a number of ways and shots."""
+
+    ways: int
+    shots: int
+    temperature: float
+    thresholds: tuple[float, ...]
+    images: int
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Cells for a grid of ways and shots; between them, values are interpolated in log ways and log shots."""
+
+    cells: tuple[Cell, ...]
+    split: str = "val"
+    seed: int = 0
+
+    def temperature(self, ways: int, shots: float) -> float:
+        """The temperature for tasks of this size."""
+        logs = {(cell.ways, cell.shots): math.log(cell.temperature) for cell in self.cells}
+        return math.exp(_interpolate(logs, ways, shots))
+
+    def threshold(self, share: float, ways: int, shots: float) -> float:
+        """The distance that this share of known images exceeds in tasks of this size."""
+        if not SHARES[0] <= share <= SHARES[-1]:
+            raise UsageError(
+                f"{share:g} is not allowed; {SHARES[0]:g} to {SHARES[-1]:g}, the range that was calibrated",
+                field="unknown",
+            )
+        i = min(bisect_right(SHARES, share), len(SHARES) - 1)
+        part = (share - SHARES[i - 1]) / (SHARES[i] - SHARES[i - 1])
+        between = {
+            (c.ways, c.shots): (1 - part) * c.thresholds[i - 1] + part * c.thresholds[i] for c in self.cells
+        }
+        return _interpolate(between, ways, shots)
+
+    def write(self, folder: Path) -> None:
+        """Write to a run folder."""
+        content = {"shares": SHARES, **asdict(self)}
+        replace_file(folder / CALIBRATION, json.dumps(content, indent=1) + "\n")
+
+    @classmethod
+    def read(cls, folder: Path) -> Calibration | None:
+        """Read that of a run folder; None if the run is not calibrated."""
+        path = folder / CALIBRATION
+        if not path.exists():
+            return None
+        try:
+            found = json.loads(path.read_bytes())
+            cells = tuple(
+                Cell(**{**cell, "thresholds": tuple(cell["thresholds"])}) for cell in found["cells"]
+            )
+            valid = tuple(found["shares"]) == SHARES and all(len(c.thresholds) == len(SHARES) for c in cells)
+            if not valid or not cells or not all(0 < c.temperature < math.inf for c in cells):
+                raise ValueError
+            return cls(cells, found["split"], found["seed"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            raise UsageError(
+                f"{path} is damaged; remove it to use the run without calibration", field="run"
+            ) from None
+
+
+def _interpolate(values: dict[tuple[int, int], float], ways: float, shots: float) -> float:
+    """Bilinear in the logarithms of ways and shots; beyond the grid, the value at its edge."""
+    grid_ways, grid_shots = (sorted({key[axis] for key in values}) for axis in (0, 1))
+    total = 0.0
+    for way, weight in _neighbours(grid_ways, ways):
+        for shot, other in _neighbours(grid_shots, shots):
+            total += weight * other * values[way, shot]
+    return total
+
+
+def _neighbours(grid: Sequence[int], value: float) -> list[tuple[int, float]]:
+    """The grid points around a value, with their weights."""
+    place = math.log(min(max(value, grid[0]), grid[-1]))
+    i = max(1, min(bisect_right([math.log(point) for point in grid], place), len(grid) - 1))
+    if len(grid) == 1:
+        return [(grid[0], 1.0)]
+    low, high = math.log(grid[i - 1]), math.log(grid[i])
+    part = (place - low) / (high - low)
+    return [(grid[i - 1], 1 - part), (grid[i], part)]
+
+
+def fit_calibration(
+    model: TrainedModel,
+    *,
+    tasks: int = TASKS,
+    seed: int = 0,
+    split: str = "val",
+    sizes: Sequence[tuple[int, int]] | None = None,
+) -> Calibration:
+    """Fit temperatures and thresholds on tasks of a split.
+
+    `sizes` are pairs of ways and shots, by default those of `grid`.
+    """
+    from pathaware.inference.open_set import open_tasks
+
+    cells = []
+    for ways, shots in grid(model, split) if sizes is None else sizes:
+        found = list(
+            open_tasks(
+                model,
+                split=split,
+                tasks=-(-tasks * 5 // ways),
+                seed=seed,
+                ways=ways,
+                shots=shots,
+                queries=QUERIES,
+                foreign=False,
+            )
+        )
+        logits, labels = torch.cat([t.logits for t in found]), torch.cat([t.labels for t in found])
+        distances = torch.cat([t.distances for t in found])
+        cells.append(
+            Cell(ways, shots, fit_temperature(logits, labels), thresholds(distances), len(distances))
+        )
+    return Calibration(tuple(cells), split, seed)
+
+
+def grid(model: TrainedModel, split: str) -> list[tuple[int, int]]:
+    """The ways and shots that are calibrated: at most half of the classes, so that tasks differ."""
+    problem: Any = model.config.problem
+    spans = open_store(problem.data, Path(problem.data_dir) if problem.data_dir else None).split(split)
+    classes, images = len(spans), int(spans.counts.min()) if len(spans) else 0
+    fixed = get_method(model.config.method).kind.fixed_ways
+    most = model.ways if fixed else max(classes // 2, model.ways)
+    ways = sorted({way for way in (*WAYS, model.ways) if way <= min(most, classes)})
+    shots = sorted({shot for shot in (*SHOTS, problem.shots) if shot + QUERIES <= images})
+    if not ways or not shots:
+        raise UsageError(
+            f"the {split} split of {problem.data} has {classes} classes of at least {images} images; "
+            f"at least {WAYS[0]} of {SHOTS[0] + QUERIES} are needed",
+            field="calibrate",
+        )
+    return [(way, shot) for way in ways for shot in shots]
+
+
+def fit_temperature(logits: Tensor, labels: Tensor) -> float:
+    """The temperature that minimises the log-loss of softmax(logits / temperature).
+
+    Labels are smoothed as if there were two more images (Platt, 1999), so that the temperature of a model
+    that makes no mistake on them is not zero.
+    """
+    from scipy.optimize import minimize_scalar
+
+    values = logits.double()
+
+    def log_loss(log_temperature: float) -> float:
+        logits = values / math.exp(log_temperature)
+        return cross_entropy(logits, labels, label_smoothing=1 / (len(labels) + 2)).item()
+
+    return float(math.exp(minimize_scalar(log_loss, bounds=(-4.0, 4.0), method="bounded").x))
+
+
+def thresholds(scores: Tensor, shares: Sequence[float] = SHARES) -> tuple[float, ...]:
+    """The conformal thresholds of the scores `[n]` of known images."""
+    ordered = scores.double().sort().values
+    count = len(ordered)
+    places = (min(count, math.ceil((count + 1) * (1 - share))) for share in shares)
+    return tuple(round(ordered[place - 1].item(), 6) for place in places)

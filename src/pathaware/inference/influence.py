@@ -1,0 +1,171 @@
+"""Why a prediction was made: the influence of every support image on it, and labels that may be wrong.
+
+Let support image i have weight wᵢ in the loss that inner steps descend, Σᵢ wᵢ ℓᵢ(θ) / S with wᵢ = 1. The
+influence of image i on a prediction is the derivative ∂ log p(class | image) / ∂wᵢ. It is exact: one reverse
+pass through the whole path θ₀ → … → θₙ. Batch-norm statistics are those of all support images, whatever their
+weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pathaware.core.errors import UsageError
+from pathaware.core.learner import Context, FewShotLearner, MetaLearner
+from pathaware.core.path import Order
+from pathaware.inference.predictions import Reason
+from pathaware.inference.trained_model import SupportSet, TrainedModel, arrange
+
+QUERIES = 32
+"""Images whose predictions are explained by one path; their activations are in memory together."""
+
+
+@dataclass(frozen=True)
+class WeightedContext(Context):
+    """Tasks whose support examples have `weights [T, S]` in the loss that inner steps descend."""
+
+    weights: Tensor | None = None
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        if self.weights is None or targets.shape != self.weights.shape:  # not the support set
+            return super().losses(outputs, targets)
+        each = F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="none")
+        return (each.view(targets.shape) * self.weights).mean(1)
+
+    def gradient(self, point: Tensor) -> tuple[Tensor, Tensor]:
+        second = self.order == "second"
+        with torch.enable_grad():
+            here = point if second else point.detach().requires_grad_()
+            losses = self.losses(self.predict(here, self.support_x), self.support_y)
+            (gradient,) = torch.autograd.grad(losses.sum(), here, create_graph=second)
+        return losses, gradient
+
+
+def log_probabilities(
+    learner: MetaLearner, support_x: Tensor, support_y: Tensor, query_x: Tensor, weights: Tensor
+) -> Tensor:
+    """Log-probabilities `[T, Q, classes]` of T tasks whose support examples have `weights [T, S]`.
+
+    Shapes: `support_x [T, S, …]`, `support_y [T, S]`, `query_x [T, Q, …]`. Every query is predicted
+    alone. The result is differentiable in the weights if they require gradients.
+    """
+    order: Order = "second" if weights.requires_grad else "none"
+    path = learner.unroll(
+        WeightedContext(learner, support_x, support_y, order=order, weights=weights), learner.rule.steps
+    )
+    if learner.guard:
+        with torch.no_grad():
+            path.losses.append(learner.losses(path.end, support_x, support_y))
+    with torch.set_grad_enabled(weights.requires_grad):
+        return learner.predict(learner.end(path), query_x, support_x).log_softmax(-1)
+
+
+def influence(
+    learner: FewShotLearner, support_x: Tensor, support_y: Tensor, query_x: Tensor, classes: Tensor
+) -> Tensor:
+    """The influence `[Q, S]` of every support example on the log-probability of `classes [Q]`.
+
+    Shapes: `support_x [S, …]`, `support_y [S]`, `query_x [Q, …]`. There is one path for all queries, and one
+    reverse pass per query.
+    """
+    path_learner = require_weights(learner)
+    weights = torch.ones(1, len(support_y), dtype=support_x.dtype, device=support_x.device).requires_grad_()
+    predicted = log_probabilities(path_learner, support_x[None], support_y[None], query_x[None], weights)[0]
+    chosen = predicted.gather(1, classes[:, None])[:, 0]
+    rows = [torch.autograd.grad(value, weights, retain_graph=True)[0] for value in chosen]
+    return torch.cat(rows) if rows else weights.detach()[:0]
+
+
+def require_weights(learner: FewShotLearner) -> MetaLearner:
+    """Narrow to a learner with an inner loop, whose support examples can have weights."""
+    if not isinstance(learner, MetaLearner):
+        raise UsageError(
+            "the method has no inner loop, through which influence is differentiated", field="why"
+        )
+    return learner
+
+
+def explain(model: TrainedModel, support: SupportSet, pixels: Tensor, classes: Tensor) -> Tensor:
+    """The influence `[N, S]` of a support set on predictions `classes [N]` for pixels `[N, C, size, size]`.
+
+    A positive value means that more weight on the support image raises the log-probability of the prediction.
+
+    >>> from pathaware.data import open_store
+    >>> glyphs = open_store("glyphs").images
+    >>> support = SupportSet(("one", "two"), glyphs[[0, 1, 20, 21]], torch.tensor([0, 0, 1, 1]))
+    >>> model = TrainedModel.open("glyphs", "cpu")
+    >>> explain(model, support, glyphs[[2]], torch.tensor([0])).shape
+    torch.Size([1, 4])
+    """
+    if model.views != "single":
+        raise UsageError("only predictions from single views can be explained", field="why")
+    learner, (x, y, chosen) = _arranged(model, support)
+    queries = model.image_input.normalised(pixels.to(model.device))
+    parts = [
+        influence(learner, x[chosen], y[chosen], some, own.to(model.device)).cpu()
+        for some, own in zip(queries.split(QUERIES), classes.split(QUERIES), strict=True)
+    ]
+    values = torch.cat(parts) if parts else torch.zeros(0, len(chosen))
+    return _per_image(values, chosen, len(support.labels))
+
+
+def reasons(
+    model: TrainedModel, support: SupportSet, pixels: Tensor, classes: Tensor, count: int = 2
+) -> list[Reason]:
+    """The support images that spoke most for each of the predictions `classes [N]`, and most against it.
+
+    At most `count` each, the strongest first.
+    """
+    found = []
+    for row in explain(model, support, pixels, classes).tolist():
+        ranked = sorted(enumerate(row), key=lambda pair: -pair[1])
+        positive = [pair for pair in ranked if pair[1] > 0][:count]
+        found.append(Reason(positive, [pair for pair in reversed(ranked) if pair[1] < 0][:count]))
+    return found
+
+
+def suspicious_labels(model: TrainedModel, support: SupportSet) -> list[tuple[int, float]]:
+    """Rank support images by how likely their labels are wrong, the most suspicious first.
+
+    Returns pairs of index and score, for the images of classes with at least two. The model learns from all
+    other images and predicts this one; the score is the log-probability of its label minus that of the most
+    probable other label. A negative score means that the other images speak for another label. Methods
+    without an inner loop can do this too.
+    """
+    classes = len(support.classes)
+    learner, form = model.learner(classes), model.image_input
+    counts = support.labels.bincount(minlength=classes)
+    found = []
+    for i, label in enumerate(support.labels.tolist()):
+        if counts[label] < 2:
+            continue
+        others = torch.arange(len(support.labels)) != i
+        pixels, labels = support.pixels[others], support.labels[others]
+        chosen = arrange(pixels, labels, classes)
+        tensors = form.normalised(pixels[chosen]), labels[chosen], form.normalised(support.pixels[i : i + 1])
+        with torch.no_grad():
+            examples = (tensor[None].to(model.device) for tensor in tensors)
+            logits = learner.predictions_per_step(*examples, queries="alone").outputs[-1][0, 0].double()
+        own = logits[label].item()
+        logits[label] = -torch.inf
+        found.append((i, own - logits.max().item()))
+    return sorted(found, key=lambda pair: pair[1])
+
+
+def _arranged(
+    model: TrainedModel, support: SupportSet
+) -> tuple[FewShotLearner, tuple[Tensor, Tensor, Tensor]]:
+    """The learner, normalised images, labels, and the order in which `TrainedModel.adapt` learns them."""
+    classes = len(support.classes)
+    chosen = arrange(support.pixels, support.labels, classes)
+    x = model.image_input.normalised(support.pixels.to(model.device))
+    return model.learner(classes), (x, support.labels.to(model.device), chosen)
+
+
+def _per_image(values: Tensor, chosen: Tensor, count: int) -> Tensor:
+    """Add up the influence of the copies of each image: small classes are repeated."""
+    return values.new_zeros(len(values), count).index_add(1, chosen, values)

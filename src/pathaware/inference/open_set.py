@@ -1,0 +1,245 @@
+"""Images of none of the classes: how far an image is from the classes, and how well that finds foreign ones.
+
+The score of an image is its squared distance to the nearest class mean, in the features that the adapted
+network computes before its last layer, each scaled to unit length. A threshold comes from images of
+validation classes (see `pathaware.inference.calibration`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pathaware.core.batch_norm import freeze_batch_norm
+from pathaware.core.errors import UsageError
+from pathaware.core.head import FittedNetwork, last_linear
+from pathaware.core.seeding import generator
+from pathaware.core.settings import at_least
+from pathaware.inference.trained_model import BATCH, AdaptedClassifier, SupportSet, TrainedModel
+from pathaware.training.evaluation import interval_over_tasks
+
+SCORES = ("distance", "energy", "maximum probability")
+"""Scores of `OpenSetEvaluation`: ours first, then the baselines. Larger means more foreign."""
+
+
+@torch.no_grad()
+def features_and_logits(network: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Features of unit length `[N, F]`, the input of the last linear layer, and logits `[N, classes]`."""
+    if isinstance(network, FittedNetwork):  # it has a head instead of a last layer
+        return F.normalize(network.model(x).flatten(1), dim=1), network(x)
+    seen: list[Tensor] = []
+    _, layer = last_linear(network)
+    handle = layer.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
+    try:
+        logits = network(x)
+    finally:
+        handle.remove()
+    features = seen[-1].flatten(1)
+    views = len(features) // max(1, len(x))
+    if views > 1:
+        features = features.unflatten(0, (views, len(x))).mean(0)
+    return F.normalize(features, dim=1), logits
+
+
+@dataclass(frozen=True)
+class ClassMeans:
+    """The mean features of each class `[classes, F]`, from which the distance of an image is measured."""
+
+    adapted: AdaptedClassifier
+    means: Tensor
+
+    @classmethod
+    def of(cls, adapted: AdaptedClassifier, support: SupportSet) -> ClassMeans:
+        """Compute the means of a support set's classes."""
+        x = adapted.inputs(support.pixels)
+        features, _ = features_and_logits(adapted.network, x)
+        return cls(adapted, class_means(features, support.labels.to(features.device)))
+
+    def distances(self, pixels: Tensor) -> Tensor:
+        """The distance `[N]` of pixels `[N, C, size, size]` in 0…255 to the nearest class mean."""
+        parts = []
+        for part in pixels.split(BATCH):
+            features, _ = features_and_logits(self.adapted.network, self.adapted.inputs(part))
+            parts.append(nearest(features, self.means).double().cpu())
+        return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
+
+
+def class_means(features: Tensor, labels: Tensor) -> Tensor:
+    """Mean features `[classes, F]` of features `[S, F]` with labels `[S]`; every class has some."""
+    members = F.one_hot(labels).to(features)
+    return members.T @ features / members.sum(0)[:, None]
+
+
+def nearest(features: Tensor, means: Tensor) -> Tensor:
+    """The squared distance `[N]` of features `[N, F]` to the nearest of `means [classes, F]`."""
+    return torch.cdist(features, means).square().amin(1)
+
+
+@dataclass(frozen=True)
+class OpenTask:
+    """Logits and distances of the known queries of a task, their labels, and those of foreign queries."""
+
+    logits: Tensor
+    labels: Tensor
+    distances: Tensor
+    foreign_logits: Tensor
+    foreign_distances: Tensor
+
+
+def open_tasks(
+    model: TrainedModel,
+    *,
+    split: str,
+    tasks: int,
+    seed: int,
+    ways: int,
+    shots: int,
+    queries: int,
+    foreign: bool = True,
+) -> Iterator[OpenTask]:
+    """Adapt to tasks of a split; their queries are of the learned classes and of as many foreign classes.
+
+    Every query is predicted alone, as in use. Without `foreign` all queries are of the learned classes.
+    """
+    at_least(1, tasks=tasks)
+    problem: Any = model.config.problem
+    drawn = 2 * ways if foreign else ways
+    problem = dataclasses.replace(problem, ways=drawn, shots=shots, queries=queries)
+    source = problem.tasks(split, model.device, torch.float32)
+    learner = model.learner(ways)
+    for task in range(tasks):
+        episodes = source.sample(1, generator(seed, "open-set", split, task))
+        (support_x, support_y), (x, y) = (
+            (episodes.support_x[0], episodes.support_y[0]),
+            (episodes.query_x[0], episodes.query_y[0]),
+        )
+        known = support_y < ways
+        support_x, support_y = support_x[known], support_y[known]
+        with torch.no_grad():
+            network = freeze_batch_norm(learner.adapt(support_x, support_y), support_x)
+        means = class_means(features_and_logits(network, support_x)[0], support_y)
+        features, logits = features_and_logits(network, x)
+        distances, known = nearest(features, means), y < ways
+        yield OpenTask(
+            *(values.cpu() for values in (logits[known], y[known], distances[known])),
+            *(values.cpu() for values in (logits[~known], distances[~known])),
+        )
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """What a threshold refuses when `asked` of the known images may be refused: shares with intervals."""
+
+    asked: float
+    known: float
+    known_ci95: float
+    foreign: float
+    foreign_ci95: float
+
+
+@dataclass(frozen=True)
+class OpenSetEvaluation:
+    """How well scores separate known from foreign queries, per score, and what thresholds refuse."""
+
+    tasks: int
+    split: str
+    ways: int
+    shots: int
+    auroc: dict[str, float]
+    """Probability that a foreign image has a larger score than a known one."""
+    fpr95: dict[str, float]
+    """Share of foreign images that are accepted when 95 % of known images are."""
+    refused: dict[str, list[Refusals]]
+    """Per score, with thresholds from validation classes. Only `distance` has them stored with the run."""
+
+    def summary(self) -> dict[str, Any]:
+        """The fields as plain values."""
+        return dataclasses.asdict(self)
+
+
+def evaluate_open_set(
+    model: TrainedModel,
+    *,
+    split: str = "test",
+    tasks: int = 600,
+    seed: int = 0,
+    shares: tuple[float, ...] = (0.01, 0.05, 0.1),
+) -> OpenSetEvaluation:
+    """Evaluate on tasks of the size the model was trained with, half of whose queries are foreign."""
+    problem: Any = model.config.problem
+    size = {"ways": model.ways, "shots": problem.shots}
+    found = list(
+        open_tasks(model, split=split, tasks=tasks, seed=seed, queries=min(5, problem.queries), **size)
+    )
+    known, foreign = scores(found), scores(found, foreign=True)
+    thresholds: dict[str, list[tuple[float, float]]] = {}
+    if model.calibration is not None:
+        thresholds["distance"] = [(share, model.calibration.threshold(share, **size)) for share in shares]
+    return OpenSetEvaluation(
+        tasks,
+        split,
+        **size,
+        auroc={name: area(known[name], foreign[name]) for name in SCORES},
+        fpr95={name: false_positives(known[name], foreign[name]) for name in SCORES},
+        refused={
+            name: [refusals(share, threshold, known[name], foreign[name]) for share, threshold in pairs]
+            for name, pairs in thresholds.items()
+        },
+    )
+
+
+def scores(found: list[OpenTask], *, foreign: bool = False) -> dict[str, Tensor]:
+    """The scores `[tasks, queries]` of known, or of foreign, queries, by the names of `SCORES`."""
+    logits = torch.stack([task.foreign_logits if foreign else task.logits for task in found]).double()
+    distances = torch.stack([task.foreign_distances if foreign else task.distances for task in found])
+    energy, probability = -logits.logsumexp(-1), -logits.softmax(-1).amax(-1)
+    return dict(zip(SCORES, (distances.double(), energy, probability), strict=True))
+
+
+def area(known: Tensor, foreign: Tensor) -> float:
+    """The area under the ROC curve; ties count half."""
+    everything = torch.cat([known.flatten(), foreign.flatten()])
+    _, inverse, counts = everything.unique(return_inverse=True, return_counts=True)
+    middle = counts.cumsum(0) - (counts - 1) / 2  # the mean rank of equal values, from 1
+    ranks = middle[inverse][known.numel() :].double()
+    count = foreign.numel()
+    return float((ranks.sum() - count * (count + 1) / 2) / (count * known.numel()))
+
+
+def false_positives(known: Tensor, foreign: Tensor, accepted: float = 0.95) -> float:
+    """The share of foreign images below the score that `accepted` of known images are below."""
+    threshold = known.flatten().sort().values[int(accepted * (known.numel() - 1))]
+    return (foreign <= threshold).double().mean().item()
+
+
+def refusals(asked: float, threshold: float, known: Tensor, foreign: Tensor) -> Refusals:
+    """The shares of known and foreign queries `[tasks, queries]` above a threshold, with 95 % intervals."""
+    shares = [(values > threshold).double().mean(1) for values in (known, foreign)]
+    numbers = [number for each in shares for number in (each.mean().item(), interval_over_tasks(each))]
+    return Refusals(asked, *numbers)
+
+
+def unknown_images(
+    model: TrainedModel, adapted: AdaptedClassifier, support: SupportSet, pixels: Tensor, share: float
+) -> list[bool]:
+    """Which of pixels `[N, C, size, size]` are of none of the classes of a support set.
+
+    `share` of the images of known classes are called unknown by mistake; `pathaware.inference.calibration`
+    says when that holds.
+    """
+    if model.views != "single":
+        raise UsageError("only single views are calibrated", field="unknown")
+    if model.calibration is None:
+        raise UsageError(
+            "the run is not calibrated on its validation classes; docs/answers.md says how to do that",
+            field="unknown",
+        )
+    ways = len(support.classes)
+    threshold = model.calibration.threshold(share, ways, len(support.labels) / ways)
+    return (ClassMeans.of(adapted, support).distances(pixels) > threshold).tolist()

@@ -1,0 +1,94 @@
+"""Influence is the derivative that it claims to be, and wrong labels are found."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pathaware.core.errors import UsageError
+from pathaware.core.seeding import generator
+from pathaware.data import open_store
+from pathaware.inference.influence import explain, influence, log_probabilities, reasons, suspicious_labels
+from pathaware.inference.trained_model import SupportSet, TrainedModel
+from pathaware.training.config import Config
+from pathaware.training.trainer import build
+from tests.inference.models import model, pixels
+
+
+@pytest.mark.parametrize("method", ["pamela", "maml", "anil"])
+def test_influence_equals_finite_differences_of_the_weights(method):
+    problem = {"name": "classification", "data": "glyphs", "ways": 3, "shots": 2, "queries": 1, "width": 4}
+    config = Config.from_dict(
+        {"problem": problem, "method": {"name": method, "rate": 0.2}, "training": {"device": "cpu"}}
+    )
+    torch.manual_seed(0)
+    learner = build(config, torch.device("cpu")).double()
+    episodes = config.problem.tasks("val", "cpu", torch.float64).sample(1, generator(0, "influence"))
+    support_x, support_y, query_x, query_y = (tensor[0] for tensor in episodes.tensors())
+    found = influence(learner, support_x, support_y, query_x, query_y)
+
+    step, count = 1e-6, len(support_y)
+    change = step * torch.eye(count, dtype=torch.float64)
+    weights = torch.cat([1 + change, 1 - change])
+    many = [tensor.expand(2 * count, *tensor.shape) for tensor in (support_x, support_y, query_x)]
+    with torch.no_grad():
+        predicted = log_probabilities(learner, *many, weights)[:, torch.arange(len(query_y)), query_y]
+    expected = (predicted[:count] - predicted[count:]).T / (2 * step)
+    assert found.abs().max() > 0.01
+    assert (found - expected).abs().max() < 1e-6
+
+
+def test_weights_of_one_change_nothing():
+    trained = model(ways=3)
+    learner = trained.learner(3)
+    x, y = trained.image_input.normalised(pixels(6)), torch.tensor([0, 1, 2, 0, 1, 2])
+    with torch.no_grad():
+        expected = learner.predictions_per_step(x[None], y[None], x[None], queries="alone").outputs[-1]
+        found = log_probabilities(learner, x[None], y[None], x[None], torch.ones(1, 6))
+    torch.testing.assert_close(found, expected.log_softmax(-1), atol=1e-5, rtol=1e-5)
+
+
+def test_the_copies_of_a_repeated_image_count_together():
+    """A class with one image has as much weight as one with two; its image is learned twice."""
+    trained = model(ways=2)
+    support = SupportSet(("a", "b"), pixels(3), torch.tensor([0, 0, 1]))
+    assert explain(trained, support, pixels(2, seed=1), torch.tensor([0, 1])).shape == (2, 3)
+
+
+def test_reasons_are_ranked_and_of_one_sign():
+    trained = TrainedModel.open("glyphs", "cpu")
+    glyphs = open_store("glyphs").images
+    support = SupportSet(("a", "b"), glyphs[[0, 1, 20, 21]], torch.tensor([0, 0, 1, 1]))
+    (reason,) = reasons(trained, support, glyphs[[2]], torch.tensor([0]))
+    values = explain(trained, support, glyphs[[2]], torch.tensor([0]))[0].tolist()
+    assert [values[i] for i, _ in reason.positive] == pytest.approx([v for _, v in reason.positive])
+    assert all(value > 0 for _, value in reason.positive)
+    assert all(value < 0 for _, value in reason.negative)
+    assert [v for _, v in reason.positive] == sorted((v for v in values if v > 0), reverse=True)[:2]
+
+
+def test_a_planted_wrong_label_is_the_most_suspicious():
+    glyphs = open_store("glyphs")
+    starts = glyphs.split("test").starts[:3].tolist()
+    images = torch.cat([glyphs.images[start : start + 3] for start in starts])
+    labels = torch.arange(3).repeat_interleave(3)
+    labels[4] = 0
+    trained = TrainedModel.open("glyphs", "cpu")
+    found = suspicious_labels(trained, SupportSet(("a", "b", "c"), images, labels))
+    assert found[0][0] == 4
+    assert found[0][1] < 0 < found[-1][1]
+    assert [score for _, score in found] == sorted(score for _, score in found)
+
+
+def test_an_image_alone_in_its_class_is_not_suspected():
+    found = suspicious_labels(model(ways=2), SupportSet(("a", "b"), pixels(3), torch.tensor([0, 0, 1])))
+    assert sorted(i for i, _ in found) == [0, 1]
+
+
+def test_methods_without_an_inner_loop_have_no_influence_but_suspicions():
+    trained = model("prototypical", ways=2)
+    support = SupportSet(("a", "b"), pixels(4), torch.tensor([0, 0, 1, 1]))
+    with pytest.raises(UsageError, match="no inner loop") as error:
+        explain(trained, support, pixels(1), torch.tensor([0]))
+    assert error.value.field == "why"
+    assert len(suspicious_labels(trained, support)) == 4
