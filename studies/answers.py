@@ -15,6 +15,7 @@ import argparse
 import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -23,10 +24,11 @@ from torch import Tensor
 from pathaware.core.seeding import generator
 from pathaware.data.catalogue import open_store
 from pathaware.inference.calibration import fit_temperature, thresholds
+from pathaware.inference.export.learner import export_learner, open_learner
 from pathaware.inference.influence import WeightedContext, influence, require_weights
 from pathaware.inference.open_set import SCORES, area, false_positives, open_tasks, refusals, scores
 from pathaware.inference.suggest import coverage, unit_features
-from pathaware.inference.trained_model import AdaptedClassifier, SupportSet, TrainedModel, find_run
+from pathaware.inference.trained_model import AdaptedClassifier, SupportSet, TrainedModel, arrange, find_run
 from pathaware.training.checksummed import tensor_digest
 from pathaware.training.evaluation import interval_over_tasks
 from pathaware.training.metric import reliability
@@ -297,7 +299,23 @@ RULES: dict[str, Choice] = {
     "uncertain coverage": _uncertain_coverage,
 }
 
-STUDIES = {"labels": labels, "open-set": open_set, "suggest": suggest}
+
+def learner(model: TrainedModel, split: str, tasks: int, seed: int) -> dict[str, Any]:
+    """The largest difference between probabilities of the exported learner, in onnxruntime, and ours."""
+    labels, differences = torch.arange(WAYS), []
+    with TemporaryDirectory() as folder:
+        done = export_learner(model, WAYS, 1, Path(folder) / "learner.onnx", tasks=1)
+        learn = open_learner(done.path)
+        for _, pixels in drawn_tasks(model, split, tasks, seed, 1 + QUERIES):
+            support, queries = pixels[:, 0], pixels[:, 1:].flatten(0, 1)
+            order = arrange(support, labels, WAYS)
+            found = learn(support[order].numpy(), labels[order].numpy(), queries.numpy())
+            expected = model.adapt(support, labels, WAYS).probabilities(queries).numpy()
+            differences.append(float(abs(found - expected).max()))
+    return {"bytes": done.bytes, "largest_difference": max(differences), "differences": differences}
+
+
+STUDIES = {"labels": labels, "open-set": open_set, "suggest": suggest, "learner": learner}
 
 
 def main() -> None:
@@ -325,7 +343,7 @@ def main() -> None:
             "trained": {"ways": problem.ways, "shots": problem.shots},
             "tensors_sha256": tensor_digest(tensors),
             "ways": WAYS,
-            "shots": SHOTS if options.study != "suggest" else LABELLED,
+            "shots": LABELLED if options.study in ("suggest", "learner") else SHOTS,
             "split": options.split,
             "tasks": options.tasks,
             "seed": options.seed,

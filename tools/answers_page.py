@@ -31,6 +31,8 @@ def _table(folder: Path, study: str, header: tuple[str, ...], rows: Rows) -> str
         if (folder / f"answers-{study}-{data}.json").exists()
     }
     records = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in found.items()}
+    if not records:
+        return "*Not run yet.*"
     cells = [row for name, record in records.items() for row in rows(name, record)]
     tasks = ", ".join(f"{r['tasks']:,} on {name}, {SPLITS[r['split']]}" for name, r in records.items())
     names = ", ".join(f"`results/{path.name}`" for path in found.values())
