@@ -205,7 +205,9 @@ def save_classifier(learned: Learned, model: TrainedModel, folder: Path) -> None
                 if (source / name).exists():
                     shutil.copyfile(source / name, draft / name)
         tensors = {"pixels": learned.support.pixels, "labels": learned.support.labels}
-        write_checksummed(draft / SUPPORT, tensors, {"classes": list(learned.support.classes)})
+        write_checksummed(
+            draft / SUPPORT, tensors, {"classes": list(learned.support.classes), "names": learned.names}
+        )
         if learned.score is not None:
             found = {
                 "accuracy": learned.score.accuracy,

@@ -301,7 +301,8 @@ def _read_saved_support(folder: Path) -> SupportSet | None:
         return None
     try:
         tensors, about = read_checksummed(path)
-        return SupportSet(tuple(about["classes"]), tensors["pixels"], tensors["labels"])
+        images = tensors["pixels"], tensors["labels"]
+        return SupportSet(tuple(about["classes"]), *images, names=tuple(about["names"]))
     except (CorruptFile, KeyError) as error:
         raise UsageError(f"{path} cannot be read ({error})", field="run") from None
 
