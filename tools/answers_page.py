@@ -31,6 +31,8 @@ def _table(folder: Path, study: str, header: tuple[str, ...], rows: Rows) -> str
         if (folder / f"answers-{study}-{data}.json").exists()
     }
     records = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in found.items()}
+    if not records:
+        return "*Not run yet.*"
     cells = [row for name, record in records.items() for row in rows(name, record)]
     tasks = ", ".join(f"{r['tasks']:,} on {name}, {SPLITS[r['split']]}" for name, r in records.items())
     names = ", ".join(f"`results/{path.name}`" for path in found.values())
@@ -76,10 +78,11 @@ LABELS = ("data", "rule", "1 planted: first, %", "in the first two, %", "2 plant
 def _labels(name: str, record: dict[str, Any]) -> list[tuple[str, ...]]:
     one, two = record["measured"]["1 planted"], record["measured"]["2 planted"]
     rules = dict.fromkeys(key.rpartition(", first")[0] for key in one)
+    tasks = {rule: one[f"{rule}, first 1"]["tasks"] for rule in rules}
     return [
         (
             name,
-            rule,
+            rule if tasks[rule] == record["tasks"] else f"{rule} ({tasks[rule]} tasks)",
             _percent(one[f"{rule}, first 1"]),
             _percent(one[f"{rule}, first 2"]),
             _percent(two[f"{rule}, first 4"]) if f"{rule}, first 4" in two else "–",

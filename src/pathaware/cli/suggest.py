@@ -1,4 +1,4 @@
-"""`pathaware suggest RUN --support DIR --images PATH`: which unlabelled pictures to label next."""
+"""`pathaware suggest RUN --support DIR --images PATH`: which unlabelled images to label next."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ EXAMPLES = examples(
 def suggest(
     run: Model,
     support: Support,
-    images: Annotated[Path, panel_option(help="Unlabelled pictures: a folder, zip or tar.", panel=DATA)],
-    count: Annotated[int, panel_option(help="Number of pictures to name.", panel=OUTPUT, min=1)] = 5,
+    images: Annotated[Path, panel_option(help="Unlabelled images: a folder, zip or tar.", panel=DATA)],
+    count: Annotated[int, panel_option(help="Number of images to name.", panel=OUTPUT, min=1)] = 5,
     device: Device = "auto",
     json: Json = False,
 ) -> None:
-    """Name the unlabelled pictures whose labels would help most, the best first.
+    """Name the unlabelled images whose labels would help most, the best first.
 
-    They are typical of groups of pictures that are unlike the labelled ones. Give them labels, add them to
+    They are typical of groups of images that are unlike the labelled ones. Give them labels, add them to
     the support set, and ask again.
     """
     from json import dumps

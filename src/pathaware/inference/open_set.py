@@ -134,7 +134,7 @@ def open_tasks(
 
 @dataclass(frozen=True)
 class Refusals:
-    """What a threshold refuses when `asked` of the known images may be refused: shares with intervals."""
+    """Shares of known and foreign images that a threshold refuses if it may refuse `asked` of the known."""
 
     asked: float
     known: float

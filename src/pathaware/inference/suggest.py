@@ -1,4 +1,4 @@
-"""What to label next: the unlabelled images whose labels would help most.
+"""The unlabelled images whose labels would help most: what to label next.
 
 Images are chosen one after another. Each is the one that brings the unlabelled images closest to an image
 with a label: it maximises Σₖ maxᵢ sim(xₖ, xᵢ), where k runs over all unlabelled images, i over the labelled
@@ -22,8 +22,9 @@ def suggest(model: TrainedModel, support: SupportSet, pixels: Tensor, count: int
     >>> from pathaware.data import open_store
     >>> glyphs = open_store("glyphs").images
     >>> support = SupportSet(("one", "two"), glyphs[[0, 20]], torch.tensor([0, 1]))
-    >>> suggest(TrainedModel.open("glyphs", "cpu"), support, glyphs[40:45], count=2)  # of a third class
-    [3, 2]
+    >>> unlabelled = glyphs[[1, 21, 40, 41, 42]]  # the last three are of a third class
+    >>> suggest(TrainedModel.open("glyphs", "cpu"), support, unlabelled, count=1)[0] >= 2
+    True
     """
     at_least(1, count=count)
     adapted = model.adapt(support.pixels, support.labels, len(support.classes))
