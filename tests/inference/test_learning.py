@@ -254,6 +254,27 @@ def test_damaged_classifiers_are_refused(tmp_path, weights, capsys):
             TrainedModel.open("a")
 
 
+def test_a_saved_classifier_is_served_with_its_pictures(tmp_path, weights, capsys):
+    from starlette.testclient import TestClient
+
+    from pathaware.serve.app import make_app
+
+    call("learn", write_classes(tmp_path / "few", 2), *own(weights), "--out", "a")
+    model = TrainedModel.open("a", "cpu")
+    assert model.support is not None
+    assert model.support.names[0].endswith("few/ash/0.png")
+    with TestClient(make_app(model, "a"), base_url="http://127.0.0.1") as client:
+        assert client.get("/api/model").json()["saved"] == 6
+        found = client.get("/api/saved").json()
+        assert [each["label"] for each in found] == ["ash", "ash", "fir", "fir", "oak", "oak"]
+        png = client.get(found[3]["picture"]).content
+        assert np.array_equal(model.image_input.pixels(png), model.support.pixels[3].numpy())
+        assert client.get("/api/saved/6.png").status_code == 404
+    with TestClient(make_app(TrainedModel.open("glyphs", "cpu"), "g"), base_url="http://127.0.0.1") as client:
+        assert client.get("/api/saved").status_code == 404
+        assert client.get("/api/saved/0.png").status_code == 404
+
+
 def test_every_shipped_model_has_a_card(capsys):
     call("models", "--json")
     cards = json.loads(capsys.readouterr().out)
