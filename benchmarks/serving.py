@@ -85,7 +85,11 @@ class Times:
 
     async def ask(self, http: httpx.AsyncClient, kind: str, method: str, path: str, **more: Any) -> Any:
         begun = time.perf_counter()
-        answer = await http.request(method, path, **more)
+        try:
+            answer = await http.request(method, path, **more)
+        except httpx.HTTPError as error:
+            seconds = time.perf_counter() - begun
+            raise RuntimeError(f"{kind}: {error!r} after {seconds:.1f} s") from error
         self.seconds[kind].append(time.perf_counter() - begun)
         if answer.is_error:
             self.errors.append(f"{kind}: {answer.status_code} {answer.text}")

@@ -10,11 +10,12 @@ import torch
 
 from pathaware.experiments.run_store import Results
 from pathaware.methods import METHODS
+from pathaware.training.tables import NOTHING
 from tools import document_numbers, method_figure
 from tools.document_numbers import EXCEPTIONS, Evidence, measured, unsupported
 from tools.documents import compared_problems
 from tools.evidence_page import difference
-from tools.methods_page import method_times
+from tools.methods_page import glyph_ranking, method_times
 
 ROOT = Path(__file__).parents[1]
 
@@ -90,9 +91,11 @@ def test_a_claim_is_judged_by_differences_on_the_same_tasks():
 
 
 @pytest.mark.parametrize("workload", ["glyphs", "cifar-fs"])
-def test_every_method_has_been_timed(workload):
+def test_every_method_with_a_result_has_been_timed(workload):
     times = method_times(ROOT / "results", workload)
-    assert set(times) == set(METHODS)
+    shown = {row.cells[0] for row in glyph_ranking(ROOT / "results").rows if row.cells[-2] != NOTHING}
+    assert len(shown) > 30
+    assert shown <= set(times) <= set(METHODS)
     assert times["meta-sgd"]["training_ms"] < times["maml"]["training_ms"]  # one step, not five
     assert times["prototypical"]["adaptation_ms"] < times["maml"]["adaptation_ms"]
 

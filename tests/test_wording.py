@@ -22,6 +22,7 @@ PAGES = ("*.html", "*.js", "*.jinja", "*.toml")
 
 PICTURES = (
     *("src/pathaware/serve/", "src/pathaware/cli/predict.py", "src/pathaware/cli/export.py"),
+    *("src/pathaware/cli/learn.py", "src/pathaware/cli/options.py", "docs/photos.md"),
     *("src/pathaware/inference/class_folders.py", "src/pathaware/inference/predictions.py"),
     *("src/pathaware/inference/export/", "benchmarks/serving.py"),
     *("README.md", "docs/predict.md", "docs/serving.md", "docs/export.md", "docs/own-data.md"),

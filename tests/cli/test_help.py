@@ -315,7 +315,7 @@ def test_version(capsys):
 def test_completed_names_are_those_of_the_library(monkeypatch, workplace, tmp_path):
     monkeypatch.chdir(workplace)
     assert completion.complete_method("") == sorted(METHODS)
-    assert completion.complete_method("proto") == ["prototypical"]
+    assert completion.complete_method("protot") == ["prototypical"]
     assert completion.complete_preset("gly") == [name for name in presets() if name.startswith("gly")]
     assert set(completion.DATA_SETS) == {*IMPORTERS, "glyphs"}
     assert completion.complete_data("omni") == ["omniglot"]
@@ -336,7 +336,7 @@ def test_completed_names_are_those_of_the_library(monkeypatch, workplace, tmp_pa
     ("line", "expected"),
     [
         ("pathaware tr", ["train"]),
-        ("pathaware train sine --method proto", ["prototypical"]),
+        ("pathaware train sine --method protot", ["prototypical"]),
         ("pathaware train sine --me", ["--method"]),
         ("pathaware data show gly", ["glyphs"]),
         ("pathaware predict gly", ["glyphs"]),

@@ -276,7 +276,7 @@ def image_statistics(pixels: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class TypicalImages:
-    """What training images look like: `mean [6]` and inverse covariance `[6, 6]` of `image_statistics`.
+    """Statistics of training images: `mean [6]` and inverse covariance `[6, 6]` of `image_statistics`.
 
     `limit` is the 99.9 % quantile of their Mahalanobis distances. This tells drawings from photographs, not
     one kind of photograph from another.

@@ -42,12 +42,12 @@ HELD_OUT = 0.2
 """Part of the images of each class that is held out to measure accuracy."""
 
 LEAST_CLASSES, LEAST_IMAGES = 20, 20
-"""What meta-training needs at least: classes, and images in each of them."""
+"""The fewest classes, and images in each of them, that meta-training needs."""
 
 
 @dataclass(frozen=True)
 class Learned:
-    """A classifier of one's own classes, and what was measured on held-out images.
+    """A classifier of your own classes, and what was measured on held-out images.
 
     `classifier` is adapted to all images, `score` is that of one adapted to `train` alone. `predictions` are
     of `test [N]`, indices into the images; both are None if no class has an image to spare.
@@ -205,7 +205,9 @@ def save_classifier(learned: Learned, model: TrainedModel, folder: Path) -> None
                 if (source / name).exists():
                     shutil.copyfile(source / name, draft / name)
         tensors = {"pixels": learned.support.pixels, "labels": learned.support.labels}
-        write_checksummed(draft / SUPPORT, tensors, {"classes": list(learned.support.classes)})
+        write_checksummed(
+            draft / SUPPORT, tensors, {"classes": list(learned.support.classes), "names": learned.names}
+        )
         if learned.score is not None:
             found = {
                 "accuracy": learned.score.accuracy,

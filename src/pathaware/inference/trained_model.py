@@ -118,7 +118,7 @@ class AdaptedClassifier:
         return torch.cat(parts)
 
     def inputs(self, pixels: Tensor) -> Tensor:
-        """What the network takes for pixels `[N, C, size, size]` in 0…255: normalised, or features."""
+        """The network's inputs for pixels `[N, C, size, size]` in 0…255: normalised, or features."""
         if self.memory is not None:
             return self.memory(pixels)
         return self.image_input.normalised(pixels.to(next(self.network.parameters()).device))
@@ -188,7 +188,7 @@ class TrainedModel:
         self._memory: FeatureMemory | None = None
         saved = inputs.get("typical")
         self.typical = None if saved is None else TypicalImages.from_dict(saved)
-        """What the training images look like, if known."""
+        """Statistics of the training images, if known."""
         self.folder: Path | None = None
         """The run folder it was opened from."""
         self.support: SupportSet | None = None
@@ -269,7 +269,7 @@ class TrainedModel:
         return [adapted[i] for i in range(len(tasks))]
 
     def _support_inputs(self, pixels: Tensor) -> Tensor:
-        """What the network adapts to: normalised images, or their features if its body is frozen."""
+        """The inputs that the network adapts to: normalised images, or features if its body is frozen."""
         if self.memory is not None:
             mirrored = bool(getattr(self.config.problem, "mirror_support", False))
             return self.memory.support(pixels, mirrored=mirrored)
@@ -301,7 +301,8 @@ def _read_saved_support(folder: Path) -> SupportSet | None:
         return None
     try:
         tensors, about = read_checksummed(path)
-        return SupportSet(tuple(about["classes"]), tensors["pixels"], tensors["labels"])
+        images = tensors["pixels"], tensors["labels"]
+        return SupportSet(tuple(about["classes"]), *images, names=tuple(about["names"]))
     except (CorruptFile, KeyError) as error:
         raise UsageError(f"{path} cannot be read ({error})", field="run") from None
 

@@ -36,7 +36,7 @@ Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
 """Mean and standard deviation per channel, of pixels in 0…1."""
 
 IMAGENET: Normalisation = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-"""What networks trained on ImageNet expect."""
+"""The normalisation of networks trained on ImageNet."""
 
 _NESTED = ("state_dict", "model_state_dict", "model", "state_dict_ema")
 _SHOWN = 4
