@@ -42,11 +42,15 @@ class Control:
 
     def __init__(self, path: Path) -> None:
         self.path, self.sweep = path, uuid.uuid4().hex
+        self.error: OSError | None = None
+        """Why the file could not be written the last time."""
         self._stopped: list[str] = []
         self._beats, self._lock, self._end = 0, threading.Lock(), threading.Event()
 
     def start(self) -> None:
         self._write()
+        if self.error is not None:
+            raise UsageError(f"{self.path.parent} cannot be written ({self.error.strerror})", field="out")
         threading.Thread(target=self._keep_writing, daemon=True).start()
 
     def stop(self, name: str) -> None:
@@ -65,14 +69,18 @@ class Control:
             self._write()
 
     def _write(self) -> None:
-        with self._lock, suppress(OSError):  # on Windows, while a worker reads it; there is a next time
+        with self._lock:
             if self._end.is_set():
                 return
             self._beats += 1
             draft = self.path.with_name(f"{self.path.name}.new")
             text = {"sweep": self.sweep, "beat": self._beats, "stop": self._stopped}
-            draft.write_text(json.dumps(text), encoding="utf-8")
-            os.replace(draft, self.path)
+            try:
+                draft.write_text(json.dumps(text), encoding="utf-8")
+                os.replace(draft, self.path)
+                self.error = None
+            except OSError as error:  # on Windows, while a worker reads it; there is a next time
+                self.error = error
 
 
 @dataclass

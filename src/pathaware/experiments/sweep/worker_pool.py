@@ -328,6 +328,11 @@ class WorkerPool:
             ending, reason = self._outcome(each)
             if ending in (FAILED, DIED):
                 self.backend.renew(slot)
+            if ending == STOPPED and each.run.name not in self._asked and self.control.error is not None:
+                ending, reason = (
+                    FAILED,
+                    f"the sweep's folder cannot be written ({self.control.error.strerror})",
+                )
             # A run that stopped unasked lost touch with a sweep that was suspended.
             if ending == DIED or (ending == STOPPED and each.run.name not in self._asked):
                 each.attempt += ending == DIED
