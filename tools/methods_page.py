@@ -63,7 +63,7 @@ def glyph_ranking(folder: Path) -> Table:
     for row in table.rows:
         name, *cells, iterations, _ = row.cells
         seconds = NOTHING
-        if iterations != NOTHING:
+        if iterations != NOTHING and name in times:
             count = int(iterations.replace(",", ""))
             seconds = f"{count * tasks * times[name]['training_ms'] / 1e3:.0f}"
         rows.append(Row((name, *cells, iterations, seconds)))
