@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 SCRIPT = Path(__file__).with_name("compile_kernels.py")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_every_kernel_compiles(dtype: str, tmp_path: Path):
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path)  # nothing that was compiled before may count
