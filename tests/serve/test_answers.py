@@ -31,8 +31,8 @@ def adapted(client, shapes) -> tuple[str, dict[str, str]]:
 def test_what_is_not_asked_for_is_not_answered(client, adapted, shapes):
     session, _ = adapted
     answer = client.post(f"{session}/classify", content=shapes["fork"][3]).json()
-    assert set(answer) == {"label", "probabilities"}
-    assert answer["label"] == "fork"
+    assert set(answer) == {"label", "probabilities", "warning"}
+    assert (answer["label"], answer["warning"]) == ("fork", None)
 
 
 def test_a_foreign_picture_is_unknown_and_a_known_one_is_not(client, adapted, shapes):

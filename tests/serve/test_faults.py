@@ -37,10 +37,10 @@ def adapted(model: TrainedModel) -> httpx.Response:
 
 
 def test_a_mistake_of_ours_is_one_sentence_to_the_client_and_all_of_it_on_our_terminal(model, capfd):
-    def adapt(*_: Any) -> Any:
+    def adapt_each(*_: Any) -> Any:
         raise ZeroDivisionError("a secret of the server")
 
-    model.adapt = adapt  # type: ignore[method-assign]
+    model.adapt_each = adapt_each  # type: ignore[method-assign]
     answer = adapted(model)
     assert answer.status_code == 500
     assert answer.json() == {"error": "something went wrong in the server; its terminal says what"}
@@ -48,10 +48,10 @@ def test_a_mistake_of_ours_is_one_sentence_to_the_client_and_all_of_it_on_our_te
 
 
 def test_what_the_method_cannot_do_is_a_conflict_that_says_why(model):
-    def adapt(*_: Any) -> Any:
+    def adapt_each(*_: Any) -> Any:
         raise UsageError("classes: this method was trained for 5")
 
-    model.adapt = adapt  # type: ignore[method-assign]
+    model.adapt_each = adapt_each  # type: ignore[method-assign]
     answer = adapted(model)
     assert answer.status_code == 409
     assert answer.json() == {"error": "classes: this method was trained for 5"}
@@ -59,8 +59,8 @@ def test_what_the_method_cannot_do_is_a_conflict_that_says_why(model):
 
 def test_numbers_that_json_does_not_know_are_null(model):
     diverged = (AdaptationStep(0, float("nan"), 0.5), AdaptationStep(1, float("inf"), 1.0))
-    adapt = model.adapt
-    model.adapt = lambda *task: replace(adapt(*task), steps=diverged)  # type: ignore[method-assign]
+    adapt_each = model.adapt_each
+    model.adapt_each = lambda *tasks: [replace(each, steps=diverged) for each in adapt_each(*tasks)]  # type: ignore[method-assign]
     answer = adapted(model)
     assert answer.status_code == 200
     assert [step["loss"] for step in answer.json()["steps"]] == [None, None]
