@@ -210,7 +210,7 @@ def test_the_page_of_pamela_has_its_parts():
     assert r"$\theta_{j+1} = \theta_{j} - Q_{j} \circ \nabla L(\theta_{j})$" in text
     assert "| `method.skip` | `2` | integer or `none` |" in text
     assert "[arXiv:2010.09291](https://arxiv.org/abs/2010.09291)" in text
-    assert re.search(r"\| CIFAR-FS 5-shot, equal time, batch \| [\d.]+ ± [\d.]+ \|", text)
+    assert re.search(r"\| CIFAR-FS 5-shot, PAMELA, the paper's settings, batch \| [\d.]+ ± [\d.]+ \|", text)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,15 @@ LATER = (
     *("labels = true", "affine = 0.0", "grey = 0.0", "drop = 0.0", 'widths = ""', "cutmix = 0.0"),
     *("mirror_support = false", 'start = ""', "rule_rate = 0.0", "warmup = 0", "head_rate = 0.0"),
     *("average = 0.0", "evaluate_average = false", "distil = 0.0", "temperature = 4.0", 'teacher = ""'),
-    *("teach = 0.3", "classify = 0.0", "classify_end = 0.0", "dropout = 0.0", "snapshots = 0"),
+    *('weights = ""', 'adapt = "all"', "size = 0", 'normalisation = "auto"', "varying = false"),
+    *(
+        'meta_split = "train"',
+        "teach = 0.3",
+        "classify = 0.0",
+        "classify_end = 0.0",
+        "dropout = 0.0",
+        "snapshots = 0",
+    ),
 )
 """Settings that were added since then, at their defaults."""
 SINE_METHODS = ("maml", "meta-sgd", "mt-net", "pamela")

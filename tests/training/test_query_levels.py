@@ -163,8 +163,8 @@ def test_evaluation_relies_on_no_order_of_the_queries(name, monkeypatch):
     settings = config(name)
     learner = trained_a_little(settings)
 
-    def shuffled(problem, split, balance, reference):
-        source = whole(problem, split, balance, reference)
+    def shuffled(*arguments):
+        source = whole(*arguments)
         gather = source.gather
 
         def gather_shuffled(plan):
