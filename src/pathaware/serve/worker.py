@@ -27,7 +27,7 @@ T = TypeVar("T")
 SIDE_BY_SIDE = 16
 """Adaptations in one batch. All of them wait for the last one, so larger batches would delay the first."""
 
-IMAGES_SIDE_BY_SIDE = 128
+IMAGES_SIDE_BY_SIDE = 64
 """Images in one batch, unless a single support set has more; their activations are in memory together."""
 
 
