@@ -174,7 +174,8 @@ def test_a_browser_without_a_network_shows_mathematics_the_map_and_search(site):
             assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
             page.goto(f"{home}/index.html")
             page.get_by_label("Search", exact=True).first.click(force=True)
-            words, found = page.locator("input.md-search__input"), page.locator(".md-search-result__link").first
+            words = page.locator("input.md-search__input")
+            found = page.locator(".md-search-result__link").first
             for _ in range(20):  # what is typed before the script listens is not searched for
                 words.fill("")
                 words.fill("preconditioner")
