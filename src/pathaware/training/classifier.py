@@ -35,11 +35,10 @@ from pathaware.data.labelled import BatchPlan, ClassImages, Distortion
 from pathaware.data.pixels import ImageInput
 from pathaware.engine.cuda_graph import CapturedStep
 from pathaware.models import build_model
-from pathaware.training.checksummed import CorruptFile, read_checksummed
 from pathaware.training.config import Training, build_settings
+from pathaware.training.pretraining import read_pretraining
 from pathaware.training.progress import StepOutcome
 
-CHECKPOINT = "checkpoint.safetensors"
 MOMENTUM = 0.9
 CUTMIX_UNTIL = 0.8
 """The part of training with CutMix: the last fifth shows whole images."""
@@ -181,15 +180,7 @@ class PretrainedClassifier:
 
 def load_classifier(folder: Path, device: torch.device | str = "cpu") -> PretrainedClassifier:
     """Load the classifier of a pretraining in evaluation mode, with what is needed to use it."""
-    path = folder / CHECKPOINT
-    if not path.is_file():
-        raise UsageError(f"{folder} has no {CHECKPOINT}; name the folder of a finished pretraining")
-    try:
-        tensors, about = read_checksummed(path)
-    except CorruptFile as error:
-        raise UsageError(f"{path} cannot be read ({error})") from None
-    if "pretraining" not in about:
-        raise UsageError(f"{folder} is not a pretraining (see `pathaware pretrain`)")
+    tensors, about = read_pretraining(folder)
     inputs = ImageInput.from_dict(about["inputs"])
     model = Pretraining.from_dict(about["pretraining"]).network(len(about["classes"]), inputs)
     model.load_state_dict(tensors)

@@ -11,6 +11,7 @@ import math
 import time
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +25,7 @@ from pathaware.training.checksummed import CorruptFile, read_checksummed
 from pathaware.training.config import Config
 
 BATCH, RATE, MOMENTUM, DECAY = 256, 0.1, 0.9, 5e-4
+CHECKPOINT = "checkpoint.safetensors"  # as in `run_folder`, which imports this module
 
 
 def load_pretrained(model: nn.Module, config: Config) -> None:
@@ -32,17 +34,23 @@ def load_pretrained(model: nn.Module, config: Config) -> None:
     model.load_state_dict({**model.state_dict(), **_features(_cache_key(config))})
 
 
-def start_from(model: nn.Module, folder: Path) -> None:
-    """Load the network of a pretraining, except for its classifier and its batch-norm statistics."""
-    path = folder / "checkpoint.safetensors"
+def read_pretraining(folder: Path, setting: str = "") -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of a pretraining and what is known about them; `setting` begins the message of an error."""
+    path = folder / CHECKPOINT
     if not path.is_file():
-        raise UsageError(f"start: {folder} has no {path.name}; name the folder of a pretraining")
+        raise UsageError(f"{setting}{folder} has no {CHECKPOINT}; name the folder of a finished pretraining")
     try:
         tensors, about = read_checksummed(path)
     except CorruptFile as error:
-        raise UsageError(f"start: {path} cannot be read ({error})") from None
+        raise UsageError(f"{setting}{path} cannot be read ({error})") from None
     if "pretraining" not in about:
-        raise UsageError(f"start: {folder} is not a pretraining (see `pathaware pretrain`)")
+        raise UsageError(f"{setting}{folder} is not a pretraining (see `pathaware pretrain`)")
+    return tensors, about
+
+
+def start_from(model: nn.Module, folder: Path) -> None:
+    """Load the network of a pretraining, except for its classifier and its batch-norm statistics."""
+    tensors, _ = read_pretraining(folder, "start: ")
     own = model.state_dict()
     body = {n.removeprefix("body."): v for n, v in tensors.items() if n.startswith("body.")}
     kept = {n: v for n, v in body.items() if not n.endswith(_STATISTICS)}
