@@ -77,9 +77,9 @@ class Broadcast(Function):
     def backward(ctx: Any, values: Tensor) -> tuple[Tensor, None]:
         groups, values = ctx.groups, values.contiguous()
         sums = values.new_empty(len(values), groups.groups)
-        block = 256 if groups.groups >= 64 else 4096  # many short sums, or a few long ones
+        block, warps = (256, 4) if groups.groups >= 64 else (4096, 16)  # many short sums, or a few long ones
         sum_groups_kernel[(groups.groups, len(values))](
-            values, groups.order, groups.starts, sums, values.shape[1], BLOCK=block, num_warps=block // 64
+            values, groups.order, groups.starts, sums, values.shape[1], BLOCK=block, num_warps=warps
         )
         return sums, None
 
