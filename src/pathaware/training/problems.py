@@ -125,9 +125,9 @@ class Classification:
     With `varying` a task has 2 to `ways` classes with 1 to `shots` support images each, in general not
     equally many, see `VaryingTasks`.
 
-    `statistics` says what batch norm subtracts and divides by: mean and deviation of each `batch`, as in MAML,
-    or the `running` ones that the pretraining `training.start` has collected. The latter do not change, so no
-    query affects the prediction of another.
+    `statistics` says what batch norm normalises by: the mean and variance of each `batch`, as in MAML, or the
+    `running` ones that the pretraining `training.start` has collected. The latter do not change, so no query
+    affects the prediction of another.
     """
 
     name: ClassVar[str] = "classification"
