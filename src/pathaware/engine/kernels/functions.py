@@ -131,8 +131,8 @@ class Stem(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
         images = stem.Images.of(x)
-        moments = stem.moments_of(images, weight)
-        z, peaks = stem.normalise(images, weight, moments, gamma, beta, eps)
+        peaks, moments = stem.peaks_of(images, weight, gamma)
+        z = stem.normalise(peaks, moments, gamma, beta, eps)
         ctx.size, ctx.eps = (images.height, images.width), eps
         ctx.save_for_backward(weight, gamma, beta, images.padded, moments, peaks)
         return z
@@ -164,7 +164,7 @@ class StemGradient(Function):
         gz, weight, gamma, beta, padded, moments, peaks, sums = ctx.saved_tensors
         images, norm = stem.Images(padded, *ctx.size), (moments, gamma, beta, ctx.eps)
         v, c, b = _rows(v), _rows(c), _rows(b)
-        ggz, second = stem.tangent(v, c, b, gz, images, weight, *norm)
+        ggz, second = stem.tangent(v, c, b, gz, images, weight, peaks, *norm)
         (ggamma, gbeta), gw = _per_channel(gamma, gz), empty(gz, *weight.shape, dtype=accumulator(gz)[0])
         stem.hvp(None, v, c, gz, images, weight, peaks, sums, second, *norm, gw, ggamma, gbeta)
         return ggz, gw, ggamma, *[None] * 6
@@ -211,5 +211,6 @@ def inductive_block(
 
 def inductive_stem(x: Tensor, count: int, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
     """`Stem` with the statistics of the first `count` images of each task; not differentiable."""
-    moments = stem.moments_of(stem.Images.of(x[:, :count]), weight)
-    return stem.normalise(stem.Images.of(x), weight, moments, gamma, beta, eps)[0]
+    _, moments = stem.peaks_of(stem.Images.of(x[:, :count]), weight, gamma)
+    peaks, _ = stem.peaks_of(stem.Images.of(x), weight, gamma)
+    return stem.normalise(peaks, moments, gamma, beta, eps)

@@ -57,6 +57,9 @@ class KernelProgram(Program):
         labels = y.ndim == 2 and y.dtype == torch.long
         return constant and labels and x.ndim == 5 and kernels.usable(point)
 
+    def one_by_one(self, x: Tensor) -> bool:
+        return False  # a GPU has no use for the processor's cache, and small launches leave it idle
+
     def losses(self, point: Tensor, x: Tensor, y: Tensor, outputs: list[Tensor] | None = None) -> Tensor:
         """Losses `[T]`, without a graph. Nothing is appended to `outputs`: the logits are never written."""
         p = self._by_layer(point)
@@ -180,8 +183,8 @@ class Stem:
 
     def forward(self, p: Parameters, filters: None, x: Tensor) -> tuple[Tensor, Saved]:
         images = stem.Images.of(x)
-        moments = stem.moments_of(images, p["weight"])
-        z, peaks = stem.normalise(images, p["weight"], moments, p["gain"], p["shift"], self.eps)
+        peaks, moments = stem.peaks_of(images, p["weight"], p["gain"])
+        z = stem.normalise(peaks, moments, p["gain"], p["shift"], self.eps)
         return z, [x, images.padded, moments, peaks]
 
     def backward(self, p: Parameters, saved: Saved, gz: Tensor, g: Parameters) -> None:
@@ -195,10 +198,10 @@ class Stem:
     def tangent(
         self, p: Parameters, v: Parameters, filters: None, saved: Saved, dx: None
     ) -> tuple[Tensor, Saved]:
-        x, padded, moments, _, gz, _ = saved
+        x, padded, moments, peaks, gz, _ = saved
         dz, second = stem.tangent(
-            v["weight"], v["gain"], v["shift"], gz, stem.Images(padded, *x.shape[-2:]), p["weight"], moments,
-            p["gain"], p["shift"], self.eps,
+            v["weight"], v["gain"], v["shift"], gz, stem.Images(padded, *x.shape[-2:]), p["weight"], peaks,
+            moments, p["gain"], p["shift"], self.eps,
         )  # fmt: skip
         return dz, [second]
 

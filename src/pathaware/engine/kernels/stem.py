@@ -25,15 +25,16 @@ from pathaware.engine.kernels.launch import (
     empty,
     few_parts,
     join_moments,
-    store_moments,
     stored_channels,
     sum_parts,
 )
 from pathaware.engine.kernels.normalisation import first_sums
 from pathaware.engine.kernels.windows import (
+    best_of,
     cells_of,
     channel_values,
     hvp_coefficients,
+    load_row,
     load_sum,
     peak_of,
     pick,
@@ -47,8 +48,8 @@ from pathaware.engine.kernels.windows import (
 _PARTS = 1056
 """Number of parts of a sum: eight programs per multiprocessor of an H200."""
 
-_BLOCK = 16
-"""Number of windows that a program computes at once."""
+_BLOCK, _WARPS = 16, 4
+"""Number of windows that a program computes at once, and of its warps."""
 
 
 @dataclass(frozen=True)
@@ -78,32 +79,30 @@ class Images:
         return self.count, self.height, self.width
 
 
-def moments_of(images: Images, weight: Tensor) -> Tensor:
-    """Mean and variance of each channel of conv(x, w): `[T, 2, C]`."""
+def peaks_of(images: Images, weight: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
+    """y = conv(x, w) at each window's maximum, `[T, N, H/2, W/2, C]`, and the mean and variance of each
+    channel of y, `[T, 2, C]`."""
     tasks, channels = len(weight), stored_channels(weight.shape[1])
-    pixels = images.count * images.height * images.width
-    rows = 128
-    tiles = blocks(pixels, rows)
-    partial = empty(weight, tasks, 2, channels, tiles, dtype=accumulator(images.padded)[0])
-    stem_moments_kernel[(tiles, tasks)](
-        images.padded, weight, partial, weight.stride(0), pixels, *images.sizes(),
-        ROWS=rows, **_settings(images, weight),
-    )  # fmt: skip
-    return join_moments(partial, pixels, rows)
-
-
-def normalise(
-    images: Images, weight: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
-    """z and ŷ at each window's maximum, both `[T, N, H/2, W/2, C]`."""
     count, height, width = images.sizes()
-    z = empty(images.padded, len(weight), count, height // 2, width // 2, moments.shape[-1])
-    peaks = empty(z, *z.shape)
-    stem_normalise_kernel[(blocks(images.cells, _BLOCK), len(weight))](
-        images.padded, weight, moments, gamma, beta, z, peaks, weight.stride(0), gamma.stride(0),
-        beta.stride(0), images.cells, *images.sizes(), eps, BLOCK=_BLOCK, **_settings(images, weight),
+    peaks = empty(images.padded, tasks, count, height // 2, width // 2, channels)
+    parts = _number_of_parts(images, tasks)
+    partial = empty(weight, tasks, 3, channels, parts, dtype=accumulator(images.padded)[0])
+    stem_peaks_kernel[(parts, tasks)](
+        images.padded, weight, gamma, peaks, partial, weight.stride(0), gamma.stride(0), images.cells,
+        *images.sizes(), **_settings(images, weight),
     )  # fmt: skip
-    return z, peaks
+    return peaks, join_moments(partial, count * height * width)
+
+
+def normalise(peaks: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
+    """z for y at each window's maximum, shaped like it."""
+    tasks, windows, channels, block = _rows_of(peaks)
+    z = empty(peaks, *peaks.shape)
+    stem_normalise_kernel[(blocks(windows, block), tasks)](
+        peaks, moments, gamma, beta, z, gamma.stride(0), beta.stride(0), windows, eps,
+        WIDTH=gamma.shape[1], C=channels, BLOCK=block, ACC=accumulator(peaks)[1],
+    )  # fmt: skip
+    return z
 
 
 def backward(
@@ -111,37 +110,37 @@ def backward(
     eps: float, gw: Tensor, ggamma: Tensor, gbeta: Tensor,
 ) -> Tensor:  # fmt: skip
     """The parts `[T, parts, 2, C]` of A and B; writes the gradients of the filters, γ and β."""
-    sums = first_sums(gz, peaks, gamma, beta)
+    sums = first_sums(gz, peaks, moments, gamma, beta, eps)
     parts = _number_of_parts(images, len(weight))
     filters = empty(weight, len(weight), parts, *weight.shape[1:], dtype=accumulator(gz)[0])
     stem_backward_kernel[(parts, len(weight))](
         gz, images.padded, weight, moments, gamma, beta, sums, filters, ggamma, gbeta, weight.stride(0),
         gamma.stride(0), beta.stride(0), ggamma.stride(0), sums.shape[1], images.cells, *images.sizes(), eps,
-        BLOCK=_BLOCK, SUMS=triton.next_power_of_2(sums.shape[1]), **_settings(images, weight),
+        SUMS=triton.next_power_of_2(sums.shape[1]), **_settings(images, weight),
     )  # fmt: skip
     sum_parts(filters, out=gw)
     return sums
 
 
 def tangent(
-    v: Tensor, c: Tensor, b: Tensor, gz: Tensor, images: Images, weight: Tensor, moments: Tensor,
-    gamma: Tensor, beta: Tensor, eps: float,
+    v: Tensor, c: Tensor, b: Tensor, gz: Tensor, images: Images, weight: Tensor, peaks: Tensor,
+    moments: Tensor, gamma: Tensor, beta: Tensor, eps: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """dz for changes v of the filters, c of γ and b of β, and the parts `[T, parts, 3, C]` of U, V and X."""
-    tasks = len(weight)
+    tasks, windows, channels, block = _rows_of(peaks)
     parts = _number_of_parts(images, tasks)
-    partial = empty(weight, tasks, parts, 3, moments.shape[-1], dtype=accumulator(gz)[0])
-    strides = weight.stride(0), v.stride(0), gamma.stride(0), beta.stride(0)
+    partial = empty(weight, tasks, parts, 3, channels, dtype=accumulator(gz)[0])
+    dz = empty(gz, *gz.shape)
     stem_sum_second_kernel[(parts, tasks)](
-        gz, images.padded, weight, v, moments, gamma, beta, partial, *strides, images.cells, *images.sizes(),
-        eps, BLOCK=_BLOCK, **_settings(images, weight),
+        gz, images.padded, weight, v, moments, gamma, beta, partial, dz, weight.stride(0), v.stride(0),
+        gamma.stride(0), beta.stride(0), images.cells, *images.sizes(), eps, **_settings(images, weight),
     )  # fmt: skip
     second = few_parts(partial)
-    dz = empty(gz, *gz.shape)
-    stem_tangent_kernel[(blocks(images.cells, _BLOCK), tasks)](
-        images.padded, weight, v, c, b, moments, second, gamma, beta, dz, *strides, c.stride(0), b.stride(0),
-        second.shape[1], images.cells, *images.sizes(), eps, BLOCK=_BLOCK,
-        SECOND=triton.next_power_of_2(second.shape[1]), **_settings(images, weight),
+    stem_tangent_kernel[(blocks(windows, block), tasks)](
+        dz, peaks, c, b, moments, second, gamma, beta, c.stride(0), b.stride(0), gamma.stride(0),
+        beta.stride(0), second.shape[1], windows, images.count * images.height * images.width, eps,
+        WIDTH=gamma.shape[1], C=channels, BLOCK=block, ACC=accumulator(gz)[1],
+        SECOND=triton.next_power_of_2(second.shape[1]),
     )  # fmt: skip
     return dz, second
 
@@ -153,14 +152,14 @@ def hvp(
 ) -> None:  # fmt: skip
     """Writes the changes of the gradients of the filters, γ and β, for a change `dgz` of gz, if any."""
     tasks = len(weight)
-    more = sums if dgz is None else first_sums(dgz, peaks, gamma, beta)
+    more = sums if dgz is None else first_sums(dgz, peaks, moments, gamma, beta, eps)
     parts = _number_of_parts(images, tasks)
     filters = empty(weight, tasks, parts, *weight.shape[1:], dtype=accumulator(gz)[0])
     stem_hvp_kernel[(parts, tasks)](
         gz if dgz is None else dgz, gz, images.padded, weight, v, c, moments, sums, second, more, gamma, beta,
         filters, ggamma, gbeta, weight.stride(0), v.stride(0), gamma.stride(0), beta.stride(0), c.stride(0),
         ggamma.stride(0), sums.shape[1], second.shape[1], more.shape[1], images.cells, *images.sizes(), eps,
-        BLOCK=_BLOCK, SUMS=triton.next_power_of_2(sums.shape[1]),
+        SUMS=triton.next_power_of_2(sums.shape[1]),
         SECOND=triton.next_power_of_2(second.shape[1]),
         MORE=0 if dgz is None else triton.next_power_of_2(more.shape[1]), **_settings(images, weight),
     )  # fmt: skip
@@ -171,8 +170,14 @@ def _number_of_parts(images: Images, tasks: int) -> int:
     return min(_PARTS // tasks + 1, blocks(images.cells, _BLOCK))
 
 
+def _rows_of(peaks: Tensor) -> tuple[int, int, int, int]:
+    """Tasks, windows per task, channels, and the windows that a program of a pointwise kernel takes."""
+    tasks, count, height, width, channels = peaks.shape
+    return tasks, count * height * width, channels, max(8, 4096 // channels)
+
+
 def _settings(images: Images, weight: Tensor) -> dict[str, object]:
-    """Arguments that all kernels below share."""
+    """Arguments that all kernels that convolve share."""
     inputs = images.padded.shape[2]
     return {
         "WIDTH": weight.shape[1],
@@ -181,6 +186,8 @@ def _settings(images: Images, weight: Tensor) -> dict[str, object]:
         "DEPTH": max(16, triton.next_power_of_2(9 * inputs)),
         "PRECISION": dot_precision(images.padded),
         "ACC": accumulator(images.padded)[1],
+        "BLOCK": _BLOCK,
+        "num_warps": _WARPS,
     }
 
 
@@ -202,7 +209,9 @@ def _patches(x, corner, ok, height, width, INPUTS: tl.constexpr, DEPTH: tl.const
     across = width + width % 2 + 2
     down = height + height % 2 + 2
     at = (k // 9) * (down * across) + (k % 9) // 3 * across + k % 3
-    return tl.load(x + corner[:, None] + at[None, :], mask=ok[:, None] & (k < 9 * INPUTS)[None, :], other=0.0)
+    # transposed, so that the threads of a warp read neighbouring pixels, which are close together in memory
+    mask = (k < 9 * INPUTS)[:, None] & ok[None, :]
+    return tl.trans(tl.load(x + at[:, None] + corner[None, :], mask=mask, other=0.0))
 
 
 @triton.jit
@@ -261,52 +270,64 @@ def _onto(filters, grad, patches, PRECISION: tl.constexpr, ACC: tl.constexpr):
 
 
 @triton.jit
-def stem_moments_kernel(
-    x, weight, partial, stride, pixels, count, height, width,
-    WIDTH: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
+def stem_peaks_kernel(
+    x, weight, gamma, peaks, partial, stride, gamma_stride, cells, count, height, width,
+    WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
     PRECISION: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
+    part = tl.program_id(0)
+    parts = tl.num_programs(0)
     task = tl.program_id(1).to(tl.int64)
-    m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    inside = m < pixels
+    gain = load_row(gamma + task * gamma_stride, WIDTH, C).to(ACC)
+    filters = _filters(weight, task, stride, WIDTH, C, INPUTS, DEPTH)
     x = _images(x, task, count, height, width, INPUTS)
-    patches = _patches(x, _corner(m, height, width, INPUTS), inside, height, width, INPUTS, DEPTH)
-    y = _times(patches, _filters(weight, task, stride, WIDTH, C, INPUTS, DEPTH), PRECISION, ACC)
-    store_moments(partial, y, inside, pixels, task, C, ROWS)
+    peaks += task * count * (height // 2) * (width // 2) * C
+    # Sums of squares cancel unless something close to the mean is subtracted first: the mean of a few pixels.
+    first, inside, right, below, pooled = cells_of(part * BLOCK + tl.arange(0, BLOCK), cells, height, width)
+    few = _patches(x, _corner(first, height, width, INPUTS), inside, height, width, INPUTS, DEPTH)
+    few = _times(few, filters, PRECISION, ACC)
+    near = (tl.sum(few, 0) / tl.sum(inside.to(tl.int32), 0))[None, :]
+    total = tl.zeros((BLOCK, C), ACC)
+    squares = tl.zeros((BLOCK, C), ACC)
+    pixels = tl.zeros((BLOCK,), tl.int32)
+    for start in range(part * BLOCK, cells, parts * BLOCK):
+        first, inside, right, below, pooled = cells_of(start + tl.arange(0, BLOCK), cells, height, width)
+        whole = right & below
+        p0, p1, p2, p3 = _window(x, first, inside, right, below, height, width, INPUTS, DEPTH)
+        y0 = _times(p0, filters, PRECISION, ACC)
+        y1 = _times(p1, filters, PRECISION, ACC)
+        y2 = _times(p2, filters, PRECISION, ACC)
+        y3 = _times(p3, filters, PRECISION, ACC)
+        put(peaks, pooled, whole, best_of(y0, y1, y2, y3, gain), C)
+        y0 = tl.where(inside[:, None], y0 - near, 0.0)
+        y1 = tl.where(right[:, None], y1 - near, 0.0)
+        y2 = tl.where(below[:, None], y2 - near, 0.0)
+        y3 = tl.where(whole[:, None], y3 - near, 0.0)
+        total += (y0 + y1) + (y2 + y3)
+        squares += (y0 * y0 + y1 * y1) + (y2 * y2 + y3 * y3)
+        pixels += inside.to(tl.int32) + right.to(tl.int32) + below.to(tl.int32) + whole.to(tl.int32)
+    number = tl.sum(pixels, 0)
+    away = tl.sum(total, 0) / number
+    within = tl.maximum(tl.sum(squares, 0) - away * away * number, 0.0)
+    at = partial + (task * 3 * C + tl.arange(0, C)) * parts + part
+    tl.store(at, away + tl.reshape(near, (C,)))
+    tl.store(at + C * parts, within)
+    tl.store(at + 2 * C * parts, (away * 0 + number).to(ACC))
 
 
 @triton.jit
 def stem_normalise_kernel(
-    x, weight, moments, gamma, beta, z, peaks, stride, gamma_stride, beta_stride, cells, count, height, width,
-    eps, WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
-    PRECISION: tl.constexpr, ACC: tl.constexpr,
+    peaks, moments, gamma, beta, z, gamma_stride, beta_stride, windows, eps,
+    WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     task = tl.program_id(1).to(tl.int64)
     mean, scale, gain, shift = channel_values(
         moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
     )
-    filters = _filters(weight, task, stride, WIDTH, C, INPUTS, DEPTH)
-    x = _images(x, task, count, height, width, INPUTS)
-    first, _, right, below, pooled = cells_of(
-        tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), cells, height, width
-    )
-    corner = _corner(first, height, width, INPUTS)
-    across = width + width % 2 + 2
-    whole = right & below
-    y0 = _times(_patches(x, corner, whole, height, width, INPUTS, DEPTH), filters, PRECISION, ACC)
-    y1 = _times(_patches(x, corner + 1, whole, height, width, INPUTS, DEPTH), filters, PRECISION, ACC)
-    high = tl.maximum(y0, y1)
-    low = tl.minimum(y0, y1)
-    y2 = _times(_patches(x, corner + across, whole, height, width, INPUTS, DEPTH), filters, PRECISION, ACC)
-    y3 = _times(
-        _patches(x, corner + across + 1, whole, height, width, INPUTS, DEPTH), filters, PRECISION, ACC
-    )
-    high = tl.maximum(high, tl.maximum(y2, y3))
-    low = tl.minimum(low, tl.minimum(y2, y3))
-    best = (tl.where(gain > 0, high, tl.where(gain < 0, low, y0)) - mean) * scale
-    windows = count * (height // 2) * (width // 2)
-    put(peaks + task * windows * C, pooled, whole, best, C)
-    put(z + task * windows * C, pooled, whole, tl.maximum(best * gain + shift, 0.0), C)
+    w = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    ok = w < windows
+    peak = (rows_of(peaks + task * windows * C, w, ok, C, ACC) - mean) * scale
+    put(z + task * windows * C, w, ok, tl.maximum(peak * gain + shift, 0.0), C)
 
 
 @triton.jit
@@ -355,8 +376,8 @@ def stem_backward_kernel(
 
 @triton.jit
 def stem_sum_second_kernel(
-    gz, x, weight, v, moments, gamma, beta, partial, stride, v_stride, gamma_stride, beta_stride, cells,
-    count, height, width, eps,
+    gz, x, weight, v, moments, gamma, beta, partial, peaks, stride, v_stride, gamma_stride, beta_stride,
+    cells, count, height, width, eps,
     WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
     PRECISION: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
@@ -370,6 +391,7 @@ def stem_sum_second_kernel(
     direction = _filters(v, task, v_stride, WIDTH, C, INPUTS, DEPTH)
     x = _images(x, task, count, height, width, INPUTS)
     gz += task * count * (height // 2) * (width // 2) * C
+    peaks += task * count * (height // 2) * (width // 2) * C
     su = tl.zeros((BLOCK, C), ACC)
     sv = tl.zeros((BLOCK, C), ACC)
     sx = tl.zeros((BLOCK, C), ACC)
@@ -388,43 +410,32 @@ def stem_sum_second_kernel(
         is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, whole)
         su += (u0 + u1) + (u2 + u3)
         sv += (u0 * n0 + u1 * n1) + (u2 * n2 + u3 * n3)
-        sx += pick(is0, is1, is2, is3, u0, u1, u2, u3) * rows_of(gz, pooled, whole, C, ACC)
+        peak = pick(is0, is1, is2, is3, u0, u1, u2, u3)
+        sx += peak * rows_of(gz, pooled, whole, C, ACC)
+        put(peaks, pooled, whole, peak, C)
     store_sums(partial, su, sv, sx, task, C)
 
 
 @triton.jit
 def stem_tangent_kernel(
-    x, weight, v, c, b, moments, second, gamma, beta, dz, stride, v_stride, gamma_stride, beta_stride,
-    c_stride, b_stride, second_parts, cells, count, height, width, eps,
-    WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
-    PRECISION: tl.constexpr, ACC: tl.constexpr, SECOND: tl.constexpr,
+    dz, peaks, c, b, moments, second, gamma, beta, c_stride, b_stride, gamma_stride, beta_stride,
+    second_parts, windows, pixels, eps,
+    WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr, SECOND: tl.constexpr,
 ):  # fmt: skip
+    """Turns u at each window's maximum into dz, in place."""
     task = tl.program_id(1).to(tl.int64)
     mean, scale, gain, shift = channel_values(
         moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
     )
-    pixels = count * height * width
     factor, by_n, by_1 = tangent_coefficients(
         c, b, second, second_parts, c_stride, b_stride, gain, scale, task, pixels, WIDTH, C, SECOND, ACC
     )
-    filters = _filters(weight, task, stride, WIDTH, C, INPUTS, DEPTH)
-    direction = _filters(v, task, v_stride, WIDTH, C, INPUTS, DEPTH)
-    x = _images(x, task, count, height, width, INPUTS)
-    first, inside, right, below, pooled = cells_of(
-        tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), cells, height, width
-    )
-    whole = right & below
-    p0, p1, p2, p3 = _window(x, first, inside, right, below, height, width, INPUTS, DEPTH)
-    n0 = (_times(p0, filters, PRECISION, ACC) - mean) * scale
-    n1 = (_times(p1, filters, PRECISION, ACC) - mean) * scale
-    n2 = (_times(p2, filters, PRECISION, ACC) - mean) * scale
-    n3 = (_times(p3, filters, PRECISION, ACC) - mean) * scale
-    is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, whole)
-    there = tl.where(is0, factor * _times(p0, direction, PRECISION, ACC) + by_n * n0 + by_1, 0.0)
-    there += tl.where(is1, factor * _times(p1, direction, PRECISION, ACC) + by_n * n1 + by_1, 0.0)
-    there += tl.where(is2, factor * _times(p2, direction, PRECISION, ACC) + by_n * n2 + by_1, 0.0)
-    there += tl.where(is3, factor * _times(p3, direction, PRECISION, ACC) + by_n * n3 + by_1, 0.0)
-    put(dz + task * count * (height // 2) * (width // 2) * C, pooled, whole, there, C)
+    w = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    ok = w < windows
+    dz += task * windows * C
+    peak = (rows_of(peaks + task * windows * C, w, ok, C, ACC) - mean) * scale
+    there = factor * rows_of(dz, w, ok, C, ACC) + by_n * peak + by_1
+    put(dz, w, ok, tl.where(peak * gain + shift > 0, there, 0.0), C)
 
 
 @triton.jit
