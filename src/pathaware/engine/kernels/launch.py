@@ -62,17 +62,13 @@ def stored_channels(channels: int) -> int:
     return max(16, int(triton.next_power_of_2(channels)))
 
 
-def join_moments(partial: Tensor, pixels: int, rows: int = 0) -> Tensor:
-    """Mean and variance `[T, 2, C]` from the mean and squared deviation of each tile, `[T, 2, C, tiles]`.
-
-    Tiles have `rows` pixels; without `rows`, the number of pixels of each tile is a third entry of `partial`.
-    """
-    tasks, entries, channels, tiles = partial.shape
+def join_moments(partial: Tensor, pixels: int, rows: int) -> Tensor:
+    """Mean and variance `[T, 2, C]` from those of tiles of `rows` pixels, `[T, 2, C, tiles]`."""
+    tasks, _, channels, tiles = partial.shape
     moments = empty(partial, tasks, 2, channels)
     join_moments_kernel[(channels, tasks)](
-        partial, moments, tiles, pixels, rows, CHANNELS=channels, ENTRIES=entries,
-        BLOCK=min(1024, triton.next_power_of_2(tiles)),
-    )  # fmt: skip
+        partial, moments, tiles, pixels, rows, CHANNELS=channels, BLOCK=1024
+    )
     return moments
 
 
@@ -87,41 +83,28 @@ def join_kernel(partial, total, parts, size, stride, PARTS: tl.constexpr, BLOCK:
 
 
 @triton.jit
-def join_moments_kernel(
-    partial, moments, tiles, pixels, rows,
-    CHANNELS: tl.constexpr, ENTRIES: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+def join_moments_kernel(partial, moments, tiles, pixels, rows, CHANNELS: tl.constexpr, BLOCK: tl.constexpr):
     """Mean and variance of a channel from those of its tiles; all but the last hold `rows` pixels."""
     channel = tl.program_id(0)
     task = tl.program_id(1)
     i = tl.arange(0, BLOCK)
-    means = partial + (task * ENTRIES * CHANNELS + channel) * tiles
+    means = partial + (task * 2 * CHANNELS + channel) * tiles
     squares = means + CHANNELS * tiles
     total = tl.zeros((BLOCK,), partial.dtype.element_ty)
     for first in range(0, tiles, BLOCK):
         at = first + i
-        count = _pixels_of(means, at, tiles, pixels, rows, CHANNELS, ENTRIES)
+        count = tl.minimum(pixels - at * rows, rows)
         total += tl.load(means + at, mask=at < tiles, other=0.0) * count
     mean = tl.sum(total, 0) / pixels
     total = tl.zeros((BLOCK,), partial.dtype.element_ty)
     for first in range(0, tiles, BLOCK):
         at = first + i
-        count = _pixels_of(means, at, tiles, pixels, rows, CHANNELS, ENTRIES)
+        count = tl.minimum(pixels - at * rows, rows)
         away = tl.load(means + at, mask=at < tiles, other=0.0) - mean
         within = tl.load(squares + at, mask=at < tiles, other=0.0)
         total += tl.where(at < tiles, within + away * away * count, 0.0)
     tl.store(moments + task * 2 * CHANNELS + channel, mean)
     tl.store(moments + (task * 2 + 1) * CHANNELS + channel, tl.sum(total, 0) / pixels)
-
-
-@triton.jit
-def _pixels_of(means, at, tiles, pixels, rows, CHANNELS: tl.constexpr, ENTRIES: tl.constexpr):
-    """The numbers of pixels of tiles `at`."""
-    if ENTRIES == 3:
-        count = tl.load(means + 2 * CHANNELS * tiles + at, mask=at < tiles, other=0.0)
-    else:
-        count = tl.minimum(pixels - at * rows, rows)
-    return count
 
 
 @triton.jit

@@ -27,10 +27,10 @@ from torch import Tensor
 
 from pathaware.engine.kernels.launch import accumulator, blocks, empty, few_parts
 from pathaware.engine.kernels.windows import (
-    best_of,
     cells_of,
     channel_values,
     hvp_coefficients,
+    load_row,
     load_sum,
     outputs_of,
     passed_on,
@@ -57,7 +57,7 @@ def normalise(
     y: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float, pooling: Pooling = "max"
 ) -> tuple[Tensor, Tensor]:
     """z `[T, N, H/2, W/2, C]` for `y [T, N, H, W, C]`, or of the same size without pooling; and, for a
-    max-pool, y at each window's maximum, else nothing of use."""
+    max-pool, ŷ at each window's maximum, else nothing of use."""
     tasks, images, height, width, channels = y.shape
     if pooling != "max":
         return _normalise_without_maximum(y, moments, gamma, beta, eps, pooling)
@@ -93,7 +93,7 @@ def _sums(
 ) -> Tensor:  # fmt: skip
     """The parts `[T, parts, 2, C]` of A and B."""
     if pooling == "max":
-        return first_sums(gz, peaks, moments, gamma, beta, eps)
+        return first_sums(gz, peaks, gamma, beta)
     tasks, images, height, width, channels = y.shape
     cells, block = images * blocks(height, 2) * blocks(width, 2), _windows(channels)
     parts = min(_PARTS // tasks + 1, blocks(cells, 2 * block))
@@ -125,9 +125,7 @@ def backward(
     return gy, sums
 
 
-def first_sums(
-    gz: Tensor, peaks: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float
-) -> Tensor:
+def first_sums(gz: Tensor, peaks: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
     """The parts `[T, parts, 2, C]` of A and B, which need the pooled values only."""
     tasks, images, height, width, channels = gz.shape
     windows = images * height * width
@@ -136,7 +134,7 @@ def first_sums(
     dtype, acc = accumulator(gz)
     partial = empty(gz, tasks, parts, 2, channels, dtype=dtype)
     sum_first_kernel[(parts, tasks)](
-        gz, peaks, moments, gamma, beta, partial, gamma.stride(0), beta.stride(0), windows, eps,
+        gz, peaks, gamma, beta, partial, gamma.stride(0), beta.stride(0), windows,
         WIDTH=gamma.shape[1], C=channels, BLOCK=block, ACC=acc, num_warps=8,
     )  # fmt: skip
     return few_parts(partial)
@@ -214,13 +212,15 @@ def normalise_kernel(
     first = ((w // (across * down)) * height + 2 * ((w // across) % down)) * width + 2 * (w % across)
     images = windows // (across * down)
     y += task * images * height * width * C
-    y0 = rows_of(y, first, ok, C, ACC)
-    y1 = rows_of(y, first + 1, ok, C, ACC)
-    y2 = rows_of(y, first + width, ok, C, ACC)
-    y3 = rows_of(y, first + width + 1, ok, C, ACC)
-    best = best_of(y0, y1, y2, y3, gain)
+    n0 = (rows_of(y, first, ok, C, ACC) - mean) * scale
+    n1 = (rows_of(y, first + 1, ok, C, ACC) - mean) * scale
+    n2 = (rows_of(y, first + width, ok, C, ACC) - mean) * scale
+    n3 = (rows_of(y, first + width + 1, ok, C, ACC) - mean) * scale
+    high = tl.maximum(tl.maximum(n0, n1), tl.maximum(n2, n3))
+    low = tl.minimum(tl.minimum(n0, n1), tl.minimum(n2, n3))
+    best = tl.where(gain > 0, high, tl.where(gain < 0, low, n0))
     put(peaks + task * windows * C, w, ok, best, C)
-    put(z + task * windows * C, w, ok, tl.maximum((best - mean) * scale * gain + shift, 0.0), C)
+    put(z + task * windows * C, w, ok, tl.maximum(best * gain + shift, 0.0), C)
 
 
 @triton.jit
@@ -289,15 +289,15 @@ def sum_first_all_kernel(
 
 @triton.jit
 def sum_first_kernel(
-    gz, peaks, moments, gamma, beta, partial, gamma_stride, beta_stride, windows, eps,
+    gz, peaks, gamma, beta, partial, gamma_stride, beta_stride, windows,
     WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     part = tl.program_id(0)
     parts = tl.num_programs(0)
     task = tl.program_id(1).to(tl.int64)
-    mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
-    )
+    c = tl.arange(0, C)
+    gain = load_row(gamma + task * gamma_stride, WIDTH, C).to(ACC)
+    shift = load_row(beta + task * beta_stride, WIDTH, C).to(ACC)
     gz += task * windows * C
     peaks += task * windows * C
     a = tl.zeros((BLOCK, C), ACC)
@@ -306,11 +306,11 @@ def sum_first_kernel(
         w = first + tl.arange(0, BLOCK)
         ok = w < windows
         grad = rows_of(gz, w, ok, C, ACC)
-        peak = (rows_of(peaks, w, ok, C, ACC) - mean) * scale
+        peak = rows_of(peaks, w, ok, C, ACC)
         grad = tl.where(peak * gain + shift > 0, grad, 0.0)
         a += grad
         b += grad * peak
-    at = partial + ((task * parts + part) * 2) * C + tl.arange(0, C)
+    at = partial + ((task * parts + part) * 2) * C + c
     tl.store(at, tl.sum(a, 0))
     tl.store(at + C, tl.sum(b, 0))
 

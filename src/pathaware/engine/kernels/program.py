@@ -183,33 +183,36 @@ class Stem:
 
     def forward(self, p: Parameters, filters: None, x: Tensor) -> tuple[Tensor, Saved]:
         images = stem.Images.of(x)
-        peaks, moments = stem.peaks_of(images, p["weight"], p["gain"])
-        z = stem.normalise(peaks, moments, p["gain"], p["shift"], self.eps)
-        return z, [x, images.padded, moments, peaks]
+        packed = stem.Filters.of(p["weight"], images)
+        z, where = stem.forward(images, packed, p["gain"], p["shift"], self.eps)
+        return z, [x, images.padded, images.products, packed.packed, packed.moments, where]
 
     def backward(self, p: Parameters, saved: Saved, gz: Tensor, g: Parameters) -> None:
-        x, padded, moments, peaks = saved
+        images, filters, where = self._constants(saved)
         sums = stem.backward(
-            gz, stem.Images(padded, *x.shape[-2:]), p["weight"], peaks, moments, p["gain"], p["shift"],
-            self.eps, g["weight"], g["gain"], g["shift"],
-        )  # fmt: skip
-        saved += [gz, sums]
+            gz, where, images, filters, p["gain"], self.eps, g["weight"], g["gain"], g["shift"]
+        )
+        saved.append(sums)
 
     def tangent(
         self, p: Parameters, v: Parameters, filters: None, saved: Saved, dx: None
     ) -> tuple[Tensor, Saved]:
-        x, padded, moments, peaks, gz, _ = saved
-        dz, second = stem.tangent(
-            v["weight"], v["gain"], v["shift"], gz, stem.Images(padded, *x.shape[-2:]), p["weight"], peaks,
-            moments, p["gain"], p["shift"], self.eps,
-        )  # fmt: skip
-        return dz, [second]
+        images, packed, where = self._constants(saved)
+        dz = stem.tangent(
+            v["weight"], v["gain"], v["shift"], where, images, packed, p["gain"], self.eps
+        )
+        return dz, []
 
     def hvp(
         self, p: Parameters, v: Parameters, saved: Saved, tangent: Saved, dgz: Tensor, hv: Parameters
     ) -> None:
-        x, padded, moments, peaks, gz, sums = saved
+        images, filters, where = self._constants(saved)
         stem.hvp(
-            dgz, v["weight"], v["gain"], gz, stem.Images(padded, *x.shape[-2:]), p["weight"], peaks, sums,
-            tangent[0], moments, p["gain"], p["shift"], self.eps, hv["weight"], hv["gain"], hv["shift"],
+            dgz, v["weight"], v["gain"], saved[-1], where, images, filters, p["gain"], self.eps,
+            hv["weight"], hv["gain"], hv["shift"],
         )  # fmt: skip
+
+    @staticmethod
+    def _constants(saved: Saved) -> tuple[stem.Images, stem.Filters, Tensor]:
+        x, padded, products, packed, moments, where = saved[:6]
+        return stem.Images(padded, products, *x.shape[-2:]), stem.Filters(packed, moments), where

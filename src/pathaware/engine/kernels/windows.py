@@ -65,14 +65,6 @@ def cells_of(w, cells, height, width):
 
 
 @triton.jit
-def best_of(y0, y1, y2, y3, gain):
-    """The pixel of each window that batch norm with this gain makes the maximum."""
-    high = tl.maximum(tl.maximum(y0, y1), tl.maximum(y2, y3))
-    low = tl.minimum(tl.minimum(y0, y1), tl.minimum(y2, y3))
-    return tl.where(gain > 0, high, tl.where(gain < 0, low, y0))
-
-
-@triton.jit
 def peak_of(n0, n1, n2, n3, gain, shift, whole):
     """Four masks of where a window's maximum is, if positive; the first of equal values, as in PyTorch."""
     a0 = n0 * gain + shift
