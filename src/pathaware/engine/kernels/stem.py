@@ -287,7 +287,9 @@ def stem_join_kernel(partial, products, parts, DEPTH: tl.constexpr, PARTS: tl.co
     row = tl.program_id(0)
     task = tl.program_id(1)
     k = tl.arange(0, DEPTH)
-    tl.store(products + (task * DEPTH + row) * DEPTH + k, _joined(partial, row, parts, task, DEPTH, DEPTH, PARTS))
+    tl.store(
+        products + (task * DEPTH + row) * DEPTH + k, _joined(partial, row, parts, task, DEPTH, DEPTH, PARTS)
+    )
 
 
 @triton.jit
@@ -534,8 +536,6 @@ def stem_hvp_kernel(
     on_n = -(on_u * sv + on_a * sb + factor * (scale * weight + db)) / pixels
     on_1 = -(on_u * su + on_a * sa + factor * da) / pixels
     dense = tl.sum(matrix * (on_u * u + on_n * scale * away)[None, :], 1) + on_1 * total
-    tl.store(
-        gw + task * out_stride + channel * TAPS + k, on_a * g + factor * dg + dense, mask=k < TAPS
-    )
+    tl.store(gw + task * out_stride + channel * TAPS + k, on_a * g + factor * dg + dense, mask=k < TAPS)
     tl.store(ggamma + task * gain_stride + channel, scale * weight + db)
     tl.store(gbeta + task * gain_stride + channel, da)
