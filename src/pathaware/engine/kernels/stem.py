@@ -1,12 +1,12 @@
 """The first conv block of a network as one operation on images, with no convolution stored.
 
 Images have few channels, so the convolution's output is many times larger than its input, and cheaper to
-compute than to read. Images are data and get no gradient. The mathematics is that of `normalisation`, with u =
-conv(x, v) for a direction v of the filters.
+compute than to read. Images are data and get no gradient. The mathematics is that of `normalisation`, with
+u = conv(x, v) for a direction v of the filters.
 
 Let p be the 9·I values that a pixel of the convolution needs, followed by a one. Everything that is summed
-over all pixels follows from their products S = Σ p pᵀ, which do not change along a path, and everything that is
-summed over the maxima of windows from G = Σ gz p, where p belongs to the maximum:
+over all pixels follows from their products S = Σ p pᵀ, which do not change along a path, and everything that
+is summed over the maxima of windows from G = Σ gz p, where p belongs to the maximum:
 
     μ = w · Σp / M,   σ² = wᵀ S w / M − μ²,   y − μ = w′ · p,    w′ = (w, −μ)
     A = the last entry of G,     B = r G · w′,     X = G · v,     U = v · Σp,     V = r vᵀ S w′
@@ -17,8 +17,8 @@ with G for gz, dG for a change of gz, and the coefficients of `windows.hvp_coeff
 images only has to find z and the position of each maximum, G, or dz. The rest is computed in float64 for one
 channel at a time: it is little work, and differences of large sums would lose digits in float32.
 
-Images are padded by one pixel, and to even sides: `[T, N, I, H + 2, W + 2]`. Then the values that a pixel needs
-lie at fixed distances, and one matrix product with the filters `[O, 9·I]` gives its channels.
+Images are padded by one pixel, and to even sides: `[T, N, I, H + 2, W + 2]`. Then the values that a pixel
+needs lie at fixed distances, and one matrix product with the filters `[O, 9·I]` gives its channels.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pathaware.engine.kernels.launch import accumulator, blocks, dot_precision, empty, stored_channels
-from pathaware.engine.kernels.windows import cells_of, channel_values, put, rows_of
+from pathaware.engine.kernels.windows import cells_of, channel_values, put
 
 _PARTS = 1056
 """Number of parts of a sum: eight programs per multiprocessor of an H200."""
@@ -104,7 +104,8 @@ def forward(
     where = empty(z, *z.shape, dtype=torch.int8)
     stem_forward_kernel[(_number_of_parts(images, tasks), tasks)](
         images.padded, filters.packed, filters.moments, gamma, beta, z, where, gamma.stride(0),
-        beta.stride(0), images.cells, *images.sizes(), eps, WIDTH=gamma.shape[1], **_settings(images, filters),
+        beta.stride(0), images.cells, *images.sizes(), eps,
+        WIDTH=gamma.shape[1], **_settings(images, filters),
     )  # fmt: skip
     return z, where
 

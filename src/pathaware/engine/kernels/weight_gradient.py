@@ -22,6 +22,7 @@ _PROGRAMS = 264
 """Number of programs for the sum over pixels: two per multiprocessor of an H200."""
 
 _PIECE = torch.bfloat16
+_PIECES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
 def weight_gradient(x: Tensor, g: Tensor, out: Tensor) -> None:
@@ -49,7 +50,7 @@ def weight_gradient_parts(x: Tensor, g: Tensor, x2: Tensor | None = None, g2: Te
     weight_gradient_kernel[(9 // taps, splits, tasks)](
         *(_split_into_pieces(pairs, pieces) * 2)[:4], partial, pixels, height, width, share,
         INPUTS=inputs, OUTPUTS=outputs, DEPTH=depth, TAPS=taps, PIECES=pieces, TERMS=len(pairs) // 2, ACC=acc,
-        SPLIT=pieces > 1 and IN_REGISTERS, PIECE=tl.bfloat16 if _PIECE == torch.bfloat16 else tl.float16,
+        SPLIT=pieces > 1 and IN_REGISTERS, PIECE=_PIECES[_PIECE],
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return partial
