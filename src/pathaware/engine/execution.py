@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +27,21 @@ from pathaware.engine.cuda_graph import CapturedCalls, captured_state
 from pathaware.engine.handwritten import Program, SingleTaskProgram, handwritten_program
 from pathaware.engine.traced import NotLowerable, trace
 
+if TYPE_CHECKING:
+    from pathaware.engine.kernels.program import KernelProgram
+
 Forward = Callable[[Tensor, Any], Tensor]
-Inputs = Tensor | Prepared
+
+
+@dataclass(frozen=True)
+class PreparedImages:
+    """Images `[T, N, C, H, W]`, and a program that has computed what does not change along a path."""
+
+    images: Tensor
+    program: Program
+
+
+Inputs = Tensor | Prepared | PreparedImages
 """Inputs `[T, N, …]` as they are, or prepared for several steps."""
 
 CAPTURED_ELEMENTS = 2**22
@@ -57,7 +71,7 @@ class Execution:
         return None if self.program is None else SingleTaskProgram(self.program)
 
     @cached_property
-    def kernel_program(self) -> Program | None:
+    def kernel_program(self) -> KernelProgram | None:
         from pathaware.engine.kernels.program import kernel_program  # needs Triton
 
         return kernel_program(self.program)
@@ -90,8 +104,13 @@ class Execution:
 
     def prepare(self, x: Tensor) -> Inputs:
         """Inputs for several calls of `gradient` and `task_losses`: layers that no adapted parameter affects
-        are computed once."""
-        return self.forward.prepare(x) if isinstance(self.forward, Lowered) else x
+        are computed once, and so is what the kernels need to know of images."""
+        prepared = self.forward.prepare(x) if isinstance(self.forward, Lowered) else x
+        if isinstance(prepared, Prepared) or len(x) == 1 or x.ndim != 5 or x.requires_grad:
+            return prepared
+        if kernels.usable(x) and self.kernel_program is not None:
+            return PreparedImages(x, self.kernel_program.prepare(x))
+        return prepared
 
     def task_losses(self, point: Tensor, x: Inputs, y: Tensor, outputs: list[Tensor] | None = None) -> Tensor:
         """The loss of each task at a point: `[T]`, differentiable any number of times.
@@ -99,6 +118,7 @@ class Execution:
         The outputs for x are appended to `outputs`, where they are known.
         """
         program = None if torch.is_grad_enabled() else self._program(point, x, y, differentiable=False)
+        x = x.images if isinstance(x, PreparedImages) else x
         if program is not None and isinstance(x, Tensor):
             return program.losses(point, x, y, outputs)
         predicted = self.forward(point, x)
@@ -127,6 +147,7 @@ class Execution:
         The outputs for x are appended to `outputs`, where they are known.
         """
         program = self._program(point, x, y, differentiable=create_graph)
+        x = x.images if isinstance(x, PreparedImages) else x
         if program is not None and isinstance(x, Tensor):
             if create_graph:
                 return program.differentiable_gradient(point, x, y)
@@ -170,9 +191,10 @@ class Execution:
             return None
         programs = [self.single_task if point.is_cuda else self.program]
         if kernels.usable(point):
-            programs.append(self.kernel_program)
+            programs.append(x.program if isinstance(x, PreparedImages) else self.kernel_program)
+        images = x.images if isinstance(x, PreparedImages) else x
         for program in programs:
-            if program is not None and program.supports(point, x, y, differentiable=differentiable):
+            if program is not None and program.supports(point, images, y, differentiable=differentiable):
                 return program
         return None
 

@@ -3,7 +3,7 @@
     python tests/engine/kernels/compile_kernels.py [float32|bfloat16]
 
 Launches are intercepted, their arguments turned into a signature, and that is compiled; nothing runs. Prints
-the name of each kernel and the bytes of shared memory that a program of it needs.
+the name of each kernel, the bytes of shared memory that a program of it needs, and its number of warps.
 """
 
 from __future__ import annotations
@@ -20,9 +20,15 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 TARGET = GPUTarget("cuda", 90, 32)
-TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int64: "*i64"}
+TYPES = {
+    torch.float64: "*fp64",
+    torch.float32: "*fp32",
+    torch.bfloat16: "*bf16",
+    torch.int64: "*i64",
+    torch.int8: "*i8",
+}
 OPTIONS = ("num_warps", "num_stages")
-compiled: dict[tuple[str, str], int] = {}
+compiled: dict[tuple[str, str], tuple[int, int]] = {}
 
 
 def compile_instead(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
@@ -33,7 +39,7 @@ def compile_instead(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: An
     key = (self.__name__, str([signature, constants, options]))
     if key not in compiled:
         result = triton.compile(ASTSource(self, signature, constants), target=TARGET, options=options)
-        compiled[key] = result.metadata.shared
+        compiled[key] = result.metadata.shared, result.metadata.num_warps
 
 
 def kind_of(value: Any, named: bool) -> str:
@@ -85,8 +91,8 @@ def main(dtype: torch.dtype) -> None:
     _, gradient, saved = program.loss_and_gradient(point, x, y)
     program.hvp(point, gradient, saved)
     program.losses(point, x, y)
-    for (name, _), shared in compiled.items():
-        print(name, shared)
+    for (name, _), needs in compiled.items():
+        print(name, *needs)
 
 
 if __name__ == "__main__":

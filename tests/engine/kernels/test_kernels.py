@@ -207,11 +207,15 @@ def launches(monkeypatch) -> list[str]:
     from pathaware.engine.kernels import program as programs
 
     seen: list[str] = []
-    for name in ("convolve", "weight_gradient"):
-        original = getattr(functions, name)
-        spy = lambda *a, _name=name, _original=original, **k: (seen.append(_name), _original(*a, **k))[1]  # noqa: E731
-        monkeypatch.setattr(functions, name, spy)
-        monkeypatch.setattr(programs, name, spy)
+    for module, name in (
+        (functions, "convolve"),
+        (functions, "weight_gradient"),
+        (programs, "convolve"),
+        (programs, "weight_gradient_parts"),
+    ):
+        short, original = name.removesuffix("_parts"), getattr(module, name)
+        spy = lambda *a, _name=short, _original=original, **k: (seen.append(_name), _original(*a, **k))[1]  # noqa: E731
+        monkeypatch.setattr(module, name, spy)
     return seen
 
 

@@ -161,9 +161,14 @@ class Lowered:
 
 
 def _shared_conv2d(module: nn.Conv2d, x: Activations) -> Activations:
-    """A convolution with the same filters for all tasks needs no groups."""
-    rows = x.rows()
-    return rows.map(module(rows.data.flatten(0, 1)).unflatten(0, rows.data.shape[:2]))
+    """A convolution with the same filters for all tasks needs no groups.
+
+    Grouped images `[N, T·C, H, W]` are also `[N·T, C, H, W]`, without a copy, here and for a norm after it.
+    """
+    images = x.images()
+    data = images.data
+    y = module(data.reshape(-1, module.in_channels, *data.shape[2:]))
+    return images.map(y.reshape(len(data), -1, *y.shape[2:]))
 
 
 def _has_kernels(block: ConvBlockNodes) -> bool:

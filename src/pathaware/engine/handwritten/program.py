@@ -144,6 +144,10 @@ class Program:
             not point.is_cuda and constant and x.ndim == (5 if self.images else 3) and self.loss.supports(y)
         )
 
+    def one_by_one(self, x: Tensor) -> bool:
+        """True if tasks should run one after another for a loss and its gradient."""
+        return self.images and x[0, :, 0].numel() >= LARGE
+
     def differentiable_gradient(self, point: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Losses `[T]` and gradients `[T, D]`, both differentiable once in the point."""
         both: tuple[Tensor, Tensor] = _Gradient.apply(point, self, x, y)
@@ -279,7 +283,7 @@ class _Losses(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, point: Tensor, program: Program, x: Tensor, y: Tensor) -> Tensor:
-        sizes = [1] * len(x) if program.images and x[0, :, 0].numel() >= LARGE else [len(x)]
+        sizes = [1] * len(x) if program.one_by_one(x) else [len(x)]
         parts = zip(*(values.split(sizes) for values in (point, x, y)), strict=True)
         found = [program.loss_and_gradient(*part)[:2] for part in parts]
         ctx.save_for_backward(torch.cat([gradient for _, gradient in found]))

@@ -124,11 +124,13 @@ def pack_kernel(
     real = inside & (i < DEPTH) & (o < WIDTH)
     weight += tl.program_id(2).to(tl.int64) * distance
     base = (tl.program_id(2) * tl.num_programs(1) + task) * 9 * OUTPUTS * INPUTS
-    for tap in tl.static_range(9):
-        value = tl.load(weight + task * stride + (o * DEPTH + i) * 9 + tap, mask=real, other=0.0)
-        value = value.to(forward.dtype.element_ty)
-        tl.store(forward + base + tap * OUTPUTS * INPUTS + e, value, mask=inside)
-        tl.store(reverse + base + (8 - tap) * OUTPUTS * INPUTS + swapped, value, mask=inside)
+    # all taps are read at once: a loop would wait for every one of them
+    tap = tl.arange(0, 16)[None, :]
+    at = weight + task * stride + (o * DEPTH + i)[:, None] * 9 + tap
+    value = tl.load(at, mask=real[:, None] & (tap < 9), other=0.0).to(forward.dtype.element_ty)
+    mask = inside[:, None] & (tap < 9)
+    tl.store(forward + base + tap * OUTPUTS * INPUTS + e[:, None], value, mask=mask)
+    tl.store(reverse + base + (8 - tap) * OUTPUTS * INPUTS + swapped[:, None], value, mask=mask)
 
 
 @triton.jit

@@ -5,10 +5,15 @@ Partial results are joined in a fixed order, so that the same inputs give the sa
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+Result = TypeVar("Result")
 
 
 def blocks(size: int, block: int) -> int:
@@ -32,6 +37,37 @@ def dot_precision(data: Tensor) -> str:
     if data.dtype != torch.float32:
         return "ieee"
     return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3"
+
+
+BESIDE = True
+"""True if captured passes compute gradients of filters in a second stream."""
+
+
+class SecondStream:
+    """Launches that run beside those of the current stream until `wait`, if a CUDA graph is captured.
+
+    A small layer does not fill a GPU. Uncaptured launches are too slow for two streams to overlap.
+    """
+
+    def __init__(self, like: Tensor) -> None:
+        captured = BESIDE and like.is_cuda and torch.cuda.is_current_stream_capturing()
+        self.stream = torch.cuda.Stream(like.device) if captured else None
+        self.kept: list[object] = []  # the current stream must not use their memory again yet
+
+    def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Call a function whose launches depend on the current stream's launches so far."""
+        if self.stream is None:
+            return function(*arguments)
+        self.kept += arguments
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            return function(*arguments)
+
+    def wait(self) -> None:
+        """Let the current stream wait for all that ran beside it."""
+        if self.stream is not None:
+            torch.cuda.current_stream().wait_stream(self.stream)
+        self.kept.clear()
 
 
 def sum_parts(partial: Tensor, out: Tensor | None = None) -> Tensor:

@@ -25,7 +25,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pathaware.engine.kernels.launch import accumulator, blocks, empty, few_parts
+from pathaware.engine.kernels.launch import FEW, accumulator, blocks, empty, few_parts
 from pathaware.engine.kernels.windows import (
     cells_of,
     channel_values,
@@ -130,14 +130,14 @@ def first_sums(gz: Tensor, peaks: Tensor, gamma: Tensor, beta: Tensor) -> Tensor
     tasks, images, height, width, channels = gz.shape
     windows = images * height * width
     block = 4 * _windows(channels)
-    parts = min(_PARTS // tasks + 1, blocks(windows, 4 * block))
+    parts = min(_PARTS // tasks + 1, FEW, blocks(windows, block))
     dtype, acc = accumulator(gz)
     partial = empty(gz, tasks, parts, 2, channels, dtype=dtype)
     sum_first_kernel[(parts, tasks)](
         gz, peaks, gamma, beta, partial, gamma.stride(0), beta.stride(0), windows,
         WIDTH=gamma.shape[1], C=channels, BLOCK=block, ACC=acc, num_warps=8,
     )  # fmt: skip
-    return few_parts(partial)
+    return partial
 
 
 def tangent(

@@ -8,6 +8,7 @@ touched, because batch norm subtracts them again: their gradients stay zero.
 
 from __future__ import annotations
 
+from copy import copy
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +21,8 @@ from pathaware.engine.handwritten.conv_block import ConvBlock
 from pathaware.engine.handwritten.layers import CrossEntropy, Flatten, Linear, Parameters, Saved
 from pathaware.engine.kernels import classifier, normalisation, stem
 from pathaware.engine.kernels.convolution import convolve, pack_all
-from pathaware.engine.kernels.weight_gradient import weight_gradient
+from pathaware.engine.kernels.launch import SecondStream
+from pathaware.engine.kernels.weight_gradient import join, weight_gradient_parts
 
 
 def kernel_program(program: Program | None) -> KernelProgram | None:
@@ -52,10 +54,15 @@ def _computed(program: Program) -> bool:
 class KernelProgram(Program):
     """Losses, gradients and Hessian-vector products of a Conv-N for all tasks at once, by the kernels."""
 
+    images_prepared: stem.Images | None = None
+
     def supports(self, point: Tensor, x: Tensor, y: Tensor, *, differentiable: bool) -> bool:
         constant = not (x.requires_grad or y.requires_grad)
         labels = y.ndim == 2 and y.dtype == torch.long
         return constant and labels and x.ndim == 5 and kernels.usable(point)
+
+    def one_by_one(self, x: Tensor) -> bool:
+        return False  # a GPU has no use for the processor's cache, and small launches leave it idle
 
     def losses(self, point: Tensor, x: Tensor, y: Tensor, outputs: list[Tensor] | None = None) -> Tensor:
         """Losses `[T]`, without a graph. Nothing is appended to `outputs`: the logits are never written."""
@@ -77,8 +84,10 @@ class KernelProgram(Program):
         losses, gz = classifier.losses_and_gradient(
             parts, z, p[-1]["weight"], y, g[-1]["weight"], g[-1]["bias"]
         )
+        filters = FilterGradients(point)
         for i in reversed(range(len(saved))):
-            gz = self.blocks[i].backward(p[i], saved[i], gz, g[i])
+            gz = self.blocks[i].backward(p[i], saved[i], gz, g[i], filters)
+        filters.wait()
         return losses, gradient, [*saved, [z, parts, y]]
 
     def hvp(self, point: Tensor, direction: Tensor, saved: list[Saved]) -> Tensor:
@@ -98,8 +107,10 @@ class KernelProgram(Program):
         dg = classifier.hvp(
             parts, moved, z, dz, linear["weight"], along["weight"], y, out["weight"], out["bias"]
         )
+        gradients = FilterGradients(direction)
         for i in reversed(range(len(self.blocks))):
-            dg = self.blocks[i].hvp(p[i], v[i], saved[i], tangents[i], dg, hv[i])
+            dg = self.blocks[i].hvp(p[i], v[i], saved[i], tangents[i], dg, hv[i], gradients)
+        gradients.wait()
         return product
 
     @cached_property
@@ -107,11 +118,17 @@ class KernelProgram(Program):
         first, *others = self.layers[:-2]
         return [Stem(first.eps), *(Block(block.eps) for block in others)]
 
-    def _blocks(self, p: list[Parameters], x: Tensor) -> tuple[Tensor, list[Saved]]:
+    def prepare(self, x: Tensor) -> KernelProgram:
+        """The same program for these images only. What it knows of them is computed here, once per path."""
+        prepared = copy(self)
+        prepared.images_prepared = stem.Images.of(x.to(kernels.storage(x)))
+        return prepared
+
+    def _blocks(self, p: list[Parameters], images: Tensor) -> tuple[Tensor, list[Saved]]:
         """The output of the last block, and what each block saved."""
         saved: list[Saved] = []
-        x = x.to(kernels.storage(p[0]["weight"]))
-        for block, own, filters in zip(self.blocks, p, self._filters(p, x), strict=False):
+        x: Any = self.images_prepared or stem.Images.of(images.to(kernels.storage(p[0]["weight"])))
+        for block, own, filters in zip(self.blocks, p, self._filters(p, x.padded), strict=False):
             x, saved_by_block = block.forward(own, filters, x)
             saved.append(saved_by_block)
         return x, saved
@@ -124,6 +141,25 @@ class KernelProgram(Program):
 def _labels(y: Tensor) -> Tensor:
     """Make each task's labels contiguous, as the kernel requires."""
     return y if y.stride(1) == 1 else y.contiguous()
+
+
+class FilterGradients:
+    """Gradients of the filters of several blocks. Nothing else in a pass waits for them."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.beside = SecondStream(like)
+        self.parts: list[Tensor] = []
+        self.outs: list[Tensor] = []
+
+    def add(self, out: Tensor, *factors: Tensor) -> None:
+        self.parts.append(self.beside.run(weight_gradient_parts, *factors))
+        self.outs.append(out)
+
+    def join(self) -> None:
+        self.beside.run(join, self.parts, self.outs)
+
+    def wait(self) -> None:
+        self.beside.wait()
 
 
 class Block:
@@ -139,12 +175,14 @@ class Block:
         z, peaks = normalisation.normalise(y, moments, p["gain"], p["shift"], self.eps)
         return z, [x, forward, reverse, y, moments, peaks]
 
-    def backward(self, p: Parameters, saved: Saved, gz: Tensor, g: Parameters) -> Tensor:
+    def backward(
+        self, p: Parameters, saved: Saved, gz: Tensor, g: Parameters, filters: FilterGradients
+    ) -> Tensor:
         x, _, reverse, y, moments, peaks = saved
         gy, sums = normalisation.backward(
             gz, y, peaks, moments, p["gain"], p["shift"], self.eps, g["gain"], g["shift"]
         )
-        weight_gradient(x, gy, g["weight"])
+        filters.add(g["weight"], x, gy)
         saved += [gz, gy, sums]
         return convolve(gy, reverse)[0]
 
@@ -160,15 +198,16 @@ class Block:
         return dz, [dx, u, back, second]
 
     def hvp(
-        self, p: Parameters, v: Parameters, saved: Saved, tangent: Saved, dgz: Tensor, hv: Parameters
-    ) -> Tensor:
+        self, p: Parameters, v: Parameters, saved: Saved, tangent: Saved, dgz: Tensor, hv: Parameters,
+        filters: FilterGradients,
+    ) -> Tensor:  # fmt: skip
         x, _, reverse, y, moments, peaks, gz, gy, sums = saved
         dx, u, back, second = tangent
         dgy = normalisation.hvp(
             dgz, u, v["gain"], gz, y, peaks, sums, second, moments, p["gain"], p["shift"], self.eps,
             hv["gain"], hv["shift"],
         )  # fmt: skip
-        weight_gradient(x, dgy, hv["weight"], dx, gy)
+        filters.add(hv["weight"], x, dgy, dx, gy)
         return convolve(dgy, reverse, gy, back)[0]
 
 
@@ -178,35 +217,42 @@ class Stem:
     def __init__(self, eps: float) -> None:
         self.eps = eps
 
-    def forward(self, p: Parameters, filters: None, x: Tensor) -> tuple[Tensor, Saved]:
-        images = stem.Images.of(x)
-        moments = stem.moments_of(images, p["weight"])
-        z, peaks = stem.normalise(images, p["weight"], moments, p["gain"], p["shift"], self.eps)
-        return z, [x, images.padded, moments, peaks]
+    def forward(self, p: Parameters, filters: None, images: stem.Images) -> tuple[Tensor, Saved]:
+        packed = stem.Filters.of(p["weight"], images)
+        z, where = stem.forward(images, packed, p["gain"], p["shift"], self.eps)
+        return z, [images.padded, images.products, packed.packed, packed.moments, where]
 
-    def backward(self, p: Parameters, saved: Saved, gz: Tensor, g: Parameters) -> None:
-        x, padded, moments, peaks = saved
+    def backward(
+        self, p: Parameters, saved: Saved, gz: Tensor, g: Parameters, gradients: FilterGradients
+    ) -> None:
+        gradients.join()
+        images, filters, where = self._constants(saved)
         sums = stem.backward(
-            gz, stem.Images(padded, *x.shape[-2:]), p["weight"], peaks, moments, p["gain"], p["shift"],
-            self.eps, g["weight"], g["gain"], g["shift"],
-        )  # fmt: skip
-        saved += [gz, sums]
+            gz, where, images, filters, p["gain"], self.eps, g["weight"], g["gain"], g["shift"]
+        )
+        saved.append(sums)
 
     def tangent(
         self, p: Parameters, v: Parameters, filters: None, saved: Saved, dx: None
     ) -> tuple[Tensor, Saved]:
-        x, padded, moments, _, gz, _ = saved
-        dz, second = stem.tangent(
-            v["weight"], v["gain"], v["shift"], gz, stem.Images(padded, *x.shape[-2:]), p["weight"], moments,
-            p["gain"], p["shift"], self.eps,
-        )  # fmt: skip
-        return dz, [second]
+        images, packed, where = self._constants(saved)
+        dz = stem.tangent(v["weight"], v["gain"], v["shift"], where, images, packed, p["gain"], self.eps)
+        return dz, []
 
     def hvp(
-        self, p: Parameters, v: Parameters, saved: Saved, tangent: Saved, dgz: Tensor, hv: Parameters
-    ) -> None:
-        x, padded, moments, peaks, gz, sums = saved
+        self, p: Parameters, v: Parameters, saved: Saved, tangent: Saved, dgz: Tensor, hv: Parameters,
+        gradients: FilterGradients,
+    ) -> None:  # fmt: skip
+        gradients.join()
+        images, filters, where = self._constants(saved)
         stem.hvp(
-            dgz, v["weight"], v["gain"], gz, stem.Images(padded, *x.shape[-2:]), p["weight"], peaks, sums,
-            tangent[0], moments, p["gain"], p["shift"], self.eps, hv["weight"], hv["gain"], hv["shift"],
+            dgz, v["weight"], v["gain"], saved[-1], where, images, filters, p["gain"], self.eps,
+            hv["weight"], hv["gain"], hv["shift"],
         )  # fmt: skip
+
+    @staticmethod
+    def _constants(saved: Saved) -> tuple[stem.Images, stem.Filters, Tensor]:
+        padded, products, packed, moments, where = saved[:5]
+        even = padded.shape[-2] - 2, padded.shape[-1] - 2  # an odd side was padded by one more
+        height, width = (side - (side // 2 - half) for side, half in zip(even, where.shape[2:4], strict=True))
+        return stem.Images(padded, products, height, width), stem.Filters(packed, moments), where

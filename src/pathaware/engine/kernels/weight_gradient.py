@@ -9,6 +9,8 @@ hold all 24.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
@@ -20,12 +22,16 @@ _PROGRAMS = 264
 """Number of programs for the sum over pixels: two per multiprocessor of an H200."""
 
 _PIECE = torch.bfloat16
+_PIECES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
-def weight_gradient(
-    x: Tensor, g: Tensor, out: Tensor, x2: Tensor | None = None, g2: Tensor | None = None
-) -> None:
-    """Write the gradient to `out [T, O, I, 3, 3]` for `x [T, N, H, W, C]` and `g [T, N, H, W, C′]`.
+def weight_gradient(x: Tensor, g: Tensor, out: Tensor) -> None:
+    """Write the gradient to `out [T, O, I, 3, 3]` for `x [T, N, H, W, C]` and `g [T, N, H, W, C′]`."""
+    join([weight_gradient_parts(x, g)], [out])
+
+
+def weight_gradient_parts(x: Tensor, g: Tensor, x2: Tensor | None = None, g2: Tensor | None = None) -> Tensor:
+    """Parts `[T, parts, 9, C′, C]` of the gradient for `x [T, N, H, W, C]` and `g [T, N, H, W, C′]`.
 
     With `x2` and `g2`, of the same shapes, the gradient is the sum for both pairs.
     """
@@ -44,14 +50,31 @@ def weight_gradient(
     weight_gradient_kernel[(9 // taps, splits, tasks)](
         *(_split_into_pieces(pairs, pieces) * 2)[:4], partial, pixels, height, width, share,
         INPUTS=inputs, OUTPUTS=outputs, DEPTH=depth, TAPS=taps, PIECES=pieces, TERMS=len(pairs) // 2, ACC=acc,
+        SPLIT=pieces > 1 and IN_REGISTERS, PIECE=_PIECES[_PIECE],
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
-    block = 256
-    grid = (blocks(outputs * inputs, block), 9, tasks)
-    join_splits_kernel[grid](
-        partial, out, splits, out.stride(0),
-        WIDTH=out.shape[1], FAN_IN=out.shape[2], INPUTS=inputs, SIZE=outputs * inputs, BLOCK=block,
-    )  # fmt: skip
+    return partial
+
+
+def join(partials: Sequence[Tensor], outs: Sequence[Tensor]) -> None:
+    """Add the parts of the gradients of several layers, three per launch if their sizes are the same."""
+    pairs = list(zip(partials, outs, strict=True))
+    while pairs:
+        partial, out = pairs[0]
+        alike = [pair for pair in pairs if _sizes(*pair) == _sizes(partial, out)][:3]
+        pairs = [pair for pair in pairs if not any(pair is other for other in alike)]
+        filled = (alike * 3)[:3]
+        tasks, _, _, outputs, inputs = partial.shape
+        block = 256
+        join_splits_kernel[(blocks(outputs * inputs, block), 9, tasks * len(alike))](
+            *[partial for partial, _ in filled], *[out for _, out in filled],
+            *[partial.shape[1] for partial, _ in filled], out.stride(0), tasks,
+            WIDTH=out.shape[1], FAN_IN=out.shape[2], INPUTS=inputs, SIZE=outputs * inputs, BLOCK=block,
+        )  # fmt: skip
+
+
+def _sizes(partial: Tensor, out: Tensor) -> tuple[object, ...]:
+    return partial.shape[2:], out.shape, out.stride(0)
 
 
 def _shape(filters: int, pixels: int, pieces: int) -> tuple[int, int, int, int]:
@@ -70,9 +93,13 @@ def _pieces(x: Tensor) -> int:
     return 2 if dot_precision(x) == "tf32" else 3
 
 
+IN_REGISTERS = True
+"""True if the kernel splits what it reads; False if a kernel before it writes the pieces."""
+
+
 def _split_into_pieces(tensors: list[Tensor], pieces: int) -> list[Tensor]:
     """Split each tensor into `[pieces, …]` in bfloat16, whose sum it is as far as their bits allow."""
-    if pieces == 1:
+    if pieces == 1 or IN_REGISTERS:
         return tensors
     out = [empty(data, pieces, *data.shape, dtype=_PIECE) for data in tensors]
     sizes, block = [data.numel() for data in tensors], 1024
@@ -112,7 +139,8 @@ def _split_block(data, out, size, PIECES: tl.constexpr, BLOCK: tl.constexpr):
 def weight_gradient_kernel(
     x, g, x2, g2, partial, pixels, height, width, share,
     INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, TAPS: tl.constexpr,
-    PIECES: tl.constexpr, TERMS: tl.constexpr, ACC: tl.constexpr,
+    PIECES: tl.constexpr, TERMS: tl.constexpr, ACC: tl.constexpr, SPLIT: tl.constexpr,
+    PIECE: tl.constexpr,
 ):  # fmt: skip
     tap = tl.program_id(0) * TAPS
     split = tl.program_id(1)
@@ -136,15 +164,19 @@ def weight_gradient_kernel(
             row = (m // width) % height + down
             inside = m < pixels
             at_g = from_g + m[:, None] * OUTPUTS + o[None, :]
-            a0, a1, a2 = _load_pieces(at_g, inside, next_g, PIECES)
+            a0, a1, a2 = _load_pieces(at_g, inside, next_g, PIECES, SPLIT, PIECE)
             at_x = from_x + (m + down * width + right)[:, None] * INPUTS + i[None, :]
             valid = inside & (row >= 0) & (row < height)
-            b0, b1, b2 = _load_pieces(at_x, valid & (column >= 0) & (column < width), next_x, PIECES)
+            b0, b1, b2 = _load_pieces(
+                at_x, valid & (column >= 0) & (column < width), next_x, PIECES, SPLIT, PIECE
+            )
             t0 = _add_product(t0, a0, a1, a2, b0, b1, b2, PIECES, ACC)
             if TAPS == 3:  # the taps of a row read the same pixels, each one further to the right
-                b0, b1, b2 = _load_pieces(at_x + INPUTS, valid, next_x, PIECES)
+                b0, b1, b2 = _load_pieces(at_x + INPUTS, valid, next_x, PIECES, SPLIT, PIECE)
                 t1 = _add_product(t1, a0, a1, a2, b0, b1, b2, PIECES, ACC)
-                b0, b1, b2 = _load_pieces(at_x + 2 * INPUTS, valid & (column + 2 < width), next_x, PIECES)
+                b0, b1, b2 = _load_pieces(
+                    at_x + 2 * INPUTS, valid & (column + 2 < width), next_x, PIECES, SPLIT, PIECE
+                )
                 t2 = _add_product(t2, a0, a1, a2, b0, b1, b2, PIECES, ACC)
     at = ((task * tl.num_programs(1) + split) * 9 + tap) * OUTPUTS * INPUTS
     at = partial + at + o[:, None] * INPUTS + i[None, :]
@@ -155,15 +187,22 @@ def weight_gradient_kernel(
 
 
 @triton.jit
-def _load_pieces(at, ok, further, PIECES: tl.constexpr):
+def _load_pieces(at, ok, further, PIECES: tl.constexpr, SPLIT: tl.constexpr, PIECE: tl.constexpr):
     """All pieces of a block; missing ones are replaced by the first and never used."""
     p0 = tl.load(at, mask=ok[:, None], other=0.0)
     p1 = p0
     p2 = p0
-    if PIECES > 1:
-        p1 = tl.load(at + further, mask=ok[:, None], other=0.0)
-    if PIECES > 2:
-        p2 = tl.load(at + 2 * further, mask=ok[:, None], other=0.0)
+    if SPLIT:
+        rest = p0
+        p0 = rest.to(PIECE)
+        rest -= p0.to(tl.float32)
+        p1 = rest.to(PIECE)
+        p2 = (rest - p1.to(tl.float32)).to(PIECE)
+    else:
+        if PIECES > 1:
+            p1 = tl.load(at + further, mask=ok[:, None], other=0.0)
+        if PIECES > 2:
+            p2 = tl.load(at + 2 * further, mask=ok[:, None], other=0.0)
     return p0, p1, p2
 
 
@@ -182,12 +221,26 @@ def _add_product(total, a0, a1, a2, b0, b1, b2, PIECES: tl.constexpr, ACC: tl.co
 
 @triton.jit
 def join_splits_kernel(
-    partial, gw, splits, stride, WIDTH: tl.constexpr, FAN_IN: tl.constexpr, INPUTS: tl.constexpr,
+    partial0, partial1, partial2, gw0, gw1, gw2, splits0, splits1, splits2, stride, tasks,
+    WIDTH: tl.constexpr, FAN_IN: tl.constexpr, INPUTS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    layer = tl.program_id(2) // tasks
+    task = tl.program_id(2) % tasks
+    if layer == 0:
+        _join_splits(partial0, gw0, splits0, task, stride, WIDTH, FAN_IN, INPUTS, SIZE, BLOCK)
+    elif layer == 1:
+        _join_splits(partial1, gw1, splits1, task, stride, WIDTH, FAN_IN, INPUTS, SIZE, BLOCK)
+    else:
+        _join_splits(partial2, gw2, splits2, task, stride, WIDTH, FAN_IN, INPUTS, SIZE, BLOCK)
+
+
+@triton.jit
+def _join_splits(
+    partial, gw, splits, task, stride, WIDTH: tl.constexpr, FAN_IN: tl.constexpr, INPUTS: tl.constexpr,
     SIZE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Adds the splits in a fixed order, and leaves out channels that the network does not have."""
     tap = tl.program_id(1)
-    task = tl.program_id(2)
     e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), partial.dtype.element_ty)
     for split in tl.range(splits, loop_unroll_factor=4):
