@@ -99,7 +99,7 @@ def comparison_section(record: dict[str, Any]) -> list[str]:
     if memory := comparison.memory_lines(record):
         tables.append(Table.of("A meta-iteration, peak MB", comparison.memory_header(record), memory))
     for table in tables:
-        body += ["", markdown(table)]
+        body += ["", markdown(table)] if table.rows else []
     return body
 
 
