@@ -84,21 +84,28 @@ def call(
 
     `look` is called in the folder after the command.
     """
-    with fresh_folder() as folder:
+    with fresh_folder():
         prepare()
-        names, contents = _files(folder), _contents(folder)
-        out, errors = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(out), limited():
-            try:
-                main(arguments)
-            except SystemExit as end:
-                code = end.code
-        assert code is None or isinstance(code, int), code
+        called = quietly(arguments)
         look()
-        now = _contents(folder)
-        changed = {name for name, content in contents.items() if now.get(name) != content}
-        left = _without_drawings(_files(folder) ^ names)
-        return Called(arguments, code or 0, out.getvalue(), errors.getvalue(), left, changed)
+        return called
+
+
+def quietly(arguments: list[str]) -> Called:
+    """Run a command in the current folder."""
+    folder = Path.cwd()
+    names, contents = _files(folder), _contents(folder)
+    out, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(out), limited():
+        try:
+            main(arguments)
+        except SystemExit as end:
+            code = end.code
+    assert code is None or isinstance(code, int), code
+    now = _contents(folder)
+    changed = {name for name, content in contents.items() if now.get(name) != content}
+    left = _without_drawings(_files(folder) ^ names)
+    return Called(arguments, code or 0, out.getvalue(), errors.getvalue(), left, changed)
 
 
 def must_be_sound(called: Called) -> None:
