@@ -131,7 +131,7 @@ def evaluate(
     from pathaware.cli.show import print_evaluation
     from pathaware.core.errors import UsageError
     from pathaware.inference.change_ways import load_for
-    from pathaware.inference.trained_model import TrainedModel, find_run
+    from pathaware.inference.trained_model import SHIPPED, TrainedModel, find_run
     from pathaware.training.evaluation import SnapshotMean
     from pathaware.training.evaluation import evaluate as measure
     from pathaware.training.provenance import evaluation_record, write_record
@@ -149,6 +149,10 @@ def evaluate(
             raise UsageError(f"{problem.label} has no classes", field=field)
         if asked and (ways or shots) and field != "show":
             raise UsageError("cannot be combined with other ways or shots than in training", field=field)
+    if calibrate and opened.folder.parent == SHIPPED:
+        raise UsageError(
+            f"the files of {run} belong to the package; calibrate a run of your own", field="calibrate"
+        )
     model = None if problem.regression else TrainedModel.open(run, device)
     if model and calibrate:
         from pathaware.inference.calibration import fit_calibration
