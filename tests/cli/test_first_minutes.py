@@ -42,6 +42,13 @@ def photographs(root: Path = Path("pets"), count: int = 4) -> None:
 LEARN = ["learn", "pets", "--model", "glyphs"]
 
 
+def test_a_folder_of_pictures_may_have_the_name_of_a_model() -> None:
+    with fresh_folder():
+        photographs(Path("glyphs"))
+        assert quietly(["learn", "glyphs", "--model", "glyphs"]).code == 0
+        assert quietly(["predict", "glyphs", "--support", "glyphs", "--images", "glyphs"]).code == 0
+
+
 def test_photographs_are_learned_and_labelled(tmp_path: Path) -> None:
     with fresh_folder():
         photographs()

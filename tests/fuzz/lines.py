@@ -156,7 +156,7 @@ NEWER = [
     "models glyphs --json",
     f"suggest MODEL {PICTURES} --count 2 --json",
     "suggest CLASSIFIER --images letters",
-    f"predict FROZEN {PICTURES} --unknown 0.5 --why --out new.json --show new.png --top 1",
+    f"predict FROZEN {PICTURES} --unknown 0.5 --out new.json --show new.png --top 1",
     f"predict MODEL {PICTURES} --views mirror --score --out new.csv",
     "predict CLASSIFIER --images letters --score --why --format csv",
     "evaluate MODEL --tasks 2 --open-set --json",

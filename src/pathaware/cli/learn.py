@@ -86,6 +86,8 @@ def learn(
     learning.must_be_free(target, replace)
     if show is not None:
         must_be_new("--show", show, replace)
+        if show.resolve() == target.resolve():
+            raise UsageError(f"{show} is also the folder of the classifier", field="show")
     if ":" in model:
         trust({"learn": {"model": model}})
         opened = learning.untrained_model(model, weights, size, device)
