@@ -209,7 +209,7 @@ def save_classifier(learned: Learned, model: TrainedModel, folder: Path, *, repl
         if source is None:
             model.write(draft)
         else:
-            for name in (CONFIG, CHECKPOINT, TYPICAL, CALIBRATION, METRICS, PROVENANCE):
+            for name in (CONFIG, CHECKPOINT, CALIBRATION, TYPICAL, METRICS, PROVENANCE):
                 if (source / name).exists():
                     shutil.copyfile(source / name, draft / name)
         tensors = {"pixels": learned.support.pixels, "labels": learned.support.labels}
