@@ -107,14 +107,9 @@ def disturb_writing(
     return ended.code != 0
 
 
-SAMPLED = {"predict": 3, "export": 4}
-"""Where a sample of the faults is: in the draft of the first file, and before it is moved to its place."""
-
-
-@pytest.mark.parametrize("name", SAMPLED)
-@pytest.mark.parametrize("fault", ["ENOSPC", "kill"])
-def test_files_are_whole_or_absent_after_a_fault_in_a_change(given, tmp_path, name, fault):
-    assert disturb_writing(WRITING[name], given, tmp_path / "work", fault, SAMPLED[name], replace=True)
+@pytest.mark.parametrize(("name", "fault", "at"), [("predict", "kill", 3), ("export", "ENOSPC", 4)])
+def test_files_are_whole_or_absent_after_a_fault_in_a_change(given, tmp_path, name, fault, at):
+    assert disturb_writing(WRITING[name], given, tmp_path / "work", fault, at, replace=True)
 
 
 @pytest.mark.slow

@@ -102,9 +102,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
 
 @pytest.fixture(autouse=True)
 def _quick(
-    monkeypatch: pytest.MonkeyPatch, folders: Folders, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     torch.set_default_dtype(torch.float32)
+    if "folders" in request.fixturenames:
+        request.getfixturevalue("folders")  # made before anything is replaced
     open_store("glyphs")
     plans = evaluation._plans
     monkeypatch.setattr(evaluation, "_plans", lambda *a: [next(iter(plans(*a)))[:1]])

@@ -63,7 +63,7 @@ def test_the_lines_that_are_varied_work(folders, line):
     assert called.code == 0, called
 
 
-@cases(40)
+@cases(25)
 @given(line=varied())
 def test_a_varied_line_of_a_newer_command_works_or_is_refused(folders, line):
     try_line(line, folders)
