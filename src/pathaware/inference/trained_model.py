@@ -22,7 +22,13 @@ from pathaware.data.pixels import ImageInput, ImageLike, TypicalImages
 from pathaware.inference.calibration import Calibration
 from pathaware.inference.change_ways import change_ways
 from pathaware.models.backbones import frozen_backbone
-from pathaware.training.checksummed import CorruptFile, read_checksummed, replace_file, write_checksummed
+from pathaware.training.checksummed import (
+    CorruptFile,
+    read_checksummed,
+    replace_file,
+    restore_folder,
+    write_checksummed,
+)
 from pathaware.training.config import Config
 from pathaware.training.evaluation import VIEWS, Views, mean_of_views, with_mirror_images
 from pathaware.training.features import FeatureMemory
@@ -42,16 +48,18 @@ def shipped() -> list[str]:
 
 
 def find_run(run: str | Path) -> Path:
-    """Return the folder of a run; a name that is not a folder may be that of a shipped model."""
+    """Return the folder of a run; a name that is not that of a run may be that of a shipped model."""
     folder = Path(run)
     try:
+        restore_folder(folder)
         exists = folder.exists()
     except (OSError, ValueError):  # a name that no file can have
         exists = False
+    # A folder of pictures may well be called photos.
+    if str(run) in shipped() and not (exists and (folder / CONFIG).exists()):
+        return SHIPPED / str(run)
     if exists:
         return folder
-    if str(run) in shipped():
-        return SHIPPED / str(run)
     names = ", ".join(shipped())
     raise UsageError(
         f"{run} is not a run folder, nor a model that ships with the package ({names})"
