@@ -23,6 +23,7 @@ from torch import Tensor
 from pathaware.core.errors import UsageError
 from pathaware.core.seeding import generator
 from pathaware.data.pixels import ImageInput
+from pathaware.inference.calibration import CALIBRATION
 from pathaware.inference.class_folders import LabelledFolder
 from pathaware.inference.predictions import Predictions, Score
 from pathaware.inference.trained_model import (
@@ -201,7 +202,7 @@ def save_classifier(learned: Learned, model: TrainedModel, folder: Path) -> None
         if source is None:
             model.write(draft)
         else:
-            for name in (CONFIG, CHECKPOINT, TYPICAL, METRICS, PROVENANCE):
+            for name in (CONFIG, CHECKPOINT, CALIBRATION, TYPICAL, METRICS, PROVENANCE):
                 if (source / name).exists():
                     shutil.copyfile(source / name, draft / name)
         tensors = {"pixels": learned.support.pixels, "labels": learned.support.labels}
