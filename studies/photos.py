@@ -5,6 +5,8 @@
     python -m studies.photos train runs/backbone runs/photos       # minutes on a CPU with cached features
     python -m studies.photos ship runs/photos                      # into the package, in half precision
     python -m studies.photos evaluate results                      # the tables of docs/photos.md
+    python -m studies.photos fixed runs/backbone runs results      # beside models trained for one size of task
+    python -m studies.photos calibrate results                     # temperatures and thresholds, measured
     python -m studies.photos card results                          # accuracies in the model's card
     python -m studies.photos time results                          # CPU seconds per photograph
 
@@ -32,13 +34,16 @@ from pathaware.core.seeding import generator
 from pathaware.data.catalogue import open_store
 from pathaware.data.pixels import ImageInput
 from pathaware.data.store import ImageStore
+from pathaware.inference.calibration import Calibration, fit_cell
 from pathaware.inference.change_ways import load_for
+from pathaware.inference.open_set import area, open_tasks, refusals, scores
 from pathaware.inference.trained_model import SHIPPED, TrainedModel, find_run
 from pathaware.models.backbones import FrozenBackbone, frozen_backbone
-from pathaware.training.checksummed import read_checksummed, write_checksummed
+from pathaware.training.checksummed import read_checksummed, tensor_digest, write_checksummed
 from pathaware.training.config import Config
-from pathaware.training.evaluation import evaluate
+from pathaware.training.evaluation import evaluate, interval_over_tasks
 from pathaware.training.features import BASELINES, FeatureBaseline, seed_cache
+from pathaware.training.metric import reliability
 from pathaware.training.provenance import encode_values, evaluation_record, write_record
 from pathaware.training.run_folder import CHECKPOINT, CONFIG, METRICS, PROVENANCE, Run
 from pathaware.training.session import train_run
@@ -49,8 +54,8 @@ DATA = ("miniimagenet", "cifar-fs")
 TASKS = 600
 
 
-def config(backbone: Path, **training: Any) -> Config:
-    """The settings of the model that ships."""
+def config(backbone: Path, size: tuple[int, int] | None = None, **training: Any) -> Config:
+    """The settings of the model that ships, or of one for tasks of these ways and shots only."""
     problem = {
         "name": "classification",
         "data": "miniimagenet",
@@ -64,14 +69,17 @@ def config(backbone: Path, **training: Any) -> Config:
         "meta_split": "val",
         "mirror_support": True,
     }
+    if size is not None:
+        problem |= {"ways": size[0], "shots": size[1], "varying": False}
     chosen = {"iterations": 1200, "tasks": 8, "rate": 0.01, "device": "cpu", "validate": 0, **training}
     return Config.from_dict({"problem": problem, "method": {"name": "proto-pamela"}, "training": chosen})
 
 
-def use_features(folder: Path, backbone: FrozenBackbone, form: ImageInput) -> None:
+def use_features(
+    folder: Path, backbone: FrozenBackbone, form: ImageInput, stores: dict[str, ImageStore] | None = None
+) -> None:
     """Put features from files into the cache, after comparing some with the backbone's own."""
-    for name in DATA:
-        store = open_store(name)
+    for name, store in (stores or {name: open_store(name) for name in DATA}).items():
         for view in ("plain", "mirror"):
             table = torch.from_numpy(np.load(folder / f"{name}-{view}.npy"))
             check(store, table, backbone, form, mirrored=view == "mirror")
@@ -159,6 +167,115 @@ def measure(results: Path, features: Path | None) -> None:
             write_record(results / "photos.json", {**{key: content[key] for key in kept}, "rows": rows})
 
 
+def measure_fixed(backbone: Path, runs: Path, results: Path, features: Path | None) -> None:
+    """Meta-train for five classes of one and of five photographs only, and compare on the same test tasks."""
+    run, rows = Run.open(find_run("photos")), []
+    for ways, shots in ((5, 1), (5, 5)):
+        settings = config(backbone, (ways, shots))
+        out = runs / f"photos-{ways}way-{shots}shot"
+        if features:
+            problem: Any = settings.problem
+            network = frozen_backbone(problem.model())
+            assert network is not None
+            use_features(features, network.eval(), ImageInput.from_dict(problem.inputs()))
+        if not (out / CHECKPOINT).exists():
+            train_run(settings, out)
+        special = Run.open(out)
+        for data in DATA:
+            values = {}
+            for name, each in (("photos", run), ("for this size only", special)):
+                learner, problem = load_for(each, "cpu", ways, shots)
+                there = dataclasses.replace(problem, data=data)
+                values[name] = evaluate(learner.eval(), there, tasks=TASKS, queries="alone").values[:, -1]
+            difference = values["photos"] - values["for this size only"]
+            found = {name: with_interval(each) for name, each in values.items()}
+            rows.append(
+                {"data": data, "ways": ways, "shots": shots, **found, "difference": with_interval(difference)}
+            )
+            print(rows[-1], flush=True)
+    write_record(results / "photos-fixed.json", {"tasks": TASKS, "rows": rows, **digests(run)})
+
+
+def with_interval(values: torch.Tensor) -> dict[str, float]:
+    return {"mean": values.double().mean().item(), "ci95": interval_over_tasks(values.double())}
+
+
+def digests(run: Run) -> dict[str, str]:
+    return {"tensors_sha256": tensor_digest(run.learned()[0])}
+
+
+SIZES = [(ways, shots) for ways in (2, 5, 10) for shots in (1, 5, 20)]
+"""Ways and shots that are calibrated."""
+
+
+def halves(store: ImageStore) -> ImageStore:
+    """The test classes of a store, every other one as `val`, to calibrate on, and the others as `test`."""
+    classes, test = [], 0
+    for span in store.manifest.classes:
+        if span.split != "test":
+            classes.append(dataclasses.replace(span, split="train"))
+            continue
+        classes.append(dataclasses.replace(span, split="val" if test % 2 == 0 else "test"))
+        test += 1
+    return ImageStore(dataclasses.replace(store.manifest, classes=tuple(classes)), store.images, store.folder)
+
+
+def calibrate(results: Path, features: Path | None) -> None:
+    """Fit temperatures and thresholds on half of the test classes of both data sets, measure on the others.
+
+    The network has seen none of them. It was trained on the training classes of miniImageNet, and the
+    adaptation on the validation classes.
+    """
+    model, stores = TrainedModel.open("photos", "cpu"), {name: halves(open_store(name)) for name in DATA}
+    if features:
+        network = frozen_backbone(model.learner(5).model)
+        assert network is not None
+        use_features(features, network.eval(), model.image_input, stores)
+    cells = []
+    for ways, shots in SIZES:
+        size: dict[str, Any] = {"ways": ways, "shots": shots, "queries": 5, "tasks": 1000 // ways, "seed": 0}
+        found = [
+            task
+            for store in stores.values()
+            for task in open_tasks(model, split="val", foreign=False, store=store, **size)
+        ]
+        cells.append(fit_cell(ways, shots, found))
+    fitted = Calibration(tuple(cells), "half of the test classes of miniImageNet and CIFAR-FS")
+    fitted.write(SHIPPED / "photos")
+    rows = [
+        {"data": name, "ways": 5, "shots": shots, **measure_confidence(model, fitted, store, 5, shots)}
+        for name, store in stores.items()
+        for shots in (1, 5, 20)
+    ]
+    write_record(
+        results / "photos-calibration.json",
+        {"tasks": TASKS, "rows": rows, **digests(Run.open(find_run("photos")))},
+    )
+
+
+def measure_confidence(
+    model: TrainedModel, fitted: Calibration, store: ImageStore, ways: int, shots: int
+) -> dict[str, Any]:
+    """Calibration error before and after, and what is refused as unknown, on the other half of the classes."""
+    found = list(
+        open_tasks(model, split="test", store=store, ways=ways, shots=shots, queries=5, tasks=TASKS, seed=1)
+    )
+    logits, truth = torch.stack([t.logits for t in found]), torch.stack([t.labels for t in found])
+    temperature, weight = fitted.temperature(ways, shots), fitted.spread_weight(ways, shots)
+    known, foreign = (scores(found, weight, foreign=each)["distance"] for each in (False, True))
+    return {
+        "accuracy": with_interval((logits.argmax(-1) == truth).double().mean(1)),
+        "temperature": temperature,
+        "calibration_error": reliability(logits, truth).error,
+        "calibrated_error": reliability(logits, truth, temperature).error,
+        "auroc": area(known, foreign),
+        "refused": [
+            dataclasses.asdict(refusals(share, fitted.threshold(share, ways, shots), known, foreign))
+            for share in (0.01, 0.05, 0.1)
+        ],
+    }
+
+
 def measure_time(results: Path) -> None:
     """CPU seconds of one core to learn five classes of five photographs, and per further photograph.
 
@@ -214,7 +331,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("train", "ship", "evaluate", "card", "time"))
+    parser.add_argument("what", choices=("train", "ship", "evaluate", "fixed", "calibrate", "card", "time"))
     parser.add_argument("paths", nargs="+", type=Path)
     parser.add_argument("--features", type=Path)
     given = parser.parse_args()
@@ -224,6 +341,10 @@ def main() -> None:
         ship(*given.paths)
     elif given.what == "evaluate":
         measure(*given.paths, given.features)
+    elif given.what == "fixed":
+        measure_fixed(*given.paths, given.features)
+    elif given.what == "calibrate":
+        calibrate(*given.paths, given.features)
     elif given.what == "card":
         write_card(*given.paths)
     else:
