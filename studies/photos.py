@@ -5,7 +5,7 @@
     python -m studies.photos train runs/backbone runs/photos       # minutes on a CPU with cached features
     python -m studies.photos ship runs/photos                      # into the package, in half precision
     python -m studies.photos evaluate results                      # the tables of docs/photos.md
-    python -m studies.photos fixed runs/backbone runs results      # beside models trained for one size of task
+    python -m studies.photos fixed runs/backbone runs results      # beside models for one size of task
     python -m studies.photos calibrate results                     # temperatures and thresholds, measured
     python -m studies.photos card results                          # accuracies in the model's card
     python -m studies.photos time results                          # CPU seconds per photograph
@@ -44,7 +44,7 @@ from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate, interval_over_tasks
 from pathaware.training.features import BASELINES, FeatureBaseline, seed_cache
 from pathaware.training.metric import reliability
-from pathaware.training.provenance import encode_values, evaluation_record, write_record
+from pathaware.training.provenance import encode_values, evaluation_record, revision, write_record
 from pathaware.training.run_folder import CHECKPOINT, CONFIG, METRICS, PROVENANCE, Run
 from pathaware.training.session import train_run
 
@@ -233,7 +233,7 @@ def calibrate(results: Path, features: Path | None) -> None:
         use_features(features, network.eval(), model.image_input, stores)
     cells = []
     for ways, shots in SIZES:
-        size: dict[str, Any] = {"ways": ways, "shots": shots, "queries": 5, "tasks": 1000 // ways, "seed": 0}
+        size: dict[str, Any] = {"ways": ways, "shots": shots, "queries": 5, "tasks": 500 // ways, "seed": 0}
         found = [
             task
             for store in stores.values()
@@ -247,16 +247,14 @@ def calibrate(results: Path, features: Path | None) -> None:
         for name, store in stores.items()
         for shots in (1, 5, 20)
     ]
-    write_record(
-        results / "photos-calibration.json",
-        {"tasks": TASKS, "rows": rows, **digests(Run.open(find_run("photos")))},
-    )
+    content = {"tasks": TASKS, "rows": rows, **digests(Run.open(find_run("photos")))}
+    write_record(results / "photos-calibration.json", content)
 
 
 def measure_confidence(
     model: TrainedModel, fitted: Calibration, store: ImageStore, ways: int, shots: int
 ) -> dict[str, Any]:
-    """Calibration error before and after, and what is refused as unknown, on the other half of the classes."""
+    """Calibration error before and after, and the shares refused as unknown, on the other classes."""
     found = list(
         open_tasks(model, split="test", store=store, ways=ways, shots=shots, queries=5, tasks=TASKS, seed=1)
     )
@@ -335,6 +333,7 @@ def main() -> None:
     parser.add_argument("paths", nargs="+", type=Path)
     parser.add_argument("--features", type=Path)
     given = parser.parse_args()
+    revision()  # of the code that runs, whatever is written meanwhile
     if given.what == "train":
         train(*given.paths, given.features)
     elif given.what == "ship":
