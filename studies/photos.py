@@ -36,7 +36,7 @@ from pathaware.data.pixels import ImageInput
 from pathaware.data.store import ImageStore
 from pathaware.inference.calibration import Calibration, fit_cell
 from pathaware.inference.change_ways import load_for
-from pathaware.inference.open_set import area, open_tasks, refusals, scores
+from pathaware.inference.open_set import area, open_tasks, scores
 from pathaware.inference.trained_model import SHIPPED, TrainedModel, find_run
 from pathaware.models.backbones import FrozenBackbone, frozen_backbone
 from pathaware.training.checksummed import read_checksummed, tensor_digest, write_checksummed
@@ -76,14 +76,18 @@ def config(backbone: Path, size: tuple[int, int] | None = None, **training: Any)
 
 
 def use_features(
-    folder: Path, backbone: FrozenBackbone, form: ImageInput, stores: dict[str, ImageStore] | None = None
+    folder: Path,
+    backbone: FrozenBackbone,
+    form: ImageInput,
+    stores: dict[str, ImageStore] | None = None,
+    splits: tuple[str, ...] = ("train", "val", "test"),
 ) -> None:
     """Put features from files into the cache, after comparing some with the backbone's own."""
     for name, store in (stores or {name: open_store(name) for name in DATA}).items():
         for view in ("plain", "mirror"):
             table = torch.from_numpy(np.load(folder / f"{name}-{view}.npy"))
             check(store, table, backbone, form, mirrored=view == "mirror")
-            for split in ("train", "val", "test"):
+            for split in splits:
                 classes = store.split(split)
                 spans = zip(classes.starts.tolist(), classes.counts.tolist(), strict=True)
                 members = torch.cat([torch.arange(start, start + count) for start, count in spans])
@@ -208,68 +212,90 @@ SIZES = [(ways, shots) for ways in (2, 5, 10) for shots in (1, 5, 20)]
 """Ways and shots that are calibrated."""
 
 
-def halves(store: ImageStore) -> ImageStore:
-    """The test classes of a store, every other one as `val`, to calibrate on, and the others as `test`."""
+def parts_of_test(store: ImageStore, parity: int) -> ImageStore:
+    """The test classes of a store in two parts: every other one is in `val`, to calibrate on, the others in
+    `test`, to measure on."""
     classes, test = [], 0
     for span in store.manifest.classes:
-        if span.split != "test":
-            classes.append(dataclasses.replace(span, split="train"))
-            continue
-        classes.append(dataclasses.replace(span, split="val" if test % 2 == 0 else "test"))
-        test += 1
+        split = "train"
+        if span.split == "test":
+            split = "val" if test % 2 == parity else "test"
+            test += 1
+        classes.append(dataclasses.replace(span, split=split))  # type: ignore[arg-type]
     return ImageStore(dataclasses.replace(store.manifest, classes=tuple(classes)), store.images, store.folder)
 
 
 def calibrate(results: Path, features: Path | None) -> None:
-    """Fit temperatures and thresholds on half of the test classes of both data sets, measure on the others.
-
-    The network has seen none of them. It was trained on the training classes of miniImageNet, and the
-    adaptation on the validation classes.
-    """
-    model, stores = TrainedModel.open("photos", "cpu"), {name: halves(open_store(name)) for name in DATA}
+    """Fit temperatures and thresholds on the test classes of miniImageNet, which no part of the model has
+    seen. They are measured on classes that they were not fitted to: each half of the test classes with those
+    of the other half, and CIFAR-FS with all of them."""
+    torch.set_num_threads(1)
+    model, run = TrainedModel.open("photos", "cpu"), Run.open(find_run("photos"))
+    own, other = (open_store(name) for name in DATA)
+    halves = [parts_of_test(own, parity) for parity in (0, 1)]
     if features:
         network = frozen_backbone(model.learner(5).model)
         assert network is not None
-        use_features(features, network.eval(), model.image_input, stores)
+        for store in (own, other, *halves):
+            use_features(features, network.eval(), model.image_input, {store.name: store}, ("val", "test"))
+    measured = [(5, 1), (5, 5), (5, 20)]
+    by_half = [fit(model, store, "val", measured) for store in halves]
+    shipped = fit(model, own, "test", SIZES)
+    shipped.write(SHIPPED / "photos")
+    rows = []
+    for name, tests in (
+        ("miniimagenet", list(zip(halves, by_half, strict=True))),
+        ("cifar-fs", [(other, shipped)]),
+    ):
+        for ways, shots in measured:
+            found = measure_confidence(model, tests, ways, shots)
+            rows.append({"data": name, "ways": ways, "shots": shots, **found})
+            print(name, ways, shots, found, flush=True)
+    write_record(results / "photos-calibration.json", {"tasks": TASKS, "rows": rows, **digests(run)})
+
+
+def fit(model: TrainedModel, store: ImageStore, split: str, sizes: list[tuple[int, int]]) -> Calibration:
+    """Temperatures and thresholds from the classes of a split."""
     cells = []
-    for ways, shots in SIZES:
+    for ways, shots in sizes:
         size: dict[str, Any] = {"ways": ways, "shots": shots, "queries": 5, "tasks": 500 // ways, "seed": 0}
-        found = [
-            task
-            for store in stores.values()
-            for task in open_tasks(model, split="val", foreign=False, store=store, **size)
-        ]
+        found = list(open_tasks(model, split=split, foreign=False, store=store, **size))
         cells.append(fit_cell(ways, shots, found))
-    fitted = Calibration(tuple(cells), "half of the test classes of miniImageNet and CIFAR-FS")
-    fitted.write(SHIPPED / "photos")
-    rows = [
-        {"data": name, "ways": 5, "shots": shots, **measure_confidence(model, fitted, store, 5, shots)}
-        for name, store in stores.items()
-        for shots in (1, 5, 20)
-    ]
-    content = {"tasks": TASKS, "rows": rows, **digests(Run.open(find_run("photos")))}
-    write_record(results / "photos-calibration.json", content)
+    return Calibration(tuple(cells), "test classes of miniImageNet")
 
 
 def measure_confidence(
-    model: TrainedModel, fitted: Calibration, store: ImageStore, ways: int, shots: int
+    model: TrainedModel, tests: list[tuple[ImageStore, Calibration]], ways: int, shots: int
 ) -> dict[str, Any]:
-    """Calibration error before and after, and the shares refused as unknown, on the other classes."""
-    found = list(
-        open_tasks(model, split="test", store=store, ways=ways, shots=shots, queries=5, tasks=TASKS, seed=1)
-    )
-    logits, truth = torch.stack([t.logits for t in found]), torch.stack([t.labels for t in found])
-    temperature, weight = fitted.temperature(ways, shots), fitted.spread_weight(ways, shots)
-    known, foreign = (scores(found, weight, foreign=each)["distance"] for each in (False, True))
+    """Calibration error before and after, and the shares refused as unknown, over the tests of all stores."""
+    size: dict[str, Any] = {"ways": ways, "shots": shots, "queries": 5, "tasks": TASKS // len(tests)}
+    before, after, truths, areas, temperatures = [], [], [], [], []
+    refused: dict[float, list[torch.Tensor]] = {}
+    for store, fitted in tests:
+        found = list(open_tasks(model, split="test", store=store, seed=1, **size))
+        logits = torch.stack([task.logits for task in found])
+        temperatures.append(fitted.temperature(ways, shots))
+        before.append(logits)
+        after.append(logits / temperatures[-1])
+        truths.append(torch.stack([task.labels for task in found]))
+        weight = fitted.spread_weight(ways, shots)
+        known, foreign = (scores(found, weight, foreign=each)["distance"] for each in (False, True))
+        areas.append(area(known, foreign))
+        for share in (0.01, 0.05, 0.1):
+            limit = fitted.threshold(share, ways, shots)
+            both = torch.stack([(each > limit).double().mean(1) for each in (known, foreign)])
+            refused.setdefault(share, []).append(both)
+    truth = torch.cat(truths)
+    shares = {share: torch.cat(parts, dim=1) for share, parts in refused.items()}
     return {
-        "accuracy": with_interval((logits.argmax(-1) == truth).double().mean(1)),
-        "temperature": temperature,
-        "calibration_error": reliability(logits, truth).error,
-        "calibrated_error": reliability(logits, truth, temperature).error,
-        "auroc": area(known, foreign),
+        "accuracy": with_interval((torch.cat(before).argmax(-1) == truth).double().mean(1)),
+        "temperature": sum(temperatures) / len(temperatures),
+        "calibration_error": reliability(torch.cat(before), truth).error,
+        "calibrated_error": reliability(torch.cat(after), truth).error,
+        "auroc": sum(areas) / len(areas),
         "refused": [
-            dataclasses.asdict(refusals(share, fitted.threshold(share, ways, shots), known, foreign))
-            for share in (0.01, 0.05, 0.1)
+            {"asked": share, "known": with_interval(both[0]), "foreign": with_interval(both[1])}
+            for share, both in shares.items()
         ],
     }
 

@@ -384,15 +384,14 @@ def _confidence(path: Path, names: dict[str, str]) -> str:
     for found in _read(path)["rows"]:
         errors = (f"{100 * found[key]:.1f}" for key in ("calibration_error", "calibrated_error"))
         refused = (
-            f"{100 * r['known']:.1f} ± {100 * r['known_ci95']:.1f}, "
-            f"{100 * r['foreign']:.1f} ± {100 * r['foreign_ci95']:.1f}"
+            ", ".join(f"{100 * r[k]['mean']:.1f} ± {100 * r[k]['ci95']:.1f}" for k in ("known", "foreign"))
             for r in found["refused"]
             if r["asked"] == 0.05
         )
         cells = (f"{found['temperature']:.2f}", *errors, f"{found['auroc']:.3f}", *refused)
         rows.append(Row((names[found["data"]], str(found["ways"]), str(found["shots"]), *cells)))
     header = (
-        *("other half of the test classes of", "ways", "shots", "temperature"),
+        *("test classes of", "ways", "shots", "temperature"),
         *("calibration error before, %", "after, %", "AUROC", "refused at 5 %: known, foreign, %"),
     )
     return pipe_table(Table("", header, rows))
