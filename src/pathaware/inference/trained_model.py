@@ -256,16 +256,11 @@ class TrainedModel:
     def adapt_each(self, tasks: Sequence[tuple[Tensor, Tensor]], classes: int) -> list[AdaptedClassifier]:
         """Adapt to several tasks, pixels and labels each; those with equally many images run side by side."""
         learner = self.learner(classes)
-        # A head for unequal numbers of images weighs classes itself.
-        weighs = isinstance(learner, HeadLearner) and learner.head.any_shots
-        chosen = [
-            torch.arange(len(labels)) if weighs else arrange(pixels, labels, classes)
-            for pixels, labels in tasks
-        ]
+        chosen = [self.arranged(pixels, labels, classes) for pixels, labels in tasks]
         adapted: dict[int, AdaptedClassifier] = {}
         for size in {len(indices) for indices in chosen}:
             members = [i for i, indices in enumerate(chosen) if len(indices) == size]
-            x = torch.stack([self._support_inputs(tasks[i][0])[chosen[i]] for i in members])
+            x = torch.stack([self.support_inputs(tasks[i][0])[chosen[i]] for i in members])
             y = torch.stack([tasks[i][1].to(self.device)[chosen[i]] for i in members])
             if self.views == "mirror":
                 x, y = with_mirror_images(x), y.repeat(1, 2)
@@ -276,12 +271,26 @@ class TrainedModel:
                 adapted[i] = self._classifier(network, steps, temperature)
         return [adapted[i] for i in range(len(tasks))]
 
-    def _support_inputs(self, pixels: Tensor) -> Tensor:
+    def arranged(self, pixels: Tensor, labels: Tensor, classes: int) -> Tensor:
+        """Indices of the examples in the order in which they are learned, some more than once."""
+        learner = self.learner(classes)
+        # A head for unequal numbers of images weighs classes itself.
+        weighs = isinstance(learner, HeadLearner) and learner.head.any_shots
+        return torch.arange(len(labels)) if weighs else arrange(pixels, labels, classes)
+
+    def query_inputs(self, pixels: Tensor) -> Tensor:
+        """The network's inputs for images that it predicts: normalised, or features if its body is frozen."""
+        return self.memory(pixels) if self.memory is not None else self._normalised(pixels)
+
+    def _normalised(self, pixels: Tensor) -> Tensor:
+        return self.image_input.normalised(pixels.to(self.device))
+
+    def support_inputs(self, pixels: Tensor) -> Tensor:
         """The inputs that the network adapts to: normalised images, or features if its body is frozen."""
         if self.memory is not None:
             mirrored = bool(getattr(self.config.problem, "mirror_support", False))
             return self.memory.support(pixels, mirrored=mirrored)
-        return self.image_input.normalised(pixels.to(self.device))
+        return self._normalised(pixels)
 
     def _classifier(
         self, network: nn.Module, steps: tuple[AdaptationStep, ...], temperature: float
