@@ -132,7 +132,7 @@ def precision_table(folder: Path) -> Table:
 
 
 STEPS = (
-    "A meta-iteration alone (`benchmarks/step_times.py`): median of five bursts, without other libraries. The "
+    "A meta-iteration alone (`benchmarks/step_times.py`): median of five bursts, no other libraries. The "
     "gradient-based methods take five steps; the ResNet-12 adapts its last block."
 )
 
