@@ -25,8 +25,14 @@ def learner_of(model: nn.Module) -> MetaLearner:
     return MetaLearner(model, GradientDescent(model, 1), F.cross_entropy)
 
 
-def test_losses_gradients_and_products_are_those_of_the_layers(monkeypatch):
+@pytest.mark.parametrize("by_products", [False, True])
+def test_losses_gradients_and_products_are_those_of_the_layers(monkeypatch, by_products: bool):
     """With a number of channels that is no power of two, gains of both signs, and labels to be ignored."""
+    from pathaware.engine.kernels import program as programs
+    from pathaware.engine.kernels import stem_products
+
+    monkeypatch.setattr(programs, "PRODUCTS", (DTYPE,) if by_products else ())
+    monkeypatch.setattr(stem_products, "_PARTS", 0)  # one program, which takes many rounds
     monkeypatch.setattr(kernels, "usable", lambda point: True)
     model = conv4(3, size=5, channels=2, width=12, blocks=2)
     learner = learner_of(model)
@@ -46,9 +52,7 @@ def test_losses_gradients_and_products_are_those_of_the_layers(monkeypatch):
         losses, gradient = learner.gradient(leaf, x, y, create_graph=True)
         (product,) = torch.autograd.grad((gradient * direction).sum(), leaf)
 
-    from pathaware.engine.kernels.program import kernel_program
-
-    ours = kernel_program(program)
+    ours = programs.kernel_program(program)
     monkeypatch.setattr(kernels, "usable", lambda point: True)
     point, direction, x = (data.to(DEVICE, DTYPE) for data in (point, direction, x))
     y = y.to(DEVICE)
