@@ -23,7 +23,7 @@ from torch import Tensor
 
 from pathaware.core.seeding import generator
 from pathaware.data.catalogue import open_store
-from pathaware.inference.calibration import fit_temperature, thresholds
+from pathaware.inference.calibration import fit_cell, thresholds
 from pathaware.inference.export.learner import export_learner, open_learner
 from pathaware.inference.influence import WeightedContext, influence, require_weights
 from pathaware.inference.open_set import SCORES, area, false_positives, open_tasks, refusals, scores
@@ -37,7 +37,7 @@ from pathaware.training.run_folder import Run
 
 WAYS, SHOTS = 5, 5
 SHARES = (0.01, 0.05, 0.1)
-CALIBRATION_TASKS = 400
+CALIBRATION_TASKS = 600
 """Tasks of validation classes that give thresholds and the temperature."""
 
 
@@ -128,12 +128,10 @@ def open_set(model: TrainedModel, split: str, tasks: int, seed: int) -> dict[str
     """Thresholds and temperature from validation classes, measured on tasks with foreign queries."""
     size: dict[str, Any] = {"ways": WAYS, "shots": SHOTS, "queries": 5}
     fitted_on = list(open_tasks(model, split="val", tasks=CALIBRATION_TASKS, seed=0, foreign=False, **size))
-    calm = scores(fitted_on)
-    temperature = fit_temperature(
-        torch.cat([task.logits for task in fitted_on]), torch.cat([task.labels for task in fitted_on])
-    )
+    cell = fit_cell(WAYS, SHOTS, fitted_on)
+    calm, temperature = scores(fitted_on, cell.spread_weight), cell.temperature
     found = list(open_tasks(model, split=split, tasks=tasks, seed=seed, **size))
-    known, foreign = scores(found), scores(found, foreign=True)
+    known, foreign = (scores(found, cell.spread_weight, foreign=each) for each in (False, True))
     logits = torch.stack([task.logits for task in found])
     truth = torch.stack([task.labels for task in found])
     before, after = reliability(logits, truth), reliability(logits, truth, temperature)
@@ -150,6 +148,7 @@ def open_set(model: TrainedModel, split: str, tasks: int, seed: int) -> dict[str
         }
     return {
         "calibration_tasks": CALIBRATION_TASKS,
+        "spread_weight": cell.spread_weight,
         "accuracy": with_interval((logits.argmax(-1) == truth).double().mean(1)),
         "temperature": temperature,
         "calibration_error": before.error,

@@ -5,6 +5,8 @@
     python -m studies.photos train runs/backbone runs/photos       # minutes on a CPU with cached features
     python -m studies.photos ship runs/photos                      # into the package, in half precision
     python -m studies.photos evaluate results                      # the tables of docs/photos.md
+    python -m studies.photos fixed runs/backbone runs results      # beside models for one size of task
+    python -m studies.photos calibrate results                     # temperatures and thresholds, measured
     python -m studies.photos card results                          # accuracies in the model's card
     python -m studies.photos time results                          # CPU seconds per photograph
 
@@ -32,14 +34,17 @@ from pathaware.core.seeding import generator
 from pathaware.data.catalogue import open_store
 from pathaware.data.pixels import ImageInput
 from pathaware.data.store import ImageStore
+from pathaware.inference.calibration import Calibration, fit_cell
 from pathaware.inference.change_ways import load_for
+from pathaware.inference.open_set import area, open_tasks, scores
 from pathaware.inference.trained_model import SHIPPED, TrainedModel, find_run
 from pathaware.models.backbones import FrozenBackbone, frozen_backbone
-from pathaware.training.checksummed import read_checksummed, write_checksummed
+from pathaware.training.checksummed import read_checksummed, tensor_digest, write_checksummed
 from pathaware.training.config import Config
-from pathaware.training.evaluation import evaluate
+from pathaware.training.evaluation import evaluate, interval_over_tasks
 from pathaware.training.features import BASELINES, FeatureBaseline, seed_cache
-from pathaware.training.provenance import encode_values, evaluation_record, write_record
+from pathaware.training.metric import reliability
+from pathaware.training.provenance import encode_values, evaluation_record, revision, write_record
 from pathaware.training.run_folder import CHECKPOINT, CONFIG, METRICS, PROVENANCE, Run
 from pathaware.training.session import train_run
 
@@ -49,8 +54,8 @@ DATA = ("miniimagenet", "cifar-fs")
 TASKS = 600
 
 
-def config(backbone: Path, **training: Any) -> Config:
-    """The settings of the model that ships."""
+def config(backbone: Path, size: tuple[int, int] | None = None, **training: Any) -> Config:
+    """The settings of the model that ships, or of one for tasks of these ways and shots only."""
     problem = {
         "name": "classification",
         "data": "miniimagenet",
@@ -64,18 +69,25 @@ def config(backbone: Path, **training: Any) -> Config:
         "meta_split": "val",
         "mirror_support": True,
     }
+    if size is not None:
+        problem |= {"ways": size[0], "shots": size[1], "varying": False}
     chosen = {"iterations": 1200, "tasks": 8, "rate": 0.01, "device": "cpu", "validate": 0, **training}
     return Config.from_dict({"problem": problem, "method": {"name": "proto-pamela"}, "training": chosen})
 
 
-def use_features(folder: Path, backbone: FrozenBackbone, form: ImageInput) -> None:
+def use_features(
+    folder: Path,
+    backbone: FrozenBackbone,
+    form: ImageInput,
+    stores: dict[str, ImageStore] | None = None,
+    splits: tuple[str, ...] = ("train", "val", "test"),
+) -> None:
     """Put features from files into the cache, after comparing some with the backbone's own."""
-    for name in DATA:
-        store = open_store(name)
+    for name, store in (stores or {name: open_store(name) for name in DATA}).items():
         for view in ("plain", "mirror"):
             table = torch.from_numpy(np.load(folder / f"{name}-{view}.npy"))
             check(store, table, backbone, form, mirrored=view == "mirror")
-            for split in ("train", "val", "test"):
+            for split in splits:
                 classes = store.split(split)
                 spans = zip(classes.starts.tolist(), classes.counts.tolist(), strict=True)
                 members = torch.cat([torch.arange(start, start + count) for start, count in spans])
@@ -159,6 +171,135 @@ def measure(results: Path, features: Path | None) -> None:
             write_record(results / "photos.json", {**{key: content[key] for key in kept}, "rows": rows})
 
 
+def measure_fixed(backbone: Path, runs: Path, results: Path, features: Path | None) -> None:
+    """Meta-train for five classes of one and of five photographs only, and compare on the same test tasks."""
+    run, rows = Run.open(find_run("photos")), []
+    for ways, shots in ((5, 1), (5, 5)):
+        settings = config(backbone, (ways, shots))
+        out = runs / f"photos-{ways}way-{shots}shot"
+        if features:
+            problem: Any = settings.problem
+            network = frozen_backbone(problem.model())
+            assert network is not None
+            use_features(features, network.eval(), ImageInput.from_dict(problem.inputs()))
+        if not (out / CHECKPOINT).exists():
+            train_run(settings, out)
+        special = Run.open(out)
+        for data in DATA:
+            values = {}
+            for name, each in (("photos", run), ("for this size only", special)):
+                learner, problem = load_for(each, "cpu", ways, shots)
+                there = dataclasses.replace(problem, data=data)
+                values[name] = evaluate(learner.eval(), there, tasks=TASKS, queries="alone").values[:, -1]
+            difference = values["photos"] - values["for this size only"]
+            found = {name: with_interval(each) for name, each in values.items()}
+            rows.append(
+                {"data": data, "ways": ways, "shots": shots, **found, "difference": with_interval(difference)}
+            )
+            print(rows[-1], flush=True)
+    write_record(results / "photos-fixed.json", {"tasks": TASKS, "rows": rows, **digests(run)})
+
+
+def with_interval(values: torch.Tensor) -> dict[str, float]:
+    return {"mean": values.double().mean().item(), "ci95": interval_over_tasks(values.double())}
+
+
+def digests(run: Run) -> dict[str, str]:
+    return {"tensors_sha256": tensor_digest(run.learned()[0])}
+
+
+SIZES = [(ways, shots) for ways in (2, 5, 10) for shots in (1, 5, 20)]
+"""Ways and shots that are calibrated."""
+
+
+def parts_of_test(store: ImageStore, parity: int) -> ImageStore:
+    """The test classes of a store in two parts: every other one is in `val`, to calibrate on, the others in
+    `test`, to measure on."""
+    classes, test = [], 0
+    for span in store.manifest.classes:
+        split = "train"
+        if span.split == "test":
+            split = "val" if test % 2 == parity else "test"
+            test += 1
+        classes.append(dataclasses.replace(span, split=split))  # type: ignore[arg-type]
+    return ImageStore(dataclasses.replace(store.manifest, classes=tuple(classes)), store.images, store.folder)
+
+
+def calibrate(results: Path, features: Path | None) -> None:
+    """Fit temperatures and thresholds on the test classes of miniImageNet, which no part of the model has
+    seen. They are measured on classes that they were not fitted to: each half of the test classes with those
+    of the other half, and CIFAR-FS with all of them."""
+    torch.set_num_threads(1)
+    model, run = TrainedModel.open("photos", "cpu"), Run.open(find_run("photos"))
+    own, other = (open_store(name) for name in DATA)
+    halves = [parts_of_test(own, parity) for parity in (0, 1)]
+    if features:
+        network = frozen_backbone(model.learner(5).model)
+        assert network is not None
+        for store in (own, other, *halves):
+            use_features(features, network.eval(), model.image_input, {store.name: store}, ("val", "test"))
+    measured = [(5, 1), (5, 5), (5, 20)]
+    by_half = [fit(model, store, "val", measured) for store in halves]
+    shipped = fit(model, own, "test", SIZES)
+    shipped.write(SHIPPED / "photos")
+    rows = []
+    for name, tests in (
+        ("miniimagenet", list(zip(halves, by_half, strict=True))),
+        ("cifar-fs", [(other, shipped)]),
+    ):
+        for ways, shots in measured:
+            found = measure_confidence(model, tests, ways, shots)
+            rows.append({"data": name, "ways": ways, "shots": shots, **found})
+            print(name, ways, shots, found, flush=True)
+    write_record(results / "photos-calibration.json", {"tasks": TASKS, "rows": rows, **digests(run)})
+
+
+def fit(model: TrainedModel, store: ImageStore, split: str, sizes: list[tuple[int, int]]) -> Calibration:
+    """Temperatures and thresholds from the classes of a split."""
+    cells = []
+    for ways, shots in sizes:
+        size: dict[str, Any] = {"ways": ways, "shots": shots, "queries": 5, "tasks": 500 // ways, "seed": 0}
+        found = list(open_tasks(model, split=split, foreign=False, store=store, **size))
+        cells.append(fit_cell(ways, shots, found))
+    return Calibration(tuple(cells), "test classes of miniImageNet")
+
+
+def measure_confidence(
+    model: TrainedModel, tests: list[tuple[ImageStore, Calibration]], ways: int, shots: int
+) -> dict[str, Any]:
+    """Calibration error before and after, and the shares refused as unknown, over the tests of all stores."""
+    size: dict[str, Any] = {"ways": ways, "shots": shots, "queries": 5, "tasks": TASKS // len(tests)}
+    before, after, truths, areas, temperatures = [], [], [], [], []
+    refused: dict[float, list[torch.Tensor]] = {}
+    for store, fitted in tests:
+        found = list(open_tasks(model, split="test", store=store, seed=1, **size))
+        logits = torch.stack([task.logits for task in found])
+        temperatures.append(fitted.temperature(ways, shots))
+        before.append(logits)
+        after.append(logits / temperatures[-1])
+        truths.append(torch.stack([task.labels for task in found]))
+        weight = fitted.spread_weight(ways, shots)
+        known, foreign = (scores(found, weight, foreign=each)["distance"] for each in (False, True))
+        areas.append(area(known, foreign))
+        for share in (0.01, 0.05, 0.1):
+            limit = fitted.threshold(share, ways, shots)
+            both = torch.stack([(each > limit).double().mean(1) for each in (known, foreign)])
+            refused.setdefault(share, []).append(both)
+    truth = torch.cat(truths)
+    shares = {share: torch.cat(parts, dim=1) for share, parts in refused.items()}
+    return {
+        "accuracy": with_interval((torch.cat(before).argmax(-1) == truth).double().mean(1)),
+        "temperature": sum(temperatures) / len(temperatures),
+        "calibration_error": reliability(torch.cat(before), truth).error,
+        "calibrated_error": reliability(torch.cat(after), truth).error,
+        "auroc": sum(areas) / len(areas),
+        "refused": [
+            {"asked": share, "known": with_interval(both[0]), "foreign": with_interval(both[1])}
+            for share, both in shares.items()
+        ],
+    }
+
+
 def measure_time(results: Path) -> None:
     """CPU seconds of one core to learn five classes of five photographs, and per further photograph.
 
@@ -214,16 +355,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("train", "ship", "evaluate", "card", "time"))
+    parser.add_argument("what", choices=("train", "ship", "evaluate", "fixed", "calibrate", "card", "time"))
     parser.add_argument("paths", nargs="+", type=Path)
     parser.add_argument("--features", type=Path)
     given = parser.parse_args()
+    revision()  # of the code that runs, whatever is written meanwhile
     if given.what == "train":
         train(*given.paths, given.features)
     elif given.what == "ship":
         ship(*given.paths)
     elif given.what == "evaluate":
         measure(*given.paths, given.features)
+    elif given.what == "fixed":
+        measure_fixed(*given.paths, given.features)
+    elif given.what == "calibrate":
+        calibrate(*given.paths, given.features)
     elif given.what == "card":
         write_card(*given.paths)
     else:

@@ -33,6 +33,10 @@ Settings = Mapping[str, Mapping[str, Any]]
 PARTS: dict[str, tuple[str, Settings]] = {
     WHOLE: ("the recipe", {}),
     "no-start": ("without pretraining", {"training": {"start": ""}}),
+    "running": (
+        "batch norm with the statistics of the pretraining",
+        {"problem": {"statistics": "running"}},
+    ),
     "no-average": (
         "without the average and its distillation",
         {"training": {"average": 0.0, "distil": 0.0, "evaluate_average": False}},

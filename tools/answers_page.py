@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +18,25 @@ def blocks(folder: Path) -> dict[str, str]:
     return {
         "unknown": _table(folder, "open-set", UNKNOWN, _unknown),
         "calibration": _table(folder, "open-set", CALIBRATION, _calibration),
+        "scores": _table(folder, "scores", TRIED, _tried, ("cifar-fs",)),
         "labels": _table(folder, "labels", LABELS, _labels),
         "suggest": _table(folder, "suggest", SUGGEST, _suggest),
     }
 
 
-def _table(folder: Path, study: str, header: tuple[str, ...], rows: Rows) -> str:
+def _table(
+    folder: Path, study: str, header: tuple[str, ...], rows: Rows, data: Sequence[str] = tuple(DATA)
+) -> str:
     """One table of all records of a study, named in a line below it."""
-    found = {
-        name: folder / f"answers-{study}-{data}.json"
-        for data, name in DATA.items()
-        if (folder / f"answers-{study}-{data}.json").exists()
-    }
+    wanted = {DATA[each]: folder / f"answers-{study}-{each}.json" for each in data}
+    found = {name: path for name, path in wanted.items() if path.exists()}
     records = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in found.items()}
     if not records:
         return "*Not run yet.*"
     cells = [row for name, record in records.items() for row in rows(name, record)]
     tasks = ", ".join(f"{r['tasks']:,} on {name}, {SPLITS[r['split']]}" for name, r in records.items())
     names = ", ".join(f"`results/{path.name}`" for path in found.values())
-    missing = ", ".join(name for name in DATA.values() if name not in records)
+    missing = ", ".join(name for name in wanted if name not in records)
     text = f"*Tasks: {tasks}. From {names}." + (f" Not run yet: {missing}.*" if missing else "*")
     return f"{pipe_table(Table('', header, [Row(row) for row in cells]))}\n\n{text}"
 
@@ -61,6 +61,21 @@ def _unknown(name: str, record: dict[str, Any]) -> list[tuple[str, ...]]:
         )
         rows.append((name, score, f"{found['auroc']:.3f}", f"{found['fpr95']:.3f}", *shares))
     return rows
+
+
+TRIED = ("data", "score", "AUROC", *(f"foreign refused at {share} %, %" for share in (1, 5, 10)))
+
+
+def _tried(name: str, record: dict[str, Any]) -> list[tuple[str, ...]]:
+    return [
+        (
+            name,
+            score,
+            f"{row['auroc']:.3f}",
+            *(f"{100 * row[f'refused at {share}']:.1f}" for share in ("0.01", "0.05", "0.1")),
+        )
+        for score, row in record["measured"].items()
+    ]
 
 
 CALIBRATION = ("data", "accuracy, %", "temperature", "calibration error before, %", "after, %")

@@ -358,7 +358,43 @@ def photos_page(folder: Path) -> dict[str, str]:
     for found in _read(folder / "photos.json")["rows"]:
         cells = (f"{100 * found[k]['accuracy']:.2f} ± {100 * found[k]['accuracy_ci95']:.2f}" for k in titles)
         rows.append(Row((names[found["data"]], str(found["ways"]), str(found["shots"]), *cells)))
-    return {"photos": pipe_table(Table("", ("test classes of", "ways", "shots", *titles.values()), rows))}
+    return {
+        "photos": pipe_table(Table("", ("test classes of", "ways", "shots", *titles.values()), rows)),
+        "fixed": _fixed(folder / "photos-fixed.json", names),
+        "confidence": _confidence(folder / "photos-calibration.json", names),
+    }
+
+
+def _fixed(path: Path, names: dict[str, str]) -> str:
+    """`photos` beside models that were meta-trained for one number of classes and of images only."""
+    rows = []
+    for found in _read(path)["rows"]:
+        cells = (
+            f"{100 * found[key]['mean']:.2f} ± {100 * found[key]['ci95']:.2f}"
+            for key in ("photos", "for this size only", "difference")
+        )
+        rows.append(Row((names[found["data"]], str(found["ways"]), str(found["shots"]), *cells)))
+    header = ("test classes of", "ways", "shots", "`photos`", "trained for this size only", "difference")
+    return pipe_table(Table("", header, rows))
+
+
+def _confidence(path: Path, names: dict[str, str]) -> str:
+    """Calibration error of `photos` before and after, and the shares that it refuses as unknown."""
+    rows = []
+    for found in _read(path)["rows"]:
+        errors = (f"{100 * found[key]:.1f}" for key in ("calibration_error", "calibrated_error"))
+        refused = (
+            ", ".join(f"{100 * r[k]['mean']:.1f} ± {100 * r[k]['ci95']:.1f}" for k in ("known", "foreign"))
+            for r in found["refused"]
+            if r["asked"] == 0.05
+        )
+        cells = (f"{found['temperature']:.2f}", *errors, f"{found['auroc']:.3f}", *refused)
+        rows.append(Row((names[found["data"]], str(found["ways"]), str(found["shots"]), *cells)))
+    header = (
+        *("test classes of", "ways", "shots", "temperature"),
+        *("calibration error before, %", "after, %", "AUROC", "refused at 5 %: known, foreign, %"),
+    )
+    return pipe_table(Table("", header, rows))
 
 
 PAGES: dict[str, Callable[[Path], dict[str, str]]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,10 @@ def render(results: Path, images: Path) -> str:
     if (results / "precision").exists():
         table = pipe_table(precision_table(results / "precision"))
         sections.append(f"### Precision: NVIDIA H200\n\n{table}")
+    if records := [_read(path) for path in sorted(results.glob("steps-*.json"))]:
+        sections.append(f"### Step times: NVIDIA H200\n\n{STEPS}\n\n{pipe_table(step_table(records))}")
+    if records := [_read(path) for path in sorted(results.glob("evaluating-*.json"))]:
+        sections.append(f"### Evaluation: NVIDIA H200\n\n{pipe_table(evaluation_table(records))}")
     if (results / "launches.json").exists():
         rows = [
             [r["row"], r["method"], f"{r['launches']:,}"] for r in _read(results / "launches.json")["rows"]
@@ -94,7 +99,7 @@ def comparison_section(record: dict[str, Any]) -> list[str]:
     if memory := comparison.memory_lines(record):
         tables.append(Table.of("A meta-iteration, peak MB", comparison.memory_header(record), memory))
     for table in tables:
-        body += ["", markdown(table)]
+        body += ["", markdown(table)] if table.rows else []
     return body
 
 
@@ -124,6 +129,40 @@ def precision_table(folder: Path) -> Table:
         )
     header = ["precision", "error, layer by layer", "error, kernels", "validation accuracy, %", "iterations"]
     return Table.of("", header, rows)
+
+
+STEPS = (
+    "A meta-iteration alone (`benchmarks/step_times.py`): median of five bursts, no other libraries. The "
+    "gradient-based methods take five steps; the ResNet-12 adapts its last block."
+)
+
+
+def step_table(records: Sequence[dict[str, Any]]) -> Table:
+    """The time and memory of a meta-iteration of each network, method and precision."""
+    rows = []
+    for record in records:
+        network = record["network"] + (", sequential loop" if record["execution"] == "loop" else "")
+        for row in record["rows"]:
+            numbers = number(row["ms"]), f"{row['memory_mb']:,.0f}"
+            rows.append([row["row"], network, row["method"], record["precision"], *numbers])
+    rows.sort(key=lambda row: row[:2])
+    return Table.of("", ["row", "network", "method", "precision", "ms", "MB"], rows)
+
+
+def evaluation_table(records: Sequence[dict[str, Any]]) -> Table:
+    """How long it takes to adapt to many tasks and to predict their queries after every step."""
+    rows = [
+        [
+            f"{record['data']} {record['shots']}-shot",
+            record["method"],
+            str(record["queries"]),
+            f"{record['tasks']:,}",
+            f"{record['seconds']:.1f}",
+            f"{record['tasks_per_second']:,.0f}",
+        ]
+        for record in records
+    ]
+    return Table.of("", ["data", "method", "queries", "tasks", "seconds", "tasks per second"], rows)
 
 
 LAUNCHES = (

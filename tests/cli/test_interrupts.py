@@ -31,7 +31,20 @@ LONG = {
     "pretrain": "pretrain glyphs --epochs 1000 --out out",
     "data import": "data import mine --from photos --data-dir data",
     "predict": "predict glyphs --support letters --images photos --out labels.csv",
+    "predict --why": "predict glyphs --support many --images many --why --out labels.csv",
+    "learn": "learn photos --model glyphs --show wrong.png",
+    "learn, while it adapts": "learn many --show wrong.png",
+    "suggest": "suggest glyphs --support letters --images photos",
+    "evaluate --open-set": "evaluate glyphs --tasks 100000 --open-set --record record.json",
+    "evaluate --refine": "evaluate glyphs --tasks 1000000 --refine tim --record record.json",
+    "evaluate --ways": "evaluate glyphs --tasks 1000000 --ways 20 --shots 5 --show figure.png",
+    "export --learner": "export glyphs --learner --ways 20 --shots 5 --out learner.onnx",
+    "export": "export glyphs --support letters --to onnx --out letters.onnx",
+    "train --model": "train glyphs --model tests.models.residual18:resnet18 --adapt last-block --out out",
+    "serve": "serve glyphs --port 0",
 }
+LATER = ("pretrain", "predict --why", "learn, while it adapts", "evaluate --open-set", "export --learner")
+"""Commands that are also interrupted in the middle of their work, not only at its beginning."""
 # The others would take longer, or differ little.
 SAMPLE = ("train, while it compiles", "evaluate images", "reproduce", "data import", "predict")
 
@@ -79,12 +92,27 @@ def interrupt(command: Command) -> tuple[float, float]:
     "name", [name if name in SAMPLE else pytest.param(name, marks=pytest.mark.slow) for name in LONG]
 )
 def test_ctrl_c_ends_a_command(name: str, tmp_path: Path, photos: Path) -> None:
+    check_interrupt(name, tmp_path, photos, 0.6)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+@pytest.mark.parametrize("seconds", [2, 5, 9])
+@pytest.mark.parametrize("name", LATER)
+def test_ctrl_c_ends_a_command_in_the_middle(name: str, seconds: float, tmp_path: Path, photos: Path) -> None:
+    check_interrupt(name, tmp_path, photos, seconds)
+
+
+def check_interrupt(name: str, tmp_path: Path, photos: Path, after: float) -> None:
+    """Press Ctrl-C after so many seconds of processor time."""
     (tmp_path / "photos").symlink_to(photos)
     for label in ("a", "b"):
         class_folder(tmp_path / "letters" / label, 1)
+    for number, label in enumerate("abcdefghij"):
+        class_folder(tmp_path / "many" / label, 15, first=100 * number)
     before = {path.name for path in tmp_path.iterdir()}
     command = Command(LONG[name].split(), tmp_path)
-    command.wait_until(lambda: (processor_seconds(command.pid) or 0) > 0.6)
+    command.wait_until(lambda: (processor_seconds(command.pid) or 0) > after)
     clock, processor = interrupt(command)
     assert command.wait() == 130, (name, command.err)
     assert clock < SECONDS or (processor < SECONDS and clock < 20), (name, clock, processor)

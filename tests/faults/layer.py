@@ -20,7 +20,20 @@ from typing import Any, Literal
 from tests.forked import CONTEXT
 
 Fault = Literal["count", "ENOSPC", "EIO", "EROFS", "EACCES", "kill"]
-CHANGES = ("mkdir", "rmdir", "unlink", "remove", "rename", "replace", "fsync", "truncate")
+FREEING = ("rmdir", "unlink", "remove", "truncate", "chmod")
+"""Changes that need no space, so that a full disk allows them."""
+CHANGES = (
+    "mkdir",
+    "rmdir",
+    "unlink",
+    "remove",
+    "rename",
+    "replace",
+    "fsync",
+    "truncate",
+    "chmod",
+    "sendfile",
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +57,7 @@ class Layer:
         self.count = 0
         self.paths: dict[int, str] = {}
 
-    def change(self, path: object) -> None:
+    def change(self, path: object, how: str = "write") -> None:
         text = self.paths.get(path, "") if isinstance(path, int) else os.fsdecode(path)  # type: ignore[arg-type]
         if not os.path.abspath(text).startswith(self.folder):
             return
@@ -53,12 +66,14 @@ class Layer:
             return
         if self.fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.fault == "ENOSPC" and how in FREEING:
+            return
         # A full or broken disk stays so; a read-only one too.
         number = getattr(errno, self.fault)
         raise OSError(number, os.strerror(number), text)
 
     def install(self) -> None:
-        for name in CHANGES:
+        for name in (name for name in CHANGES if hasattr(os, name)):  # sendfile: not on every system
             setattr(os, name, self._counted(getattr(os, name)))
         opened, low = io.open, os.open
 
@@ -87,7 +102,7 @@ class Layer:
 
     def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def counted(path: Any, *rest: Any, **options: Any) -> Any:
-            self.change(path)
+            self.change(path, function.__name__)
             return function(path, *rest, **options)
 
         return counted

@@ -34,6 +34,8 @@ def try_archive(content: bytes, command: str = "import") -> Called:
             "--out",
             "o.safetensors",
         ],
+        "learn": ["learn", "x.archive", "--model", "glyphs", "--out", "o"],
+        "suggest": ["suggest", "glyphs", "--support", "good.zip", "--images", "x.archive"],
     }
 
     def prepare() -> None:
@@ -43,7 +45,7 @@ def try_archive(content: bytes, command: str = "import") -> Called:
 
     called = call(lines[command], prepare)
     errors = called.lines
-    assert called.code in (0, 2) or (command == "images" and called.code == 1), called
+    assert called.code in (0, 2) or (command in ("images", "suggest") and called.code == 1), called
     assert len(errors) <= MOST_LINES, called
     assert all(line.isprintable() for line in errors), called
     if called.code == 2:
@@ -64,9 +66,17 @@ def test_mutated_archives(kind):
     assert refused >= 3  # or the mutations would be harmless
 
 
-@pytest.mark.parametrize("command", ["support", "images", "export"])
+@pytest.mark.parametrize("command", ["support", "images", "export", "learn", "suggest"])
 def test_mutated_archives_given_to_other_commands(command):
     for seed in range(2):
+        for kind in KINDS:
+            try_archive(mutated(kind, seed), command)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["support", "images", "export", "learn", "suggest"])
+def test_two_hundred_mutated_archives_given_to_each_other_command(command):
+    for seed in range(2, 22):
         for kind in KINDS:
             try_archive(mutated(kind, seed), command)
 
@@ -195,7 +205,7 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("command", ["import", "support", "images", "export"])
+@pytest.mark.parametrize("command", ["import", "support", "images", "export", "learn", "suggest"])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_each_damage_is_named(damage: str, command: str) -> None:
     make, named = DAMAGES[damage]

@@ -70,6 +70,16 @@ def test_shares_that_were_not_calibrated_are_refused(share):
     assert error.value.field == "unknown"
 
 
+def test_a_file_of_an_earlier_version_means_plain_distances(tmp_path):
+    Calibration((cell(2, 1, 1.5),)).write(tmp_path)
+    content = json.loads((tmp_path / CALIBRATION).read_text())
+    del content["cells"][0]["spread_weight"]
+    (tmp_path / CALIBRATION).write_text(json.dumps(content))
+    found = Calibration.read(tmp_path)
+    assert found is not None
+    assert found.spread_weight(2, 1) == 0
+
+
 def test_it_comes_back_from_its_file(tmp_path):
     made = Calibration((cell(2, 1, 1.5), cell(5, 1, 2.5)), seed=3)
     made.write(tmp_path)
@@ -108,6 +118,9 @@ def test_probabilities_are_softened_by_the_temperature_of_the_run(tmp_path):
 def test_calibration_takes_the_sizes_that_the_classes_allow():
     found = fit_calibration(model(ways=3), tasks=2, sizes=[(3, 1)])
     assert [(c.ways, c.shots, c.images) for c in found.cells] == [(3, 1, 60)]
+    assert found.cells[0].spread_weight == 0  # one image has no spread
+    (several,) = fit_calibration(model(ways=3), tasks=2, sizes=[(3, 2)]).cells
+    assert several.spread_weight > 0
     assert list(found.cells[0].thresholds) == sorted(found.cells[0].thresholds, reverse=True)
     assert {ways for ways, _ in grid(model(ways=7), "val")} == {2, 5, 7, 20}
     assert {shots for _, shots in grid(model(ways=7), "val")} == {1, 5}

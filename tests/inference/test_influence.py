@@ -14,12 +14,15 @@ from pathaware.training.config import Config
 from pathaware.training.trainer import build
 from tests.inference.models import model, pixels
 
+METHODS = ["pamela", "maml", "anil", "prototypical", "r2d2", "lr-d2", "proto-pamela"]
 
-@pytest.mark.parametrize("method", ["pamela", "maml", "anil"])
+
+@pytest.mark.parametrize("method", METHODS)
 def test_influence_equals_finite_differences_of_the_weights(method):
     problem = {"name": "classification", "data": "glyphs", "ways": 3, "shots": 2, "queries": 1, "width": 4}
+    rate = {"rate": 0.2} if method in METHODS[:3] else {}
     config = Config.from_dict(
-        {"problem": problem, "method": {"name": method, "rate": 0.2}, "training": {"device": "cpu"}}
+        {"problem": problem, "method": {"name": method, **rate}, "training": {"device": "cpu"}}
     )
     torch.manual_seed(0)
     learner = build(config, torch.device("cpu")).double()
@@ -38,13 +41,14 @@ def test_influence_equals_finite_differences_of_the_weights(method):
     assert (found - expected).abs().max() < 1e-6
 
 
-def test_weights_of_one_change_nothing():
-    trained = model(ways=3)
+@pytest.mark.parametrize("method", ["pamela", "prototypical", "r2d2", "lr-d2", "proto-pamela"])
+def test_weights_of_one_change_nothing(method):
+    trained = model(method, ways=3)
     learner = trained.learner(3)
     x, y = trained.image_input.normalised(pixels(6)), torch.tensor([0, 1, 2, 0, 1, 2])
     with torch.no_grad():
         expected = learner.predictions_per_step(x[None], y[None], x[None], queries="alone").outputs[-1]
-        found = log_probabilities(learner, x[None], y[None], x[None], torch.ones(1, 6))
+        found = log_probabilities(learner, x[None], y[None], x[None], torch.ones(1, 6, dtype=x.dtype))
     torch.testing.assert_close(found, expected.log_softmax(-1), atol=1e-5, rtol=1e-5)
 
 
@@ -85,10 +89,37 @@ def test_an_image_alone_in_its_class_is_not_suspected():
     assert sorted(i for i, _ in found) == [0, 1]
 
 
-def test_methods_without_an_inner_loop_have_no_influence_but_suspicions():
-    trained = model("prototypical", ways=2)
+@pytest.mark.parametrize("method", ["prototypical", "r2d2", "lr-d2"])
+def test_a_weight_of_zero_in_a_head_leaves_the_example_out(method):
+    learner = model(method, ways=2).learner(2)
+    features = torch.randn(1, 5, learner.head.features, dtype=torch.float32)
+    labels, weights = torch.tensor([[0, 1, 0, 1, 0]]), torch.tensor([[1, 1, 1, 1, 0]], dtype=torch.float32)
+    found = learner.head.fit_weighted(features, labels, weights)[0]
+    torch.testing.assert_close(found, learner.head.fit(features[:, :4], labels[:, :4])[0])
+
+
+def test_the_photos_that_spoke_for_an_answer_are_of_its_class():
+    trained = TrainedModel.open("photos", "cpu")
+    images = made_up_photos(hues=(0, 1), each=3)
+    support = SupportSet(("red", "green"), images, torch.tensor([0, 0, 0, 1, 1, 1]))
+    values = explain(trained, support, made_up_photos(hues=(0,), each=1, seed=1), torch.tensor([0]))[0]
+    assert values.shape == (6,)
+    assert values.abs().max() > 1e-4
+    assert len(suspicious_labels(trained, support)) == 6
+
+
+def made_up_photos(hues: tuple[int, ...], each: int, seed: int = 0) -> torch.Tensor:
+    """Noise in which one colour of each class is brighter, `[classes · each, 3, 84, 84]`."""
+    noise = torch.rand(len(hues), each, 3, 84, 84, generator=torch.Generator().manual_seed(seed))
+    for i, hue in enumerate(hues):
+        noise[i, :, hue] += 1
+    return (127 * noise).byte().flatten(0, 1)
+
+
+def test_methods_that_only_compare_have_no_influence_but_suspicions():
+    trained = model("matching", ways=2)
     support = SupportSet(("a", "b"), pixels(4), torch.tensor([0, 0, 1, 1]))
-    with pytest.raises(UsageError, match="no inner loop") as error:
+    with pytest.raises(UsageError, match="neither has an inner loop nor fits a head") as error:
         explain(trained, support, pixels(1), torch.tensor([0]))
     assert error.value.field == "why"
     assert len(suspicious_labels(trained, support)) == 4

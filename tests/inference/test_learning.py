@@ -16,6 +16,7 @@ from pathaware.data import open_store
 from pathaware.data.pixels import TypicalImages
 from pathaware.inference.learning import difference_hash, held_out, near_duplicates
 from pathaware.inference.trained_model import TrainedModel, shipped
+from tests.inference.models import class_folders
 from tests.models.residual18 import pretrained
 
 NAMES = ("oak", "fir", "ash")
@@ -82,8 +83,11 @@ def test_a_backbone_of_your_own_learns_labels_and_is_exported(tmp_path, weights,
     assert json.loads(capsys.readouterr().out)["largest_difference"] < 1e-4
 
 
-def test_a_backbone_of_your_own_is_meta_trained_and_evaluated(tmp_path, weights, capsys):
-    """The same network on glyphs: FiLM adapters, and a head on cached features beside its baselines."""
+def test_a_backbone_of_your_own_is_meta_trained_evaluated_and_exported(tmp_path, weights, capsys):
+    """The same network on glyphs: FiLM adapters, and a head on cached features beside its baselines.
+
+    The run with the head goes all the way: train, evaluate, predict and export.
+    """
     grey = tmp_path / "grey.pt"
     torch.save(pretrained(10).state_dict(), grey)
     network = ("--model", "tests.models.residual18:resnet18", "--weights", grey)
@@ -135,6 +139,13 @@ def test_a_backbone_of_your_own_is_meta_trained_and_evaluated(tmp_path, weights,
     found = json.loads(capsys.readouterr().out)
     assert set(found["baselines"]) == {"nearest-mean", "logistic"}
     assert all(0.2 < each["accuracy"] < 1 for each in (found, *found["baselines"].values()))
+    class_folders(tmp_path / "letters", {"bee": 2, "cat": 2})
+    class_folders(tmp_path / "new", {"cat": 2}, first=50)
+    labelled = ("--support", tmp_path / "letters")
+    call("predict", "head", *labelled, "--images", tmp_path / "new", "--format", "json")
+    assert {row["label"] for row in json.loads(capsys.readouterr().out)} <= {"bee", "cat"}
+    call("export", "head", *labelled, "--to", "torch", "--out", "head.pt2", "--json")
+    assert json.loads(capsys.readouterr().out)["largest_difference"] < 1e-4
     call("evaluate", "film", "--tasks", 2, "--baselines", code=2)
     assert "no frozen features" in capsys.readouterr().err
     call("train", "glyphs", *network, "--adapt", "tail", "--out", "x", code=2)

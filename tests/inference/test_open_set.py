@@ -11,10 +11,13 @@ from pathaware import FewShotClassifier
 from pathaware.core.errors import UsageError
 from pathaware.data import open_store
 from pathaware.inference.open_set import (
+    SCORES,
     ClassMeans,
     area,
     evaluate_open_set,
     false_positives,
+    foreignness,
+    nearest,
     refusals,
     unknown_images,
 )
@@ -64,8 +67,26 @@ def test_foreign_images_are_refused_and_known_ones_are_not(trained, glyphs):
     foreign = unknown_images(trained, adapted, support, glyphs[3], 0.05)
     assert sum(known) <= 5
     assert sum(foreign) >= 12
-    means = ClassMeans.of(adapted, support)
-    assert means.distances(glyphs[0][:0]).shape == (0,)
+    assert foreignness(trained, adapted, support, glyphs[0][:0], 1.0).shape == (0,)
+
+
+def test_spreads_are_those_of_images_left_out():
+    features, labels = torch.randn(7, 3), torch.tensor([0, 1, 0, 1, 0, 2, 1])
+    found = ClassMeans.of(features, labels)
+    for label in (0, 1):
+        own = features[labels == label]
+        left_out = [
+            (x - torch.cat([own[:i], own[i + 1 :]]).mean(0)).square().sum() for i, x in enumerate(own)
+        ]
+        assert found.spreads[label] == pytest.approx(torch.stack(left_out).mean())
+    assert found.spreads[2] == pytest.approx(found.spreads[:2].mean())  # it has one image
+    assert not ClassMeans.of(features[:2], torch.tensor([0, 1])).spreads.any()
+
+
+def test_images_of_varied_classes_may_lie_farther_out():
+    distances, spreads = torch.tensor([[0.4, 0.9], [0.9, 0.4]]), torch.tensor([0.0, 1.0])
+    assert nearest(distances, spreads, 0.0).tolist() == pytest.approx([0.4, 0.4])
+    assert nearest(distances, spreads, 1.0).tolist() == pytest.approx([0.4, 0.2])
 
 
 def test_a_larger_share_refuses_more(trained, glyphs):
@@ -79,7 +100,7 @@ def test_methods_with_a_head_have_distances_too():
     trained = model("prototypical", ways=2)
     support = SupportSet(("a", "b"), pixels(4), torch.tensor([0, 0, 1, 1]))
     adapted = trained.adapt(support.pixels, support.labels, 2)
-    assert (ClassMeans.of(adapted, support).distances(pixels(3, seed=2)) >= 0).all()
+    assert (foreignness(trained, adapted, support, pixels(3, seed=2), 1.0) >= 0).all()
 
 
 def test_a_run_that_is_not_calibrated_is_refused():
@@ -108,7 +129,7 @@ def test_the_estimator_labels_unknown_images(glyphs):
 
 def test_an_evaluation_compares_the_scores(trained):
     found = evaluate_open_set(trained, tasks=6).summary()
-    assert set(found["auroc"]) == set(found["fpr95"]) == {"distance", "energy", "maximum probability"}
+    assert set(found["auroc"]) == set(found["fpr95"]) == set(SCORES)
     assert found["auroc"]["distance"] > 0.8
     assert [row["asked"] for row in found["refused"]["distance"]] == [0.01, 0.05, 0.1]
 

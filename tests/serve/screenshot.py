@@ -1,15 +1,19 @@
 """The pictures of the page: `python -m tests.serve.screenshot docs/images/serve.png`.
 
-With `--answers`, that of `docs/answers.md`, in which "More about answers" is open.
+With `--answers`, that of `docs/answers.md`, in which "More about answers" is open. With `--photos`, that of
+`docs/photos.md`.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
+from io import BytesIO
 from pathlib import Path
 
+from PIL import Image
 from playwright.sync_api import Page, expect
+from sklearn.datasets import load_sample_image
 
 from tests.serve.browsing import Visit, browsing, file
 from tests.serve.serving import CHARACTERS, drawings, serving
@@ -82,10 +86,51 @@ def take_answers(target: Path, **context: object) -> None:
         visit.check()
 
 
+def photographs() -> dict[str, list[bytes]]:
+    """Parts of two photographs that come with scikit-learn, by danielbuechele and vultilion (CC BY 2.0)."""
+    found: dict[str, list[bytes]] = {}
+    for label, name in (("temple", "china.jpg"), ("flower", "flower.jpg")):
+        whole = Image.fromarray(load_sample_image(name))
+        for left, top, side in ((0, 40, 380), (130, 0, 400), (240, 20, 400), (90, 60, 360), (170, 10, 410)):
+            part = BytesIO()
+            whole.crop((left, top, left + side, min(top + side, whole.height))).save(part, "jpeg", quality=90)
+            found.setdefault(label, []).append(part.getvalue())
+    return found
+
+
+def take_photos(target: Path, **context: object) -> None:
+    parts = photographs()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serving(Path(folder), model="photos") as server,
+        browsing() as browser,
+    ):
+        visit = Visit(browser, server.address, **context)
+        page = visit.page
+        page.set_default_timeout(60_000)
+        for place, (label, own) in enumerate(parts.items()):
+            page.get_by_label("Name of the class").nth(place).fill(label)
+            page.get_by_label("Name of the class").nth(place).blur()
+            visit.teach(place, *(file(f"{label} {i + 1}.jpg", p) for i, p in enumerate(own[:3])))
+            expect(visit.card(place).locator(".thumbs li")).to_have_count(3, timeout=60_000)
+        visit.adapt()
+        asked = [(f"{label} {i}.jpg", own[i - 1]) for label, own in parts.items() for i in (4, 5)]
+        page.set_input_files("#ask-files", [file(name, picture) for name, picture in asked])
+        expect(page.locator("#answers li")).to_have_count(4, timeout=60_000)
+        for name, _ in asked:
+            answer = page.locator("#answers li").filter(has=page.get_by_role("img", name=name))
+            expect(answer.locator("strong")).to_have_text(name.split()[0])
+        page.locator("h1").click()
+        page.screenshot(path=target, full_page=True)
+        visit.check()
+
+
 if __name__ == "__main__":
     phone = "--phone" in sys.argv
     width = 390 if phone else 1160
     scheme = "dark" if "--dark" in sys.argv else "light"
     view = {"width": width, "height": 800}
-    shoot = take_answers if "--answers" in sys.argv else take
+    shoot = take
+    for option, other in (("--answers", take_answers), ("--photos", take_photos)):
+        shoot = other if option in sys.argv else shoot
     shoot(Path(sys.argv[1]), viewport=view, device_scale_factor=1.5, color_scheme=scheme)

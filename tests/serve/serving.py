@@ -54,9 +54,11 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path, *arguments: str, limits: dict[str, Any] | None = None) -> Iterator[Server]:
-    """`pathaware serve glyphs …`, or with `limits` a server that has these."""
-    command = ["-m", "pathaware", "serve", "glyphs", "--port", "0", "--device", "cpu", *arguments]
+def serving(
+    folder: Path, *arguments: str, limits: dict[str, Any] | None = None, model: str = "glyphs"
+) -> Iterator[Server]:
+    """`pathaware serve MODEL …`, or with `limits` a server that has these."""
+    command = ["-m", "pathaware", "serve", model, "--port", "0", "--device", "cpu", *arguments]
     if limits is not None:
         command = ["-m", "tests.serve.small_server", json.dumps(limits), *arguments]
     environment = {

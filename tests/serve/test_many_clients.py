@@ -26,18 +26,29 @@ def test_fifty_clients_are_served_and_kept_apart(monkeypatch):
     assert SERVING["good"](found)
 
 
-def test_the_numbers_in_the_document_are_those_that_were_measured():
-    found = json.loads((ROOT / "results/serving-cpu.json").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("record", ["serving-cpu", "soak-cpu"])
+def test_the_numbers_in_the_document_are_those_that_were_measured(record):
+    found = json.loads((ROOT / f"results/{record}.json").read_text(encoding="utf-8"))
     assert SERVING["good"](found)
     text = " ".join((ROOT / "docs/serving.md").read_text(encoding="utf-8").split())
     ask, adapt, held = found["latency"]["classify"], found["latency"]["adapt"], found["memory_mib"]
+    sessions = f" in {found['sessions']:,} sessions" if record == "soak-cpu" else ""
     for words in (
-        f"made {found['requests']:,} requests without an error",
+        f"made {found['requests']:,} requests{sessions} without an error",
         f"{ask['p50_ms']:.0f} ms (95 % within {ask['p95_ms']:.0f} ms)",
         f"{adapt['p50_ms'] / 1000:.1f} s (95 % within {adapt['p95_ms'] / 1000:.1f} s)",
         f"held {held['before']} MiB before, {held['peak']} MiB at most, and {held['after']} MiB afterwards",
     ):
         assert words in text, words
+    assert found["threads"]["after"] <= found["threads"]["before"]
+    assert found["descriptors"]["after"] <= found["descriptors"]["before"]
+
+
+def test_the_soak_lasted_ten_minutes_with_a_hundred_clients():
+    found = json.loads((ROOT / "results/soak-cpu.json").read_text(encoding="utf-8"))
+    assert found["clients"] >= 100
+    assert found["slow_clients"] >= 60
+    assert found["seconds"] >= 600
 
 
 def test_an_answer_to_somebody_else_would_be_noticed():

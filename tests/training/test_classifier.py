@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from pathaware import UsageError
 from pathaware.cli import main
 from pathaware.core.errors import Stopped
+from pathaware.core.seeding import generator
 from pathaware.data.labelled import ClassImages, Distortion, cutmix, random_boxes, random_crop, resized
 from pathaware.data.store import ClassSpan, ImageStore, Manifest
 from pathaware.models.conv4 import conv4
@@ -288,6 +289,27 @@ def test_meta_training_starts_from_a_pretraining(tmp_path, monkeypatch):
         Trainer(config(start=str(tmp_path)))
     with pytest.raises(UsageError, match="holds a pretraining"):
         Run.open(folder)
+
+
+@pytest.mark.parametrize("method", ["pamela", "prototypical"])
+def test_running_statistics_of_a_pretraining_make_queries_independent(tmp_path, monkeypatch, method):
+    folder = tmp_path / "features"
+    store = small_store("ink", 28, channels=1)
+    monkeypatch.setattr("pathaware.training.classifier.open_store", lambda name, directory: store)
+    run = pretrain(settings(data="ink", width=8, size=28, epochs=1), folder, quiet=True)
+    chosen = config({"statistics": "running"}, start=str(folder), dtype="float64")
+    trainer = Trainer(dataclasses.replace(chosen, method=method, method_settings={}))
+    trainer.advance()
+    learner = trainer.learner.eval()
+    assert torch.equal(learner.model.norm2.running_var, run.load().body.norm2.running_var.double())
+    episodes = trainer.source.gather(trainer.source.draw(2, generator(0, "t", 0)))
+    support = episodes.support_x, episodes.support_y
+    with torch.no_grad():
+        together = learner.predictions_per_step(*support, episodes.query_x).outputs[-1]
+        alone = learner.predictions_per_step(*support, episodes.query_x[:, :1]).outputs[-1]
+    assert torch.allclose(together[:, :1], alone, atol=1e-12)
+    with pytest.raises(UsageError, match="statistics: running ones come from a pretraining"):
+        config({"statistics": "running"})
 
 
 @pytest.mark.parametrize(

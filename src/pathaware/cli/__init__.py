@@ -9,6 +9,7 @@ import os
 import shlex
 import sys
 import warnings
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -135,7 +136,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         code = command(arguments, standalone_mode=False)
     except UsageError as error:
-        fail(f"{option(error.field)}: {error.message}" if error.field else error.message)
+        fail(f"{option(error.field, given)}: {error.message}" if error.field else error.message)
     except RunError as error:
         fail(str(error), 1)
     except Stopped as stopped:
@@ -165,8 +166,16 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def option(field: str) -> str:
-    """The option or argument of a command for an argument of the library."""
+def option(field: str, given: Sequence[str] = ()) -> str:
+    """The option or argument for an argument of the library, in the command that these words call."""
+    called: Any = command
+    for word in given:
+        if word not in getattr(called, "commands", {}):
+            break
+        called = called.commands[word]
+    for parameter in called.params:
+        if parameter.name == field and parameter.param_type_name == "argument":
+            return str(parameter.metavar)
     return _ARGUMENTS.get(field, f"--{field.replace('_', '-')}")
 
 

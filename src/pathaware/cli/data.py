@@ -172,6 +172,8 @@ def import_(
         typer.echo(f"{name}: interrupted; run the same command to resume", err=True)
         raise typer.Exit(130) from None
     typer.echo(f"{_summary(store)}  {store.folder}")
+    if kind == "folder":
+        typer.echo(f"train on it with: pathaware train folder --data {name}")
 
 
 @app.command("list", epilog=LIST_EXAMPLES)

@@ -131,7 +131,7 @@ def evaluate(
     from pathaware.cli.show import print_evaluation
     from pathaware.core.errors import UsageError
     from pathaware.inference.change_ways import load_for
-    from pathaware.inference.trained_model import TrainedModel, find_run
+    from pathaware.inference.trained_model import SHIPPED, TrainedModel, find_run
     from pathaware.training.evaluation import SnapshotMean
     from pathaware.training.evaluation import evaluate as measure
     from pathaware.training.provenance import evaluation_record, write_record
@@ -149,12 +149,11 @@ def evaluate(
             raise UsageError(f"{problem.label} has no classes", field=field)
         if asked and (ways or shots) and field != "show":
             raise UsageError("cannot be combined with other ways or shots than in training", field=field)
+    if calibrate and opened.folder.parent == SHIPPED:
+        raise UsageError(
+            f"the files of {run} belong to the package; calibrate a run of your own", field="calibrate"
+        )
     model = None if problem.regression else TrainedModel.open(run, device)
-    if model and calibrate:
-        from pathaware.inference.calibration import fit_calibration
-
-        model.calibration = fit_calibration(model)
-        model.calibration.write(opened.folder)
     if snapshots and problem.regression:
         raise UsageError("a mean of probabilities needs classes", field="snapshots")
     if snapshots:
@@ -189,15 +188,22 @@ def evaluate(
             name: measure(FeatureBaseline(learner, name), problem, **what, queries="alone").summary()
             for name in BASELINES
         }
-    more: dict[str, Any] = {}
-    if model:
-        more = _confidence(model, problem, result, show)
+    if model and calibrate:
+        from pathaware.inference.calibration import fit_calibration
+
+        model.calibration = fit_calibration(model)
+    foreign: dict[str, Any] = {}
     if model and open_set:
         from pathaware.inference.open_set import evaluate_open_set
 
-        more["open_set"] = evaluate_open_set(
-            model, split=split, tasks=len(result.values), seed=seed
-        ).summary()
+        found = evaluate_open_set(model, split=split, tasks=len(result.values), seed=seed)
+        foreign = {"open_set": found.summary()}
+    # Everything was accepted: from here on, files are written.
+    if model and model.calibration and calibrate:
+        model.calibration.write(opened.folder)
+    more: dict[str, Any] = {}
+    if model:
+        more = {**_confidence(model, problem, result, show), **foreign}
     if record:
         chosen = {"evaluated": {"ways": ways, "shots": shots}} if ways or shots else {}
         compared = {"baselines": others} if others else {}

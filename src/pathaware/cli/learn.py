@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pathaware.cli.completion import complete_model
-from pathaware.cli.options import DATA, METHOD, OUTPUT, Device, Json, Replace, examples, panel_option
+from pathaware.cli.options import DATA, METHOD, OUTPUT, Device, Json, examples, flag, panel_option
 
 if TYPE_CHECKING:
     from pathaware.inference.learning import Learned
@@ -64,7 +64,9 @@ def learn(
         Path | None,
         panel_option(help="Draw the held-out pictures with wrong labels in this .png file.", panel=OUTPUT),
     ] = None,
-    replace: Replace = False,
+    replace: Annotated[
+        bool, flag("--replace", help="Replace an earlier classifier and the file of --show.", panel=OUTPUT)
+    ] = False,
     device: Device = "auto",
     json: Json = False,
 ) -> None:
@@ -73,7 +75,7 @@ def learn(
     Adapts a model to them, measures its accuracy on pictures that it did not learn from, and saves a
     classifier for predict, serve and export.
     """
-    from pathaware.cli.options import must_be_new, print_warning
+    from pathaware.cli.options import listed_problems, must_be_new, print_warning
     from pathaware.core.errors import UsageError
     from pathaware.core.settings import trust
     from pathaware.inference import learning
@@ -81,10 +83,11 @@ def learn(
     from pathaware.inference.trained_model import TrainedModel
 
     target = out or Path(f"{folder.resolve().name.split('.')[0]}-classifier")
-    if target.exists():
-        raise UsageError(f"{target} exists; name a new folder", field="out")
+    learning.must_be_free(target, replace)
     if show is not None:
         must_be_new("--show", show, replace)
+        if show.resolve() == target.resolve():
+            raise UsageError(f"{show} is also the folder of the classifier", field="show")
     if ":" in model:
         trust({"learn": {"model": model}})
         opened = learning.untrained_model(model, weights, size, device)
@@ -92,7 +95,8 @@ def learn(
         if weights is not None:
             raise UsageError("is for a backbone: timm:NAME or package.module:function", field="weights")
         opened = TrainedModel.open(model, device)
-    labelled = read_labelled(folder, opened.image_input, merge_splits=True, field="folder")
+    with listed_problems():
+        labelled = read_labelled(folder, opened.image_input, merge_splits=True, field="folder")
     test, notes = learning.test_images(labelled)
     learned = learning.learn(opened, labelled.support, labelled.names, test, hold_out=hold_out, seed=seed)
     duplicates = learning.duplicates_across(labelled.support, learned.test)
@@ -104,7 +108,7 @@ def learn(
         )
     if opened.typical is not None and (unlike := opened.typical.warning(labelled.support.pixels)):
         print_warning(unlike)
-    learning.save_classifier(learned, opened, target)
+    learning.save_classifier(learned, opened, target, replace=replace)
     if show is not None:
         _draw(learned, show)
     advice = learning.training_advice(folder, labelled)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -148,9 +149,18 @@ def read_support(source: Path | None, model: TrainedModel) -> SupportSet:
                 "name a folder of labelled pictures; only saved classifiers do without", "support"
             )
         return model.support
-    try:
+    with listed_problems():
         return folders.read_support(source, model.image_input)
-    except folders.SupportRefused as refused:
+
+
+@contextmanager
+def listed_problems() -> Iterator[None]:
+    """Print the files that make a folder of labelled images unusable, before the error itself."""
+    from pathaware.inference.class_folders import SupportRefused
+
+    try:
+        yield
+    except SupportRefused as refused:
         if len(refused.problems) > 1:  # a single one is the message of the error
             print_problems(refused.problems)
         raise

@@ -18,8 +18,8 @@ EXAMPLES = examples(
 
 def suggest(
     run: Model,
-    support: Support,
     images: Annotated[Path, panel_option(help="Unlabelled images: a folder, zip or tar.", panel=DATA)],
+    support: Support = None,
     count: Annotated[int, panel_option(help="Number of images to name.", panel=OUTPUT, min=1)] = 5,
     device: Device = "auto",
     json: Json = False,

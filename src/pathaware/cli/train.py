@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from pathaware.cli.completion import DATA_SETS, complete_data, complete_preset, complete_run
 from pathaware.cli.options import (
@@ -86,7 +86,22 @@ class TrainingCommand(TyperCommand):
         return super().get_help(ctx)
 
 
+class Problems(TyperGroup):
+    """The commands of `pathaware train`, with a better message for the name of an imported data set."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands:
+            from pathaware.data.catalogue import imported_stores
+
+            if args[0] in {folder.name for folder in imported_stores()}:
+                raise UsageError(
+                    f"{args[0]} is an imported data set: pathaware train folder --data {args[0]}"
+                )
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
+    cls=Problems,
     help="Meta-train a method on a problem, or resume a run that was stopped.",
     epilog=examples("pathaware train glyphs", "pathaware train --resume runs/sine-k10-pamela-seed0"),
 )

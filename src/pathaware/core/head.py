@@ -40,6 +40,8 @@ class Head(nn.Module, ABC):
     """True if predictions depend on the order of the support set."""
     any_shots: ClassVar[bool] = False
     """True if classes may have different numbers of examples; those of the label −1 are ignored."""
+    weighted: ClassVar[bool] = False
+    """True if examples can have weights, see `fit_weighted`."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -53,6 +55,13 @@ class Head(nn.Module, ABC):
     @abstractmethod
     def fit(self, features: Tensor, targets: Tensor) -> Fitted:
         """Fit to `features [T, S, F]` and `targets [T, S]` (classes) or `[T, S, outputs]` (values)."""
+
+    def fit_weighted(self, features: Tensor, targets: Tensor, weights: Tensor) -> Fitted:
+        """`fit` with `weights [T, S]` of the examples in what is fitted, differentiable in the weights.
+
+        Weights of one give the result of `fit`. Override it, and set `weighted`, if the head can do this.
+        """
+        raise UsageError("this method cannot weigh its examples", field="weights")
 
     @abstractmethod
     def predict(self, fitted: Fitted, features: Tensor) -> Tensor:

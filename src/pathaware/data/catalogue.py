@@ -48,7 +48,8 @@ def open_store(name: str, directory: Path | None = None) -> ImageStore:
     available = sorted({GLYPHS} | {path.name for path in imported_stores(directory)})
     raise UsageError(
         f"data set {name!r}: not in {folder.parent} (available: {', '.join(available)}); "
-        f"import it with `pathaware data import {name}`{did_you_mean(name, [*IMPORTERS, *available])}"
+        f"import it with `pathaware data import {name}`"
+        f"{'' if name in IMPORTERS else did_you_mean(name, [*IMPORTERS, *available])}"
     )
 
 

@@ -79,7 +79,7 @@ def decode(raw: bytes | NDArray[np.uint8] | Image.Image, form: ImageFormat) -> N
         raise
     # Decoders raise many kinds of exceptions for broken or hostile bytes; all mean "not an image".
     except Exception as error:
-        raise BadImage(_reason(error)) from None
+        raise BadImage(_reason(error, raw)) from None
 
 
 def _opened(raw: bytes) -> Image.Image:
@@ -119,12 +119,28 @@ def _opaque(image: Image.Image) -> Image.Image:
     return Image.alpha_composite(Image.new("RGBA", layers.size, "white"), layers)
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, raw: object) -> str:
     from PIL import UnidentifiedImageError
 
     if isinstance(error, UnidentifiedImageError):
-        return "not an image in a known format"
+        return (phone_format(raw) if isinstance(raw, bytes) else "") or "not an image in a known format"
     return str(error) or type(error).__name__
+
+
+_BRANDS = {
+    b"heic": "HEIC",
+    b"heix": "HEIC",
+    b"hevc": "HEIC",
+    b"mif1": "HEIF",
+    b"msf1": "HEIF",
+    b"avif": "AVIF",
+}
+
+
+def phone_format(content: bytes) -> str:
+    """A reason for photographs as phones store them, which Pillow does not read; else an empty text."""
+    found = _BRANDS.get(content[8:12]) if content[4:8] == b"ftyp" else None
+    return f"a {found} image, which cannot be read; save it as JPEG or PNG" if found else ""
 
 
 ImageLike: TypeAlias = "str | PathLike[str] | bytes | Image.Image | NDArray[Any] | Tensor"

@@ -4,9 +4,11 @@ For several numbers of classes (ways) and of images per class (shots), tasks of 
 and their queries predicted one by one, as in use. From these predictions come
 
 - a temperature τ: probabilities are softmax(logits / τ), with the τ that minimises their log-loss;
-- thresholds of the distance in `pathaware.inference.open_set`: for each share α, the ⌈(n + 1)(1 − α)⌉-th
-  smallest of n distances (split conformal prediction). A new image of a learned class lies beyond it with
-  probability α, if new tasks are exchangeable with those of the validation classes.
+- the weight κ of the spread of a class in the score of `pathaware.inference.open_set`: 1 / (2 s̄), s̄ being the
+  mean spread of all classes;
+- thresholds of that score: for each share α, the ⌈(n + 1)(1 − α)⌉-th smallest of n scores (split conformal
+  prediction). A new image of a learned class lies beyond it with probability α, if new tasks are exchangeable
+  with those of the validation classes.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from pathaware.methods import get_method
 from pathaware.training.checksummed import replace_file
 
 if TYPE_CHECKING:
+    from pathaware.inference.open_set import OpenTask
     from pathaware.inference.trained_model import TrainedModel
 
 CALIBRATION = "calibration.json"
@@ -42,13 +45,18 @@ TASKS = 100
 
 @dataclass(frozen=True)
 class Cell:
-    """The temperature and the thresholds (in the order of `SHARES`) for a number of ways and shots."""
+    """The temperature and the thresholds (in the order of `SHARES`) for a number of ways and shots.
+
+    `spread_weight` is κ; it is zero in files of earlier versions, whose scores were plain distances, and for
+    one shot, where classes have no spread.
+    """
 
     ways: int
     shots: int
     temperature: float
     thresholds: tuple[float, ...]
     images: int
+    spread_weight: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -64,8 +72,12 @@ class Calibration:
         logs = {(cell.ways, cell.shots): math.log(cell.temperature) for cell in self.cells}
         return math.exp(_interpolate(logs, ways, shots))
 
+    def spread_weight(self, ways: int, shots: float) -> float:
+        """The weight of spreads in the score of unknown images, for tasks of this size."""
+        return _interpolate({(cell.ways, cell.shots): cell.spread_weight for cell in self.cells}, ways, shots)
+
     def threshold(self, share: float, ways: int, shots: float) -> float:
-        """The distance that this share of known images exceeds in tasks of this size."""
+        """The score that this share of known images exceeds in tasks of this size."""
         if not SHARES[0] <= share <= SHARES[-1]:
             raise UsageError(
                 f"{share:g} is not allowed; {SHARES[0]:g} to {SHARES[-1]:g}, the range that was calibrated",
@@ -153,12 +165,19 @@ def fit_calibration(
                 foreign=False,
             )
         )
-        logits, labels = torch.cat([t.logits for t in found]), torch.cat([t.labels for t in found])
-        distances = torch.cat([t.distances for t in found])
-        cells.append(
-            Cell(ways, shots, fit_temperature(logits, labels), thresholds(distances), len(distances))
-        )
+        cells.append(fit_cell(ways, shots, found))
     return Calibration(tuple(cells), split, seed)
+
+
+def fit_cell(ways: int, shots: int, found: list[OpenTask]) -> Cell:
+    """The temperature and the thresholds from tasks of `ways` classes with `shots` images each."""
+    from pathaware.inference.open_set import scores
+
+    logits, labels = torch.cat([t.logits for t in found]), torch.cat([t.labels for t in found])
+    spread = torch.stack([t.spreads for t in found]).mean().item()
+    weight = round(1 / (2 * spread), 6) if spread > 0 else 0.0
+    known = scores(found, weight)["distance"].flatten()
+    return Cell(ways, shots, fit_temperature(logits, labels), thresholds(known), len(known), weight)
 
 
 def grid(model: TrainedModel, split: str) -> list[tuple[int, int]]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pathaware.core.errors import UsageError
-from pathaware.data.importers.folder import IMAGE_SUFFIXES, SPLIT_FOLDERS, in_tree
+from pathaware.data.importers.folder import IMAGE_SUFFIXES, SPLIT_FOLDERS, UNREADABLE_SUFFIXES, in_tree
 from pathaware.data.importers.source import SourceImage
 from pathaware.data.importers.trees import open_tree
 from pathaware.data.pixels import BadImage, ImageInput
@@ -128,14 +128,16 @@ def read_images(source: Path, image_input: ImageInput) -> tuple[list[str], Tenso
 
 def _find_images(source: Path, field: str) -> list[tuple[PurePosixPath, SourceImage]]:
     """Return all images sorted by name, ignoring other files; `field` is the argument named in errors."""
-    if source.is_file() and source.suffix.lower() in IMAGE_SUFFIXES:
+    # Photographs that cannot be read are found as well, to be named.
+    suffixes = IMAGE_SUFFIXES | UNREADABLE_SUFFIXES
+    if source.is_file() and source.suffix.lower() in suffixes:
         return [(PurePosixPath(source.name), SourceImage(str(source), source.read_bytes))]
     try:
-        tree = open_tree(source)
+        tree = open_tree(source, "an image, " if field == "images" else "")
     except UsageError as error:
         raise UsageError(str(error), field=field) from None
     paths = [PurePosixPath(name) for name in tree.names]
-    images = [(p, in_tree(tree, str(p))) for p in paths if p.suffix.lower() in IMAGE_SUFFIXES]
+    images = [(p, in_tree(tree, str(p))) for p in paths if p.suffix.lower() in suffixes]
     if not images:
         raise UsageError(f"{source} has no pictures ({', '.join(sorted(IMAGE_SUFFIXES))})", field=field)
     return images

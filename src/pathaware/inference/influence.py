@@ -4,6 +4,10 @@ Let support image i have weight wᵢ in the loss that inner steps descend, Σᵢ
 influence of image i on a prediction is the derivative ∂ log p(class | image) / ∂wᵢ. It is exact: one reverse
 pass through the whole path θ₀ → … → θₙ. Batch-norm statistics are those of all support images, whatever their
 weights.
+
+A head that is fitted to features, by class means or ridge regression, has weights too: wᵢ is that of image i
+in the mean of its class or in the loss that is minimised. The influence is the same derivative, through the
+fit. In a class with one image the mean does not depend on its weight.
 """
 
 from __future__ import annotations
@@ -15,10 +19,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pathaware.core.errors import UsageError
+from pathaware.core.head import HeadLearner
 from pathaware.core.learner import Context, FewShotLearner, MetaLearner
 from pathaware.core.path import Order
 from pathaware.inference.predictions import Reason
-from pathaware.inference.trained_model import SupportSet, TrainedModel, arrange
+from pathaware.inference.trained_model import SupportSet, TrainedModel
 
 QUERIES = 32
 """Images whose predictions are explained by one path; their activations are in memory together."""
@@ -46,13 +51,19 @@ class WeightedContext(Context):
 
 
 def log_probabilities(
-    learner: MetaLearner, support_x: Tensor, support_y: Tensor, query_x: Tensor, weights: Tensor
+    learner: MetaLearner | HeadLearner, support_x: Tensor, support_y: Tensor, query_x: Tensor, weights: Tensor
 ) -> Tensor:
     """Log-probabilities `[T, Q, classes]` of T tasks whose support examples have `weights [T, S]`.
 
     Shapes: `support_x [T, S, …]`, `support_y [T, S]`, `query_x [T, Q, …]`. Every query is predicted
     alone. The result is differentiable in the weights if they require gradients.
     """
+    if isinstance(learner, HeadLearner):
+        with torch.no_grad():  # the network is the same whatever the weights
+            support, queries = learner.embed(support_x), learner.embed(query_x, support_x)
+        with torch.set_grad_enabled(weights.requires_grad):
+            fitted = learner.head.fit_weighted(support, support_y, weights)
+            return learner.head.predict_inductive(fitted, queries, support).log_softmax(-1)
     order: Order = "second" if weights.requires_grad else "none"
     path = learner.unroll(
         WeightedContext(learner, support_x, support_y, order=order, weights=weights), learner.rule.steps
@@ -72,21 +83,22 @@ def influence(
     Shapes: `support_x [S, …]`, `support_y [S]`, `query_x [Q, …]`. There is one path for all queries, and one
     reverse pass per query.
     """
-    path_learner = require_weights(learner)
+    weighing = require_weights(learner)
     weights = torch.ones(1, len(support_y), dtype=support_x.dtype, device=support_x.device).requires_grad_()
-    predicted = log_probabilities(path_learner, support_x[None], support_y[None], query_x[None], weights)[0]
+    predicted = log_probabilities(weighing, support_x[None], support_y[None], query_x[None], weights)[0]
     chosen = predicted.gather(1, classes[:, None])[:, 0]
     rows = [torch.autograd.grad(value, weights, retain_graph=True)[0] for value in chosen]
     return torch.cat(rows) if rows else weights.detach()[:0]
 
 
-def require_weights(learner: FewShotLearner) -> MetaLearner:
-    """Narrow to a learner with an inner loop, whose support examples can have weights."""
-    if not isinstance(learner, MetaLearner):
-        raise UsageError(
-            "the method has no inner loop, through which influence is differentiated", field="why"
-        )
-    return learner
+def require_weights(learner: FewShotLearner) -> MetaLearner | HeadLearner:
+    """Narrow to a learner whose support examples can have weights."""
+    if isinstance(learner, MetaLearner) or (isinstance(learner, HeadLearner) and learner.head.weighted):
+        return learner
+    raise UsageError(
+        "the method neither has an inner loop nor fits a head, through which influence is differentiated",
+        field="why",
+    )
 
 
 def explain(model: TrainedModel, support: SupportSet, pixels: Tensor, classes: Tensor) -> Tensor:
@@ -103,11 +115,12 @@ def explain(model: TrainedModel, support: SupportSet, pixels: Tensor, classes: T
     """
     if model.views != "single":
         raise UsageError("only predictions from single views can be explained", field="why")
-    learner, (x, y, chosen) = _arranged(model, support)
-    queries = model.image_input.normalised(pixels.to(model.device))
+    ways = len(support.classes)
+    learner, chosen = model.learner(ways), model.arranged(support.pixels, support.labels, ways)
+    x, y = model.support_inputs(support.pixels)[chosen], support.labels.to(model.device)[chosen]
     parts = [
-        influence(learner, x[chosen], y[chosen], some, own.to(model.device)).cpu()
-        for some, own in zip(queries.split(QUERIES), classes.split(QUERIES), strict=True)
+        influence(learner, x, y, model.query_inputs(some), own.to(model.device)).cpu()
+        for some, own in zip(pixels.split(QUERIES), classes.split(QUERIES), strict=True)
     ]
     values = torch.cat(parts) if parts else torch.zeros(0, len(chosen))
     return _per_image(values, chosen, len(support.labels))
@@ -137,7 +150,7 @@ def suspicious_labels(model: TrainedModel, support: SupportSet) -> list[tuple[in
     without an inner loop can do this too.
     """
     classes = len(support.classes)
-    learner, form = model.learner(classes), model.image_input
+    learner = model.learner(classes)
     counts = support.labels.bincount(minlength=classes)
     found = []
     for i, label in enumerate(support.labels.tolist()):
@@ -145,25 +158,19 @@ def suspicious_labels(model: TrainedModel, support: SupportSet) -> list[tuple[in
             continue
         others = torch.arange(len(support.labels)) != i
         pixels, labels = support.pixels[others], support.labels[others]
-        chosen = arrange(pixels, labels, classes)
-        tensors = form.normalised(pixels[chosen]), labels[chosen], form.normalised(support.pixels[i : i + 1])
+        chosen = model.arranged(pixels, labels, classes)
         with torch.no_grad():
-            examples = (tensor[None].to(model.device) for tensor in tensors)
+            tensors = (
+                model.support_inputs(pixels)[chosen],
+                labels[chosen].to(model.device),
+                model.query_inputs(support.pixels[i : i + 1]),
+            )
+            examples = (tensor[None] for tensor in tensors)
             logits = learner.predictions_per_step(*examples, queries="alone").outputs[-1][0, 0].double()
         own = logits[label].item()
         logits[label] = -torch.inf
         found.append((i, own - logits.max().item()))
     return sorted(found, key=lambda pair: pair[1])
-
-
-def _arranged(
-    model: TrainedModel, support: SupportSet
-) -> tuple[FewShotLearner, tuple[Tensor, Tensor, Tensor]]:
-    """The learner, normalised images, labels, and the order in which `TrainedModel.adapt` learns them."""
-    classes = len(support.classes)
-    chosen = arrange(support.pixels, support.labels, classes)
-    x = model.image_input.normalised(support.pixels.to(model.device))
-    return model.learner(classes), (x, support.labels.to(model.device), chosen)
 
 
 def _per_image(values: Tensor, chosen: Tensor, count: int) -> Tensor:

@@ -23,6 +23,7 @@ from torch import Tensor
 from pathaware.core.errors import UsageError
 from pathaware.core.seeding import generator
 from pathaware.data.pixels import ImageInput
+from pathaware.inference.calibration import CALIBRATION
 from pathaware.inference.class_folders import LabelledFolder
 from pathaware.inference.predictions import Predictions, Score
 from pathaware.inference.trained_model import (
@@ -34,7 +35,7 @@ from pathaware.inference.trained_model import (
 )
 from pathaware.methods import get_method
 from pathaware.models.backbones import IMAGENET
-from pathaware.training.checksummed import replace_file, write_checksummed
+from pathaware.training.checksummed import replace_file, replace_folder, restore_folder, write_checksummed
 from pathaware.training.config import Config
 from pathaware.training.run_folder import CHECKPOINT, CONFIG, METRICS, PROVENANCE
 
@@ -189,11 +190,18 @@ def untrained_model(name: str, weights: Path | None, size: int, device: str = "a
     return TrainedModel(config, learner.state_dict(), form.to_dict(), place)
 
 
-def save_classifier(learned: Learned, model: TrainedModel, folder: Path) -> None:
-    """Write a folder that `TrainedModel.open` opens, with its classes."""
+def must_be_free(folder: Path, replace: bool) -> None:
+    """Raise if a classifier cannot be saved in this folder; `replace` allows one that is there."""
+    restore_folder(folder)
+    if folder.exists() and not (replace and (folder / SUPPORT).is_file()):
+        refused = "exists and is no classifier; name a new folder" if replace else "exists; name a new folder"
+        raise UsageError(f"{folder} {refused}", field="out")
+
+
+def save_classifier(learned: Learned, model: TrainedModel, folder: Path, *, replace: bool = False) -> None:
+    """Write a folder that `TrainedModel.open` opens, with its classes; `replace` an earlier classifier."""
     source = model.folder
-    if folder.exists():
-        raise UsageError(f"{folder} exists; name a new folder", field="out")
+    must_be_free(folder, replace)
     draft = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(draft, ignore_errors=True)
     try:
@@ -201,7 +209,7 @@ def save_classifier(learned: Learned, model: TrainedModel, folder: Path) -> None
         if source is None:
             model.write(draft)
         else:
-            for name in (CONFIG, CHECKPOINT, TYPICAL, METRICS, PROVENANCE):
+            for name in (CONFIG, CHECKPOINT, CALIBRATION, TYPICAL, METRICS, PROVENANCE):
                 if (source / name).exists():
                     shutil.copyfile(source / name, draft / name)
         tensors = {"pixels": learned.support.pixels, "labels": learned.support.labels}
@@ -215,7 +223,7 @@ def save_classifier(learned: Learned, model: TrainedModel, folder: Path) -> None
                 "of": learned.score.total,
             }
             replace_file(draft / "learned.json", json.dumps(found, indent=1) + "\n")
-        draft.rename(folder)
+        replace_folder(draft, folder)
     except OSError as error:
         shutil.rmtree(draft, ignore_errors=True)
         raise UsageError(f"{folder} cannot be written ({error.strerror or error})", field="out") from None

@@ -1,8 +1,13 @@
 """Images of none of the classes: how far an image is from the classes, and how well that finds foreign ones.
 
-The score of an image is its squared distance to the nearest class mean, in the features that the adapted
-network computes before its last layer, each scaled to unit length. A threshold comes from images of
-validation classes (see `pathaware.inference.calibration`).
+The score of an image is its distance to the nearest class, in the features that the adapted network computes
+before its last layer, each scaled to unit length:
+
+    min over classes k of  ‖f − mₖ‖² / (1 + κ sₖ)         mₖ: mean of the class's support features
+
+sₖ is the spread of the class: the mean squared distance of its support features to the mean of the others. So
+images of varied classes may lie farther out, and all classes are refused about equally often. κ, and the
+threshold, come from validation classes (see `pathaware.inference.calibration`).
 """
 
 from __future__ import annotations
@@ -21,10 +26,12 @@ from pathaware.core.errors import UsageError
 from pathaware.core.head import FittedNetwork, last_linear
 from pathaware.core.seeding import generator
 from pathaware.core.settings import at_least
+from pathaware.data.episodes import ImageEpisodes
+from pathaware.data.store import ImageStore
 from pathaware.inference.trained_model import BATCH, AdaptedClassifier, SupportSet, TrainedModel
-from pathaware.training.evaluation import interval_over_tasks
+from pathaware.training.evaluation import interval_over_tasks, tasks_for
 
-SCORES = ("distance", "energy", "maximum probability")
+SCORES = ("distance", "nearest mean", "energy", "maximum probability")
 """Scores of `OpenSetEvaluation`: ours first, then the baselines. Larger means more foreign."""
 
 
@@ -49,45 +56,49 @@ def features_and_logits(network: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class ClassMeans:
-    """The mean features of each class `[classes, F]`, from which the distance of an image is measured."""
+    """The mean features of each class `[classes, F]` and their spread `[classes]`."""
 
-    adapted: AdaptedClassifier
     means: Tensor
+    spreads: Tensor
 
     @classmethod
-    def of(cls, adapted: AdaptedClassifier, support: SupportSet) -> ClassMeans:
-        """Compute the means of a support set's classes."""
-        x = adapted.inputs(support.pixels)
-        features, _ = features_and_logits(adapted.network, x)
-        return cls(adapted, class_means(features, support.labels.to(features.device)))
+    def of(cls, features: Tensor, labels: Tensor) -> ClassMeans:
+        """Those of support features `[S, F]` with labels `[S]`; every class has some.
 
-    def distances(self, pixels: Tensor) -> Tensor:
-        """The distance `[N]` of pixels `[N, C, size, size]` in 0…255 to the nearest class mean."""
-        parts = []
-        for part in pixels.split(BATCH):
-            features, _ = features_and_logits(self.adapted.network, self.adapted.inputs(part))
-            parts.append(nearest(features, self.means).double().cpu())
-        return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
+        The spread of a class with one example is the mean of the others, or zero if no class has two.
+        """
+        members = F.one_hot(labels).to(features)
+        counts = members.sum(0)
+        means = members.T @ features / counts[:, None]
+        # the distance to the mean of the others is n / (n − 1) times that to the mean of all n
+        apart = (features - means[labels]).square().sum(1)
+        larger = counts / (counts - 1).clamp(min=1)
+        spreads = members.T @ apart / counts * larger.square()
+        several = counts > 1
+        spreads[~several] = spreads[several].mean() if several.any() else 0.0
+        return cls(means, spreads)
+
+    def distances(self, features: Tensor) -> Tensor:
+        """The squared distances `[N, classes]` of features `[N, F]` to the class means."""
+        return torch.cdist(features, self.means).square()
 
 
-def class_means(features: Tensor, labels: Tensor) -> Tensor:
-    """Mean features `[classes, F]` of features `[S, F]` with labels `[S]`; every class has some."""
-    members = F.one_hot(labels).to(features)
-    return members.T @ features / members.sum(0)[:, None]
-
-
-def nearest(features: Tensor, means: Tensor) -> Tensor:
-    """The squared distance `[N]` of features `[N, F]` to the nearest of `means [classes, F]`."""
-    return torch.cdist(features, means).square().amin(1)
+def nearest(distances: Tensor, spreads: Tensor, weight: float) -> Tensor:
+    """The score `[…, N]` of squared distances `[…, N, classes]`, κ being the `weight` of spreads."""
+    return (distances / (1 + weight * spreads.unsqueeze(-2))).amin(-1)
 
 
 @dataclass(frozen=True)
 class OpenTask:
-    """Logits and distances of the known queries of a task, their labels, and those of foreign queries."""
+    """Logits, labels, and squared distances to the class means of the known queries of a task.
+
+    Then the spreads of its classes, and logits and distances of foreign queries.
+    """
 
     logits: Tensor
     labels: Tensor
     distances: Tensor
+    spreads: Tensor
     foreign_logits: Tensor
     foreign_distances: Tensor
 
@@ -102,17 +113,24 @@ def open_tasks(
     shots: int,
     queries: int,
     foreign: bool = True,
+    store: ImageStore | None = None,
 ) -> Iterator[OpenTask]:
     """Adapt to tasks of a split; their queries are of the learned classes and of as many foreign classes.
 
-    Every query is predicted alone, as in use. Without `foreign` all queries are of the learned classes.
+    Every query is predicted alone, as in use. Without `foreign` all queries are of the learned classes. The
+    images are those of the run's data set, or of another `store`.
     """
     at_least(1, tasks=tasks)
     problem: Any = model.config.problem
     drawn = 2 * ways if foreign else ways
-    problem = dataclasses.replace(problem, ways=drawn, shots=shots, queries=queries)
-    source = problem.tasks(split, model.device, torch.float32)
+    problem = dataclasses.replace(problem, ways=drawn, shots=shots, queries=queries, varying=False)
     learner = model.learner(ways)
+    images = (
+        problem.tasks(split, model.device, torch.float32)
+        if store is None
+        else ImageEpisodes(store, split, drawn, shots, queries, device=model.device)
+    )
+    source = tasks_for(learner, problem, images)
     for task in range(tasks):
         episodes = source.sample(1, generator(seed, "open-set", split, task))
         (support_x, support_y), (x, y) = (
@@ -123,11 +141,11 @@ def open_tasks(
         support_x, support_y = support_x[known], support_y[known]
         with torch.no_grad():
             network = freeze_batch_norm(learner.adapt(support_x, support_y), support_x)
-        means = class_means(features_and_logits(network, support_x)[0], support_y)
+        means = ClassMeans.of(features_and_logits(network, support_x)[0], support_y)
         features, logits = features_and_logits(network, x)
-        distances, known = nearest(features, means), y < ways
+        distances, known = means.distances(features), y < ways
         yield OpenTask(
-            *(values.cpu() for values in (logits[known], y[known], distances[known])),
+            *(values.cpu() for values in (logits[known], y[known], distances[known], means.spreads)),
             *(values.cpu() for values in (logits[~known], distances[~known])),
         )
 
@@ -177,7 +195,8 @@ def evaluate_open_set(
     found = list(
         open_tasks(model, split=split, tasks=tasks, seed=seed, queries=min(5, problem.queries), **size)
     )
-    known, foreign = scores(found), scores(found, foreign=True)
+    weight = 0.0 if model.calibration is None else model.calibration.spread_weight(**size)
+    known, foreign = scores(found, weight), scores(found, weight, foreign=True)
     thresholds: dict[str, list[tuple[float, float]]] = {}
     if model.calibration is not None:
         thresholds["distance"] = [(share, model.calibration.threshold(share, **size)) for share in shares]
@@ -194,12 +213,17 @@ def evaluate_open_set(
     )
 
 
-def scores(found: list[OpenTask], *, foreign: bool = False) -> dict[str, Tensor]:
-    """The scores `[tasks, queries]` of known, or of foreign, queries, by the names of `SCORES`."""
+def scores(found: list[OpenTask], weight: float, *, foreign: bool = False) -> dict[str, Tensor]:
+    """The scores `[tasks, queries]` of known, or of foreign, queries, by the names of `SCORES`.
+
+    `weight` is κ, that of the spreads in our score.
+    """
     logits = torch.stack([task.foreign_logits if foreign else task.logits for task in found]).double()
     distances = torch.stack([task.foreign_distances if foreign else task.distances for task in found])
+    spreads = torch.stack([task.spreads for task in found]).double()
+    distance = nearest(distances.double(), spreads, weight)
     energy, probability = -logits.logsumexp(-1), -logits.softmax(-1).amax(-1)
-    return dict(zip(SCORES, (distances.double(), energy, probability), strict=True))
+    return dict(zip(SCORES, (distance, distances.double().amin(-1), energy, probability), strict=True))
 
 
 def area(known: Tensor, foreign: Tensor) -> float:
@@ -241,5 +265,19 @@ def unknown_images(
             field="unknown",
         )
     ways = len(support.classes)
-    threshold = model.calibration.threshold(share, ways, len(support.labels) / ways)
-    return (ClassMeans.of(adapted, support).distances(pixels) > threshold).tolist()
+    shots = len(support.labels) / ways
+    threshold = model.calibration.threshold(share, ways, shots)
+    weight = model.calibration.spread_weight(ways, shots)
+    return (foreignness(model, adapted, support, pixels, weight) > threshold).tolist()
+
+
+def foreignness(
+    model: TrainedModel, adapted: AdaptedClassifier, support: SupportSet, pixels: Tensor, weight: float
+) -> Tensor:
+    """The score `[N]` of pixels `[N, C, size, size]` in 0…255, κ being the `weight` of spreads."""
+    learned, _ = features_and_logits(adapted.network, model.support_inputs(support.pixels))
+    means, parts = ClassMeans.of(learned, support.labels.to(learned.device)), []
+    for part in pixels.split(BATCH):
+        features, _ = features_and_logits(adapted.network, adapted.inputs(part))
+        parts.append(nearest(means.distances(features), means.spreads, weight).double().cpu())
+    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)

@@ -22,7 +22,13 @@ from pathaware.data.pixels import ImageInput, ImageLike, TypicalImages
 from pathaware.inference.calibration import Calibration
 from pathaware.inference.change_ways import change_ways
 from pathaware.models.backbones import frozen_backbone
-from pathaware.training.checksummed import CorruptFile, read_checksummed, replace_file, write_checksummed
+from pathaware.training.checksummed import (
+    CorruptFile,
+    read_checksummed,
+    replace_file,
+    restore_folder,
+    write_checksummed,
+)
 from pathaware.training.config import Config
 from pathaware.training.evaluation import VIEWS, Views, mean_of_views, with_mirror_images
 from pathaware.training.features import FeatureMemory
@@ -42,16 +48,18 @@ def shipped() -> list[str]:
 
 
 def find_run(run: str | Path) -> Path:
-    """Return the folder of a run; a name that is not a folder may be that of a shipped model."""
+    """Return the folder of a run; a name that is not that of a run may be that of a shipped model."""
     folder = Path(run)
     try:
+        restore_folder(folder)
         exists = folder.exists()
     except (OSError, ValueError):  # a name that no file can have
         exists = False
+    # A folder of pictures may well be called photos.
+    if str(run) in shipped() and not (exists and (folder / CONFIG).exists()):
+        return SHIPPED / str(run)
     if exists:
         return folder
-    if str(run) in shipped():
-        return SHIPPED / str(run)
     names = ", ".join(shipped())
     raise UsageError(
         f"{run} is not a run folder, nor a model that ships with the package ({names})"
@@ -248,16 +256,11 @@ class TrainedModel:
     def adapt_each(self, tasks: Sequence[tuple[Tensor, Tensor]], classes: int) -> list[AdaptedClassifier]:
         """Adapt to several tasks, pixels and labels each; those with equally many images run side by side."""
         learner = self.learner(classes)
-        # A head for unequal numbers of images weighs classes itself.
-        weighs = isinstance(learner, HeadLearner) and learner.head.any_shots
-        chosen = [
-            torch.arange(len(labels)) if weighs else arrange(pixels, labels, classes)
-            for pixels, labels in tasks
-        ]
+        chosen = [self.arranged(pixels, labels, classes) for pixels, labels in tasks]
         adapted: dict[int, AdaptedClassifier] = {}
         for size in {len(indices) for indices in chosen}:
             members = [i for i, indices in enumerate(chosen) if len(indices) == size]
-            x = torch.stack([self._support_inputs(tasks[i][0])[chosen[i]] for i in members])
+            x = torch.stack([self.support_inputs(tasks[i][0])[chosen[i]] for i in members])
             y = torch.stack([tasks[i][1].to(self.device)[chosen[i]] for i in members])
             if self.views == "mirror":
                 x, y = with_mirror_images(x), y.repeat(1, 2)
@@ -268,12 +271,26 @@ class TrainedModel:
                 adapted[i] = self._classifier(network, steps, temperature)
         return [adapted[i] for i in range(len(tasks))]
 
-    def _support_inputs(self, pixels: Tensor) -> Tensor:
+    def arranged(self, pixels: Tensor, labels: Tensor, classes: int) -> Tensor:
+        """Indices of the examples in the order in which they are learned, some more than once."""
+        learner = self.learner(classes)
+        # A head for unequal numbers of images weighs classes itself.
+        weighs = isinstance(learner, HeadLearner) and learner.head.any_shots
+        return torch.arange(len(labels)) if weighs else arrange(pixels, labels, classes)
+
+    def query_inputs(self, pixels: Tensor) -> Tensor:
+        """The network's inputs for images that it predicts: normalised, or features if its body is frozen."""
+        return self.memory(pixels) if self.memory is not None else self._normalised(pixels)
+
+    def _normalised(self, pixels: Tensor) -> Tensor:
+        return self.image_input.normalised(pixels.to(self.device))
+
+    def support_inputs(self, pixels: Tensor) -> Tensor:
         """The inputs that the network adapts to: normalised images, or features if its body is frozen."""
         if self.memory is not None:
             mirrored = bool(getattr(self.config.problem, "mirror_support", False))
             return self.memory.support(pixels, mirrored=mirrored)
-        return self.image_input.normalised(pixels.to(self.device))
+        return self._normalised(pixels)
 
     def _classifier(
         self, network: nn.Module, steps: tuple[AdaptationStep, ...], temperature: float

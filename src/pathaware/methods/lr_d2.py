@@ -40,17 +40,19 @@ class LRD2(R2D2):
         at_least(1, steps=steps)
         self.steps = steps
 
-    def dual(self, gram: Tensor, y: Tensor) -> Tensor:
+    def dual(self, gram: Tensor, y: Tensor, root: Tensor | None = None) -> Tensor:
         """One linear system per class: weights `[T, ways, S]` differ, X Xᵀ `[T, S, S]` is shared."""
         unit = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
         gram, ridge = gram.unsqueeze(1), self.log_penalty.exp() * unit
         sign = 2 * y.mT - 1
         eta = torch.zeros_like(sign)
+        given = torch.ones_like(sign[:, :1]) if root is None else root.mT  # [T, 1, S]
         for _ in range(self.steps):
-            root = (eta.sigmoid() * (-eta).sigmoid()).sqrt()
-            reweighted = root.unsqueeze(-1) * gram * root.unsqueeze(-2) + ridge
-            target = root * eta + sign * (-sign * eta / 2).exp()
-            dual = root * solve(reweighted, target.unsqueeze(-1)).squeeze(-1)
+            s = (eta.sigmoid() * (-eta).sigmoid()).sqrt()
+            reweighting = given * s
+            reweighted = reweighting.unsqueeze(-1) * gram * reweighting.unsqueeze(-2) + ridge
+            target = given * (s * eta + sign * (-sign * eta / 2).exp())
+            dual = reweighting * solve(reweighted, target.unsqueeze(-1)).squeeze(-1)
             eta = (gram @ dual.unsqueeze(-1)).squeeze(-1)
         return dual.mT
 

@@ -47,6 +47,7 @@ class ProtoPamela(Head):
     """
 
     any_shots = True
+    weighted = True
     axes: Tensor
     spread: Tensor
 
@@ -93,6 +94,10 @@ class ProtoPamela(Head):
     def fit(self, features: Tensor, targets: Tensor) -> Fitted:
         """Return rows `[T, K, F]`, temperature `[T, 1]`, which classes have examples `[T, K]`, and the centre
         κ ū `[T, 1, F]`. Examples of the label −1 are ignored."""
+        return self.fit_weighted(features, targets, torch.ones_like(targets, dtype=features.dtype))
+
+    def fit_weighted(self, features: Tensor, targets: Tensor, weights: Tensor) -> Fitted:
+        """The weights are those of examples in the class means and in L; s does not change."""
         u, y = self.prepared(features), one_hot(targets, self.outputs, features)
         shots = y.sum(1)  # [T, K]
         known = shots > 0
@@ -101,12 +106,15 @@ class ProtoPamela(Head):
         mean_log_shots = log_shots.sum(1, keepdim=True) / ways
         scale = (self.log_scale + self.scale_rule[0] * log_ways + self.scale_rule[1] * mean_log_shots).exp()
         log_rule = self.q_rule[0] * log_ways + self.q_rule[1] * log_shots  # [T, K]
-        weights = y / (shots.clamp(min=1) * ways).unsqueeze(1)  # of each example, in the column of its class
-        centre = self.centring * (weights.sum(2).unsqueeze(1) @ u)
+        # weights of each example, in the column of its class: in the mean of class means, and in the loss
+        given = y * weights.unsqueeze(2)
+        in_mean = given / ((given.sum(1) + ~known) * ways).unsqueeze(1)
+        in_loss = given / (shots.clamp(min=1) * ways).unsqueeze(1)
+        centre = self.centring * (in_mean.sum(2).unsqueeze(1) @ u)
         z = F.normalize(u - centre, dim=-1)
-        rows = [F.normalize(weights.mT @ z, dim=-1)]
+        rows = [F.normalize(in_mean.mT @ z, dim=-1)]
         for j in range(self.steps):
-            gradient = self.gradient(rows[-1], scale, known, z, weights)
+            gradient = self.gradient(rows[-1], scale, known, z, in_loss)
             moved = rows[-1] - (self.log_q[j] + log_rule).exp().unsqueeze(2) * gradient
             if j in self.skips:
                 moved = torch.lerp(moved, rows[j - self.interval], self.p[j // self.interval - 1])

@@ -25,8 +25,14 @@ from pathaware.methods.method import Method
 class Prototypical(Head):
     """Nearest class mean by squared Euclidean distance."""
 
+    weighted = True
+
     def fit(self, features: Tensor, targets: Tensor) -> Fitted:
         return (class_means(features, targets, self.outputs),)
+
+    def fit_weighted(self, features: Tensor, targets: Tensor, weights: Tensor) -> Fitted:
+        members = one_hot(targets, self.outputs, features) * weights.unsqueeze(2)
+        return (class_means(features, members, self.outputs),)
 
     def predict(self, fitted: Fitted, features: Tensor) -> Tensor:
         (prototypes,) = fitted

@@ -36,6 +36,7 @@ class R2D2(Head):
     """One linear layer per task, fitted in closed form; λ is `penalty` at first, labels are `scale` high."""
 
     regression = True
+    weighted = True
 
     def __init__(self, network: nn.Module, penalty: float = 0.1, scale: float = 10.0) -> None:
         super().__init__(network)
@@ -48,18 +49,29 @@ class R2D2(Head):
         self.beta = nn.Parameter(torch.tensor(0.0))
 
     def fit(self, features: Tensor, targets: Tensor) -> Fitted:
+        return self._fit(features, targets, None)
+
+    def fit_weighted(self, features: Tensor, targets: Tensor, weights: Tensor) -> Fitted:
+        return self._fit(features, targets, weights.sqrt().unsqueeze(2))
+
+    def _fit(self, features: Tensor, targets: Tensor, root: Tensor | None) -> Fitted:
         x = features / math.sqrt(self.features)
-        weights = x.mT @ self.dual(x @ x.mT, one_hot(targets, self.outputs, features))
+        weights = x.mT @ self.dual(x @ x.mT, one_hot(targets, self.outputs, features), root)
         return (weights if targets.is_floating_point() else self.height * weights,)
 
     def predict(self, fitted: Fitted, features: Tensor) -> Tensor:
         (weights,) = fitted
         return self.alpha * (features / math.sqrt(self.features) @ weights) + self.beta
 
-    def dual(self, gram: Tensor, y: Tensor) -> Tensor:
-        """A `[T, S, outputs]` with W = XᵀA, from X Xᵀ `[T, S, S]` and Y `[T, S, outputs]`."""
+    def dual(self, gram: Tensor, y: Tensor, root: Tensor | None = None) -> Tensor:
+        """A `[T, S, outputs]` with W = XᵀA, from X Xᵀ `[T, S, S]` and Y `[T, S, outputs]`.
+
+        `root [T, S, 1]` are the square roots of the weights of examples, if they have any.
+        """
         unit = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-        return solve(gram + self.log_penalty.exp() * unit, y)
+        if root is None:
+            return solve(gram + self.log_penalty.exp() * unit, y)
+        return root * solve(root * gram * root.mT + self.log_penalty.exp() * unit, root * y)
 
 
 METHOD = Method(

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from starlette.requests import ClientDisconnect, Request
 
-from pathaware.data.pixels import FORMATS, BadImage, ImageInput
+from pathaware.data.pixels import FORMATS, BadImage, ImageInput, phone_format
 from pathaware.serve.api_error import ApiError
 from pathaware.serve.limits import Limits
 
@@ -35,7 +35,7 @@ def read_image(raw: bytes, form: ImageInput, max_pixels: int) -> NDArray[np.uint
         Image.open(BytesIO(raw), formats=FORMATS).verify()  # checksums, where the format has any
         image = Image.open(BytesIO(raw), formats=FORMATS)
     except UnidentifiedImageError:
-        raise ApiError(415, f"not an image in a known format ({FORMAT_NAMES})") from None
+        raise ApiError(415, phone_format(raw) or f"not an image in a known format ({FORMAT_NAMES})") from None
     except Image.DecompressionBombError:
         raise ApiError(413, f"more than the {max_pixels:,} pixels allowed") from None
     # Decoders raise many kinds of exceptions for broken or hostile bytes; all mean "not an image".

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -45,6 +46,35 @@ def replace_file(path: Path, content: str | bytes) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
+def replace_folder(draft: Path, folder: Path) -> None:
+    """Move a complete folder to its place; one that is there is replaced, or put back if that fails."""
+    old = _replaced(folder)
+    if folder.exists():
+        os.rename(folder, old)  # between these two lines, `restore_folder` finds the old one
+    try:
+        os.rename(draft, folder)
+    except OSError:
+        restore_folder(folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def restore_folder(folder: Path) -> None:
+    """Put a folder back that was about to be replaced when the process was killed; remove one that was."""
+    old = _replaced(folder)
+    if not old.is_dir():
+        return
+    if folder.exists():
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        with suppress(OSError):  # not in a place that cannot be written
+            os.rename(old, folder)
+
+
+def _replaced(folder: Path) -> Path:
+    return folder.parent / f".{folder.name}.old"
+
+
 def write_checksummed(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
     """Write atomically, even if the power fails: a reader finds the old file or the new one."""
     from safetensors import SafetensorError
@@ -53,8 +83,11 @@ def write_checksummed(path: Path, tensors: Mapping[str, Tensor], about: Mapping[
     kept = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     text = json.dumps(about, sort_keys=True)
     draft = path.with_name(f"{path.name}.new")
+    draft.touch()
+    mode = draft.stat().st_mode  # as for every new file; safetensors would let nobody else read it
     try:
         save_file(kept, draft, metadata={"about": text, "sha256": _digest(kept, text)})
+        draft.chmod(mode)
     except SafetensorError as error:  # raised also when the disk is full
         raise OSError(str(error).rpartition("error: ")[2]) from None
     _flush(draft)

@@ -227,6 +227,8 @@ class Config:
             issubclass(chosen.kind, Head) and chosen.kind.any_shots
         ):
             raise UsageError(f"varying: {self.method} needs tasks of equal sizes; proto-pamela does not")
+        if getattr(problem, "statistics", "batch") == "running" and not self.training.start:
+            raise UsageError("statistics: running ones come from a pretraining; set training.start")
         if self.training.pretrain and (problem.frozen or bool(getattr(problem, "weights", None))):
             raise UsageError(
                 "training.pretrain: the network is pretrained already; leave out weights and adapt"

@@ -49,11 +49,14 @@ def read_pretraining(folder: Path, setting: str = "") -> tuple[dict[str, Tensor]
 
 
 def start_from(model: nn.Module, folder: Path) -> None:
-    """Load the network of a pretraining, except for its classifier and its batch-norm statistics."""
+    """Load the network of a pretraining, except for its classifier.
+
+    Its batch-norm statistics are loaded if the model has a place for them (`problem.statistics`).
+    """
     tensors, _ = read_pretraining(folder, "start: ")
     own = model.state_dict()
     body = {n.removeprefix("body."): v for n, v in tensors.items() if n.startswith("body.")}
-    kept = {n: v for n, v in body.items() if not n.endswith(_STATISTICS)}
+    kept = {n: v for n, v in body.items() if n in own or not n.endswith(_STATISTICS)}
     for name, value in kept.items():
         if name not in own or own[name].shape != value.shape:
             raise UsageError(f"start: {folder} is of another network ({name} differs)")

@@ -124,6 +124,10 @@ class Classification:
 
     With `varying` a task has 2 to `ways` classes with 1 to `shots` support images each, in general not
     equally many, see `VaryingTasks`.
+
+    `statistics` says what batch norm normalises by: the mean and variance of each `batch`, as in MAML, or the
+    `running` ones that the pretraining `training.start` has collected. The latter do not change, so no query
+    affects the prediction of another.
     """
 
     name: ClassVar[str] = "classification"
@@ -157,6 +161,7 @@ class Classification:
     varying: bool = False
     meta_split: Literal["train", "val"] = "train"
     mirror_support: bool = False
+    statistics: Literal["batch", "running"] = "batch"
 
     def __post_init__(self) -> None:
         at_least(2, ways=self.ways)
@@ -210,6 +215,10 @@ class Classification:
             model = self._backbone(form, load=load or inputs is None)
         else:
             model = build_model(self.model_name, self.ways, form.size, form.channels, self.width, self.widths)
+        if self.statistics == "running":
+            from pathaware.core.batch_norm import freeze_running_statistics
+
+            freeze_running_statistics(model, all_norms=True)
         if self.zero_head:
             from pathaware.core.head import last_linear
 

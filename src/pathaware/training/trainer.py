@@ -143,7 +143,7 @@ class Trainer:
         self.source = tasks_for(self.learner, config.problem, source, observe=state is None)
         if state is None and training.pretrain:
             load_pretrained(self.learner.model, config)
-        if state is None and training.start and world.is_writer:
+        if state is None and training.start:
             start_from(self.learner.model, Path(training.start))
         self.meta = meta_step(config, self.learner, self.source, world=world)
         self.iteration = 0

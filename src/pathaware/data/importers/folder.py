@@ -31,7 +31,21 @@ SPLIT_FOLDERS: dict[str, Split] = {
     "validation": "val",
     "test": "test",
 }
-IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
+IMAGE_SUFFIXES = {".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
+UNREADABLE_SUFFIXES = {
+    ".heic",
+    ".heif",
+    ".avif",
+    ".jxl",
+    ".dng",
+    ".cr2",
+    ".cr3",
+    ".nef",
+    ".arw",
+    ".raf",
+    ".orf",
+}
+"""Photographs in formats that Pillow does not read. They are named in errors, never left out in silence."""
 
 
 def class_folders(tree: Tree, lists: Mapping[Split, Iterable[str]]) -> dict[str, list[SourceImage]]:
@@ -105,7 +119,7 @@ Placed = Mapping[tuple[Split | None, str], list[SourceImage]]
 def _by_split_and_class(tree: Tree, source: Path) -> Placed:
     """Return the images of every class folder by split folder (None if there is none) and class."""
     paths = [PurePosixPath(n) for n in tree.names]
-    images = [p for p in paths if p.suffix.lower() in IMAGE_SUFFIXES]
+    images = [p for p in paths if p.suffix.lower() in IMAGE_SUFFIXES | UNREADABLE_SUFFIXES]
     top = _common_depth(images)
     placed: dict[tuple[Split | None, str], list[SourceImage]] = defaultdict(list)
     stray = []
@@ -142,8 +156,10 @@ def _by_folder(source: Path, placed: Placed) -> list[SourceClass]:
     for split, name in placed:
         if split is None:
             raise UsageError(
-                f"{source}: class {name} is not in a folder train, val or test; "
-                "sort the classes into these, or give split lists or proportions"
+                f"{source}: class {name} is not in a folder train, val or test; give the proportions of a "
+                "random split, such as 0.64,0.16,0.20, or lists of classes, or sort the classes into such "
+                "folders",
+                field="proportions",
             )
         splits[name].append(split)
     repeated = [f"class {n}: in {' and in '.join(s)}" for n, s in splits.items() if len(s) > 1]

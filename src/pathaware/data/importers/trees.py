@@ -55,8 +55,8 @@ def read(tree: Tree, name: str) -> bytes:
     return content
 
 
-def open_tree(source: Path) -> Tree:
-    """Open a folder, a zip or a tar."""
+def open_tree(source: Path, others: str = "") -> Tree:
+    """Open a folder, a zip or a tar; `others` is what the caller accepts as well, for the message."""
     if source.is_dir():
         return FolderTree(source)
     if not source.is_file():
@@ -66,7 +66,7 @@ def open_tree(source: Path) -> Tree:
             return ZipTree(source)
         if tarfile.is_tarfile(source):
             return TarTree(source)
-    raise UsageError(f"{source}: must be a folder, a .zip, a .tar or a .tar.gz")
+    raise UsageError(f"{source}: must be {others}a folder, a .zip, a .tar or a .tar.gz")
 
 
 class FolderTree:

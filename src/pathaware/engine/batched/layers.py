@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pathaware.core.batch_norm import FrozenBatchNorm
 from pathaware.engine import kernels
 from pathaware.engine.traced import NotLowerable
 
@@ -101,7 +102,9 @@ def check(module: nn.Module) -> None:
     if isinstance(module, nn.Conv2d) and module.padding_mode != "zeros":
         raise NotLowerable(f"no batched form of padding_mode={module.padding_mode!r}")
     if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)) and module.track_running_stats:
-        raise NotLowerable("no batched form of running statistics")
+        raise NotLowerable("no batched form of running statistics that change")
+    if isinstance(module, FrozenBatchNorm) and (module.weight is None or module.bias is None):
+        raise NotLowerable("no batched form of a frozen batch norm without gain and shift")
     if isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) != (1, -1):
         raise NotLowerable("no batched form of a partial Flatten")
     if isinstance(module, nn.MaxPool2d) and module.return_indices:
@@ -151,6 +154,14 @@ def batch_norm1d(module: nn.BatchNorm1d, p: Parameters, x: Activations) -> Activ
 def _batch_norm(module: nn.BatchNorm1d | nn.BatchNorm2d, p: Parameters, data: Tensor) -> Tensor:
     weight, bias = (p["weight"].flatten(), p["bias"].flatten()) if module.affine else (None, None)
     return F.batch_norm(data, None, None, weight, bias, training=True, eps=module.eps)
+
+
+@batched(FrozenBatchNorm)
+def frozen_batch_norm(module: FrozenBatchNorm, p: Parameters, x: Activations) -> Activations:
+    images = x.images()
+    scale = p["weight"] * (module.running_var + module.eps).rsqrt()
+    shift = p["bias"] - module.running_mean * scale
+    return images.map(torch.addcmul(shift.view(1, -1, 1, 1), images.data, scale.view(1, -1, 1, 1)))
 
 
 @batched(nn.LayerNorm)
