@@ -93,8 +93,12 @@ def _pieces(x: Tensor) -> int:
     return 2 if dot_precision(x) == "tf32" else 3
 
 
-IN_REGISTERS = True
-"""True if the kernel splits what it reads; False if a kernel before it writes the pieces."""
+IN_REGISTERS = False
+"""True if the kernel splits what it reads; False if a kernel before it writes the pieces.
+
+Measured on an H200 (84×84, 5 shots, TF32), together with `stem_products` in float32: 19 ms per iteration,
+against 14.5 to 15.1 with neither. The two were not measured apart.
+"""
 
 
 def _split_into_pieces(tensors: list[Tensor], pieces: int) -> list[Tensor]:
