@@ -6,6 +6,7 @@ import dataclasses
 import math
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -109,9 +110,13 @@ def pretrain(
 
 
 def resume_pretraining(folder: Path, *, quiet: bool = False) -> PretrainRun:
-    """Resume a pretraining that was stopped; a finished one is returned unchanged."""
+    """Resume a pretraining that was stopped; of a finished one, remove leftover states."""
     run = PretrainRun.open(folder)
     if run.finished:
+        with suppress(OSError, UsageError):  # a folder that cannot be written is left as it is
+            lock = FolderLock(run.folder, f"{run.folder} is being trained by another process", field="run")
+            run.remove_states()
+            lock.release()
         return run
     images = run.settings.images(run.settings.chosen_splits)
     return _train(run, images, _teacher(run.settings, images), quiet)
