@@ -6,7 +6,6 @@ import dataclasses
 import math
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +59,11 @@ class PretrainRun(RunFolder):
         if "pretraining" not in tables:
             raise UsageError(f"{folder} is not a pretraining", field="run")
         try:
-            return cls(folder, Pretraining.from_dict(tables["pretraining"]))
+            run = cls(folder, Pretraining.from_dict(tables["pretraining"]))
         except ValueError as error:
             raise UsageError(f"{folder / CONFIG}: {error}", field="run") from None
+        run.tidy()
+        return run
 
     @property
     def iterations(self) -> int:
@@ -110,13 +111,9 @@ def pretrain(
 
 
 def resume_pretraining(folder: Path, *, quiet: bool = False) -> PretrainRun:
-    """Resume a pretraining that was stopped; of a finished one, remove leftover states."""
+    """Resume a pretraining that was stopped; a finished one is returned unchanged."""
     run = PretrainRun.open(folder)
     if run.finished:
-        with suppress(OSError, UsageError):  # a folder that cannot be written is left as it is
-            lock = FolderLock(run.folder, f"{run.folder} is being trained by another process", field="run")
-            run.remove_states()
-            lock.release()
         return run
     images = run.settings.images(run.settings.chosen_splits)
     return _train(run, images, _teacher(run.settings, images), quiet)
