@@ -10,6 +10,7 @@ import pytest
 from pathaware.cli import main
 from pathaware.inference import calibration
 from pathaware.inference.calibration import CALIBRATION, SHARES, Calibration, Cell
+from pathaware.inference.open_set import SCORES
 from tests.inference.models import class_folders, save_run
 
 
@@ -102,7 +103,7 @@ def test_an_evaluation_says_how_reliable_confidence_is(call, tmp_path):
     assert found["temperature"] == pytest.approx(1.202, abs=0.01)
     assert sum(share for _, _, share in found["reliability"]) == pytest.approx(1)
     assert found["risk_coverage"][-1] == [1.0, pytest.approx(1 - found["accuracy"])]
-    assert set(found["open_set"]["auroc"]) == {"distance", "energy", "maximum probability"}
+    assert set(found["open_set"]["auroc"]) == set(SCORES)
     assert figure.stat().st_size > 1000
     text = call("evaluate glyphs --tasks 2 --device cpu")[0]
     assert "expected calibration error" in text

@@ -109,4 +109,6 @@ def test_a_folder_of_the_same_name_comes_first(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert find_run("glyphs").is_absolute()
     (tmp_path / "glyphs").mkdir()
+    assert find_run("glyphs").is_absolute()  # a folder of pictures is no run
+    (tmp_path / "glyphs" / "config.toml").touch()
     assert find_run("glyphs").resolve() == tmp_path / "glyphs"
