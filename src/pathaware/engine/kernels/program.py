@@ -149,7 +149,7 @@ class KernelProgram(Program):
 
 
 def _images(x: Tensor) -> Images:
-    """What the first block needs of images `[T, N, I, H, W]`."""
+    """Images `[T, N, I, H, W]` as the first block reads them."""
     return stem_products.Images.of(x) if x.dtype in PRODUCTS else stem.Images.of(x)
 
 
