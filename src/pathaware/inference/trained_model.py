@@ -55,7 +55,7 @@ def find_run(run: str | Path) -> Path:
         exists = folder.exists()
     except (OSError, ValueError):  # a name that no file can have
         exists = False
-    # A folder of pictures may well be called photos.
+    # A folder of images may well be called photos.
     if str(run) in shipped() and not (exists and (folder / CONFIG).exists()):
         return SHIPPED / str(run)
     if exists:
