@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -118,6 +119,12 @@ def must_be_writable(option: str, path: Path) -> None:
     folder = path.absolute().parent
     if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
         raise UsageError(f"{option}: {path} cannot be written")
+    if not path.exists():
+        try:  # permissions do not tell everything
+            with TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise UsageError(f"{option}: {path} cannot be written ({error.strerror})") from None
 
 
 def must_be_new(option: str, path: Path, replace: bool) -> None:

@@ -59,9 +59,11 @@ class PretrainRun(RunFolder):
         if "pretraining" not in tables:
             raise UsageError(f"{folder} is not a pretraining", field="run")
         try:
-            return cls(folder, Pretraining.from_dict(tables["pretraining"]))
+            run = cls(folder, Pretraining.from_dict(tables["pretraining"]))
         except ValueError as error:
             raise UsageError(f"{folder / CONFIG}: {error}", field="run") from None
+        run.tidy()
+        return run
 
     @property
     def iterations(self) -> int:

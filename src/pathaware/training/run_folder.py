@@ -199,6 +199,17 @@ class RunFolder(ABC):
         last = max((row["iteration"] for row in self.metrics()), default=0)
         return last == self.iterations and (self.folder / CHECKPOINT).exists()
 
+    def tidy(self) -> None:
+        """Remove what a process that was killed after its last iteration did not get to remove."""
+        left = [*self._states(), *self.folder.glob(LOCK), *self.folder.glob("*.new")]
+        # Another process may be at work here, and the folder may be read-only: neither is an error.
+        with suppress(UsageError, OSError):
+            if left and self.finished:
+                lock = FolderLock(self.folder, "")
+                for path in left:
+                    path.unlink(missing_ok=True)
+                lock.release()
+
 
 def read_run_tables(folder: Path) -> dict[str, Any]:
     """The tables of `config.toml` in a run folder."""
@@ -252,23 +263,12 @@ class Run(RunFolder):
             run = cls(folder, Config.of_run(tables))
         except ValueError as error:
             raise UsageError(f"{folder / CONFIG}: {error}", field="run") from None
-        run._tidy()
+        run.tidy()
         return run
 
     @property
     def iterations(self) -> int:
         return self.config.training.iterations
-
-    def _tidy(self) -> None:
-        """Remove what a process that was killed after its last iteration did not get to remove."""
-        left = [*self._states(), *self.folder.glob(LOCK), *self.folder.glob("*.new")]
-        # Another process may be at work here, and the folder may be read-only: neither is an error.
-        with suppress(UsageError, OSError):
-            if left and self.finished:
-                lock = FolderLock(self.folder, "")
-                for path in left:
-                    path.unlink(missing_ok=True)
-                lock.release()
 
     def refuse_another(self, settings: dict[str, Any], path: Path) -> None:
         found = differences(Config.of_run(settings), self.config)
