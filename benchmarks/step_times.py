@@ -1,10 +1,10 @@
 """Time meta-iterations of training alone, for any method and network, without other libraries and checks.
 
-    python benchmarks/step_times.py --rows images-32 --methods pamela,fomaml,r2d2 --precision bf16
+    python benchmarks/step_times.py --rows images-32 --methods pamela,fomaml,r2d2 --precision tf32,bf16
     python benchmarks/step_times.py --rows images-84-5shot --network resnet12 --last-block --execution loop
 
 For comparing two versions of the engine in turns: `pathaware bench` checks and times more, and takes minutes.
-Each line is a row, a method, milliseconds per iteration and the memory of an iteration.
+Each line is a row, a method, a precision, milliseconds per iteration and the memory of an iteration.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,12 @@ from pathaware.training.trainer import build, captured, meta_step
 RATE = 1e-3
 
 
-def configuration(workload: Workload, method: str, options: argparse.Namespace) -> Config:
+def configuration(workload: Workload, method: str, precision: str, options: argparse.Namespace) -> Config:
     problem: Any = replace(workload.problem, model_name=options.network, width=options.width)  # type: ignore[type-var]
     known = get_method(method).settings()
     wanted = {"steps": workload.steps, "rate": workload.rate, "skip": 2}
     settings = {name: value for name, value in wanted.items() if name in known}
-    training = {"tasks": workload.tasks, "device": options.device, "precision": options.precision}
+    training = {"tasks": workload.tasks, "device": options.device, "precision": precision}
     return Config(problem, method, settings, Training(**training, execution=options.execution))
 
 
@@ -80,17 +81,18 @@ def main() -> None:
     parser.add_argument("--last-block", action="store_true", help="PAMELA on a ResNet's last block and head")
     parser.add_argument("--execution", default="auto")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--precision", default="tf32")
+    parser.add_argument("--precision", default="tf32", help="one or several, separated by commas")
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    methods = ["pamela"] if options.last_block else options.methods.split(",")
+    workloads = choose(options.rows.split(","), torch.device(options.device))
     rows = []
-    for workload in choose(options.rows.split(","), torch.device(options.device)):
-        for method in ["pamela"] if options.last_block else options.methods.split(","):
-            found = measure(configuration(workload, method, options), options)
-            rows.append({"row": workload.name, "method": method, **found})
-            memory = "" if found["memory_mb"] is None else f"{found['memory_mb']:8.0f} MB"
-            print(f"{workload.name:16} {method:14} {found['ms']:8.2f} ms {memory}", flush=True)
+    for precision, workload, method in product(options.precision.split(","), workloads, methods):
+        found = measure(configuration(workload, method, precision, options), options)
+        rows.append({"row": workload.name, "method": method, "precision": precision, **found})
+        memory = "" if found["memory_mb"] is None else f"{found['memory_mb']:8.0f} MB"
+        print(f"{workload.name:16} {method:14} {precision:4} {found['ms']:8.2f} ms {memory}", flush=True)
     if options.json:
         kept = ("network", "width", "last_block", "execution", "precision", "seconds")
         write_record(options.json, {**{k: getattr(options, k) for k in kept}, "rows": rows}, field="json")

@@ -144,7 +144,8 @@ def step_table(records: Sequence[dict[str, Any]]) -> Table:
         network = record["network"] + (", sequential loop" if record["execution"] == "loop" else "")
         for row in record["rows"]:
             numbers = number(row["ms"]), f"{row['memory_mb']:,.0f}"
-            rows.append([row["row"], network, row["method"], record["precision"], *numbers])
+            precision = row.get("precision", record["precision"])
+            rows.append([row["row"], network, row["method"], precision, *numbers])
     rows.sort(key=lambda row: row[:2])
     return Table.of("", ["row", "network", "method", "precision", "ms", "MB"], rows)
 

@@ -43,6 +43,7 @@ REFUSED = {
     "evaluate glyphs --calibrate": "--calibrate: the files of glyphs belong to the package",
     "evaluate glyphs --snapshots": "no snapshots",
     "evaluate glyphs --refine best": "--refine",
+    "evaluate glyphs --show new.json": "--show: must end in .png",
     "evaluate glyphs --show file": "file exists; add --replace",
     "export glyphs --learner --out file": "--out: file",
     "export glyphs --learner --support letters": "--support: does not apply",

@@ -36,7 +36,7 @@ def test_classes_outside_the_split_folders_need_another_way_to_split(tmp_path: P
     class_folder(tmp_path / "cat", 2)
     class_folder(tmp_path / "dog", 2)
     with pytest.raises(
-        UsageError, match=r"class cat is not in a folder train, val or test.*split lists or proportions"
+        UsageError, match=r"class cat is not in a folder train, val or test; give .*lists of classes"
     ):
         FolderImporter().read(tmp_path)
 

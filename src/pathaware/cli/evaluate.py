@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathaware.inference.trained_model import TrainedModel
     from pathaware.training.evaluation import Balance, Evaluation, Refinement, Views
 
+FIGURES = (".png", ".svg", ".pdf")
 EXAMPLES = examples(
     "pathaware evaluate glyphs --tasks 100",
     "pathaware evaluate glyphs --tasks 100 --queries alone",
@@ -140,6 +141,8 @@ def evaluate(
     for option, path in (("--record", record), ("--show", show)):
         if path:
             must_be_new(option, path, replace)
+    if show and show.suffix and show.suffix.lower() not in FIGURES:
+        raise UsageError(f"must end in {' or '.join(FIGURES)}, not {show}", field="show")
     opened = Run.open(find_run(run))
     learner, problem = load_for(opened, device, ways, shots)
     if baselines and not problem.frozen:

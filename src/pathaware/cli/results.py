@@ -44,18 +44,20 @@ def verify(
 
     found = verification.verify(folder)
     mismatches = list(found.mismatches)
-    trained = None
+    trained = again = None
     if retrain:
         trained, record = verification.choose(folder, seed)
         if not json:
             typer.echo(f"training {trained} again", err=True)
-        mismatches += [f"{trained}: {line}" for line in verification.retrain(record)]
+        again = verification.retrain(record)
+        mismatches += [f"{trained}: {line}" for line in again.mismatches]
     if json:
         content = {
             "checked": found.checked,
             "without_values": found.without_values,
             "mismatches": mismatches,
             "retrained": trained,
+            "rounding": None if again is None else again.rounding,
         }
         print(jsonlib.dumps(content))
     else:
@@ -63,8 +65,11 @@ def verify(
             print(f"{name}: no values of single tasks, not checked")
         for line in mismatches:
             print(f"MISMATCH {line}")
-        if trained and not any(line.startswith(f"{trained}: ") for line in mismatches):
-            print(f"{trained}: trained again, equal to the last bit")
+        if again is not None and not again.mismatches:
+            equal = "equal to the last bit"
+            if again.differing:
+                equal = f"tensors {equal}, errors of {again.differing} tasks to {again.rounding:.0e}"
+            print(f"{trained}: trained again, {equal}")
         print(f"{len(found.checked)} records checked, {len(mismatches)} mismatches")
     raise typer.Exit(1 if mismatches else 0)
 

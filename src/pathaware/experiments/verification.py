@@ -25,6 +25,8 @@ from pathaware.training.session import train_run
 
 TOLERANCE = 1e-6
 """Relative; the values of tasks are stored in single precision."""
+ROUNDING = 1e-5
+"""Relative difference up to which the values of tasks may differ from those that another version computed."""
 CHEAP = 300.0
 """Seconds of training up to which a record is trained again."""
 
@@ -127,8 +129,22 @@ def choose(folder: Path, seed: int | None = None) -> tuple[str, dict[str, Any]]:
     return random.Random(seed).choice(possible)
 
 
-def retrain(record: Mapping[str, Any]) -> list[str]:
-    """Train and evaluate a record's configuration again; lines about what is not equal to the last bit."""
+@dataclass(frozen=True)
+class Retrained:
+    """What a training that was repeated gave: lines about `mismatches`, and the number of tasks whose values
+    differ from those of the record by `rounding` at most, relative."""
+
+    mismatches: list[str]
+    differing: int
+    rounding: float
+
+
+def retrain(record: Mapping[str, Any]) -> Retrained:
+    """Train and evaluate a record's configuration again.
+
+    The trained tensors must be equal to the last bit. So are the values of tasks, unless the record is of
+    a version that evaluated in another order of sums; then they must agree to `ROUNDING`.
+    """
     config, result = Config.from_dict(record["config"]), record["result"]
     with tempfile.TemporaryDirectory() as folder:
         run = train_run(config, Path(folder) / "run", quiet=True)
@@ -145,9 +161,9 @@ def retrain(record: Mapping[str, Any]) -> list[str]:
     lines = []
     if tensor_digest(tensors) != record["tensors_sha256"]:
         lines.append("the trained tensors differ from those of the record")
-    values = task_values(record)
+    values, found = task_values(record), again.values[:, -1].float()
     assert values is not None  # `obstacle` has seen to it
-    differing = int((again.values[:, -1].float() != values).sum())
-    if differing:
-        lines.append(f"{differing} of {len(again.values)} tasks have other values")
-    return lines
+    relative = (found - values).abs() / values.abs().clamp(min=ROUNDING)
+    if wrong := int((relative > ROUNDING).sum()):
+        lines.append(f"{wrong} of {len(values)} tasks have other values")
+    return Retrained(lines, int((found != values).sum()), float(relative.max()))

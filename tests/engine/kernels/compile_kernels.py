@@ -59,8 +59,8 @@ def main(dtype: torch.dtype) -> None:
     JITFunction.run = compile_instead
     torch.set_float32_matmul_precision("medium" if dtype == torch.bfloat16 else "high")
     from pathaware import MetaLearner, Pamela
+    from pathaware.engine.kernels import program as programs
     from pathaware.engine.kernels.functions import Stem, block
-    from pathaware.engine.kernels.program import kernel_program
     from pathaware.engine.kernels.update import Broadcast, Update
     from pathaware.models.conv4 import conv4
 
@@ -84,12 +84,14 @@ def main(dtype: torch.dtype) -> None:
         gamma, beta = leaf(2, 48), leaf(2, 48)
         second_derivative(block(x, weight, gamma, beta, 1e-5, pooling), [x, weight, gamma, beta])
     learner = MetaLearner(model := conv4(5, size=16), Pamela(model, 2), F.cross_entropy)
-    program = kernel_program(learner.execution.program)
+    program = programs.kernel_program(learner.execution.program)
     assert program is not None
     x, y = torch.zeros(4, 25, 3, 16, 16), torch.zeros(4, 25, dtype=torch.long)
     point = torch.zeros(4, len(learner.rule.layout))
-    _, gradient, saved = program.loss_and_gradient(point, x, y)
-    program.hvp(point, gradient, saved)
+    for storages in ((), (torch.float32, torch.bfloat16)):
+        programs.PRODUCTS = storages
+        _, gradient, saved = program.loss_and_gradient(point, x, y)
+        program.hvp(point, gradient, saved)
     program.losses(point, x, y)
     for (name, _), needs in compiled.items():
         print(name, *needs)

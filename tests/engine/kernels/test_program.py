@@ -25,8 +25,14 @@ def learner_of(model: nn.Module) -> MetaLearner:
     return MetaLearner(model, GradientDescent(model, 1), F.cross_entropy)
 
 
-def test_losses_gradients_and_products_are_those_of_the_layers(monkeypatch):
+@pytest.mark.parametrize("by_products", [False, True])
+def test_losses_gradients_and_products_are_those_of_the_layers(monkeypatch, by_products: bool):
     """With a number of channels that is no power of two, gains of both signs, and labels to be ignored."""
+    from pathaware.engine.kernels import program as programs
+    from pathaware.engine.kernels import stem_products
+
+    monkeypatch.setattr(programs, "PRODUCTS", (DTYPE,) if by_products else ())
+    monkeypatch.setattr(stem_products, "_PARTS", 0)  # one program, which takes many rounds
     monkeypatch.setattr(kernels, "usable", lambda point: True)
     model = conv4(3, size=5, channels=2, width=12, blocks=2)
     learner = learner_of(model)
@@ -46,9 +52,7 @@ def test_losses_gradients_and_products_are_those_of_the_layers(monkeypatch):
         losses, gradient = learner.gradient(leaf, x, y, create_graph=True)
         (product,) = torch.autograd.grad((gradient * direction).sum(), leaf)
 
-    from pathaware.engine.kernels.program import kernel_program
-
-    ours = kernel_program(program)
+    ours = programs.kernel_program(program)
     monkeypatch.setattr(kernels, "usable", lambda point: True)
     point, direction, x = (data.to(DEVICE, DTYPE) for data in (point, direction, x))
     y = y.to(DEVICE)
@@ -68,6 +72,60 @@ def test_losses_gradients_and_products_are_those_of_the_layers(monkeypatch):
         ]
         assert len(biases) == 2
         assert not any(bias.any() for bias in biases)
+
+
+@pytest.mark.skipif(CUDA, reason="only the interpreter runs kernels in float64")
+def test_a_product_uses_the_factors_that_its_gradient_has_split(monkeypatch):
+    from pathaware.engine.kernels import weight_gradient
+
+    # the interpreter has no products of bfloat16; float16 is split in the same way
+    monkeypatch.setattr(weight_gradient, "_PIECE", torch.float16)
+    split, counts = weight_gradient.split, []
+
+    def counting(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        counts.append(len(tensors))
+        return split(tensors)
+
+    monkeypatch.setattr("pathaware.engine.kernels.program.split", counting)
+    learner = learner_of(conv4(2, size=4, channels=1, width=16, blocks=2))
+    program = learner.execution.kernel_program
+    x, y = torch.randn(1, 2, 1, 4, 4), torch.tensor([[0, 1]])
+    initial = learner.rule.layout.flatten(learner.model).detach()
+    point, direction = initial[None], torch.randn(1, len(initial))
+    found = []
+    for dtype in (torch.float32, torch.float64):  # in float64 nothing is split
+        p, v, images = (data.to(DEVICE, dtype) for data in (point, direction, x))
+        _, gradient, saved = program.loss_and_gradient(p, images, y.to(DEVICE))
+        found.append([gradient.double(), program.hvp(p, v, saved).double()])
+    assert counts == [2, 2] * 2  # x and gy for the gradient, dx and dgy for the product
+    for single, double in zip(*found, strict=True):
+        assert distance(single, double) < 1e-4
+
+
+@pytest.mark.skipif(not CUDA, reason="captures a CUDA graph")
+@pytest.mark.parametrize("storage", [torch.bfloat16, torch.float32])
+def test_a_captured_pass_with_two_streams_gives_the_bits_of_an_eager_one(monkeypatch, storage):
+    from pathaware.engine.kernels import launch
+
+    monkeypatch.setattr(kernels, "storage", lambda point: storage)
+    monkeypatch.setattr(launch, "BESIDE", (storage,))
+    learner = learner_of(conv4(5, size=32)).to(DEVICE, DTYPE)
+    program = learner.execution.kernel_program
+    x = torch.randn(4, 25, 3, 32, 32, device=DEVICE, dtype=DTYPE)
+    y = torch.arange(25, device=DEVICE).expand(4, -1) % 5
+    point = learner.rule.layout.flatten(learner.model).detach().expand(4, -1).contiguous()
+
+    def both() -> list[torch.Tensor]:
+        losses, gradient, saved = program.loss_and_gradient(point, x, y)
+        return [losses, gradient, program.hvp(point, gradient, saved)]
+
+    eager = [result.clone() for result in both()]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = both()
+    for _ in range(10):
+        graph.replay()
+        assert all(torch.equal(a, b) for a, b in zip(captured, eager, strict=True))
 
 
 def test_a_label_beyond_the_last_class_gives_no_plausible_loss(monkeypatch):

@@ -131,11 +131,10 @@ class Stem(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
         images = stem.Images.of(x)
-        filters = stem.Filters.of(weight, images)
-        z, where = stem.forward(images, filters, gamma, beta, eps)
+        moments = stem.moments_of(images, weight)
+        z, peaks = stem.normalise(images, weight, moments, gamma, beta, eps)
         ctx.size, ctx.eps = (images.height, images.width), eps
-        constants = images.padded, images.products, filters.packed, filters.moments, where
-        ctx.save_for_backward(weight, gamma, beta, *constants)
+        ctx.save_for_backward(weight, gamma, beta, images.padded, moments, peaks)
         return z
 
     @staticmethod
@@ -148,27 +147,27 @@ class StemGradient(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, gz: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, padded: Tensor, products: Tensor,
-        packed: Tensor, moments: Tensor, where: Tensor, size: tuple[int, int], eps: float,
+        ctx: Any, gz: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, padded: Tensor, moments: Tensor,
+        peaks: Tensor, size: tuple[int, int], eps: float,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         gz = gz.contiguous()
-        images, filters = stem.Images(padded, products, *size), stem.Filters(packed, moments)
+        images = stem.Images(padded, *size)
         (ggamma, gbeta), gw = _per_channel(gamma, gz), empty(gz, *weight.shape, dtype=accumulator(gz)[0])
-        sums = stem.backward(gz, where, images, filters, gamma, eps, gw, ggamma, gbeta)
-        ctx.size, ctx.eps, ctx.shape = size, eps, weight.shape
-        ctx.save_for_backward(gamma, padded, products, packed, moments, where, sums)
+        sums = stem.backward(gz, images, weight, peaks, moments, gamma, beta, eps, gw, ggamma, gbeta)
+        ctx.size, ctx.eps = size, eps
+        ctx.save_for_backward(gz, weight, gamma, beta, padded, moments, peaks, sums)
         return gw, ggamma, gbeta
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, v: Tensor, c: Tensor, b: Tensor) -> tuple[Tensor | None, ...]:
-        gamma, padded, products, packed, moments, where, sums = ctx.saved_tensors
-        images, filters = stem.Images(padded, products, *ctx.size), stem.Filters(packed, moments)
+        gz, weight, gamma, beta, padded, moments, peaks, sums = ctx.saved_tensors
+        images, norm = stem.Images(padded, *ctx.size), (moments, gamma, beta, ctx.eps)
         v, c, b = _rows(v), _rows(c), _rows(b)
-        ggz = stem.tangent(v, c, b, where, images, filters, gamma, ctx.eps)
-        (ggamma, gbeta), gw = _per_channel(gamma, sums), empty(sums, *ctx.shape)
-        stem.hvp(None, v, c, sums, where, images, filters, gamma, ctx.eps, gw, ggamma, gbeta)
-        return ggz, gw, ggamma, *[None] * 8
+        ggz, second = stem.tangent(v, c, b, gz, images, weight, *norm)
+        (ggamma, gbeta), gw = _per_channel(gamma, gz), empty(gz, *weight.shape, dtype=accumulator(gz)[0])
+        stem.hvp(None, v, c, gz, images, weight, peaks, sums, second, *norm, gw, ggamma, gbeta)
+        return ggz, gw, ggamma, *[None] * 6
 
 
 def _rows(data: Tensor) -> Tensor:
@@ -212,6 +211,5 @@ def inductive_block(
 
 def inductive_stem(x: Tensor, count: int, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
     """`Stem` with the statistics of the first `count` images of each task; not differentiable."""
-    images = stem.Images.of(x)
-    filters = stem.Filters.of(weight, stem.Images.of(x[:, :count]))
-    return stem.forward(images, filters, gamma, beta, eps)[0]
+    moments = stem.moments_of(stem.Images.of(x[:, :count]), weight)
+    return stem.normalise(stem.Images.of(x), weight, moments, gamma, beta, eps)[0]

@@ -5,6 +5,7 @@ Partial results are joined in a fixed order, so that the same inputs give the sa
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -39,19 +40,24 @@ def dot_precision(data: Tensor) -> str:
     return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3"
 
 
-BESIDE = True
-"""True if captured passes compute gradients of filters in a second stream."""
+BESIDE = (torch.bfloat16,)
+"""How activations are stored where captured passes compute filters' gradients in a second stream.
+
+Measured on an H200 in bfloat16, as part of the time that `program.PRODUCTS` gives; never in float32."""
+
+_local = threading.local()
 
 
 class SecondStream:
     """Launches that run beside those of the current stream until `wait`, if a CUDA graph is captured.
 
-    A small layer does not fill a GPU. Uncaptured launches are too slow for two streams to overlap.
+    A small layer does not fill a GPU. Without a graph, launching takes longer than two streams could save.
     """
 
-    def __init__(self, like: Tensor) -> None:
-        captured = BESIDE and like.is_cuda and torch.cuda.is_current_stream_capturing()
-        self.stream = torch.cuda.Stream(like.device) if captured else None
+    def __init__(self, activations: Tensor) -> None:
+        wanted = activations.is_cuda and activations.dtype in BESIDE
+        captured = wanted and torch.cuda.is_current_stream_capturing()
+        self.stream = _stream(activations.device) if captured else None
         self.kept: list[object] = []  # the current stream must not use their memory again yet
 
     def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
@@ -68,6 +74,15 @@ class SecondStream:
         if self.stream is not None:
             torch.cuda.current_stream().wait_stream(self.stream)
         self.kept.clear()
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """The second stream of this thread on a device: another thread may capture a graph of its own."""
+    streams = _local.__dict__.setdefault("streams", {})
+    if device not in streams:
+        streams[device] = torch.cuda.Stream(device)
+    stream: torch.cuda.Stream = streams[device]
+    return stream
 
 
 def sum_parts(partial: Tensor, out: Tensor | None = None) -> Tensor:
