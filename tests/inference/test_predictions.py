@@ -156,11 +156,11 @@ def test_unknown_images_and_reasons_are_in_every_form():
     )
     assert found.labels == ["none of these", "b"]
     assert "| one.png | none of these |" in markdown(found.table())
-    assert "b/y.png (+0.250) | a/x.png (-0.125)" in markdown(found.table())
+    assert "b/y.png (+0.25) | a/x.png (-0.125)" in markdown(found.table())
     header, first, second = csv.reader(io.StringIO(found.csv()))
     assert header[-2:] == ["for", "against"]
     assert (first[1], second[1]) == ("none of these", "b")
-    assert second[-2:] == ["b/y.png (+0.250)", "a/x.png (-0.125)"]
+    assert second[-2:] == ["b/y.png (+0.25)", "a/x.png (-0.125)"]
     one, two = json.loads(found.json())
     assert (one["unknown"], two["unknown"]) == (True, False)
     assert two["for"] == [{"picture": "b/y.png", "influence": 0.25}]

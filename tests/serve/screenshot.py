@@ -12,7 +12,7 @@ from io import BytesIO
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 from sklearn.datasets import load_sample_image
 
 from tests.serve.browsing import Visit, browsing, file
@@ -99,12 +99,14 @@ def photographs() -> dict[str, list[bytes]]:
 
 
 def take_photos(target: Path, **context: object) -> None:
+    with browsing() as browser:
+        photograph_page(browser, target, **context)
+
+
+def photograph_page(browser: Browser, target: Path, **context: object) -> None:
+    """Teach two classes of photographs, ask about others, check the answers, and save a picture of it."""
     parts = photographs()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        serving(Path(folder), model="photos") as server,
-        browsing() as browser,
-    ):
+    with tempfile.TemporaryDirectory() as folder, serving(Path(folder), model="photos") as server:
         visit = Visit(browser, server.address, **context)
         page = visit.page
         page.set_default_timeout(60_000)

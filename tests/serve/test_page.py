@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.serve.browsing import Visit, browsing, file
-from tests.serve.screenshot import take_photos
+from tests.serve.screenshot import photograph_page
 from tests.serve.serving import encoded, png, serving
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -347,6 +347,6 @@ def test_a_model_of_photographs_has_no_drawing_pads(browser, tmp_path):
 
 
 @pytest.mark.slow
-def test_photographs_are_taught_and_told_apart_by_the_model_that_ships(tmp_path):
-    take_photos(tmp_path / "page.png")
+def test_photographs_are_taught_and_told_apart_by_the_model_that_ships(browser, tmp_path):
+    photograph_page(browser, tmp_path / "page.png")
     assert (tmp_path / "page.png").stat().st_size > 50_000

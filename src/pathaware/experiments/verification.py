@@ -131,8 +131,8 @@ def choose(folder: Path, seed: int | None = None) -> tuple[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Retrained:
-    """What a training that was repeated gave: lines about `mismatches`, and the number of tasks whose values
-    differ from those of the record by `rounding` at most, relative."""
+    """The outcome of a repeated training: lines about `mismatches`, and the number of tasks whose values are
+    `differing` from those of the record, by `rounding` at most, relative."""
 
     mismatches: list[str]
     differing: int

@@ -80,7 +80,7 @@ class Predictions:
         if self.why is None:
             return []
         sides = self.why[row].positive[:1], self.why[row].negative[:1]
-        return [", ".join(f"{self.support[i]} ({value:+.3f})" for i, value in side) for side in sides]
+        return [", ".join(f"{self.support[i]} ({value:+.3g})" for i, value in side) for side in sides]
 
     def csv(self) -> str:
         """Format as csv: a line per image, with a column per class."""

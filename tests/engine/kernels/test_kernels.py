@@ -152,8 +152,8 @@ def test_more_pieces_make_a_weight_gradient_more_exact(monkeypatch, pieces, erro
     if pieces == 1:
         monkeypatch.setattr(
             weight_gradients,
-            "_split_into_pieces",
-            lambda tensors, _: [data.to(weight_gradients._PIECE) for data in tensors],
+            "split",
+            lambda tensors: [data.to(weight_gradients._PIECE) for data in tensors],
         )
     x, g = (leaf(2, 3, 5, 6, 16).detach() for _ in range(2))
     exact = torch.stack(

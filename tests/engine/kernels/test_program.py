@@ -74,6 +74,34 @@ def test_losses_gradients_and_products_are_those_of_the_layers(monkeypatch, by_p
         assert not any(bias.any() for bias in biases)
 
 
+@pytest.mark.skipif(CUDA, reason="only the interpreter runs kernels in float64")
+def test_a_product_uses_the_factors_that_its_gradient_has_split(monkeypatch):
+    from pathaware.engine.kernels import weight_gradient
+
+    # the interpreter has no products of bfloat16; float16 is split in the same way
+    monkeypatch.setattr(weight_gradient, "_PIECE", torch.float16)
+    split, counts = weight_gradient.split, []
+
+    def counting(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        counts.append(len(tensors))
+        return split(tensors)
+
+    monkeypatch.setattr("pathaware.engine.kernels.program.split", counting)
+    learner = learner_of(conv4(2, size=4, channels=1, width=16, blocks=2))
+    program = learner.execution.kernel_program
+    x, y = torch.randn(1, 2, 1, 4, 4), torch.tensor([[0, 1]])
+    initial = learner.rule.layout.flatten(learner.model).detach()
+    point, direction = initial[None], torch.randn(1, len(initial))
+    found = []
+    for dtype in (torch.float32, torch.float64):  # in float64 nothing is split
+        p, v, images = (data.to(DEVICE, dtype) for data in (point, direction, x))
+        _, gradient, saved = program.loss_and_gradient(p, images, y.to(DEVICE))
+        found.append([gradient.double(), program.hvp(p, v, saved).double()])
+    assert counts == [2, 2] * 2  # x and gy for the gradient, dx and dgy for the product
+    for single, double in zip(*found, strict=True):
+        assert distance(single, double) < 1e-4
+
+
 @pytest.mark.skipif(not CUDA, reason="captures a CUDA graph")
 @pytest.mark.parametrize("storage", [torch.bfloat16, torch.float32])
 def test_a_captured_pass_with_two_streams_gives_the_bits_of_an_eager_one(monkeypatch, storage):

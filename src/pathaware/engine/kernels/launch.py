@@ -40,10 +40,11 @@ def dot_precision(data: Tensor) -> str:
     return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3"
 
 
-BESIDE = (torch.bfloat16,)
+BESIDE: tuple[torch.dtype, ...] = ()
 """How activations are stored where captured passes compute filters' gradients in a second stream.
 
-Measured on an H200 in bfloat16, as part of the time that `program.PRODUCTS` gives; never in float32."""
+None yet. In bfloat16 it is part of the time that `program.PRODUCTS` gives, but such passes have not been
+compared with eager ones on a GPU."""
 
 _local = threading.local()
 

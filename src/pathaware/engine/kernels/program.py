@@ -21,7 +21,7 @@ from pathaware.engine.handwritten.layers import CrossEntropy, Flatten, Linear, P
 from pathaware.engine.kernels import classifier, normalisation, stem, stem_products
 from pathaware.engine.kernels.convolution import convolve, pack_all
 from pathaware.engine.kernels.launch import SecondStream
-from pathaware.engine.kernels.weight_gradient import join, weight_gradient_parts
+from pathaware.engine.kernels.weight_gradient import join, split, weight_gradient_parts
 
 PRODUCTS = (torch.bfloat16,)
 """How activations are stored where the first block is that of `stem_products` instead of `stem`.
@@ -149,7 +149,7 @@ class KernelProgram(Program):
 
 
 def _images(x: Tensor) -> Images:
-    """What the first block needs of images `[T, N, I, H, W]`."""
+    """Images `[T, N, I, H, W]` as the first block reads them."""
     return stem_products.Images.of(x) if x.dtype in PRODUCTS else stem.Images.of(x)
 
 
@@ -207,14 +207,15 @@ class Block:
         gy, sums = normalisation.backward(
             gz, y, peaks, moments, p["gain"], p["shift"], self.eps, g["gain"], g["shift"]
         )
-        filters.add(g["weight"], x, gy)
-        saved += [gz, gy, sums]
+        factors = split([x, gy])
+        filters.add(g["weight"], *factors)
+        saved += [gz, gy, sums, *factors]
         return convolve(gy, reverse)[0]
 
     def tangent(
         self, p: Parameters, v: Parameters, filters: tuple[Tensor, Tensor], saved: Saved, dx: Tensor
     ) -> tuple[Tensor, Saved]:
-        x, forward, _, y, moments, _, gz, _, _ = saved
+        x, forward, _, y, moments, _, gz, *_ = saved
         along, back = filters
         u = convolve(dx, forward, x, along)[0]
         dz, second = normalisation.tangent(
@@ -226,13 +227,14 @@ class Block:
         self, p: Parameters, v: Parameters, saved: Saved, tangent: Saved, dgz: Tensor, hv: Parameters,
         filters: FilterGradients,
     ) -> Tensor:  # fmt: skip
-        x, _, reverse, y, moments, peaks, gz, gy, sums = saved
+        _, _, reverse, y, moments, peaks, gz, gy, sums, x_split, gy_split = saved
         dx, u, back, second = tangent
         dgy = normalisation.hvp(
             dgz, u, v["gain"], gz, y, peaks, sums, second, moments, p["gain"], p["shift"], self.eps,
             hv["gain"], hv["shift"],
         )  # fmt: skip
-        filters.add(hv["weight"], x, dgy, dx, gy)
+        dgy_split, dx_split = split([dgy, dx])
+        filters.add(hv["weight"], x_split, dgy_split, dx_split, gy_split)
         return convolve(dgy, reverse, gy, back)[0]
 
 

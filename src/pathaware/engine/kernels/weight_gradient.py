@@ -27,18 +27,19 @@ _PIECES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 def weight_gradient(x: Tensor, g: Tensor, out: Tensor) -> None:
     """Write the gradient to `out [T, O, I, 3, 3]` for `x [T, N, H, W, C]` and `g [T, N, H, W, C′]`."""
-    join([weight_gradient_parts(x, g)], [out])
+    join([weight_gradient_parts(*split([x, g]))], [out])
 
 
 def weight_gradient_parts(x: Tensor, g: Tensor, x2: Tensor | None = None, g2: Tensor | None = None) -> Tensor:
-    """Parts `[T, parts, 9, C′, C]` of the gradient for `x [T, N, H, W, C]` and `g [T, N, H, W, C′]`.
+    """Parts `[T, parts, 9, C′, C]` of the gradient for `x [T, N, H, W, C]` and `g [T, N, H, W, C′]`, both as
+    `split` returned them.
 
     With `x2` and `g2`, of the same shapes, the gradient is the sum for both pairs.
     """
-    tasks, images, height, width, inputs = x.shape
+    tasks, images, height, width, inputs = x.shape[-5:]
     outputs = g.shape[-1]
     pixels = images * height * width
-    pieces = _pieces(x)
+    pieces = len(x) if x.ndim == 6 else _pieces(x)
     taps, depth, warps, stages = _shape(outputs * inputs, pixels * tasks, pieces)
     chunks = blocks(pixels, depth)
     splits = max(1, min(_PROGRAMS * taps // (9 * tasks), chunks))
@@ -48,9 +49,9 @@ def weight_gradient_parts(x: Tensor, g: Tensor, x2: Tensor | None = None, g2: Te
     partial = empty(x, tasks, splits, 9, outputs, inputs, dtype=dtype)
     pairs = [x, g] if x2 is None or g2 is None else [x, g, x2, g2]
     weight_gradient_kernel[(9 // taps, splits, tasks)](
-        *(_split_into_pieces(pairs, pieces) * 2)[:4], partial, pixels, height, width, share,
+        *(pairs * 2)[:4], partial, pixels, height, width, share,
         INPUTS=inputs, OUTPUTS=outputs, DEPTH=depth, TAPS=taps, PIECES=pieces, TERMS=len(pairs) // 2, ACC=acc,
-        SPLIT=pieces > 1 and IN_REGISTERS, PIECE=_PIECES[_PIECE],
+        SPLIT=pieces > 1 and x.ndim == 5, PIECE=_PIECES[_PIECE],
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return partial
@@ -101,8 +102,12 @@ against 14.5 to 15.1 with neither. The two were not measured apart.
 """
 
 
-def _split_into_pieces(tensors: list[Tensor], pieces: int) -> list[Tensor]:
-    """Split each tensor into `[pieces, …]` in bfloat16, whose sum it is as far as their bits allow."""
+def split(tensors: list[Tensor]) -> list[Tensor]:
+    """Split float32 tensors into `[pieces, …]` in bfloat16, whose sum they are as far as their bits allow.
+
+    Others are returned as they are.
+    """
+    pieces = _pieces(tensors[0])
     if pieces == 1 or IN_REGISTERS:
         return tensors
     out = [empty(data, pieces, *data.shape, dtype=_PIECE) for data in tensors]

@@ -380,7 +380,7 @@ async function reasons(answer) {
     part.append(side);
     for (const { picture, influence } of shown) {
       const { blob, title } = known.get(picture);
-      const thumb = await thumbnail(blob, `${title}, influence ${influence.toFixed(3)}`);
+      const thumb = await thumbnail(blob, `${title}, influence ${influence.toPrecision(2)}`);
       thumb.title = thumb.getAttribute("aria-label");
       part.append(thumb);
     }
