@@ -87,10 +87,11 @@ def test_every_method_with_a_result_has_learned_on_cifar_fs():
             assert all(cells.values()), name
 
 
-def test_rows_of_the_equal_time_table_took_cpu_times_of_the_same_order():
+def test_rows_of_the_equal_time_table_took_the_same_cpu_time():
     rows = glyph_ranking(ROOT / "results").rows
     seconds = {row.cells[0]: float(row.cells[-1]) for row in rows if row.cells[-1] != NOTHING}
     middle = statistics.median(seconds.values())
     assert {row.cells[0] for row in rows} == set(METHODS)
+    assert seconds.pop("l2l") < 2 * middle  # it learns nothing in the time of the others
     for name, each in seconds.items():
-        assert 0.4 < each / middle < 2.5, name
+        assert 0.75 < each / middle < 1.25, name

@@ -97,8 +97,6 @@ def method_table(data: str, available: Callable[[str], bool] = is_imported) -> T
         "Accuracy in % on new 5-way tasks, with 95 % intervals; every row trained for the same time on the "
         "same machine, with the method's default settings, and evaluated on the same tasks. The paper's "
         "column is what it prints, of networks trained to the end.",
-        "Rows with more seconds than the others were trained on a busy machine, for as many iterations as "
-        "fit into the same time on an idle core.",
     ]
     title = f"All methods on {DATA.get(data, data)}, in the same time"
     return TableSpec("methods", title, ACCURACY, [column], rows, notes, equal_time=True)
