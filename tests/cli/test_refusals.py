@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pathaware.inference.trained_model import find_run
 from tests.data.image_trees import class_folder
 from tests.forked import Command
 from tests.fuzz.calling import call, must_be_sound
@@ -74,6 +75,16 @@ def test_what_cannot_work_is_refused_and_nothing_is_changed(line: str, tmp_path:
     assert file.read_text() == "precious"
 
 
+def test_a_report_replaces_no_file(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("precious")
+    called = call(["report", str(find_run("sine")), "--out", str(file)])
+    assert called.code == 2
+    assert "exists; add --replace" in called.errors
+    must_be_sound(called)
+    assert file.read_text() == "precious"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["plot", "sine", "--out", ""], ["predict", "glyphs", "--format", ""], ["", "sine"], ["report", ""]],
@@ -99,6 +110,7 @@ SLOW = pytest.mark.slow
         pytest.param("export glyphs --support letters --to safetensors --out o.safetensors", marks=SLOW),
         pytest.param("data show glyphs --out x.png", marks=SLOW),
         pytest.param("plot sine --out figures", marks=SLOW),
+        pytest.param("bench --rows sine --only pathaware --repeats 1 --json b.json", marks=SLOW),
     ],
 )
 def test_on_a_full_disk_a_file_is_whole_or_absent(line: str, tmp_path: Path) -> None:

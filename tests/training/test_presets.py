@@ -51,7 +51,14 @@ presets of tieredImageNet have changed: they no longer augment."""
 
 LATER = (
     *("labels = true", "affine = 0.0", "grey = 0.0", "drop = 0.0", 'widths = ""', "cutmix = 0.0"),
-    *("mirror_support = false", 'start = ""', "rule_rate = 0.0", "warmup = 0", "head_rate = 0.0"),
+    *(
+        "mirror_support = false",
+        'statistics = "batch"',
+        'start = ""',
+        "rule_rate = 0.0",
+        "warmup = 0",
+        "head_rate = 0.0",
+    ),
     *("average = 0.0", "evaluate_average = false", "distil = 0.0", "temperature = 4.0", 'teacher = ""'),
     *('weights = ""', 'adapt = "all"', "size = 0", 'normalisation = "auto"', "varying = false"),
     *(
