@@ -50,9 +50,13 @@ def render(results: Path, images: Path) -> str:
         table = pipe_table(precision_table(results / "precision"))
         sections.append(f"### Precision: NVIDIA H200\n\n{table}")
     if records := [_read(path) for path in sorted(results.glob("steps-*.json"))]:
-        sections.append(f"### Step times: NVIDIA H200\n\n{STEPS}\n\n{pipe_table(step_table(records))}")
+        sections.append(
+            f"### Step times: NVIDIA H200\n\n{STEPS} {_made(records)}\n\n{pipe_table(step_table(records))}"
+        )
     if records := [_read(path) for path in sorted(results.glob("evaluating-*.json"))]:
-        sections.append(f"### Evaluation: NVIDIA H200\n\n{pipe_table(evaluation_table(records))}")
+        sections.append(
+            f"### Evaluation: NVIDIA H200\n\n{_made(records)}\n\n{pipe_table(evaluation_table(records))}"
+        )
     if (results / "launches.json").exists():
         rows = [
             [r["row"], r["method"], f"{r['launches']:,}"] for r in _read(results / "launches.json")["rows"]
@@ -62,13 +66,21 @@ def render(results: Path, images: Path) -> str:
     if (results / "profile-h200.json").exists():
         profile = _read(results / "profile-h200.json")
         tables = f"{pipe_table(floor_table(profile))}\n\n{pipe_table(profile_table(profile))}"
-        sections.append(f"### Profile: NVIDIA H200, PAMELA, second order\n\n{FLOOR}\n\n{tables}")
+        sections.append(
+            f"### Profile: NVIDIA H200, PAMELA, second order\n\n{FLOOR} {_made([profile])}\n\n{tables}"
+        )
     return "\n\n".join(["", *sections, ""])
 
 
 def _read(path: Path) -> dict[str, Any]:
     record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return record
+
+
+def _made(records: Sequence[dict[str, Any]]) -> str:
+    """The commits that records are of: kernels change more often than GPUs are at hand."""
+    commits = sorted({f"`{record['commit'][:7]}`" for record in records})
+    return f"Measured at commit {', '.join(commits)}."
 
 
 def heading(record: dict[str, Any]) -> str:

@@ -43,8 +43,7 @@ def dot_precision(data: Tensor) -> str:
 BESIDE: tuple[torch.dtype, ...] = ()
 """How activations are stored where captured passes compute filters' gradients in a second stream.
 
-None yet. In bfloat16 it is part of the time that `program.PRODUCTS` gives, but such passes have not been
-compared with eager ones on a GPU."""
+None yet: such passes have not been compared with eager ones on a GPU."""
 
 _local = threading.local()
 
