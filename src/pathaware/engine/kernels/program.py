@@ -26,8 +26,9 @@ from pathaware.engine.kernels.weight_gradient import join, split, weight_gradien
 PRODUCTS: tuple[torch.dtype, ...] = ()
 """How activations are stored where the first block is that of `stem_products` instead of `stem`.
 
-None yet: in bfloat16 its numbers have not been compared with those of the layers on a GPU. Measured on an H200 (84×84, 5 shots, with the second stream): 7.6 to 7.7 ms per iteration instead of 9.3 in
-bfloat16. In float32 it was only measured together with `weight_gradient.IN_REGISTERS`, and that was slower.
+None yet: in bfloat16 its numbers have not been compared with those of the layers on a GPU. An iteration took
+7.6 to 7.7 ms instead of 9.3 on an H200 (84×84, 5 shots, with the second stream). In float32 it was only
+measured together with `weight_gradient.IN_REGISTERS`, and that was slower.
 """
 
 Images = stem.Images | stem_products.Images
