@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from pathaware import MetaLearner, Pamela, UsageError
 from pathaware.core.batch_norm import FrozenBatchNorm, TaskStatistics, freeze_running_statistics
 from pathaware.core.parameters import Layout
+from pathaware.engine.execution import select_execution
 from pathaware.models.backbones import (
     PreparedInput,
     frozen_backbone,
@@ -204,3 +205,19 @@ def test_timm_is_asked_for_the_network_and_for_its_input(monkeypatch):
     assert timm_input(model) == (224, ((0.5,) * 3, (0.5,) * 3))
     with pytest.raises(UsageError, match="timm cannot build nothing"):
         timm_model("timm:nothing", 5, 3, pretrained=True)
+
+
+def test_constant_statistics_give_the_same_numbers_in_every_execution():
+    model = freeze_running_statistics(conv4(ways=3, size=16, channels=1, width=4), all_norms=True).double()
+    for name, buffer in model.named_buffers():
+        buffer.copy_(torch.rand(buffer.shape) + 0.5 * ("var" in name))
+    layout = Layout.of(model)
+    start = layout.flatten(model).detach()
+    point = start + 0.1 * torch.randn(2, len(start), dtype=torch.float64)
+    x = torch.rand(2, 5, 1, 16, 16, dtype=torch.float64)
+    found = [
+        select_execution(name, model, layout, cross_entropy).predict(point, x)
+        for name in ("loop", "vmap", "batched")
+    ]
+    assert torch.allclose(found[1], found[0], atol=1e-12)
+    assert torch.allclose(found[2], found[0], atol=1e-12)
