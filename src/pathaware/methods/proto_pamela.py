@@ -1,6 +1,7 @@
 """Proto-PAMELA, after Proto-MAML (Triantafillou et al., ICLR 2020, arXiv:1903.03096).
 
-    u = A f(x) / ‖A f(x)‖,  A² = (Σ + λI)⁻¹                         features of an image          [T, S, F]
+    v = f(x) ∘ |f(x)|^(β − 1)                                      features of an image          [T, S, F]
+    u = A v / ‖A v‖,  A² = (Σ + λI)⁻¹
     z = (u − κ c) / ‖u − κ c‖                                      c: mean of the class means of u
     W₀ = means of z by class, each divided by its length           one row per class             [T, K, F]
     Wⱼ₊₁ = Wⱼ − Qⱼ ∘ ∇L(Wⱼ)                                       PAMELA's step
@@ -16,7 +17,15 @@ numbers of images. Rows differ in their images only: the order and the names of 
 the cross-entropy of the support set at temperature τ, with the same weight for every class. λ, q, P, a, b,
 d, e and t are learned, with the network or, if it is frozen, alone. Σ is the covariance of features within
 the training classes of a frozen network, in units of its mean eigenvalue; otherwise it is I, which changes
-nothing.
+nothing. β and κ are constants, and β = 1 leaves features as they are.
+
+With `adaptive`, the exponent β, shrinkage λ, centring κ and temperature τ all follow learned rules
+
+    exp(r₀ + r₁ log K + r₂ m + r₃ δ)                               δ: distance of the support set     [T, 1]
+
+in which δ says how unlike those of the training classes the features of the support set are: the mean of
+their squared Mahalanobis distances, less that of training images and divided by its standard deviation over
+them, within ±3. So features are whitened where Σ describes them, and flattened and centred where it does not.
 
 Departures from the authors' program:
 
@@ -37,19 +46,27 @@ from pathaware.methods.method import Method
 
 ABSENT = -1e4
 """The logit of a class without support images."""
+SMALLEST_SPREAD = 0.1
+"""Added to the variances by which distances are measured, whose mean is one."""
+SMALLEST_SIZE = 1e-3
+"""Added to the size of a feature, in units of their root mean square, so that its power has a gradient at 0."""
 
 
 class ProtoPamela(Head):
     """A linear head that begins at the class means and follows a learned path.
 
     - `steps`: n, 0 for the class means alone; `skip`: the interval w, or none; `rate`: initial step size.
-    - `scale`: initial temperature τ; `shrinkage`: initial λ; `centring`: κ, which is not learned.
+    - `scale`: initial temperature τ; `shrinkage`: initial λ; `centring`: κ; `power`: β.
+    - `adaptive`: β, λ, κ and τ follow learned rules in K, s and δ, from these values. Otherwise κ and β are
+      constant.
     """
 
     any_shots = True
     weighted = True
     axes: Tensor
     spread: Tensor
+    middle: Tensor
+    typical: Tensor
 
     def __init__(
         self,
@@ -61,16 +78,19 @@ class ProtoPamela(Head):
         scale: float = 10.0,
         shrinkage: float = 3.0,
         centring: float = 0.5,
+        power: float = 1.0,
+        adaptive: bool = False,
     ) -> None:
         super().__init__(network)
         at_least(0, steps=steps)
         if skip is not None and skip < 1:
             raise UsageError(f"skip: {skip} is not allowed; at least 1, or none")
-        for name, value in (("rate", rate), ("scale", scale), ("shrinkage", shrinkage)):
+        positive = {"rate": rate, "scale": scale, "shrinkage": shrinkage, "power": power}
+        for name, value in positive.items():
             if value <= 0:
                 raise UsageError(f"{name}: {value} is not allowed; above 0")
         at_least(0, centring=centring)
-        self.centring = centring
+        self.centring, self.power, self.adaptive = centring, power, adaptive
         self.steps, self.interval = steps, skip or max(1, steps)
         self.skips = range(self.interval, steps, self.interval)
         self.log_q = nn.Parameter(torch.full((steps,), rate).log())
@@ -81,6 +101,14 @@ class ProtoPamela(Head):
         self.log_shrinkage = nn.Parameter(torch.tensor(shrinkage).log())
         self.register_buffer("axes", torch.eye(self.features))  # eigenvectors of Σ, in columns
         self.register_buffer("spread", torch.ones(self.features))  # its eigenvalues
+        if adaptive:
+            # of r₀ … r₃; the scalars above and `scale_rule` are a part of the rules of λ and τ
+            self.power_rule, self.centring_rule = (nn.Parameter(torch.zeros(4)) for _ in range(2))
+            self.shrinkage_rule = nn.Parameter(torch.zeros(3))
+            self.scale_by_distance = nn.Parameter(torch.zeros(()))
+            self.register_buffer("middle", torch.zeros(self.features))  # mean feature, in these axes
+            # mean distance and one over its standard deviation: zero until they are observed, then so is δ
+            self.register_buffer("typical", torch.zeros(2))
 
     def observe(self, features: Tensor, labels: Tensor) -> None:
         """Estimate Σ from features `[N, F]` of the training classes."""
@@ -90,27 +118,48 @@ class ProtoPamela(Head):
         spread, axes = torch.linalg.eigh(centred.mT @ centred / len(centred))
         self.axes.copy_(axes)
         self.spread.copy_(spread.clamp(min=0) / spread.mean())
+        if self.adaptive:
+            self.middle.copy_(unit.mean(0) @ axes)
+            distances = self.distances(unit.to(self.axes))
+            self.typical.copy_(torch.stack([distances.mean(), 1 / distances.std()]))
+
+    def distances(self, features: Tensor) -> Tensor:
+        """Squared Mahalanobis distances of features `[…, F]` from those of the training classes."""
+        from_mean = F.normalize(features, dim=-1) @ self.axes - self.middle
+        return (from_mean.square() / (self.spread + SMALLEST_SPREAD)).mean(-1)
 
     def fit(self, features: Tensor, targets: Tensor) -> Fitted:
-        """Return rows `[T, K, F]`, temperature `[T, 1]`, which classes have examples `[T, K]`, and the centre
-        κ ū `[T, 1, F]`. Examples of the label −1 are ignored."""
+        """Return rows `[T, K, F]`, temperature `[T, 1]`, which classes have examples `[T, K]`, the centre
+        κ c `[T, 1, F]`, and β and λ `[T, 1]`. Examples of the label −1 are ignored."""
         return self.fit_weighted(features, targets, torch.ones_like(targets, dtype=features.dtype))
 
     def fit_weighted(self, features: Tensor, targets: Tensor, weights: Tensor) -> Fitted:
-        """The weights are those of examples in the class means and in L; s does not change."""
-        u, y = self.prepared(features), one_hot(targets, self.outputs, features)
+        """The weights are those of examples in the class means and in L; s and δ do not change."""
+        y = one_hot(targets, self.outputs, features)
         shots = y.sum(1)  # [T, K]
         known = shots > 0
-        ways = known.sum(1, keepdim=True).to(u)  # [T, 1]
+        ways = known.sum(1, keepdim=True).to(features)  # [T, 1]
         log_ways, log_shots = ways.log(), shots.clamp(min=1).log()
         mean_log_shots = log_shots.sum(1, keepdim=True) / ways
-        scale = (self.log_scale + self.scale_rule[0] * log_ways + self.scale_rule[1] * mean_log_shots).exp()
+        log_scale = self.log_scale + self.scale_rule[0] * log_ways + self.scale_rule[1] * mean_log_shots
+        power, shrinkage = torch.full_like(ways, self.power), self.log_shrinkage.exp().expand_as(ways)
+        centring = torch.full_like(ways, self.centring)
+        if self.adaptive:
+            each = y / (shots.clamp(min=1) * ways).unsqueeze(1)  # all classes with equal weights
+            distance = (self.distances(features).unsqueeze(1) @ each).sum(2)
+            delta = ((distance - self.typical[0]) * self.typical[1]).clamp(-3, 3)
+            known_of_task = torch.cat([torch.ones_like(ways), log_ways, mean_log_shots, delta], 1)  # [T, 4]
+            power = power * (known_of_task @ self.power_rule.unsqueeze(1)).exp()
+            centring = centring * (known_of_task @ self.centring_rule.unsqueeze(1)).exp()
+            shrinkage = shrinkage * (known_of_task[:, 1:] @ self.shrinkage_rule.unsqueeze(1)).exp()
+            log_scale = log_scale + self.scale_by_distance * delta
+        scale, u = log_scale.exp(), self.prepared(features, power, shrinkage)
         log_rule = self.q_rule[0] * log_ways + self.q_rule[1] * log_shots  # [T, K]
         # weights of each example, in the column of its class: in the mean of class means, and in the loss
         given = y * weights.unsqueeze(2)
         in_mean = given / ((given.sum(1) + ~known) * ways).unsqueeze(1)
         in_loss = given / (shots.clamp(min=1) * ways).unsqueeze(1)
-        centre = self.centring * (in_mean.sum(2).unsqueeze(1) @ u)
+        centre = centring.unsqueeze(2) * (in_mean.sum(2).unsqueeze(1) @ u)
         z = F.normalize(u - centre, dim=-1)
         rows = [F.normalize(in_mean.mT @ z, dim=-1)]
         for j in range(self.steps):
@@ -119,18 +168,21 @@ class ProtoPamela(Head):
             if j in self.skips:
                 moved = torch.lerp(moved, rows[j - self.interval], self.p[j // self.interval - 1])
             rows.append(moved)
-        return rows[-1], scale, known, centre
+        return rows[-1], scale, known, centre, power, shrinkage
 
     def predict(self, fitted: Fitted, features: Tensor) -> Tensor:
-        rows, scale, known, centre = fitted
-        return self.logits(rows, scale, known, F.normalize(self.prepared(features) - centre, dim=-1))
+        rows, scale, known, centre, power, shrinkage = fitted
+        u = self.prepared(features, power, shrinkage)
+        return self.logits(rows, scale, known, F.normalize(u - centre, dim=-1))
 
-    def prepared(self, features: Tensor) -> Tensor:
-        """u, from the network's features."""
-        weights = (self.spread + self.log_shrinkage.exp()).rsqrt()
-        return F.normalize(
-            features @ self.axes * weights, dim=-1
-        )  # A up to a rotation, which changes nothing
+    def prepared(self, features: Tensor, power: Tensor, shrinkage: Tensor) -> Tensor:
+        """u, from the network's features `[T, N, F]`, β and λ `[T, 1]`."""
+        if self.adaptive or self.power != 1:
+            size = features.abs() / features.square().mean(-1, keepdim=True).clamp(min=1e-12).sqrt()
+            features = features * (size + SMALLEST_SIZE).pow(power.unsqueeze(2) - 1)
+        weights = (self.spread + shrinkage.unsqueeze(2)).rsqrt()
+        # A up to a rotation, which changes nothing
+        return F.normalize(features @ self.axes * weights, dim=-1)
 
     @staticmethod
     def logits(rows: Tensor, scale: Tensor, known: Tensor, z: Tensor) -> Tensor:
