@@ -2,17 +2,21 @@
 
     pathaware pretrain miniimagenet --model resnet12 --width 64,128,256,480 --head cosine --crop 0.35 \
         --cutmix 0.5 --rotation 0.5 --set warmup=1 --set batch=256 --set rate=0.1 --out runs/backbone
-    python -m studies.photos train runs/backbone runs/photos       # minutes on a CPU with cached features
-    python -m studies.photos ship runs/photos                      # into the package, in half precision
-    python -m studies.photos evaluate results                      # the tables of docs/photos.md
-    python -m studies.photos fixed runs/backbone runs results      # beside models for one size of task
-    python -m studies.photos calibrate results                     # temperatures and thresholds, measured
-    python -m studies.photos card results                          # accuracies in the model's card
-    python -m studies.photos time results                          # seconds per photograph, on idle cores
+    pathaware data import grocery --from FOLDER --proportions 0.01,0,0.99     # 80 of 81 classes are tested
+    python -m studies.photos features runs/backbone runs/features   # of all images, minutes on a GPU
+    python -m studies.photos choose results                         # the penalty of logistic regression
+    python -m studies.photos train runs/backbone runs/photos        # minutes on a CPU
+    python -m studies.photos ship runs/photos                       # into the package, in half precision
+    python -m studies.photos evaluate results                       # the tables of docs/photos.md
+    python -m studies.photos fixed runs/backbone runs results       # beside models for one size of task
+    python -m studies.photos calibrate results                      # temperatures and thresholds, measured
+    python -m studies.photos card results                           # accuracies in the model's card
+    python -m studies.photos time results                           # seconds per photograph, on idle cores
 
-`--features FOLDER` puts features that were computed elsewhere, on a GPU, into the cache first: float16 arrays
-`DATA-plain.npy` and `DATA-mirror.npy` of all images in the order of the store. A few of them are compared
-with the backbone's own. The images of CIFAR-FS are scaled to 84 × 84.
+All commands but `features`, `ship`, `card` and `time` take `--features runs/features`: float16 arrays
+`DATA-plain.npy` and `DATA-mirror.npy` of all images in the order of the store. A few of them are compared with
+the backbone's own. Images of another size are scaled to 84 × 84. The images of grocery are those of Klasson,
+Zhang and Kjellström (WACV 2019), one folder for each of the 81 classes.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +37,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from pathaware.core.episodes import Episodes, TaskSource
+from pathaware.core.learner import FewShotLearner
 from pathaware.core.seeding import generator
 from pathaware.data.catalogue import open_store
 from pathaware.data.pixels import ImageInput
@@ -43,16 +50,21 @@ from pathaware.inference.trained_model import SHIPPED, TrainedModel, find_run
 from pathaware.models.backbones import FrozenBackbone, frozen_backbone
 from pathaware.training.checksummed import read_checksummed, tensor_digest, write_checksummed
 from pathaware.training.config import Config
-from pathaware.training.evaluation import evaluate, interval_over_tasks
-from pathaware.training.features import BASELINES, FeatureBaseline, seed_cache
+from pathaware.training.evaluation import evaluate, interval_over_tasks, tasks_for
+from pathaware.training.features import BASELINES, BATCH, ON_A_CPU, FeatureBaseline, seed_cache
 from pathaware.training.metric import reliability
 from pathaware.training.provenance import encode_values, evaluation_record, revision, write_record
 from pathaware.training.run_folder import CHECKPOINT, CONFIG, METRICS, PROVENANCE, Run
-from pathaware.training.session import train_run
+from pathaware.training.session import TrainingSession
 
 SETTINGS: list[tuple[int, int]] = [(5, 1), (5, 5), (10, 1), (10, 5), (20, 1), (20, 5)]
 """Ways and shots of the table."""
-DATA = ("miniimagenet", "cifar-fs")
+DATA = ("miniimagenet", "cifar-fs", "grocery")
+SOURCES = (("miniimagenet", "val"), ("cifar-fs", "train"))
+"""Classes of the tasks that meta-train; the network has seen none of them."""
+VALIDATION = (("miniimagenet", "val"), ("cifar-fs", "val"))
+PENALTIES = (0.1, 1.0, 10.0, 100.0)
+"""Values of C of logistic regression to choose from."""
 TASKS = 600
 
 
@@ -73,8 +85,51 @@ def config(backbone: Path, size: tuple[int, int] | None = None, **training: Any)
     }
     if size is not None:
         problem |= {"ways": size[0], "shots": size[1], "varying": False}
-    chosen = {"iterations": 1200, "tasks": 8, "rate": 0.01, "device": "cpu", "validate": 0, **training}
-    return Config.from_dict({"problem": problem, "method": {"name": "proto-pamela"}, "training": chosen})
+    chosen = {"iterations": 800, "tasks": 8, "rate": 0.03, "device": "cpu", "validate": 0, **training}
+    method = {"name": "proto-pamela", "adaptive": True, "power": 0.8, "steps": 10, "anchors": 64}
+    return Config.from_dict({"problem": problem, "method": method, "training": chosen})
+
+
+@dataclass(frozen=True)
+class MixedPlan:
+    """A plan of tasks from one of several sources."""
+
+    source: int
+    plan: Any
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+    def share(self, worker: int, workers: int) -> MixedPlan:
+        return MixedPlan(self.source, self.plan.share(worker, workers))
+
+
+class MixedTasks(TaskSource):
+    """Each batch of tasks is of one of these sources, at random. No task mixes the classes of two."""
+
+    def __init__(self, sources: list[TaskSource]) -> None:
+        self.sources, self.capturable = sources, False
+
+    def draw(self, tasks: int, generator: torch.Generator) -> MixedPlan:
+        chosen = int(torch.randint(len(self.sources), (), generator=generator))
+        return MixedPlan(chosen, self.sources[chosen].draw(tasks, generator))
+
+    def gather(self, plan: MixedPlan) -> Episodes:
+        return self.sources[plan.source].gather(plan.plan)
+
+
+def train_on_sources(settings: Config, out: Path) -> None:
+    """Meta-train on tasks of all sources."""
+    problem: Any = settings.problem
+    with TrainingSession(Run.create(out, settings)) as session:
+        sources = []
+        for data, split in SOURCES:
+            there = dataclasses.replace(problem, data=data, meta_split=split)
+            source = there.tasks("train", settings.training.torch_device, settings.training.torch_dtype)
+            sources.append(tasks_for(session.trainer.learner, there, source))
+        session.trainer.source = session.trainer.meta.source = MixedTasks(sources)
+        while not session.done:
+            session.advance()
 
 
 def use_features(
@@ -96,30 +151,57 @@ def use_features(
                 seed_cache(store, members, backbone, table[members], mirrored=view == "mirror")
 
 
+def shown(store: ImageStore, chosen: torch.Tensor, form: ImageInput, *, mirrored: bool) -> torch.Tensor:
+    """These images as the network takes them."""
+    pixels = store.images[chosen].float()
+    if store.shape[1] != form.size:
+        pixels = F.interpolate(pixels, (form.size, form.size), mode="bicubic", antialias=True).clamp(0, 255)
+    x = form.normalised(pixels)
+    return x.flip(-1) if mirrored else x
+
+
 @torch.no_grad()
 def check(
     store: ImageStore, table: torch.Tensor, backbone: FrozenBackbone, form: ImageInput, *, mirrored: bool
 ) -> None:
     chosen = torch.linspace(0, len(store) - 1, 4).long()
-    pixels = store.images[chosen].float()
-    if store.shape[1] != form.size:
-        pixels = F.interpolate(pixels, (form.size, form.size), mode="bicubic", antialias=True).clamp(0, 255)
-    x = form.normalised(pixels)
-    likeness = F.cosine_similarity(backbone(x.flip(-1) if mirrored else x), table[chosen].float())
+    found = backbone(shown(store, chosen, form, mirrored=mirrored))
+    likeness = F.cosine_similarity(found, table[chosen].float())
     if likeness.min() < 0.99:
         raise SystemExit(
             f"features of {store.name} are not those of this backbone: cosine {likeness.min():.3f}"
         )
 
 
+@torch.no_grad()
+def write_features(backbone: Path, folder: Path) -> None:
+    """Compute the features of all images of all data sets, plain and mirrored."""
+    problem: Any = config(backbone).problem
+    network, form = frozen_backbone(problem.model()), ImageInput.from_dict(problem.inputs())
+    assert network is not None
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    network, at_once = network.eval().to(device), BATCH if device.type == "cuda" else ON_A_CPU
+    folder.mkdir(parents=True, exist_ok=True)
+    for store in map(open_store, DATA):
+        for view in ("plain", "mirror"):
+            parts = torch.arange(len(store)).split(at_once)
+            images = (shown(store, part, form, mirrored=view == "mirror") for part in parts)
+            table = torch.cat([network(x.to(device)).half().cpu() for x in images])
+            np.save(folder / f"{store.name}-{view}.npy", table.numpy())
+            print(store.name, view, tuple(table.shape), flush=True)
+
+
 def train(backbone: Path, out: Path, features: Path | None) -> None:
-    settings = config(backbone)
+    use_features_of(config(backbone), features)
+    train_on_sources(config(backbone), out)
+
+
+def use_features_of(settings: Config, features: Path | None) -> None:
     if features:
         problem: Any = settings.problem
         network = frozen_backbone(problem.model())
         assert network is not None
         use_features(features, network.eval(), ImageInput.from_dict(problem.inputs()))
-    train_run(settings, out)
 
 
 def ship(folder: Path) -> None:
@@ -139,38 +221,78 @@ def ship(folder: Path) -> None:
         (target / name).write_bytes((folder / name).read_bytes())
 
 
-def measure(results: Path, features: Path | None) -> None:
-    """Accuracy on test classes by ways and shots, each photograph on its own, beside the baselines."""
+def choose(results: Path, features: Path | None) -> None:
+    """Choose C of logistic regression on validation classes: the best mean over data, ways and shots."""
+    run = opened(features)
+    rows = []
+    for data, split in VALIDATION:
+        for ways, shots in ((5, 1), (5, 5), (10, 1), (10, 5)):
+            learner, problem = load_for(run, "cpu", ways, shots)
+            there = dataclasses.replace(problem, data=data)  # type: ignore[type-var]
+            found: dict[str, Any] = {"data": data, "split": split, "ways": ways, "shots": shots}
+            for penalty in PENALTIES:
+                baseline = FeatureBaseline(learner, "logistic", penalty=penalty)
+                result = evaluate(baseline, there, split=split, tasks=200, queries="alone")
+                found[f"{penalty:g}"] = with_interval(result.values[:, -1])
+            rows.append(found)
+            print(found, flush=True)
+    means = {f"{c:g}": sum(row[f"{c:g}"]["mean"] for row in rows) / len(rows) for c in PENALTIES}
+    chosen = float(max(means, key=lambda name: means[name]))
+    write_record(
+        results / "photos-logistic.json", {"tasks": 200, "rows": rows, "means": means, "chosen": chosen}
+    )
+    print(means, chosen)
+
+
+def opened(features: Path | None) -> Run:
+    """The shipped run; its features are put into the cache."""
     run = Run.open(find_run("photos"))
     if features:
         network = frozen_backbone(run.load("cpu").model)
         assert network is not None
         use_features(features, network.eval(), ImageInput.from_dict(run.learned()[1]))
-    rows = []
+    return run
+
+
+def measure(results: Path, features: Path | None) -> None:
+    """Accuracy on test classes by ways and shots, each photograph on its own, beside the baselines.
+
+    All use the same features: of support photographs the mean over both views, of queries the plain view.
+    """
+    run, rows = opened(features), []
+    chosen = json.loads((results / "photos-logistic.json").read_text(encoding="utf-8"))["chosen"]
     for data in DATA:
         for ways, shots in SETTINGS:
             learner, problem = load_for(run, "cpu", ways, shots)
             there = dataclasses.replace(problem, data=data)  # type: ignore[type-var]
-            learners = {"photos": learner.eval()} | {
-                name: FeatureBaseline(learner, name) for name in BASELINES
-            }
+            learners: dict[str, FewShotLearner] = {"photos": learner.eval()}
+            learners |= {name: FeatureBaseline(learner, name) for name in BASELINES}
+            learners["logistic-chosen"] = FeatureBaseline(learner, "logistic", penalty=chosen)
             found: dict[str, Any] = {"data": data, "ways": ways, "shots": shots}
+            values = {}
             for name, each in learners.items():
                 result = evaluate(each, there, tasks=TASKS, queries="alone")
-                values = encode_values(result.values[:, -1])
-                found[name] = {**result.summary(), "task_values": values}
+                values[name] = result.values[:, -1]
+                found[name] = {**result.summary(), "task_values": encode_values(values[name])}
+            found["lead"] = {
+                name: with_interval(values["photos"] - values[name]) for name in learners if name != "photos"
+            }
             rows.append(found)
             print(
                 data,
                 ways,
                 shots,
                 {name: f"{100 * found[name]['accuracy']:.2f}" for name in learners},
+                {name: f"{100 * v['mean']:.2f} ± {100 * v['ci95']:.2f}" for name, v in found["lead"].items()},
                 flush=True,
             )
             # After every row, so that a stopped evaluation leaves what it has.
             content = evaluation_record(run, result)
             kept = ("config", "checkpoint_sha256", "tensors_sha256", "trained_with", "training_iterations")
-            write_record(results / "photos.json", {**{key: content[key] for key in kept}, "rows": rows})
+            write_record(
+                results / "photos.json",
+                {**{key: content[key] for key in kept}, "penalty_chosen": chosen, "rows": rows},
+            )
 
 
 def measure_fixed(backbone: Path, runs: Path, results: Path, features: Path | None) -> None:
@@ -179,13 +301,9 @@ def measure_fixed(backbone: Path, runs: Path, results: Path, features: Path | No
     for ways, shots in ((5, 1), (5, 5)):
         settings = config(backbone, (ways, shots))
         out = runs / f"photos-{ways}way-{shots}shot"
-        if features:
-            problem: Any = settings.problem
-            network = frozen_backbone(problem.model())
-            assert network is not None
-            use_features(features, network.eval(), ImageInput.from_dict(problem.inputs()))
+        use_features_of(settings, features)
         if not (out / CHECKPOINT).exists():
-            train_run(settings, out)
+            train_on_sources(settings, out)
         special = Run.open(out)
         for data in DATA:
             values = {}
@@ -344,10 +462,16 @@ def timed(clock: Callable[[], float]) -> dict[str, float]:
 def write_card(results: Path) -> None:
     """Write the accuracies of the record into the model's card, a line per data set, ways and shots."""
     path = SHIPPED / "photos" / "card.toml"
-    names = {"miniimagenet": "miniImageNet", "cifar-fs": "CIFAR-FS (other kinds of images, scaled up)"}
+    names = {
+        "miniimagenet": "miniImageNet",
+        "cifar-fs": "CIFAR-FS (scaled up)",
+        "grocery": "Grocery Store (of a kind not trained on)",
+    }
     lines = []
     for row in json.loads((results / "photos.json").read_text(encoding="utf-8"))["rows"]:
-        own, mean, logistic = (100 * row[k]["accuracy"] for k in ("photos", "nearest-mean", "logistic"))
+        own, mean, logistic = (
+            100 * row[k]["accuracy"] for k in ("photos", "nearest-mean", "logistic-chosen")
+        )
         task = f"{names[row['data']]}, {row['ways']} classes, {row['shots']} per class"
         spread = 100 * row["photos"]["accuracy_ci95"]
         others = f"nearest class mean {mean:.1f}, logistic regression {logistic:.1f}"
@@ -365,12 +489,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("train", "ship", "evaluate", "fixed", "calibrate", "card", "time"))
+    parser.add_argument(
+        "what",
+        choices=("features", "choose", "train", "ship", "evaluate", "fixed", "calibrate", "card", "time"),
+    )
     parser.add_argument("paths", nargs="+", type=Path)
     parser.add_argument("--features", type=Path)
     given = parser.parse_args()
     revision()  # of the code that runs, whatever is written meanwhile
-    if given.what == "train":
+    if given.what == "features":
+        write_features(*given.paths)
+    elif given.what == "choose":
+        choose(*given.paths, given.features)
+    elif given.what == "train":
         train(*given.paths, given.features)
     elif given.what == "ship":
         ship(*given.paths)

@@ -51,7 +51,9 @@ def test_the_step_follows_the_gradient_of_the_balanced_cross_entropy():
     assert torch.allclose(made.gradient(rows, scale, known, z, weights), expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("settings", [{}, {"adaptive": True, "power": 0.7}], ids=["plain", "adaptive"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"adaptive": True, "power": 0.7, "anchors": 3}], ids=["plain", "adaptive"]
+)
 def test_the_meta_gradient_is_exact(settings):
     learner, outer, episodes = learner_of("proto-pamela", **settings)
     if settings:
@@ -91,7 +93,7 @@ def test_a_path_is_that_of_pamela():
 
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_the_order_of_classes_and_images_changes_nothing(adaptive):
-    made, query = head(adaptive=adaptive), torch.randn(1, 7, 6)
+    made, query = head(adaptive=adaptive, anchors=3 * adaptive), torch.randn(1, 7, 6)
     x, y = task([1, 4, 2, 3])
     expected = made.predict(made.fit(x, y), query)
     names, order = torch.randperm(4), torch.randperm(10)
@@ -101,9 +103,9 @@ def test_the_order_of_classes_and_images_changes_nothing(adaptive):
 
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_padding_and_absent_classes_change_nothing(adaptive):
-    made, query = head(adaptive=adaptive), torch.randn(1, 7, 6)
+    made, query = head(adaptive=adaptive, anchors=3 * adaptive), torch.randn(1, 7, 6)
     x, y = task([2, 1, 3])
-    few = head(ways=3, adaptive=adaptive)
+    few = head(ways=3, adaptive=adaptive, anchors=3 * adaptive)
     few.load_state_dict(made.state_dict())
     expected = few.predict(few.fit(x, y), query)
     padded = torch.cat([x, torch.randn(1, 5, 6)], 1), torch.cat([y, torch.full((1, 5), -1)], 1)
@@ -165,6 +167,24 @@ def test_an_adaptive_head_begins_as_a_plain_one():
     assert torch.allclose(adaptive.predict(adaptive.fit(x, y), query), expected, atol=1e-6)
 
 
+def test_training_classes_that_are_alike_complete_a_class_mean():
+    torch.manual_seed(0)
+    made = ProtoPamela(nn.Sequential(nn.Linear(6, 3)), steps=0, centring=0.0, adaptive=True, anchors=4)
+    labels = torch.arange(4).repeat_interleave(30)
+    training = 3 * torch.eye(4, 6)[labels] + 0.2 * torch.randn(120, 6)
+    made.observe(training, labels)
+    with torch.no_grad():
+        made.log_sharpness.fill_(5.0)
+    x, y = training[None, [0, 30, 60]] + 0.3 * torch.randn(1, 3, 6), torch.arange(3)[None]
+    rows, *_, power, shrinkage = made.fit(x, y)
+    own = made.prepared(x, power, shrinkage)
+    means = made.prepared(F.normalize(training, dim=-1).unflatten(0, (4, 30)).mean(1)[None], power, shrinkage)
+    assert torch.allclose(made.anchor_means, F.normalize(training, dim=-1).unflatten(0, (4, 30)).mean(1))
+    assert torch.allclose(rows, F.normalize(own + 0.2 * means[:, :3], dim=-1), atol=1e-5)
+    with pytest.raises(UsageError, match="anchors"):
+        made.observe(training[:90], labels[:90])
+
+
 def test_a_power_flattens_features():
     made = head(power=0.5)
     x = torch.tensor([[[4.0, -9.0, 0.0, 0.0, 0.0, 1.0]]])
@@ -173,7 +193,16 @@ def test_a_power_flattens_features():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"power": 0.0}, {"steps": -1}, {"skip": 0}, {"rate": 0.0}, {"scale": -1.0}, {"shrinkage": 0.0}]
+    "settings",
+    [
+        {"power": 0.0},
+        {"anchors": 3},
+        {"steps": -1},
+        {"skip": 0},
+        {"rate": 0.0},
+        {"scale": -1.0},
+        {"shrinkage": 0.0},
+    ],
 )
 def test_settings_without_a_meaning_are_refused(settings):
     with pytest.raises(UsageError, match=next(iter(settings))):

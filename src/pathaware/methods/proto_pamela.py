@@ -19,13 +19,20 @@ d, e and t are learned, with the network or, if it is frozen, alone. Σ is the c
 the training classes of a frozen network, in units of its mean eigenvalue; otherwise it is I, which changes
 nothing. β and κ are constants, and β = 1 leaves features as they are.
 
-With `adaptive`, the exponent β, shrinkage λ, centring κ and temperature τ all follow learned rules
+With `adaptive`, the exponent β, the shrinkage λ, the centring κ and the temperature τ follow learned rules,
+exp(r₀ + r₁ log K + r₂ m + r₃ δ). δ says how unlike those of the training classes the features of the support
+set are: the mean of their squared Mahalanobis distances, in standard deviations from that of training images,
+and within ±3. So features can be whitened where Σ describes them, and flattened and centred where it does
+not. The power of features is that of Yang, Liu and Xu (ICLR 2021, arXiv:2101.06395).
 
-    exp(r₀ + r₁ log K + r₂ m + r₃ δ)                               δ: distance of the support set     [T, 1]
+With `anchors`, the means of training classes complete those of a task, after the same paper:
 
-in which δ says how unlike those of the training classes the features of the support set are: the mean of
-their squared Mahalanobis distances, less that of training images and divided by its standard deviation over
-them, within ±3. So features are whitened where Σ describes them, and flattened and centred where it does not.
+    h_k = means of u by class, each divided by its length
+    g_k = softmax(α h_kᵀ M) M                                      M: means of u by training class
+    W₀ = h_k + ρ g_k, less κ c                                     each divided by its length
+
+ρ follows a rule like the others, and α is learned. One image says little about its class, and the training
+classes that look like it say more.
 
 Departures from the authors' program:
 
@@ -49,7 +56,7 @@ ABSENT = -1e4
 SMALLEST_SPREAD = 0.1
 """Added to the variances by which distances are measured, whose mean is one."""
 SMALLEST_SIZE = 1e-3
-"""Added to the size of a feature, in units of their root mean square, so that its power has a gradient at 0."""
+"""Added to the size of a feature, in units of the root mean square, for a gradient of its power at zero."""
 
 
 class ProtoPamela(Head):
@@ -57,8 +64,8 @@ class ProtoPamela(Head):
 
     - `steps`: n, 0 for the class means alone; `skip`: the interval w, or none; `rate`: initial step size.
     - `scale`: initial temperature τ; `shrinkage`: initial λ; `centring`: κ; `power`: β.
-    - `adaptive`: β, λ, κ and τ follow learned rules in K, s and δ, from these values. Otherwise κ and β are
-      constant.
+    - `adaptive`: β, λ, κ and τ follow learned rules from these values; without it κ and β are constant.
+    - `anchors`: number of training classes whose means complete those of a task; needs `adaptive`.
     """
 
     any_shots = True
@@ -67,6 +74,7 @@ class ProtoPamela(Head):
     spread: Tensor
     middle: Tensor
     typical: Tensor
+    anchor_means: Tensor
 
     def __init__(
         self,
@@ -80,6 +88,7 @@ class ProtoPamela(Head):
         centring: float = 0.5,
         power: float = 1.0,
         adaptive: bool = False,
+        anchors: int = 0,
     ) -> None:
         super().__init__(network)
         at_least(0, steps=steps)
@@ -89,8 +98,10 @@ class ProtoPamela(Head):
         for name, value in positive.items():
             if value <= 0:
                 raise UsageError(f"{name}: {value} is not allowed; above 0")
-        at_least(0, centring=centring)
-        self.centring, self.power, self.adaptive = centring, power, adaptive
+        at_least(0, centring=centring, anchors=anchors)
+        if anchors and not adaptive:
+            raise UsageError(f"anchors: {anchors} is not allowed without adaptive = true")
+        self.centring, self.power, self.adaptive, self.anchors = centring, power, adaptive, anchors
         self.steps, self.interval = steps, skip or max(1, steps)
         self.skips = range(self.interval, steps, self.interval)
         self.log_q = nn.Parameter(torch.full((steps,), rate).log())
@@ -102,19 +113,25 @@ class ProtoPamela(Head):
         self.register_buffer("axes", torch.eye(self.features))  # eigenvectors of Σ, in columns
         self.register_buffer("spread", torch.ones(self.features))  # its eigenvalues
         if adaptive:
-            # of r₀ … r₃; the scalars above and `scale_rule` are a part of the rules of λ and τ
-            self.power_rule, self.centring_rule = (nn.Parameter(torch.zeros(4)) for _ in range(2))
+            # r₀ … r₃ of each rule; those of λ and τ have a part of them above
+            self.power_rule = nn.Parameter(torch.zeros(4))
+            self.centring_rule = nn.Parameter(torch.zeros(4))
             self.shrinkage_rule = nn.Parameter(torch.zeros(3))
             self.scale_by_distance = nn.Parameter(torch.zeros(()))
-            self.register_buffer("middle", torch.zeros(self.features))  # mean feature, in these axes
-            # mean distance and one over its standard deviation: zero until they are observed, then so is δ
+            self.register_buffer("middle", torch.zeros(self.features))  # mean feature, along these axes
+            # mean distance and one over its standard deviation; δ is zero unless they were observed
             self.register_buffer("typical", torch.zeros(2))
+        if anchors:
+            self.anchor_rule = nn.Parameter(torch.tensor([0.2, 1.0, 1.0, 1.0]).log())  # ρ is 0.2 at first
+            self.log_sharpness = nn.Parameter(torch.tensor(10.0).log())
+            self.register_buffer("anchor_means", torch.zeros(anchors, self.features))
 
     def observe(self, features: Tensor, labels: Tensor) -> None:
-        """Estimate Σ from features `[N, F]` of the training classes."""
+        """Estimate Σ and the distances of typical images from features `[N, F]` of the training classes."""
         unit = F.normalize(features.double(), dim=-1)
         classes = labels.unique()
-        centred = torch.cat([unit[labels == k] - unit[labels == k].mean(0) for k in classes])
+        means = torch.stack([unit[labels == k].mean(0) for k in classes])
+        centred = torch.cat([unit[labels == k] - mean for k, mean in zip(classes, means, strict=True)])
         spread, axes = torch.linalg.eigh(centred.mT @ centred / len(centred))
         self.axes.copy_(axes)
         self.spread.copy_(spread.clamp(min=0) / spread.mean())
@@ -122,6 +139,12 @@ class ProtoPamela(Head):
             self.middle.copy_(unit.mean(0) @ axes)
             distances = self.distances(unit.to(self.axes))
             self.typical.copy_(torch.stack([distances.mean(), 1 / distances.std()]))
+        if self.anchors > len(classes):
+            raise UsageError(
+                f"anchors: {self.anchors} is not allowed; at most {len(classes)}, the training classes"
+            )
+        if self.anchors:
+            self.anchor_means.copy_(means[torch.linspace(0, len(classes) - 1, self.anchors).round().long()])
 
     def distances(self, features: Tensor) -> Tensor:
         """Squared Mahalanobis distances of features `[…, F]` from those of the training classes."""
@@ -142,16 +165,16 @@ class ProtoPamela(Head):
         log_ways, log_shots = ways.log(), shots.clamp(min=1).log()
         mean_log_shots = log_shots.sum(1, keepdim=True) / ways
         log_scale = self.log_scale + self.scale_rule[0] * log_ways + self.scale_rule[1] * mean_log_shots
-        power, shrinkage = torch.full_like(ways, self.power), self.log_shrinkage.exp().expand_as(ways)
-        centring = torch.full_like(ways, self.centring)
+        power, centring = torch.full_like(ways, self.power), torch.full_like(ways, self.centring)
+        shrinkage, about = self.log_shrinkage.exp().expand_as(ways), ways
         if self.adaptive:
-            each = y / (shots.clamp(min=1) * ways).unsqueeze(1)  # all classes with equal weights
-            distance = (self.distances(features).unsqueeze(1) @ each).sum(2)
+            equal = y / (shots.clamp(min=1) * ways).unsqueeze(1)  # sums to one over each class, then over all
+            distance = (self.distances(features).unsqueeze(1) @ equal).sum(2)
             delta = ((distance - self.typical[0]) * self.typical[1]).clamp(-3, 3)
-            known_of_task = torch.cat([torch.ones_like(ways), log_ways, mean_log_shots, delta], 1)  # [T, 4]
-            power = power * (known_of_task @ self.power_rule.unsqueeze(1)).exp()
-            centring = centring * (known_of_task @ self.centring_rule.unsqueeze(1)).exp()
-            shrinkage = shrinkage * (known_of_task[:, 1:] @ self.shrinkage_rule.unsqueeze(1)).exp()
+            about = torch.cat([torch.ones_like(ways), log_ways, mean_log_shots, delta], 1)  # [T, 4]
+            power = power * (about @ self.power_rule).exp().unsqueeze(1)
+            centring = centring * (about @ self.centring_rule).exp().unsqueeze(1)
+            shrinkage = shrinkage * (about[:, 1:] @ self.shrinkage_rule).exp().unsqueeze(1)
             log_scale = log_scale + self.scale_by_distance * delta
         scale, u = log_scale.exp(), self.prepared(features, power, shrinkage)
         log_rule = self.q_rule[0] * log_ways + self.q_rule[1] * log_shots  # [T, K]
@@ -162,6 +185,13 @@ class ProtoPamela(Head):
         centre = centring.unsqueeze(2) * (in_mean.sum(2).unsqueeze(1) @ u)
         z = F.normalize(u - centre, dim=-1)
         rows = [F.normalize(in_mean.mT @ z, dim=-1)]
+        if self.anchors:
+            means = self.prepared(self.anchor_means.expand(len(u), -1, -1), power, shrinkage)
+            own = F.normalize(in_mean.mT @ u, dim=-1)
+            alike = (self.log_sharpness.exp() * own @ means.mT).softmax(2) @ means
+            share = (about @ self.anchor_rule).exp()[:, None, None]
+            completed = F.normalize(own + share * F.normalize(alike, dim=-1), dim=-1)
+            rows = [F.normalize(completed - centre, dim=-1)]
         for j in range(self.steps):
             gradient = self.gradient(rows[-1], scale, known, z, in_loss)
             moved = rows[-1] - (self.log_q[j] + log_rule).exp().unsqueeze(2) * gradient

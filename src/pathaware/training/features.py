@@ -252,15 +252,16 @@ BASELINES: tuple[BaselineName, ...] = get_args(BaselineName)
 class FeatureBaseline(FewShotLearner):
     """A linear classifier of features divided by their length: nearest class mean, or logistic regression.
 
-    The penalty of logistic regression is scikit-learn's default, as in Tian et al. (ECCV 2020).
+    `penalty` is C of logistic regression, one over the strength of its penalty; scikit-learn's default, 1, as
+    in Tian et al. (ECCV 2020).
     """
 
-    def __init__(self, learner: FewShotLearner, kind: BaselineName) -> None:
+    def __init__(self, learner: FewShotLearner, kind: BaselineName, *, penalty: float = 1.0) -> None:
         super().__init__()
         self.model = (
             replace_last_linear(learner.model, nn.Identity()) if _has_linear(learner) else learner.model
         )
-        self.kind, self.loss = kind, learner.loss
+        self.kind, self.loss, self.penalty = kind, learner.loss, penalty
 
     def rows(self, features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Weights `[K, F]` and biases `[K]` of a linear layer, from features `[S, F]` and classes `[S]`."""
@@ -270,7 +271,8 @@ class FeatureBaseline(FewShotLearner):
             return 2 * means, -means.square().sum(1)
         from sklearn.linear_model import LogisticRegression
 
-        fitted = LogisticRegression(max_iter=1000).fit(z.double().cpu().numpy(), targets.cpu().numpy())
+        solver = LogisticRegression(C=self.penalty, max_iter=1000)
+        fitted = solver.fit(z.double().cpu().numpy(), targets.cpu().numpy())
         weights, bias = torch.from_numpy(fitted.coef_).to(z), torch.from_numpy(fitted.intercept_).to(z)
         if classes == 2:  # scikit-learn has one row for two classes
             weights, bias = torch.cat([-weights / 2, weights / 2]), torch.cat([-bias / 2, bias / 2])
