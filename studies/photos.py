@@ -14,8 +14,8 @@
     python -m studies.photos time results                           # seconds per photograph, on idle cores
 
 All commands but `features`, `ship`, `card` and `time` take `--features runs/features`: float16 arrays
-`DATA-plain.npy` and `DATA-mirror.npy` of all images in the order of the store. A few of them are compared with
-the backbone's own. Images of another size are scaled to 84 × 84. The images of grocery are those of Klasson,
+`DATA-plain.npy` and `DATA-mirror.npy` of all images in the order of the store. A few of them are compared
+with the backbone's own. Images of another size are scaled to 84 × 84. The images of grocery are those of Klasson,
 Zhang and Kjellström (WACV 2019), one folder for each of the 81 classes.
 """
 
@@ -146,6 +146,8 @@ def use_features(
             check(store, table, backbone, form, mirrored=view == "mirror")
             for split in splits:
                 classes = store.split(split)
+                if not len(classes):
+                    continue
                 spans = zip(classes.starts.tolist(), classes.counts.tolist(), strict=True)
                 members = torch.cat([torch.arange(start, start + count) for start, count in spans])
                 seed_cache(store, members, backbone, table[members], mirrored=view == "mirror")
