@@ -15,8 +15,8 @@
 
 All commands but `features`, `ship`, `card` and `time` take `--features runs/features`: float16 arrays
 `DATA-plain.npy` and `DATA-mirror.npy` of all images in the order of the store. A few of them are compared
-with the backbone's own. Images of another size are scaled to 84 × 84. The images of grocery are those of Klasson,
-Zhang and Kjellström (WACV 2019), one folder for each of the 81 classes.
+with the backbone's own. Images of another size are scaled to 84 × 84. The images of grocery are those of
+Klasson, Zhang and Kjellström (WACV 2019), one folder for each of the 81 classes.
 """
 
 from __future__ import annotations
@@ -350,15 +350,15 @@ def parts_of_test(store: ImageStore, parity: int) -> ImageStore:
 def calibrate(results: Path, features: Path | None) -> None:
     """Fit temperatures and thresholds on the test classes of miniImageNet, which no part of the model has
     seen. They are measured on classes that they were not fitted to: each half of the test classes with those
-    of the other half, and CIFAR-FS with all of them."""
+    of the other half, and the other data sets with all of them."""
     torch.set_num_threads(1)
     model, run = TrainedModel.open("photos", "cpu"), Run.open(find_run("photos"))
-    own, other = (open_store(name) for name in DATA)
+    own, *others = (open_store(name) for name in DATA)
     halves = [parts_of_test(own, parity) for parity in (0, 1)]
     if features:
         network = frozen_backbone(model.learner(5).model)
         assert network is not None
-        for store in (own, other, *halves):
+        for store in (own, *others, *halves):
             use_features(features, network.eval(), model.image_input, {store.name: store}, ("val", "test"))
     measured = [(5, 1), (5, 5), (5, 20)]
     by_half = [fit(model, store, "val", measured) for store in halves]
@@ -367,7 +367,7 @@ def calibrate(results: Path, features: Path | None) -> None:
     rows = []
     for name, tests in (
         ("miniimagenet", list(zip(halves, by_half, strict=True))),
-        ("cifar-fs", [(other, shipped)]),
+        *((store.name, [(store, shipped)]) for store in others),
     ):
         for ways, shots in measured:
             found = measure_confidence(model, tests, ways, shots)

@@ -352,14 +352,25 @@ def _changed_settings(record: dict[str, Any]) -> str:
 
 def photos_page(folder: Path) -> dict[str, str]:
     """Accuracy of the model `photos` by data, ways and shots, beside simple classifiers of its features."""
-    titles = {"photos": "`photos`", "nearest-mean": "nearest class mean", "logistic": "logistic regression"}
-    names = {"miniimagenet": "miniImageNet", "cifar-fs": "CIFAR-FS"}
-    rows = []
-    for found in _read(folder / "photos.json")["rows"]:
+    record = _read(folder / "photos.json")
+    titles = {
+        "photos": "`photos`",
+        "nearest-mean": "nearest class mean",
+        "logistic": "logistic regression, C = 1",
+        "logistic-chosen": f"C = {record['penalty_chosen']:g}",
+    }
+    names = {"miniimagenet": "miniImageNet", "cifar-fs": "CIFAR-FS", "grocery": "Grocery Store"}
+    rows, leads = [], []
+    for found in record["rows"]:
+        size = names[found["data"]], str(found["ways"]), str(found["shots"])
         cells = (f"{100 * found[k]['accuracy']:.2f} ± {100 * found[k]['accuracy_ci95']:.2f}" for k in titles)
-        rows.append(Row((names[found["data"]], str(found["ways"]), str(found["shots"]), *cells)))
+        rows.append(Row((*size, *cells)))
+        ahead = (found["lead"][name] for name in titles if name != "photos")
+        leads.append(Row((*size, *(f"{100 * v['mean']:+.2f} ± {100 * v['ci95']:.2f}" for v in ahead))))
+    header = "test classes of", "ways", "shots"
     return {
-        "photos": pipe_table(Table("", ("test classes of", "ways", "shots", *titles.values()), rows)),
+        "photos": pipe_table(Table("", (*header, *titles.values()), rows)),
+        "lead": pipe_table(Table("", (*header, *list(titles.values())[1:]), leads)),
         "fixed": _fixed(folder / "photos-fixed.json", names),
         "confidence": _confidence(folder / "photos-calibration.json", names),
     }
