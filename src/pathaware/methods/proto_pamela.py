@@ -1,6 +1,6 @@
 """Proto-PAMELA, after Proto-MAML (Triantafillou et al., ICLR 2020, arXiv:1903.03096).
 
-    v = f(x) ∘ |f(x)|^(β − 1)                                      features of an image          [T, S, F]
+    v = sign f(x) ∘ |f(x)|^β                                       features of an image          [T, S, F]
     u = A v / ‖A v‖,  A² = (Σ + λI)⁻¹
     z = (u − κ c) / ‖u − κ c‖                                      c: mean of the class means of u
     W₀ = means of z by class, each divided by its length           one row per class             [T, K, F]
