@@ -85,8 +85,8 @@ def config(backbone: Path, size: tuple[int, int] | None = None, **training: Any)
     }
     if size is not None:
         problem |= {"ways": size[0], "shots": size[1], "varying": False}
-    chosen = {"iterations": 800, "tasks": 8, "rate": 0.03, "device": "cpu", "validate": 0, **training}
-    method = {"name": "proto-pamela", "adaptive": True, "power": 0.8, "steps": 10, "anchors": 64}
+    chosen = {"iterations": 800, "tasks": 8, "rate": 0.02, "device": "cpu", "validate": 0, **training}
+    method = {"name": "proto-pamela", "adaptive": True, "power": 0.8, "steps": 10, "rate": 0.3, "anchors": 64}
     return Config.from_dict({"problem": problem, "method": method, "training": chosen})
 
 
