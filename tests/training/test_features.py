@@ -15,6 +15,7 @@ from pathaware.training import features
 from pathaware.training.config import Config
 from pathaware.training.features import FeatureBaseline, FeatureMemory, cache_dir, feature_tasks
 from pathaware.training.trainer import Trainer, build
+from studies.photos import MixedTasks
 from tests.models.residual18 import pretrained
 
 
@@ -161,6 +162,26 @@ def test_baselines_separate_what_is_separate(config, kind, ways):
     assert torch.equal(network(x).argmax(1), y)
     after = baseline.predictions_per_step(x[None], y[None], x[None]).outputs[-1][0]
     assert torch.allclose(network(x), after, atol=1e-5)
+
+
+def test_a_weaker_penalty_gives_larger_weights(config):
+    torch.manual_seed(0)
+    learner, y = build(config), torch.arange(3).repeat(4)
+    x = torch.randn(12, FeatureBaseline(learner, "logistic").model[0].features)
+    size = {c: FeatureBaseline(learner, "logistic", penalty=c).rows(x, y)[0].norm() for c in (0.1, 1.0, 10.0)}
+    assert size[0.1] < size[1.0] < size[10.0]
+    assert torch.equal(FeatureBaseline(learner, "logistic").rows(x, y)[0].norm(), size[1.0])
+
+
+def test_mixed_tasks_are_each_of_one_source():
+    source = MixedTasks([small("train"), small("val")])
+    plans = [source.draw(2, generator(0, "train", i)) for i in range(12)]
+    assert {plan.source for plan in plans} == {0, 1}
+    for plan in plans:
+        expected = source.sources[plan.source].gather(plan.plan)
+        assert torch.equal(source.gather(plan).query_x, expected.query_x)
+    assert len(plans[0]) == 2
+    assert len(plans[0].share(1, 2)) == 1
 
 
 def test_tasks_without_labels_have_no_features(config):
