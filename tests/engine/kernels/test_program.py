@@ -108,7 +108,7 @@ def test_a_captured_pass_with_two_streams_gives_the_bits_of_an_eager_one(monkeyp
     from pathaware.engine.kernels import launch
 
     monkeypatch.setattr(kernels, "storage", lambda point: storage)
-    monkeypatch.setattr(launch, "BESIDE", (storage,))
+    monkeypatch.setattr(launch, "BESIDE", True)
     learner = learner_of(conv4(5, size=32)).to(DEVICE, DTYPE)
     program = learner.execution.kernel_program
     x = torch.randn(4, 25, 3, 32, 32, device=DEVICE, dtype=DTYPE)
