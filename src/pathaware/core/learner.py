@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 ExecutionName = Literal["auto", "loop", "vmap", "batched"]
 """How tasks run side by side, see `pathaware.engine.execution`."""
 
+HeadStart = Literal["learned", "prototypes"]
+"""Where the last layer begins: at its learned parameters, or at class means (`core.prototype_start`)."""
+
 QueryLevel = Literal["alone", "batch", "joint"]
 """How much a prediction may know of the other queries of its task.
 
@@ -212,6 +215,7 @@ class MetaLearner(FewShotLearner):
     - `guard`: stop tasks that diverge. A task whose support loss reaches ten times its initial value takes no
       further step, and a task that ends above its initial loss is returned to the best point of its path.
     - `checkpoint`: recompute each inner step in the backward pass instead of storing its activations.
+    - `head`: where the last layer begins, see `pathaware.core.prototype_start`.
     """
 
     def __init__(
@@ -223,6 +227,7 @@ class MetaLearner(FewShotLearner):
         execution: ExecutionName = "auto",
         guard: bool = True,
         checkpoint: bool = False,
+        head: HeadStart = "learned",
     ) -> None:
         # The one door from core to engine. It is opened late because the engine builds on core's types.
         from pathaware.engine.execution import select_execution
@@ -235,6 +240,11 @@ class MetaLearner(FewShotLearner):
         self.guard = guard
         self.checkpoint = checkpoint
         self.execution: Execution = select_execution(execution, model, rule.layout, loss)
+        self.start: nn.Module | None = None
+        if head == "prototypes":
+            from pathaware.core.prototype_start import PrototypeStart  # builds on heads
+
+            self.start = PrototypeStart(model, rule.layout)
 
     @property
     def compilable(self) -> bool:
@@ -293,6 +303,8 @@ class MetaLearner(FewShotLearner):
         with torch.set_grad_enabled(order != "none"):
             theta = self.rule.layout.flatten(self.model).expand(len(context), -1)
             initial, memory = self.rule.begin(theta, context)
+            if self.start is not None:
+                initial = self.start(initial, context)
             return unroll(
                 self.rule,
                 initial,

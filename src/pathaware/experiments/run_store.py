@@ -29,7 +29,7 @@ from pathaware.training.session import TrainingSession, check, train_sessions
 # The training settings that decide the result. The others say how and where it is computed.
 _DECISIVE = (
     *("tasks", "rate", "schedule", "clip", "guard", "pretrain", "dtype", "start", "rule_rate", "warmup"),
-    *("head_rate", "average", "evaluate_average", "distil", "temperature", "teacher", "teach"),
+    *("head_rate", "head", "average", "evaluate_average", "distil", "temperature", "teacher", "teach"),
     *("classify", "classify_end", "dropout"),
 )
 IDENTITY = "identity"

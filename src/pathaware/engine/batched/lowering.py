@@ -90,6 +90,16 @@ class Lowered:
         result: Activations = values[self.network.nodes[-1]]
         return result.rows().data
 
+    def features(self, point: Tensor, inputs: Tensor) -> Tensor:
+        """What the last linear layer reads, `[T, N, F]`."""
+        heads = [node for node in self.network.nodes if isinstance(self.network.module(node), nn.Linear)]
+        values, before = self._start(inputs, point.dtype), self.network.nodes.index(heads[-1])
+        use_kernels = kernels.usable(point) and not inputs.requires_grad
+        nodes = self.network.nodes[1:before]
+        self._evaluate(nodes, values, self.layout.views(point), len(point), use_kernels)
+        result: Activations = values[heads[-1].all_input_nodes[0]]
+        return result.flat().data
+
     def prepare(self, inputs: Tensor) -> Tensor | Prepared:
         """The inputs, or how they look where the first adapted parameter meets them."""
         if not self.prefix or inputs.requires_grad:
