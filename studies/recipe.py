@@ -37,6 +37,10 @@ PARTS: dict[str, tuple[str, Settings]] = {
         "batch norm with the statistics of the pretraining",
         {"problem": {"statistics": "running"}},
     ),
+    "prototypes": (
+        "running statistics, and a last layer that begins at the class means",
+        {"problem": {"statistics": "running"}, "training": {"head": "prototypes"}},
+    ),
     "no-average": (
         "without the average and its distillation",
         {"training": {"average": 0.0, "distil": 0.0, "evaluate_average": False}},
