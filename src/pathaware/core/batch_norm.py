@@ -72,11 +72,13 @@ class FrozenBatchNorm(nn.Module):
     """Batch norm with constant statistics, those that a pretrained network has collected.
 
     Statistics are the same in training and evaluation, so that no image affects another. `weight` and `bias`
-    are ordinary parameters, and the names in the state are those of PyTorch's batch norm.
+    are ordinary parameters, and the names in the state are those of PyTorch's batch norm. `folded` names the
+    bias of a convolution that the mean contains, see `pathaware.engine.traced.fold_biases`.
     """
 
     running_mean: Tensor
     running_var: Tensor
+    folded: str = ""
 
     def __init__(self, norm: _BatchNorm) -> None:
         super().__init__()
@@ -105,6 +107,13 @@ def freeze_running_statistics(model: nn.Module, *, all_norms: bool = False) -> n
             owner, _, attribute = name.rpartition(".")
             setattr(model.get_submodule(owner), attribute, FrozenBatchNorm(module))
     return model
+
+
+def has_constant_statistics(model: nn.Module) -> bool:
+    """True if there is batch norm and its statistics are constant, so that no input affects another."""
+    modules = list(model.modules())
+    frozen = any(isinstance(module, FrozenBatchNorm) for module in modules)
+    return frozen and not any(isinstance(module, _BatchNorm) for module in modules)
 
 
 def freeze_batch_norm(network: nn.Module, support_x: Tensor) -> nn.Module:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from pathaware.core.batch_norm import freeze_batch_norm, set_statistics
+from pathaware.core.batch_norm import freeze_batch_norm, has_constant_statistics, set_statistics
 from pathaware.core.episodes import Episodes
 from pathaware.core.errors import UsageError
 from pathaware.core.losses import Loss
@@ -31,7 +31,7 @@ HeadStart = Literal["learned", "prototypes"]
 QueryLevel = Literal["alone", "batch", "joint"]
 """How much a prediction may know of the other queries of its task.
 
-- `alone`: nothing (inductive); batch norm uses the statistics of the support set.
+- `alone`: nothing (inductive); batch norm uses the statistics of the support set, or constant ones.
 - `batch`: batch norm uses the statistics of all queries together, and nothing else does.
 - `joint`: the method may use all queries together, for example in its inner loop.
 """
@@ -84,15 +84,23 @@ class FewShotLearner(nn.Module, ABC):
         """True if the learner can use all queries of a task together (`joint` inference)."""
         return False
 
+    @property
+    def inductive(self) -> bool:
+        """True if batch norm has constant statistics; then `batch` inference is `alone`."""
+        return has_constant_statistics(self)
+
     def query_level(self, queries: QueryLevel | None) -> QueryLevel:
-        """Check a level; None means the learner's own: `joint` if it has joint inference, else `batch`."""
+        """Check a level; None means the learner's own: `joint` if it has joint inference, else `batch`.
+
+        With constant statistics (`inductive`), `batch` is returned as `alone`.
+        """
         if queries is None:
-            return "joint" if self.joint else "batch"
+            queries = "joint" if self.joint else "batch"
         if queries not in QUERY_LEVELS:
             raise UsageError(f"{queries!r} must be one of {', '.join(QUERY_LEVELS)}", field="queries")
         if queries == "joint" and not self.joint:
             raise UsageError("the method has no joint inference; use alone or batch", field="queries")
-        return queries
+        return "alone" if queries == "batch" and self.inductive else queries
 
     def inner_gradients(self, episodes: Episodes, name: str) -> list[Tensor]:
         """The gradients of one adapted parameter along the path: a tensor `[T, …]` per inner step."""
@@ -354,8 +362,9 @@ class MetaLearner(FewShotLearner):
         """Outputs of the network at a point `[T, D]` for inputs `[T, N, …]`.
 
         With `support_x` the prediction is inductive: batch norm uses the support set's statistics, so that no
-        prediction depends on the other inputs.
+        prediction depends on the other inputs. With constant statistics it is inductive without.
         """
+        support_x = None if support_x is None or self.inductive else support_x
         return self.execution.predict(point, x, support_x)
 
     def losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:

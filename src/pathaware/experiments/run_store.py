@@ -159,9 +159,11 @@ class Result:
 
 
 def own_level(config: Config) -> str:
-    """The level at which a method is evaluated by default: joint if it adapts to the queries, else batch."""
+    """The level at which a method is evaluated by default: joint if it adapts to the queries, else batch,
+    or, with constant statistics, alone."""
     joint = get_method(config.method).queries and config.method_settings.get("transductive", True)
-    return "joint" if joint else "batch"
+    constant = getattr(config.problem, "statistics", "batch") == "running"
+    return "joint" if joint else "alone" if constant else "batch"
 
 
 def _plain(result: Mapping[str, Any]) -> bool:

@@ -6,7 +6,7 @@ Partial results are joined in a fixed order, so that the same inputs give the sa
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -109,6 +109,22 @@ def stored_channels(channels: int) -> int:
     Channels beyond those of the network are zero, and so are all their derivatives.
     """
     return max(16, int(triton.next_power_of_2(channels)))
+
+
+def constant_moments(statistics: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
+    """Means and variances `[C]` of several norms, which are the same for all tasks, as moments `[2, C]`."""
+    pieces = []
+    for pair in statistics:
+        missing = stored_channels(len(pair[0])) - len(pair[0])
+        for values in pair:
+            pieces += [values, values.new_zeros(missing)] if missing else [values]
+    sizes = [2 * stored_channels(len(mean)) for mean, _ in statistics]
+    return [part.view(2, -1) for part in torch.cat(pieces).split(sizes)] if pieces else []  # one launch
+
+
+def is_constant(moments: Tensor) -> bool:
+    """True for moments `[2, C]` that do not depend on the images; those of a batch are `[T, 2, C]`."""
+    return moments.ndim == 2
 
 
 def join_moments(partial: Tensor, pixels: int, rows: int) -> Tensor:
