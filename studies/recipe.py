@@ -30,24 +30,26 @@ TASKS = 2000
 WHOLE = "whole"
 Settings = Mapping[str, Mapping[str, Any]]
 
+_NO_LAST_LAYER = {"head_rate": 0.0, "head": "learned"}
+
 PARTS: dict[str, tuple[str, Settings]] = {
     WHOLE: ("the recipe", {}),
-    "no-start": ("without pretraining", {"training": {"start": ""}}),
-    "running": (
-        "batch norm with the statistics of the pretraining",
-        {"problem": {"statistics": "running"}},
+    "no-start": (
+        "without pretraining, and so with batch statistics",
+        {"training": {"start": ""}, "problem": {"statistics": "batch"}},
     ),
-    "prototypes": (
-        "running statistics, and a last layer that begins at the class means",
-        {"problem": {"statistics": "running"}, "training": {"head": "prototypes"}},
+    "batch": (
+        "batch norm by the statistics of each support and query set",
+        {"problem": {"statistics": "batch"}},
     ),
+    "learned-head": ("a learned last layer instead of class means", {"training": {"head": "learned"}}),
     "no-average": (
         "without the average and its distillation",
         {"training": {"average": 0.0, "distil": 0.0, "evaluate_average": False}},
     ),
     "no-distil": ("the average without distillation", {"training": {"distil": 0.0}}),
-    "no-cutmix": ("without CutMix", {"problem": {"cutmix": 0.0}}),
-    "erase": ("erased squares instead of CutMix", {"problem": {"cutmix": 0.0, "erase": 0.4}}),
+    "cutmix": ("with CutMix of queries", {"problem": {"cutmix": 0.5}}),
+    "erase": ("with erased squares", {"problem": {"erase": 0.4}}),
     "no-dropout": ("without dropout", {"training": {"dropout": 0.0}}),
     "no-classify": ("without all-class classification", {"training": {"classify": 0.0, "classify_end": 0.0}}),
     "one-rate": (
@@ -59,10 +61,10 @@ PARTS: dict[str, tuple[str, Settings]] = {
     "no-mirror-support": ("no mirrored support sets in training", {"problem": {"mirror_support": False}}),
     "maml": ("MAML instead of PAMELA", {"method": {"name": "maml"}, "training": {"head_rate": 0.0}}),
     "meta-sgd": ("Meta-SGD, 5 steps, instead of PAMELA", {"method": {"name": "meta-sgd", "steps": 5}}),
-    "r2d2": ("R2-D2 instead of PAMELA", {"method": {"name": "r2d2"}, "training": {"head_rate": 0.0}}),
+    "r2d2": ("R2-D2 instead of PAMELA", {"method": {"name": "r2d2"}, "training": _NO_LAST_LAYER}),
     "prototypical": (
         "prototypical networks instead of PAMELA",
-        {"method": {"name": "prototypical"}, "training": {"head_rate": 0.0}},
+        {"method": {"name": "prototypical"}, "training": _NO_LAST_LAYER},
     ),
 }
 """Title and changed settings of each variant, by the name of its runs."""
@@ -149,7 +151,7 @@ def main() -> None:
     parser.add_argument("data", choices=["cifar-fs", "miniimagenet"])
     parser.add_argument("shots", type=int, choices=[1, 5])
     parser.add_argument("--parts", help="variants, separated by commas; by default all that apply")
-    parser.add_argument("--iterations", type=int, default=12_000)
+    parser.add_argument("--iterations", type=int, default=6_000)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1, help="processes, one run each, on one GPU")
     parser.add_argument("--precision", default="bf16")

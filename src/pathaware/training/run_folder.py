@@ -20,7 +20,7 @@ from pathaware.training.checksummed import CorruptFile, read_checksummed, replac
 from pathaware.training.config import Config, differences, read_toml_file
 from pathaware.training.gradient_probe import Histograms
 from pathaware.training.progress import Progress
-from pathaware.training.state import State
+from pathaware.training.state import State, load_parameters
 from pathaware.training.trainer import build
 
 CONFIG, METRICS, CHECKPOINT, FIGURES = "config.toml", "metrics.jsonl", "checkpoint.safetensors", "figures"
@@ -310,7 +310,7 @@ class Run(RunFolder):
             except CorruptFile as error:
                 raise UsageError(f"{path} cannot be read ({error})", field="run") from None
             self.refuse_another(about["config"], path)
-            learner.load_state_dict(tensors)
+            load_parameters(learner, tensors, str(path))
             learners.append(learner)
         return learners
 
@@ -318,7 +318,7 @@ class Run(RunFolder):
         """Load the trained learner onto a device of this machine, whatever it was trained on."""
         tensors, inputs = self.learned()
         learner = build(self.config, replace(self.config.training, device=device).torch_device, inputs)
-        learner.load_state_dict(tensors)
+        load_parameters(learner, tensors, str(self.folder / CHECKPOINT))
         return learner
 
     def learned(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pathaware.core import VERSION
+from pathaware.core.errors import UsageError
 from pathaware.training.checksummed import CorruptFile, read_checksummed, write_checksummed
 
 
@@ -58,7 +60,7 @@ class State:
 
     @torch.no_grad()
     def restore(self, learner: nn.Module, optimizer: Optimizer, extra: nn.Module | None = None) -> None:
-        learner.load_state_dict(self._part("learner."))
+        load_parameters(learner, self._part("learner."), "the state of this run")
         if extra is not None:
             extra.load_state_dict(self._part("extra."))
         for i, parameter in enumerate(_parameters(learner, extra)):
@@ -99,6 +101,20 @@ class State:
             return cls(about["iteration"], about["seconds"], about["best"], about["config"], tensors)
         except KeyError as error:
             raise CorruptFile(f"it lacks {error}") from None
+
+
+def load_parameters(learner: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:
+    """Load all parameters and buffers of a learner; raise if an earlier version built another network."""
+    try:
+        learner.load_state_dict(tensors)
+    except RuntimeError:
+        own = learner.state_dict()
+        differs = [n for n in {**own, **tensors} if n not in own or n not in tensors]
+        differs += [n for n in own if n in tensors and own[n].shape != tensors[n].shape]
+        message = (
+            f"{source} is of another network than this version builds ({differs[0]} differs); train again"
+        )
+        raise UsageError(message, field="run") from None
 
 
 def _parameters(learner: nn.Module, extra: nn.Module | None) -> list[nn.Parameter]:
