@@ -20,6 +20,7 @@ from pathaware.experiments.run_store import own_level
 from pathaware.models.conv4 import conv4
 from pathaware.models.resnet12 import resnet12
 from pathaware.training import pretrain_run
+from pathaware.training.checksummed import load_parameters
 from pathaware.training.classifier import (
     Classifier,
     ClassifierStep,
@@ -308,6 +309,19 @@ def test_running_statistics_without_biases_are_the_same_network(tmp_path, monkey
     images = torch.rand(6, 1, 28, 28, dtype=torch.float64)
     assert torch.allclose(model.double()(images), body(images), atol=1e-5)
     assert not any(name.startswith("conv") and name.endswith("bias") for name, _ in model.named_parameters())
+
+
+def test_parameters_of_another_network_are_refused_in_one_line():
+    model = conv4(3, size=16, width=4, blocks=2)
+    biased = model.state_dict()
+    del biased["conv2.bias"]
+    with pytest.raises(
+        UsageError, match=r"^run: x is of another network than .* \(conv2.bias differs\); train again$"
+    ):
+        load_parameters(model, biased, "x")
+    narrow = conv4(3, size=16, width=5, blocks=2).state_dict()
+    with pytest.raises(UsageError, match=r"\(conv1.weight differs\)"):
+        load_parameters(model, narrow, "x")
 
 
 @pytest.mark.parametrize("method", ["pamela", "prototypical"])

@@ -109,13 +109,6 @@ def freeze_running_statistics(model: nn.Module, *, all_norms: bool = False) -> n
     return model
 
 
-def has_constant_statistics(model: nn.Module) -> bool:
-    """True if there is batch norm and its statistics are constant, so that no input affects another."""
-    modules = list(model.modules())
-    frozen = any(isinstance(module, FrozenBatchNorm) for module in modules)
-    return frozen and not any(isinstance(module, _BatchNorm) for module in modules)
-
-
 def freeze_batch_norm(network: nn.Module, support_x: Tensor) -> nn.Module:
     """Freeze batch norm to the support set's statistics.
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from pathaware.core.batch_norm import freeze_batch_norm, has_constant_statistics, set_statistics
+from pathaware.core.batch_norm import FrozenBatchNorm, freeze_batch_norm, set_statistics
 from pathaware.core.episodes import Episodes
 from pathaware.core.errors import UsageError
 from pathaware.core.losses import Loss
@@ -86,8 +86,10 @@ class FewShotLearner(nn.Module, ABC):
 
     @property
     def inductive(self) -> bool:
-        """True if batch norm has constant statistics; then `batch` inference is `alone`."""
-        return has_constant_statistics(self)
+        """True if there is batch norm and its statistics are constant; then `batch` inference is `alone`."""
+        modules = list(self.modules())
+        frozen = any(isinstance(module, FrozenBatchNorm) for module in modules)
+        return frozen and not any(isinstance(module, _BatchNorm) for module in modules)
 
     def query_level(self, queries: QueryLevel | None) -> QueryLevel:
         """Check a level; None means the learner's own: `joint` if it has joint inference, else `batch`.

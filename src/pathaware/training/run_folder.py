@@ -16,11 +16,17 @@ from torch import Tensor
 
 from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.learner import FewShotLearner
-from pathaware.training.checksummed import CorruptFile, read_checksummed, replace_file, write_checksummed
+from pathaware.training.checksummed import (
+    CorruptFile,
+    load_parameters,
+    read_checksummed,
+    replace_file,
+    write_checksummed,
+)
 from pathaware.training.config import Config, differences, read_toml_file
 from pathaware.training.gradient_probe import Histograms
 from pathaware.training.progress import Progress
-from pathaware.training.state import State, load_parameters
+from pathaware.training.state import State
 from pathaware.training.trainer import build
 
 CONFIG, METRICS, CHECKPOINT, FIGURES = "config.toml", "metrics.jsonl", "checkpoint.safetensors", "figures"

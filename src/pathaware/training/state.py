@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pathaware.core import VERSION
-from pathaware.core.errors import UsageError
-from pathaware.training.checksummed import CorruptFile, read_checksummed, write_checksummed
+from pathaware.training.checksummed import CorruptFile, load_parameters, read_checksummed, write_checksummed
 
 
 @dataclass(frozen=True)
@@ -101,20 +99,6 @@ class State:
             return cls(about["iteration"], about["seconds"], about["best"], about["config"], tensors)
         except KeyError as error:
             raise CorruptFile(f"it lacks {error}") from None
-
-
-def load_parameters(learner: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:
-    """Load all parameters and buffers of a learner; raise if an earlier version built another network."""
-    try:
-        learner.load_state_dict(tensors)
-    except RuntimeError:
-        own = learner.state_dict()
-        differs = [n for n in {**own, **tensors} if n not in own or n not in tensors]
-        differs += [n for n in own if n in tensors and own[n].shape != tensors[n].shape]
-        message = (
-            f"{source} is of another network than this version builds ({differs[0]} differs); train again"
-        )
-        raise UsageError(message, field="run") from None
 
 
 def _parameters(learner: nn.Module, extra: nn.Module | None) -> list[nn.Parameter]:
