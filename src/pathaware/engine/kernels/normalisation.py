@@ -13,7 +13,7 @@ changes by u, γ by c and β by b. With U = Σ u, V = Σ u ŷ, X = Σ u a, W = X
              − γ r² B/M (u − U/M − ŷ V/M) − γ r² W ŷ/M                                 `hvp`
     d(gγ)  = Σ da ŷ + r W,  d(gβ) = Σ da
 
-With constant moments every term with 1/M vanishes, U and V are not needed, and `tangent` is a single pass.
+With constant moments every term with 1/M vanishes, and U and V are not needed.
 
 With an average pool, a is a quarter of gz wherever the ReLU passes it on; without a pool, all of gz.
 
@@ -38,6 +38,7 @@ from pathaware.engine.kernels.windows import (
     load_sum,
     outputs_of,
     passed_on,
+    per_pixel,
     pick,
     put,
     put_outputs,
@@ -71,7 +72,7 @@ def normalise(
     block = _windows(channels)
     normalise_kernel[(blocks(windows, block), tasks)](
         y, moments, gamma, beta, z, peaks, gamma.stride(0), beta.stride(0), windows, height, width, eps,
-        **_settings(y, gamma), CONSTANT=is_constant(moments),
+        **_settings(y, moments, gamma),
     )  # fmt: skip
     return z, peaks
 
@@ -86,7 +87,7 @@ def _normalise_without_maximum(
     cells, block = images * blocks(height, 2) * blocks(width, 2), _windows(channels)
     normalise_all_kernel[(blocks(cells, block), tasks)](
         y, moments, gamma, beta, z, gamma.stride(0), beta.stride(0), cells, images, height, width, eps,
-        **_settings(y, gamma), CONSTANT=is_constant(moments), POOL=POOLS[pooling],
+        **_settings(y, moments, gamma), POOL=POOLS[pooling],
     )  # fmt: skip
     return z, moments
 
@@ -104,7 +105,7 @@ def _sums(
     partial = empty(y, tasks, parts, 2, channels, dtype=accumulator(y)[0])
     sum_first_all_kernel[(parts, tasks)](
         gz, y, moments, gamma, beta, partial, gamma.stride(0), beta.stride(0), cells, images, height, width,
-        eps, **_settings(y, gamma), CONSTANT=is_constant(moments), POOL=POOLS[pooling],
+        eps, **_settings(y, moments, gamma), POOL=POOLS[pooling],
     )  # fmt: skip
     return few_parts(partial)
 
@@ -122,7 +123,7 @@ def backward(
     backward_kernel[(blocks(cells, block), tasks)](
         gz, y, moments, gamma, beta, sums, gy, ggamma, gbeta, gamma.stride(0), beta.stride(0),
         ggamma.stride(0), sums.shape[1], cells, images, height, width, eps,
-        **_settings(y, gamma), CONSTANT=is_constant(moments), SUMS=_parts(sums),
+        **_settings(y, moments, gamma), SUMS=_parts(sums),
         POOL=POOLS[pooling],
     )  # fmt: skip
     return gy, sums
@@ -147,32 +148,22 @@ def tangent(
     u: Tensor, c: Tensor, b: Tensor, gz: Tensor, y: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor,
     eps: float, pooling: Pooling = "max",
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """dz for changes u of y, c of γ and b of β, and the parts `[T, parts, 3, C]` of U, V and X.
-
-    With constant moments the parts `[T, parts, 1, C]` are of X alone.
-    """
+    """dz for changes u of y, c of γ and b of β, and the parts `[T, parts, 3, C]` of U, V and X."""
     tasks, images, height, width, channels = y.shape
     cells = images * blocks(height, 2) * blocks(width, 2)
     block = _windows(channels)
     parts = min(_PARTS // tasks + 1, blocks(cells, 2 * block))
-    dz = empty(gz, *gz.shape)
-    if is_constant(moments):
-        partial = empty(y, tasks, parts, 1, channels, dtype=accumulator(y)[0])
-        tangent_and_sum_kernel[(parts, tasks)](
-            u, c, b, gz, y, moments, gamma, beta, dz, partial, c.stride(0), b.stride(0), gamma.stride(0),
-            beta.stride(0), cells, images, height, width, eps, **_settings(y, gamma), POOL=POOLS[pooling],
-        )  # fmt: skip
-        return dz, few_parts(partial)
     partial = empty(y, tasks, parts, 3, channels, dtype=accumulator(y)[0])
     sum_second_kernel[(parts, tasks)](
         u, gz, y, moments, gamma, beta, partial, gamma.stride(0), beta.stride(0), cells, images, height,
-        width, eps, **_settings(y, gamma), POOL=POOLS[pooling],
+        width, eps, **_settings(y, moments, gamma), POOL=POOLS[pooling],
     )  # fmt: skip
     second = few_parts(partial)
+    dz = empty(gz, *gz.shape)
     tangent_kernel[(blocks(cells, block), tasks)](
         u, c, b, y, moments, second, gamma, beta, dz, c.stride(0), b.stride(0), gamma.stride(0),
         beta.stride(0), second.shape[1], cells, images, height, width, eps,
-        **_settings(y, gamma), SECOND=_parts(second), POOL=POOLS[pooling],
+        **_settings(y, moments, gamma), SECOND=_parts(second), POOL=POOLS[pooling],
     )  # fmt: skip
     return dz, second
 
@@ -192,17 +183,17 @@ def hvp(
         gz if dgz is None else dgz, u, c, gz, y, moments, sums, second, more, gamma, beta, gy, ggamma, gbeta,
         c.stride(0), gamma.stride(0), beta.stride(0), ggamma.stride(0), sums.shape[1], second.shape[1],
         more.shape[1], cells, images, height, width, eps,
-        **_settings(y, gamma), CONSTANT=is_constant(moments), SUMS=_parts(sums),
+        **_settings(y, moments, gamma), SUMS=_parts(sums),
         SECOND=_parts(second), MORE=0 if dgz is None else _parts(more), POOL=POOLS[pooling],
     )  # fmt: skip
     return gy
 
 
-def _settings(y: Tensor, gamma: Tensor) -> dict[str, object]:
+def _settings(y: Tensor, moments: Tensor, gamma: Tensor) -> dict[str, object]:
     """Arguments of all kernels that pass over the windows of y."""
-    channels = y.shape[-1]
-    sizes = {"WIDTH": gamma.shape[1], "C": channels, "BLOCK": _windows(channels)}
-    return {**sizes, "ACC": accumulator(y)[1]}
+    channels, acc = y.shape[-1], accumulator(y)[1]
+    shape = {"WIDTH": gamma.shape[1], "C": channels, "BLOCK": _windows(channels)}
+    return {**shape, "ACC": acc, "CONSTANT": is_constant(moments)}
 
 
 def _parts(sums: Tensor) -> int:
@@ -366,8 +357,8 @@ def backward_kernel(
     if tl.program_id(0) == 0:
         store_row(gbeta + task * out_stride, a, WIDTH, C)
         store_row(ggamma + task * out_stride, b, WIDTH, C)
-    a /= pixels
-    b /= pixels
+    a = per_pixel(a, pixels, CONSTANT)
+    b = per_pixel(b, pixels, CONSTANT)
     factor = gain * scale
     put(gy, first, inside, factor * gradient_of(is0, g0, n0, a, b, CONSTANT), C)
     put(gy, first + 1, right, factor * gradient_of(is1, g1, n1, a, b, CONSTANT), C)
@@ -379,12 +370,13 @@ def backward_kernel(
 def sum_second_kernel(
     u, gz, y, moments, gamma, beta, partial, gamma_stride, beta_stride, cells, images, height, width, eps,
     WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr, POOL: tl.constexpr,
+    CONSTANT: tl.constexpr,
 ):  # fmt: skip
     part = tl.program_id(0)
     parts = tl.num_programs(0)
     task = tl.program_id(1).to(tl.int64)
     mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC, CONSTANT
     )
     y += task * images * height * width * C
     u += task * images * height * width * C
@@ -402,8 +394,9 @@ def sum_second_kernel(
         u0, u1, u2, u3 = window_of(u, first, inside, right, below, width, C, ACC)
         is0, is1, is2, is3 = passed_on(n0, n1, n2, n3, gain, shift, inside, right, below, POOL)
         g0, g1, g2, g3 = outputs_of(gz, first, pooled, inside, right, below, width, C, ACC, POOL)
-        su += (u0 + u1) + (u2 + u3)
-        sv += (u0 * n0 + u1 * n1) + (u2 * n2 + u3 * n3)
+        if not CONSTANT:
+            su += (u0 + u1) + (u2 + u3)
+            sv += (u0 * n0 + u1 * n1) + (u2 * n2 + u3 * n3)
         sx += pick(is0, is1, is2, is3, u0 * g0, u1 * g1, u2 * g2, u3 * g3)
     store_sums(partial, su, sv, sx, task, C)
 
@@ -413,16 +406,17 @@ def tangent_kernel(
     u, c, b, y, moments, second, gamma, beta, dz, c_stride, b_stride, gamma_stride, beta_stride, parts,
     cells, images, height, width, eps,
     WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr, SECOND: tl.constexpr,
-    POOL: tl.constexpr,
+    POOL: tl.constexpr, CONSTANT: tl.constexpr,
 ):  # fmt: skip
     task = tl.program_id(1).to(tl.int64)
     mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC, CONSTANT
     )
     pixels = images * height * width
     factor, by_n, by_1 = tangent_coefficients(
-        c, b, second, parts, c_stride, b_stride, gain, scale, task, pixels, WIDTH, C, SECOND, ACC
-    )
+        c, b, second, parts, c_stride, b_stride, gain, scale, task, pixels, WIDTH, C, SECOND, ACC,
+        CONSTANT,
+    )  # fmt: skip
     first, inside, right, below, pooled = cells_of(
         tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), cells, height, width
     )
@@ -441,48 +435,6 @@ def tangent_kernel(
     t2 = factor * u2 + by_n * n2 + by_1
     t3 = factor * u3 + by_n * n3 + by_1
     put_outputs(dz, first, pooled, inside, right, below, width, is0, is1, is2, is3, t0, t1, t2, t3, C, POOL)
-
-
-@triton.jit
-def tangent_and_sum_kernel(
-    u, c, b, gz, y, moments, gamma, beta, dz, partial, c_stride, b_stride, gamma_stride, beta_stride, cells,
-    images, height, width, eps,
-    WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr, POOL: tl.constexpr,
-):  # fmt: skip
-    """dz = γ r u + c ŷ + b and X in one pass, for constant moments: dz needs no sum first."""
-    part = tl.program_id(0)
-    parts = tl.num_programs(0)
-    task = tl.program_id(1).to(tl.int64)
-    mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC, True
-    )
-    factor = gain * scale
-    to_gain = load_row(c + task * c_stride, WIDTH, C).to(ACC)
-    to_shift = load_row(b + task * b_stride, WIDTH, C).to(ACC)
-    y += task * images * height * width * C
-    u += task * images * height * width * C
-    gz += task * _outputs(images, height, width, POOL) * C
-    dz += task * _outputs(images, height, width, POOL) * C
-    sx = tl.zeros((BLOCK, C), ACC)
-    for start in range(part * BLOCK, cells, parts * BLOCK):
-        first, inside, right, below, pooled = cells_of(start + tl.arange(0, BLOCK), cells, height, width)
-        n0, n1, n2, n3 = window_of(y, first, inside, right, below, width, C, ACC)
-        n0 = (n0 - mean) * scale
-        n1 = (n1 - mean) * scale
-        n2 = (n2 - mean) * scale
-        n3 = (n3 - mean) * scale
-        u0, u1, u2, u3 = window_of(u, first, inside, right, below, width, C, ACC)
-        is0, is1, is2, is3 = passed_on(n0, n1, n2, n3, gain, shift, inside, right, below, POOL)
-        g0, g1, g2, g3 = outputs_of(gz, first, pooled, inside, right, below, width, C, ACC, POOL)
-        sx += pick(is0, is1, is2, is3, u0 * g0, u1 * g1, u2 * g2, u3 * g3)
-        t0 = factor * u0 + to_gain * n0 + to_shift
-        t1 = factor * u1 + to_gain * n1 + to_shift
-        t2 = factor * u2 + to_gain * n2 + to_shift
-        t3 = factor * u3 + to_gain * n3 + to_shift
-        put_outputs(
-            dz, first, pooled, inside, right, below, width, is0, is1, is2, is3, t0, t1, t2, t3, C, POOL
-        )
-    tl.store(partial + (task * parts + part) * C + tl.arange(0, C), tl.sum(sx, 0))
 
 
 @triton.jit

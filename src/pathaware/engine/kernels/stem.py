@@ -37,9 +37,9 @@ from pathaware.engine.kernels.windows import (
     gradient_of,
     hvp_coefficients,
     hvp_of,
-    load_row,
     load_sum,
     peak_of,
+    per_pixel,
     pick,
     put,
     rows_of,
@@ -131,31 +131,21 @@ def tangent(
     v: Tensor, c: Tensor, b: Tensor, gz: Tensor, images: Images, weight: Tensor, moments: Tensor,
     gamma: Tensor, beta: Tensor, eps: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """dz for changes v of the filters, c of γ and b of β, and the parts `[T, parts, 3, C]` of U, V and X.
-
-    With constant moments the parts `[T, parts, 1, C]` are of X alone.
-    """
+    """dz for changes v of the filters, c of γ and b of β, and the parts `[T, parts, 3, C]` of U, V and X."""
     tasks = len(weight)
     parts = _number_of_parts(images, tasks)
-    strides = weight.stride(0), v.stride(0), gamma.stride(0), beta.stride(0)
-    dz = empty(gz, *gz.shape)
-    if is_constant(moments):
-        partial = empty(weight, tasks, parts, 1, moments.shape[-1], dtype=accumulator(gz)[0])
-        stem_tangent_and_sum_kernel[(parts, tasks)](
-            gz, images.padded, weight, v, c, b, moments, gamma, beta, dz, partial, *strides, c.stride(0),
-            b.stride(0), images.cells, *images.sizes(), eps, BLOCK=_BLOCK, **_settings(images, weight),
-        )  # fmt: skip
-        return dz, few_parts(partial)
     partial = empty(weight, tasks, parts, 3, moments.shape[-1], dtype=accumulator(gz)[0])
+    strides = weight.stride(0), v.stride(0), gamma.stride(0), beta.stride(0)
     stem_sum_second_kernel[(parts, tasks)](
         gz, images.padded, weight, v, moments, gamma, beta, partial, *strides, images.cells, *images.sizes(),
-        eps, BLOCK=_BLOCK, **_settings(images, weight),
+        eps, **_block_settings(images, weight, moments),
     )  # fmt: skip
     second = few_parts(partial)
+    dz = empty(gz, *gz.shape)
     stem_tangent_kernel[(blocks(images.cells, _BLOCK), tasks)](
         images.padded, weight, v, c, b, moments, second, gamma, beta, dz, *strides, c.stride(0), b.stride(0),
-        second.shape[1], images.cells, *images.sizes(), eps, BLOCK=_BLOCK,
-        SECOND=triton.next_power_of_2(second.shape[1]), **_settings(images, weight),
+        second.shape[1], images.cells, *images.sizes(), eps,
+        SECOND=triton.next_power_of_2(second.shape[1]), **_block_settings(images, weight, moments),
     )  # fmt: skip
     return dz, second
 
@@ -199,7 +189,7 @@ def _settings(images: Images, weight: Tensor) -> dict[str, object]:
 
 
 def _block_settings(images: Images, weight: Tensor, moments: Tensor) -> dict[str, object]:
-    """Arguments of kernels that run with moments of either kind."""
+    """Arguments of all kernels that pass over windows."""
     return {**_settings(images, weight), "BLOCK": _BLOCK, "CONSTANT": is_constant(moments)}
 
 
@@ -351,8 +341,8 @@ def stem_backward_kernel(
     if part == 0:
         store_row(gbeta + task * out_stride, a, WIDTH, C)
         store_row(ggamma + task * out_stride, b, WIDTH, C)
-    a /= pixels
-    b /= pixels
+    a = per_pixel(a, pixels, CONSTANT)
+    b = per_pixel(b, pixels, CONSTANT)
     factor = gain * scale
     gw = tl.zeros((C, DEPTH), ACC)
     for start in range(part * BLOCK, cells, parts * BLOCK):
@@ -378,13 +368,13 @@ def stem_sum_second_kernel(
     gz, x, weight, v, moments, gamma, beta, partial, stride, v_stride, gamma_stride, beta_stride, cells,
     count, height, width, eps,
     WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
-    PRECISION: tl.constexpr, ACC: tl.constexpr,
+    PRECISION: tl.constexpr, ACC: tl.constexpr, CONSTANT: tl.constexpr,
 ):  # fmt: skip
     part = tl.program_id(0)
     parts = tl.num_programs(0)
     task = tl.program_id(1).to(tl.int64)
     mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC, CONSTANT
     )
     filters = _filters(weight, task, stride, WIDTH, C, INPUTS, DEPTH)
     direction = _filters(v, task, v_stride, WIDTH, C, INPUTS, DEPTH)
@@ -406,8 +396,9 @@ def stem_sum_second_kernel(
         u2 = _times(p2, direction, PRECISION, ACC)
         u3 = _times(p3, direction, PRECISION, ACC)
         is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, whole)
-        su += (u0 + u1) + (u2 + u3)
-        sv += (u0 * n0 + u1 * n1) + (u2 * n2 + u3 * n3)
+        if not CONSTANT:
+            su += (u0 + u1) + (u2 + u3)
+            sv += (u0 * n0 + u1 * n1) + (u2 * n2 + u3 * n3)
         sx += pick(is0, is1, is2, is3, u0, u1, u2, u3) * rows_of(gz, pooled, whole, C, ACC)
     store_sums(partial, su, sv, sx, task, C)
 
@@ -417,16 +408,17 @@ def stem_tangent_kernel(
     x, weight, v, c, b, moments, second, gamma, beta, dz, stride, v_stride, gamma_stride, beta_stride,
     c_stride, b_stride, second_parts, cells, count, height, width, eps,
     WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
-    PRECISION: tl.constexpr, ACC: tl.constexpr, SECOND: tl.constexpr,
+    PRECISION: tl.constexpr, ACC: tl.constexpr, SECOND: tl.constexpr, CONSTANT: tl.constexpr,
 ):  # fmt: skip
     task = tl.program_id(1).to(tl.int64)
     mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC, CONSTANT
     )
     pixels = count * height * width
     factor, by_n, by_1 = tangent_coefficients(
-        c, b, second, second_parts, c_stride, b_stride, gain, scale, task, pixels, WIDTH, C, SECOND, ACC
-    )
+        c, b, second, second_parts, c_stride, b_stride, gain, scale, task, pixels, WIDTH, C, SECOND, ACC,
+        CONSTANT,
+    )  # fmt: skip
     filters = _filters(weight, task, stride, WIDTH, C, INPUTS, DEPTH)
     direction = _filters(v, task, v_stride, WIDTH, C, INPUTS, DEPTH)
     x = images_of(x, task, count, height, width, INPUTS)
@@ -445,49 +437,6 @@ def stem_tangent_kernel(
     there += tl.where(is2, factor * _times(p2, direction, PRECISION, ACC) + by_n * n2 + by_1, 0.0)
     there += tl.where(is3, factor * _times(p3, direction, PRECISION, ACC) + by_n * n3 + by_1, 0.0)
     put(dz + task * count * (height // 2) * (width // 2) * C, pooled, whole, there, C)
-
-
-@triton.jit
-def stem_tangent_and_sum_kernel(
-    gz, x, weight, v, c, b, moments, gamma, beta, dz, partial, stride, v_stride, gamma_stride, beta_stride,
-    c_stride, b_stride, cells, count, height, width, eps,
-    WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
-    PRECISION: tl.constexpr, ACC: tl.constexpr,
-):  # fmt: skip
-    """dz = γ r u + c ŷ + b and X in one pass, for constant moments: dz needs no sum first."""
-    part = tl.program_id(0)
-    parts = tl.num_programs(0)
-    task = tl.program_id(1).to(tl.int64)
-    mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC, True
-    )
-    factor = gain * scale
-    to_gain = load_row(c + task * c_stride, WIDTH, C).to(ACC)
-    to_shift = load_row(b + task * b_stride, WIDTH, C).to(ACC)
-    filters = _filters(weight, task, stride, WIDTH, C, INPUTS, DEPTH)
-    direction = _filters(v, task, v_stride, WIDTH, C, INPUTS, DEPTH)
-    x = images_of(x, task, count, height, width, INPUTS)
-    gz += task * count * (height // 2) * (width // 2) * C
-    dz += task * count * (height // 2) * (width // 2) * C
-    sx = tl.zeros((BLOCK, C), ACC)
-    for start in range(part * BLOCK, cells, parts * BLOCK):
-        first, inside, right, below, pooled = cells_of(start + tl.arange(0, BLOCK), cells, height, width)
-        whole = right & below
-        p0, p1, p2, p3 = _window(x, first, inside, right, below, height, width, INPUTS, DEPTH)
-        n0 = (_times(p0, filters, PRECISION, ACC) - mean) * scale
-        n1 = (_times(p1, filters, PRECISION, ACC) - mean) * scale
-        n2 = (_times(p2, filters, PRECISION, ACC) - mean) * scale
-        n3 = (_times(p3, filters, PRECISION, ACC) - mean) * scale
-        is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, whole)
-        u = tl.where(is0, _times(p0, direction, PRECISION, ACC), 0.0)
-        u += tl.where(is1, _times(p1, direction, PRECISION, ACC), 0.0)
-        u += tl.where(is2, _times(p2, direction, PRECISION, ACC), 0.0)
-        u += tl.where(is3, _times(p3, direction, PRECISION, ACC), 0.0)
-        sx += u * rows_of(gz, pooled, whole, C, ACC)
-        n = pick(is0, is1, is2, is3, n0, n1, n2, n3)
-        passed = is0 | is1 | is2 | is3
-        put(dz, pooled, whole, factor * u + tl.where(passed, to_gain * n + to_shift, 0.0), C)
-    tl.store(partial + (task * parts + part) * C + tl.arange(0, C), tl.sum(sx, 0))
 
 
 @triton.jit

@@ -149,16 +149,24 @@ def load_sum(sums, which: tl.constexpr, of: tl.constexpr, parts, task, C: tl.con
 
 
 @triton.jit
+def per_pixel(total, pixels, CONSTANT: tl.constexpr):
+    """total/M, which enters derivatives through the moments of a batch; zero if the moments are constant."""
+    return tl.zeros_like(total) if CONSTANT else total / pixels
+
+
+@triton.jit
 def tangent_coefficients(
-    c, b, second, second_parts, c_stride, b_stride, gain, scale, task, pixels,
-    WIDTH: tl.constexpr, C: tl.constexpr, PARTS: tl.constexpr, ACC: tl.constexpr,
+    c, b, second, second_parts, c_stride, b_stride, gain, scale, task, pixels, WIDTH: tl.constexpr,
+    C: tl.constexpr, PARTS: tl.constexpr, ACC: tl.constexpr, CONSTANT: tl.constexpr,
 ):  # fmt: skip
     """dz = factor u + by_n ŷ + by_1, at the maximum, with these coefficients for each channel."""
     to_gain = load_row(c + task * c_stride, WIDTH, C).to(ACC)
     to_shift = load_row(b + task * b_stride, WIDTH, C).to(ACC)
     factor = gain * scale
-    by_n = to_gain - factor * load_sum(second, 1, 3, second_parts, task, C, PARTS) / pixels
-    by_1 = to_shift - factor * load_sum(second, 0, 3, second_parts, task, C, PARTS) / pixels
+    sv = load_sum(second, 1, 3, second_parts, task, C, PARTS)
+    by_n = to_gain - per_pixel(factor * sv, pixels, CONSTANT)
+    su = load_sum(second, 0, 3, second_parts, task, C, PARTS)
+    by_1 = to_shift - per_pixel(factor * su, pixels, CONSTANT)
     return factor, by_n, by_1
 
 
@@ -170,20 +178,14 @@ def hvp_coefficients(
 ):  # fmt: skip
     """d(gy) = on_u u + on_a a + factor da + on_n ŷ + on_1, with these coefficients for each channel.
 
-    Stores d(gγ) = r W + Σ da ŷ and d(gβ) = Σ da. MORE is 0 if there is no da. With CONSTANT moments there are
-    no U and V, and only the coefficients of a and da are of use.
+    Stores d(gγ) = r W + Σ da ŷ and d(gβ) = Σ da. MORE is 0 if there is no da.
     """
     sa = load_sum(sums, 0, 2, sums_parts, task, C, SUMS)
     sb = load_sum(sums, 1, 2, sums_parts, task, C, SUMS)
-    if CONSTANT:
-        sx = load_sum(second, 0, 1, second_parts, task, C, SECOND)
-        su = tl.zeros_like(sx)
-        sv = tl.zeros_like(sx)
-    else:
-        su = load_sum(second, 0, 3, second_parts, task, C, SECOND)
-        sv = load_sum(second, 1, 3, second_parts, task, C, SECOND)
-        sx = load_sum(second, 2, 3, second_parts, task, C, SECOND)
-    weight = sx - (su * sa + sv * sb) / pixels
+    su = load_sum(second, 0, 3, second_parts, task, C, SECOND)
+    sv = load_sum(second, 1, 3, second_parts, task, C, SECOND)
+    sx = load_sum(second, 2, 3, second_parts, task, C, SECOND)
+    weight = sx - per_pixel(su * sa + sv * sb, pixels, CONSTANT)
     da = sa * 0
     db = sa * 0
     if MORE > 0:
@@ -193,16 +195,17 @@ def hvp_coefficients(
         store_row(ggamma + task * out_stride, scale * weight + db, WIDTH, C)
         store_row(gbeta + task * out_stride, da, WIDTH, C)
     factor = gain * scale
-    on_u = -scale * factor * sb / pixels
-    on_a = scale * (load_row(c + task * c_stride, WIDTH, C).to(ACC) - factor * sv / pixels)
-    on_n = -(on_u * sv + on_a * sb + factor * (scale * weight + db)) / pixels
-    on_1 = -(on_u * su + on_a * sa + factor * da) / pixels
+    on_u = per_pixel(-scale * factor * sb, pixels, CONSTANT)
+    to_gain = load_row(c + task * c_stride, WIDTH, C).to(ACC)
+    on_a = scale * (to_gain - per_pixel(factor * sv, pixels, CONSTANT))
+    on_n = per_pixel(-(on_u * sv + on_a * sb + factor * (scale * weight + db)), pixels, CONSTANT)
+    on_1 = per_pixel(-(on_u * su + on_a * sa + factor * da), pixels, CONSTANT)
     return factor, on_u, on_a, on_n, on_1
 
 
 @triton.jit
 def gradient_of(passed, a, n, a_mean, b_mean, CONSTANT: tl.constexpr):
-    """a − A/M − ŷ B/M at one pixel of each window, or a with CONSTANT moments; a is zero unless `passed`."""
+    """a − A/M − ŷ B/M at one pixel of each window, where `a` counts if it is `passed` on."""
     a = tl.where(passed, a, 0.0)
     if not CONSTANT:
         a = a - a_mean - n * b_mean
@@ -211,8 +214,10 @@ def gradient_of(passed, a, n, a_mean, b_mean, CONSTANT: tl.constexpr):
 
 @triton.jit
 def hvp_of(u, passed, a, n, on_u, on_n, on_1, CONSTANT: tl.constexpr):
-    """d(gy) at one pixel of each window; its terms `a` count where `passed`. With CONSTANT moments there are
-    no other terms, and the compiler removes u."""
+    """d(gy) at one pixel of each window, where the terms `a` count if they are `passed` on.
+
+    With constant moments no other terms are left, and Triton does not even compute u.
+    """
     a = tl.where(passed, a, 0.0)
     if not CONSTANT:
         a = on_u * u + a + on_n * n + on_1
