@@ -36,7 +36,7 @@ from pathaware.online.streams import STREAMS
 from pathaware.training.config import Config
 from pathaware.training.metric import ACCURACY, MSE, Metric
 from pathaware.training.tables import NOTHING, Row, Table, pipe_table
-from tools import answers_page, evidence_page, house, methods_page, performance_page
+from tools import answers_page, evidence_page, house, methods_page, performance_page, recipe_page
 from tools.evidence_page import NOT_RUN
 
 
@@ -406,6 +406,7 @@ PAGES: dict[str, Callable[[Path], dict[str, str]]] = {
     "docs/own-data.md": own_data_page,
     "docs/performance.md": performance_page.blocks,
     "docs/photos.md": photos_page,
+    "docs/recipe.md": recipe_page.blocks,
     "docs/reproduction.md": reproduction_page,
 }
 """For each document, the function that renders its blocks from the folder of results."""
