@@ -143,7 +143,8 @@ def readme(folder: Path) -> dict[str, str]:
         )
         rows.append(Row(cells))
     header = ("", "iterations", "MAML", "PAMELA", "MAML, the paper", "PAMELA, the paper")
-    return {"results": pipe_table(Table("", (*header, "PAMELA, our settings"), rows))}
+    table = pipe_table(Table("", (*header, "PAMELA, our settings"), rows))
+    return {"results": table, "recipe": recipe_page.sentence(folder)}
 
 
 def _value(results: Sequence[Result], metric: Metric) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 from pathaware.experiments.statistics import over_seeds_and_tasks
@@ -26,6 +27,22 @@ HEADER = ("5 shots, alone", "5 shots, joint", "1 shot, alone", "1 shot, joint")
 def blocks(folder: Path) -> dict[str, str]:
     records = folder / recipe.FOLDER.name
     return {"methods": pipe_table(methods(records)), "worth": worth(records)}
+
+
+def sentence(folder: Path) -> str:
+    """PAMELA's accuracy with the recipe, for every data set that was run."""
+    records = folder / recipe.FOLDER.name
+    found = []
+    for data, title in DATA.items():
+        five, one = (recipe.results(records, data, shots, recipe.WHOLE, recipe.TEST) for shots in (5, 1))
+        if five and one:
+            values = (accuracy(records, data, recipe.WHOLE, s, recipe.TEST).split(",")[0] for s in (5, 1))
+            found.append(f"{title} {' and '.join(values)} % ({len(five)} seeds)")
+    text = (
+        "PAMELA from pretrained features, with the [recipe](docs/recipe.md), 5 and 1 images per class, "
+        f"inductive, mirrored views: {'; '.join(found)}."
+    )
+    return textwrap.fill(text, 119, break_long_words=False, break_on_hyphens=False)
 
 
 def methods(records: Path) -> Table:

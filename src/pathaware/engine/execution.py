@@ -105,7 +105,7 @@ class Execution:
             return self.forward(point, examples)[:, count:]
 
     def features(self, point: Tensor, x: Tensor) -> Tensor:
-        """What the last linear layer reads at a point, `[T, N, F]`."""
+        """Inputs of the last linear layer at a point, `[T, N, F]`."""
         if isinstance(self.forward, Lowered):
             return self.forward.features(point, x)
         assert self.body is not None

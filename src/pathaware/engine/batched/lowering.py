@@ -91,7 +91,7 @@ class Lowered:
         return result.rows().data
 
     def features(self, point: Tensor, inputs: Tensor) -> Tensor:
-        """What the last linear layer reads, `[T, N, F]`."""
+        """Inputs of the last linear layer, `[T, N, F]`."""
         heads = [node for node in self.network.nodes if isinstance(self.network.module(node), nn.Linear)]
         values, before = self._start(inputs, point.dtype), self.network.nodes.index(heads[-1])
         use_kernels = kernels.usable(point) and not inputs.requires_grad
