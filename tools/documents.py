@@ -401,6 +401,7 @@ def _confidence(path: Path, names: dict[str, str]) -> str:
 PAGES: dict[str, Callable[[Path], dict[str, str]]] = {
     "README.md": readme,
     "docs/answers.md": answers_page.blocks,
+    "docs/choosing.md": recipe_page.choosing,
     "docs/internals.md": lambda folder: {"map": house.diagram()},
     "docs/methods.md": methods_page.blocks,
     "docs/online.md": online_page,

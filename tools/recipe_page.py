@@ -9,6 +9,7 @@ from pathaware.experiments.statistics import over_seeds_and_tasks
 from pathaware.training.metric import ACCURACY
 from pathaware.training.tables import NOTHING, Row, Table, pipe_table
 from studies import recipe
+from tools import methods_page
 from tools.evidence_page import NOT_RUN
 
 DATA = {"cifar-fs": "CIFAR-FS", "miniimagenet": "miniImageNet"}
@@ -58,6 +59,22 @@ def methods(records: Path) -> Table:
             cells = (lead(records, data, part, *column) for column in COLUMNS)
             rows.append(Row((title, f"PAMELA − {METHODS[part]}", *cells)))
     return Table("", ("", "", *HEADER), rows)
+
+
+def choosing(folder: Path) -> dict[str, str]:
+    """Accuracy with the recipe, and CPU times of training and adapting, of methods that differ in kind."""
+    records, times = folder / recipe.FOLDER.name, methods_page.method_times(folder, "cifar-fs")
+    rows = []
+    for part, any_task in {recipe.WHOLE: "no", "maml": "no", "r2d2": "no", "prototypical": "yes"}.items():
+        name = "pamela" if part == recipe.WHOLE else part
+        shown = (accuracy(records, "cifar-fs", part, shots, recipe.TEST) for shots in (5, 1))
+        costs = (f"{times[name][key]:.0f}" for key in ("training_ms", "adaptation_ms"))
+        rows.append(Row((METHODS[part], *shown, *costs, any_task)))
+    header = (
+        *("", "5 shots", "1 shot", "training, CPU ms per task", "adapting, CPU ms"),
+        "classes and images may vary",
+    )
+    return {"choosing": pipe_table(Table("", header, rows))}
 
 
 def accuracy(records: Path, data: str, part: str, shots: int, evaluation: recipe.Evaluation) -> str:
