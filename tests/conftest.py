@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathaware import Episodes, GradientDescent, MetaLearner, MetaSGD, Pamela, Rule
+from pathaware.core.batch_norm import freeze_running_statistics
+from pathaware.engine.traced import fold_biases
 from pathaware.models.conv4 import conv4
 from pathaware.models.mlp import mlp
 
@@ -83,6 +85,16 @@ def small_problem(kind: str) -> tuple[nn.Module, object, Episodes]:
             if "norm" in name:
                 parameter.add_(0.3 * torch.randn_like(parameter))
     return model, F.cross_entropy, image_episodes()
+
+
+def with_constant_statistics(model: nn.Module) -> nn.Module:
+    """Give every batch norm of a network constant statistics, in place."""
+    freeze_running_statistics(model, all_norms=True)
+    for name, buffer in model.named_buffers():
+        buffer.copy_(
+            0.3 * torch.randn(buffer.shape) if name.endswith("mean") else 0.5 + torch.rand(buffer.shape)
+        )
+    return fold_biases(model)
 
 
 def meta_gradient(learner: MetaLearner, episodes: Episodes, order: str = "second") -> Tensor:

@@ -36,7 +36,7 @@ from pathaware.online.streams import STREAMS
 from pathaware.training.config import Config
 from pathaware.training.metric import ACCURACY, MSE, Metric
 from pathaware.training.tables import NOTHING, Row, Table, pipe_table
-from tools import answers_page, evidence_page, house, methods_page, performance_page
+from tools import answers_page, evidence_page, house, methods_page, performance_page, recipe_page
 from tools.evidence_page import NOT_RUN
 
 
@@ -143,7 +143,8 @@ def readme(folder: Path) -> dict[str, str]:
         )
         rows.append(Row(cells))
     header = ("", "iterations", "MAML", "PAMELA", "MAML, the paper", "PAMELA, the paper")
-    return {"results": pipe_table(Table("", (*header, "PAMELA, our settings"), rows))}
+    table = pipe_table(Table("", (*header, "PAMELA, our settings"), rows))
+    return {"results": table, "recipe": recipe_page.sentence(folder)}
 
 
 def _value(results: Sequence[Result], metric: Metric) -> str:
@@ -411,12 +412,14 @@ def _confidence(path: Path, names: dict[str, str]) -> str:
 PAGES: dict[str, Callable[[Path], dict[str, str]]] = {
     "README.md": readme,
     "docs/answers.md": answers_page.blocks,
+    "docs/choosing.md": recipe_page.choosing,
     "docs/internals.md": lambda folder: {"map": house.diagram()},
     "docs/methods.md": methods_page.blocks,
     "docs/online.md": online_page,
     "docs/own-data.md": own_data_page,
     "docs/performance.md": performance_page.blocks,
     "docs/photos.md": photos_page,
+    "docs/recipe.md": recipe_page.blocks,
     "docs/reproduction.md": reproduction_page,
 }
 """For each document, the function that renders its blocks from the folder of results."""

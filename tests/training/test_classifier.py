@@ -16,9 +16,11 @@ from pathaware.core.errors import Stopped
 from pathaware.core.seeding import generator
 from pathaware.data.labelled import ClassImages, Distortion, cutmix, random_boxes, random_crop, resized
 from pathaware.data.store import ClassSpan, ImageStore, Manifest
+from pathaware.experiments.run_store import own_level
 from pathaware.models.conv4 import conv4
 from pathaware.models.resnet12 import resnet12
 from pathaware.training import pretrain_run
+from pathaware.training.checksummed import load_parameters
 from pathaware.training.classifier import (
     Classifier,
     ClassifierStep,
@@ -29,7 +31,9 @@ from pathaware.training.classifier import (
     prototype_accuracy,
     turn,
 )
+from pathaware.training.evaluation import evaluate
 from pathaware.training.pretrain_run import PretrainRun, pretrain, resume_pretraining
+from pathaware.training.pretraining import start_from
 from pathaware.training.run_folder import Run
 from pathaware.training.trainer import Trainer, build
 from tests.training.test_classification import config
@@ -291,6 +295,35 @@ def test_meta_training_starts_from_a_pretraining(tmp_path, monkeypatch):
         Run.open(folder)
 
 
+def test_running_statistics_without_biases_are_the_same_network(tmp_path, monkeypatch):
+    folder = tmp_path / "features"
+    store = small_store("ink", 28, channels=1)
+    monkeypatch.setattr("pathaware.training.classifier.open_store", lambda name, directory: store)
+    run = pretrain(settings(data="ink", width=8, size=28, epochs=1), folder, quiet=True)
+    body, model = (
+        run.load().body.eval().double(),
+        build(config({"statistics": "running"}, start=str(folder))).model,
+    )
+    start_from(model, folder)
+    model.head = torch.nn.Identity()
+    images = torch.rand(6, 1, 28, 28, dtype=torch.float64)
+    assert torch.allclose(model.double()(images), body(images), atol=1e-5)
+    assert not any(name.startswith("conv") and name.endswith("bias") for name, _ in model.named_parameters())
+
+
+def test_parameters_of_another_network_are_refused_in_one_line():
+    model = conv4(3, size=16, width=4, blocks=2)
+    biased = model.state_dict()
+    del biased["conv2.bias"]
+    with pytest.raises(
+        UsageError, match=r"^run: x is of another network than .* \(conv2.bias differs\); train again$"
+    ):
+        load_parameters(model, biased, "x")
+    narrow = conv4(3, size=16, width=5, blocks=2).state_dict()
+    with pytest.raises(UsageError, match=r"\(conv1.weight differs\)"):
+        load_parameters(model, narrow, "x")
+
+
 @pytest.mark.parametrize("method", ["pamela", "prototypical"])
 def test_running_statistics_of_a_pretraining_make_queries_independent(tmp_path, monkeypatch, method):
     folder = tmp_path / "features"
@@ -301,13 +334,18 @@ def test_running_statistics_of_a_pretraining_make_queries_independent(tmp_path, 
     trainer = Trainer(dataclasses.replace(chosen, method=method, method_settings={}))
     trainer.advance()
     learner = trainer.learner.eval()
-    assert torch.equal(learner.model.norm2.running_var, run.load().body.norm2.running_var.double())
+    body = run.load().body.eval().double()
+    assert torch.equal(learner.model.norm2.running_var, body.norm2.running_var)
+    assert learner.model.conv2.bias is None  # the mean contains it
+    assert torch.allclose(learner.model.norm2.running_mean, body.norm2.running_mean - body.conv2.bias)
     episodes = trainer.source.gather(trainer.source.draw(2, generator(0, "t", 0)))
     support = episodes.support_x, episodes.support_y
     with torch.no_grad():
         together = learner.predictions_per_step(*support, episodes.query_x).outputs[-1]
         alone = learner.predictions_per_step(*support, episodes.query_x[:, :1]).outputs[-1]
     assert torch.allclose(together[:, :1], alone, atol=1e-12)
+    result = evaluate(learner, trainer.config.problem, tasks=2, split="val")
+    assert result.queries == own_level(trainer.config) == "alone"
     with pytest.raises(UsageError, match="statistics: running ones come from a pretraining"):
         config({"statistics": "running"})
 

@@ -58,6 +58,7 @@ LATER = (
         "rule_rate = 0.0",
         "warmup = 0",
         "head_rate = 0.0",
+        'head = "learned"',
     ),
     *("average = 0.0", "evaluate_average = false", "distil = 0.0", "temperature = 4.0", 'teacher = ""'),
     *('weights = ""', 'adapt = "all"', "size = 0", 'normalisation = "auto"', "varying = false"),

@@ -236,10 +236,12 @@ def test_dropout_acts_on_queries_in_training_only():
     assert torch.allclose(one, other, atol=1e-6)
 
 
-def test_a_run_with_all_of_them_resumes_to_the_last_bit(tmp_path):
+@pytest.mark.parametrize("statistics", ["batch", "running"])
+def test_a_run_with_all_of_them_resumes_to_the_last_bit(tmp_path, statistics):
     pretrain(pretraining(epochs=1), tmp_path / "teacher", quiet=True)
     more = {"dropout": 0.2, "teacher": str(tmp_path / "teacher"), "start": str(tmp_path / "teacher")}
-    settings = config(problem={"cutmix": 0.5, "mirror_support": True}, **ALL, **more)
+    problem = {"cutmix": 0.5, "mirror_support": True, "statistics": statistics}
+    settings = config(problem=problem, **ALL, **more)
     whole, stopped = Trainer(settings), Trainer(settings)
     for _ in range(3):
         stopped.advance()

@@ -16,7 +16,7 @@ from pathaware.engine.cuda_graph import CapturedStep
 from pathaware.models.conv4 import conv4
 from pathaware.models.mlp import mlp
 from pathaware.training.trainer import MetaStep
-from tests.conftest import distance
+from tests.conftest import distance, with_constant_statistics
 
 
 def sine_step(**options) -> MetaStep:
@@ -65,11 +65,12 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA grap
 
 def image_step(dtype: torch.dtype, width: int = 8, **options) -> MetaStep:
     """Five-way tasks of noise on the GPU; with a width of 16 and float32 its blocks run in kernels."""
-    checkpoint = options.pop("checkpoint", False)
+    checkpoint, constant = options.pop("checkpoint", False), options.pop("constant", False)
     images = torch.randint(0, 256, (8, 12, 3, 16, 16), dtype=torch.uint8).numpy()
     store = in_memory("noise", [(f"c{i}", "train", x) for i, x in enumerate(images)], ImageFormat(16, 3), "")
     torch.manual_seed(0)
     model = conv4(5, size=16, width=width)
+    model = with_constant_statistics(model) if constant else model
     learner = MetaLearner(model, GradientDescent(model, 2), F.cross_entropy, checkpoint=checkpoint)
     source = ImageEpisodes(store, "train", 5, 1, 3, Augmentation(crop=True), "cuda", dtype)
     return MetaStep(learner.to("cuda", dtype), Unrolled(), source, rate=1e-2, **options)
@@ -95,6 +96,11 @@ def test_the_graphed_step_gives_the_numbers_of_the_plain_one(chunk, checkpoint):
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_the_graphed_step_gives_the_bits_of_the_plain_one_where_kernels_run(chunk, checkpoint):
     assert torch.equal(*advance_both(6, torch.float32, 16, chunk=chunk, checkpoint=checkpoint))
+
+
+@needs_cuda
+def test_a_graph_with_constant_statistics_gives_the_bits_of_the_plain_step():
+    assert torch.equal(*advance_both(6, torch.float32, 16, constant=True))
 
 
 @needs_cuda

@@ -72,11 +72,13 @@ class FrozenBatchNorm(nn.Module):
     """Batch norm with constant statistics, those that a pretrained network has collected.
 
     Statistics are the same in training and evaluation, so that no image affects another. `weight` and `bias`
-    are ordinary parameters, and the names in the state are those of PyTorch's batch norm.
+    are ordinary parameters, and the names in the state are those of PyTorch's batch norm. `folded` names the
+    bias of a convolution that the mean contains, see `pathaware.engine.traced.fold_biases`.
     """
 
     running_mean: Tensor
     running_var: Tensor
+    folded: str = ""
 
     def __init__(self, norm: _BatchNorm) -> None:
         super().__init__()

@@ -111,6 +111,7 @@ class HeadLearner(FewShotLearner):
     def embed(self, x: Tensor, support_x: Tensor | None = None) -> Tensor:
         """Features `[T, N, F]` of inputs `[T, N, …]`; with `support_x`, batch norm uses its statistics."""
         count = None
+        support_x = None if support_x is None or self.inductive else support_x
         if support_x is None and self.fused is not None and self.fused.usable(x):
             return self.fused(x)
         if support_x is not None:

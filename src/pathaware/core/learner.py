@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from pathaware.core.batch_norm import freeze_batch_norm, set_statistics
+from pathaware.core.batch_norm import FrozenBatchNorm, freeze_batch_norm, set_statistics
 from pathaware.core.episodes import Episodes
 from pathaware.core.errors import UsageError
 from pathaware.core.losses import Loss
@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 ExecutionName = Literal["auto", "loop", "vmap", "batched"]
 """How tasks run side by side, see `pathaware.engine.execution`."""
 
+HeadStart = Literal["learned", "prototypes"]
+"""Where the last layer begins: at its learned parameters, or at class means (`core.prototype_start`)."""
+
 QueryLevel = Literal["alone", "batch", "joint"]
 """How much a prediction may know of the other queries of its task.
 
-- `alone`: nothing (inductive); batch norm uses the statistics of the support set.
+- `alone`: nothing (inductive); batch norm uses the statistics of the support set, or constant ones.
 - `batch`: batch norm uses the statistics of all queries together, and nothing else does.
 - `joint`: the method may use all queries together, for example in its inner loop.
 """
@@ -81,15 +84,25 @@ class FewShotLearner(nn.Module, ABC):
         """True if the learner can use all queries of a task together (`joint` inference)."""
         return False
 
+    @property
+    def inductive(self) -> bool:
+        """True if there is batch norm and its statistics are constant; then `batch` inference is `alone`."""
+        modules = list(self.modules())
+        frozen = any(isinstance(module, FrozenBatchNorm) for module in modules)
+        return frozen and not any(isinstance(module, _BatchNorm) for module in modules)
+
     def query_level(self, queries: QueryLevel | None) -> QueryLevel:
-        """Check a level; None means the learner's own: `joint` if it has joint inference, else `batch`."""
+        """Check a level; None means the learner's own: `joint` if it has joint inference, else `batch`.
+
+        With constant statistics (`inductive`), `batch` is returned as `alone`.
+        """
         if queries is None:
-            return "joint" if self.joint else "batch"
+            queries = "joint" if self.joint else "batch"
         if queries not in QUERY_LEVELS:
             raise UsageError(f"{queries!r} must be one of {', '.join(QUERY_LEVELS)}", field="queries")
         if queries == "joint" and not self.joint:
             raise UsageError("the method has no joint inference; use alone or batch", field="queries")
-        return queries
+        return "alone" if queries == "batch" and self.inductive else queries
 
     def inner_gradients(self, episodes: Episodes, name: str) -> list[Tensor]:
         """The gradients of one adapted parameter along the path: a tensor `[T, …]` per inner step."""
@@ -212,6 +225,7 @@ class MetaLearner(FewShotLearner):
     - `guard`: stop tasks that diverge. A task whose support loss reaches ten times its initial value takes no
       further step, and a task that ends above its initial loss is returned to the best point of its path.
     - `checkpoint`: recompute each inner step in the backward pass instead of storing its activations.
+    - `head`: where the last layer begins, see `pathaware.core.prototype_start`.
     """
 
     def __init__(
@@ -223,6 +237,7 @@ class MetaLearner(FewShotLearner):
         execution: ExecutionName = "auto",
         guard: bool = True,
         checkpoint: bool = False,
+        head: HeadStart = "learned",
     ) -> None:
         # The one door from core to engine. It is opened late because the engine builds on core's types.
         from pathaware.engine.execution import select_execution
@@ -235,6 +250,11 @@ class MetaLearner(FewShotLearner):
         self.guard = guard
         self.checkpoint = checkpoint
         self.execution: Execution = select_execution(execution, model, rule.layout, loss)
+        self.start: nn.Module | None = None
+        if head == "prototypes":
+            from pathaware.core.prototype_start import PrototypeStart  # builds on heads
+
+            self.start = PrototypeStart(model, rule.layout)
 
     @property
     def compilable(self) -> bool:
@@ -293,6 +313,8 @@ class MetaLearner(FewShotLearner):
         with torch.set_grad_enabled(order != "none"):
             theta = self.rule.layout.flatten(self.model).expand(len(context), -1)
             initial, memory = self.rule.begin(theta, context)
+            if self.start is not None:
+                initial = self.start(initial, context)
             return unroll(
                 self.rule,
                 initial,
@@ -342,8 +364,9 @@ class MetaLearner(FewShotLearner):
         """Outputs of the network at a point `[T, D]` for inputs `[T, N, …]`.
 
         With `support_x` the prediction is inductive: batch norm uses the support set's statistics, so that no
-        prediction depends on the other inputs.
+        prediction depends on the other inputs. With constant statistics it is inductive without.
         """
+        support_x = None if support_x is None or self.inductive else support_x
         return self.execution.predict(point, x, support_x)
 
     def losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from torch.func import functional_call, vmap
 
 from pathaware.core.batch_norm import TaskStatistics
 from pathaware.core.errors import UsageError
+from pathaware.core.head import last_linear
 from pathaware.core.learner import ExecutionName
 from pathaware.core.losses import Loss, per_task, per_task_loop
 from pathaware.core.parameters import GroupBroadcast, Layout
@@ -56,8 +57,16 @@ class Execution:
     `single_task` are its counterparts on a GPU, for several tasks or derivatives, and for one task.
     """
 
-    def __init__(self, name: str, forward: Forward, losses: Loss, program: Program | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        forward: Forward,
+        losses: Loss,
+        program: Program | None = None,
+        body: Forward | None = None,
+    ) -> None:
         self.name = name
+        self.body = body
         self.forward = forward
         self.losses = losses
         self.program = program
@@ -94,6 +103,13 @@ class Execution:
                 return self.forward(point, examples, count)[:, count:]
         with kernels.switched_off(), TaskStatistics(count=count):
             return self.forward(point, examples)[:, count:]
+
+    def features(self, point: Tensor, x: Tensor) -> Tensor:
+        """Inputs of the last linear layer at a point, `[T, N, F]`."""
+        if isinstance(self.forward, Lowered):
+            return self.forward.features(point, x)
+        assert self.body is not None
+        return self.body(point, x)
 
     def norm_statistics(self, point: Tensor, x: Tensor) -> dict[str, tuple[Tensor, Tensor]] | None:
         """Mean and variance `[T, C]` of the inputs x at each batch norm, by its name; None if not known."""
@@ -210,9 +226,9 @@ def select_execution(name: ExecutionName, model: nn.Module, layout: Layout, loss
     if name not in get_args(ExecutionName):
         raise UsageError(f"execution: {name!r} must be one of {', '.join(get_args(ExecutionName))}")
     if name == "loop":
-        return Execution("loop", _loop(model, layout), per_task_loop(loss))
+        return Execution("loop", _loop(model, layout), per_task_loop(loss), body=_body(model, layout))
     if name == "vmap":
-        return Execution("vmap", _vmap(model, layout), per_task(loss))
+        return Execution("vmap", _vmap(model, layout), per_task(loss), body=_body(model, layout))
     try:
         losses, network = per_task(loss), trace(model, leaves=LAYERS)
         forward = lower(network, layout)
@@ -220,7 +236,7 @@ def select_execution(name: ExecutionName, model: nn.Module, layout: Layout, loss
     except NotLowerable as reason:
         if name == "batched":
             raise UsageError(f"execution: 'batched' cannot run this model ({reason}); use auto") from None
-    return Execution("vmap", _vmap_or_loop(model, layout), per_task(loss))
+    return Execution("vmap", _vmap_or_loop(model, layout), per_task(loss), body=_body(model, layout))
 
 
 class FusedEmbedding:
@@ -250,6 +266,23 @@ def _loop(model: nn.Module, layout: Layout) -> Forward:
     def forward(point: Tensor, inputs: Tensor) -> Tensor:
         tasks = zip(point, inputs, strict=True)
         return torch.stack([functional_call(model, layout.views(p), (x,)) for p, x in tasks])
+
+    return forward
+
+
+def _body(model: nn.Module, layout: Layout) -> Forward:
+    """The network up to its last linear layer, one task after another."""
+
+    def forward(point: Tensor, inputs: Tensor) -> Tensor:
+        _, last = last_linear(model)
+        seen: list[Tensor] = []
+        hook = last.register_forward_pre_hook(lambda module, arguments: seen.append(arguments[0].flatten(1)))
+        try:
+            for p, x in zip(point, inputs, strict=True):
+                functional_call(model, layout.views(p), (x,))
+        finally:
+            hook.remove()
+        return torch.stack(seen)
 
     return forward
 

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
+from pathaware.core.batch_norm import FrozenBatchNorm
+
 Pooling = Literal["max", "average", "none"]
 
 
@@ -27,7 +29,8 @@ class ConvBlockNodes:
     """The nodes of a conv block; each is read by the next one only. Without pooling, `pool` is `relu`.
 
     Kernel, padding and pooling window are square, strides are 1 and the window's, dilation and groups are 1.
-    `padding` is a number or one of PyTorch's names, such as "same".
+    `padding` is a number or one of PyTorch's names, such as "same". `frozen` is the norm, if its statistics
+    are constant; then the convolution has no bias.
     """
 
     convolution: fx.Node
@@ -42,6 +45,7 @@ class ConvBlockNodes:
     window: int
     eps: float
     pooling: Pooling
+    frozen: FrozenBatchNorm | None
 
     @property
     def inner(self) -> set[fx.Node]:
@@ -97,22 +101,22 @@ class TracedNetwork:
             return None
         source, convolution, norm, relu = chain
         conv, batch_norm = self.module(convolution), self.module(norm)
+        frozen = batch_norm if type(batch_norm) is FrozenBatchNorm else None
         if not (
             type(conv) is nn.Conv2d
             and conv.stride == conv.dilation == (1, 1)
             and conv.groups == 1
             and conv.padding_mode == "zeros"
-            and type(batch_norm) is nn.BatchNorm2d
-            and batch_norm.affine
-            and not batch_norm.track_running_stats
+            and (_has_batch_statistics(batch_norm) if frozen is None else _is_plain(frozen, conv))
             and self._is_relu(relu)
         ):
             return None
         kernel, padding = _side(conv.kernel_size), _side(conv.padding)
         if kernel is None or padding is None:
             return None
-        sizes = conv.in_channels, conv.out_channels, kernel, padding, window, batch_norm.eps
-        return ConvBlockNodes(convolution, norm, relu, last, source, *sizes, pooling)
+        sizes = conv.in_channels, conv.out_channels, kernel, padding, window
+        eps: Any = getattr(batch_norm, "eps", None)
+        return ConvBlockNodes(convolution, norm, relu, last, source, *sizes, eps, pooling, frozen)
 
     def _is_relu(self, node: fx.Node) -> bool:
         if node.op == "call_module":
@@ -130,6 +134,33 @@ def trace(model: nn.Module, leaves: Container[type[nn.Module]] = ()) -> TracedNe
     except Exception as error:  # fx raises errors of many kinds when it meets control flow
         raise NotLowerable(f"torch.fx cannot trace it: {str(error).splitlines()[0]}") from error
     return TracedNetwork(graph, dict(model.named_modules()))
+
+
+def fold_biases(model: nn.Module) -> nn.Module:
+    """Remove the biases of convolutions whose output only a `FrozenBatchNorm` reads, in place.
+
+    The norm's mean changes instead, so the network computes the same; its shift can learn what the bias could
+    have learned. All of a network that cannot be traced is left as it is.
+    """
+    try:
+        network = trace(model, leaves=(FrozenBatchNorm,))
+    except NotLowerable:
+        return model
+    for node in network.nodes:
+        norm = network.module(node)
+        convolution, *_ = _chain(node, 2)
+        conv = network.module(convolution)
+        if type(norm) is not FrozenBatchNorm or not isinstance(conv, nn.Conv2d) or conv.bias is None:
+            continue
+        if len(convolution.users) == 1 and _calls(network, conv) == 1:
+            norm.running_mean = norm.running_mean - conv.bias.detach()
+            norm.folded, conv.bias = f"{convolution.target}.bias", None
+    return model
+
+
+def _calls(network: TracedNetwork, module: nn.Module) -> int:
+    """How many times the network calls a module."""
+    return sum(network.module(node) is module for node in network.nodes)
 
 
 class _Tracer(fx.Tracer):
@@ -176,6 +207,16 @@ class _Tracer(fx.Tracer):
             return self.create_proxy("call_module", name, args, kwargs)
 
         return type(type(module).__name__, (type(module),), {"__call__": call})
+
+
+def _has_batch_statistics(norm: nn.Module | None) -> bool:
+    """True for a batch norm with gain and shift that normalises by the statistics of the batch."""
+    return type(norm) is nn.BatchNorm2d and norm.affine and not norm.track_running_stats
+
+
+def _is_plain(norm: FrozenBatchNorm, conv: nn.Conv2d) -> bool:
+    """True for a norm with gain and shift after a convolution without bias, see `fold_biases`."""
+    return norm.weight is not None and norm.bias is not None and conv.bias is None
 
 
 def _chain(node: fx.Node, length: int) -> list[fx.Node]:

@@ -29,7 +29,7 @@ from pathaware.training.session import TrainingSession, check, train_sessions
 # The training settings that decide the result. The others say how and where it is computed.
 _DECISIVE = (
     *("tasks", "rate", "schedule", "clip", "guard", "pretrain", "dtype", "start", "rule_rate", "warmup"),
-    *("head_rate", "average", "evaluate_average", "distil", "temperature", "teacher", "teach"),
+    *("head_rate", "head", "average", "evaluate_average", "distil", "temperature", "teacher", "teach"),
     *("classify", "classify_end", "dropout"),
 )
 IDENTITY = "identity"
@@ -159,9 +159,11 @@ class Result:
 
 
 def own_level(config: Config) -> str:
-    """The level at which a method is evaluated by default: joint if it adapts to the queries, else batch."""
+    """The level at which a method is evaluated by default: joint if it adapts to the queries, else batch,
+    or, with constant statistics, alone."""
     joint = get_method(config.method).queries and config.method_settings.get("transductive", True)
-    return "joint" if joint else "batch"
+    constant = getattr(config.problem, "statistics", "batch") == "running"
+    return "joint" if joint else "alone" if constant else "batch"
 
 
 def _plain(result: Mapping[str, Any]) -> bool:

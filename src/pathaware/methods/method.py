@@ -11,7 +11,7 @@ from torch import nn
 
 from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.head import Head, HeadLearner
-from pathaware.core.learner import ExecutionName, FewShotLearner, MetaLearner
+from pathaware.core.learner import ExecutionName, FewShotLearner, HeadStart, MetaLearner
 from pathaware.core.losses import Loss
 from pathaware.core.meta_gradient import MetaGradient, Unrolled
 from pathaware.core.rule import Rule
@@ -98,14 +98,19 @@ class Method:
         execution: ExecutionName = "auto",
         guard: bool = True,
         checkpoint: bool = False,
+        head: HeadStart = "learned",
     ) -> FewShotLearner:
         """Build the learner for this network and these settings."""
         network = self.network(model, **self._part(self.network, given))
         kind: Any = self.kind
         part = kind(network, **self._part(self.kind, given))
         if isinstance(part, Head):
+            if head != "learned":
+                raise UsageError(f"head: {self.name} adapts no last layer; leave it out")
             return HeadLearner(network, part, loss, execution=execution)
-        return MetaLearner(network, part, loss, execution=execution, guard=guard, checkpoint=checkpoint)
+        return MetaLearner(
+            network, part, loss, execution=execution, guard=guard, checkpoint=checkpoint, head=head
+        )
 
     def estimator(self, given: Mapping[str, Any]) -> MetaGradient:
         """Build the estimator of the meta-gradient for these settings."""

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from pathaware.core.errors import UsageError
 
 
 class CorruptFile(Exception):
@@ -111,6 +113,20 @@ def read_checksummed(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise CorruptFile("its checksum is wrong")
     found: dict[str, Any] = json.loads(about["about"])
     return tensors, found
+
+
+def load_parameters(learner: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:
+    """Load all parameters and buffers of a learner; raise if an earlier version built another network."""
+    try:
+        learner.load_state_dict(tensors)
+    except RuntimeError:
+        own = learner.state_dict()
+        differs = [n for n in {**own, **tensors} if n not in own or n not in tensors]
+        differs += [n for n in own if n in tensors and own[n].shape != tensors[n].shape]
+        message = (
+            f"{source} is of another network than this version builds ({differs[0]} differs); train again"
+        )
+        raise UsageError(message, field="run") from None
 
 
 def tensor_digest(tensors: Mapping[str, Tensor]) -> str:

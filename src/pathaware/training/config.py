@@ -16,7 +16,7 @@ import torch
 
 from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.head import Head
-from pathaware.core.learner import ExecutionName
+from pathaware.core.learner import ExecutionName, HeadStart
 from pathaware.core.settings import at_least, coerce, short_repr
 from pathaware.methods import Method, get_method
 from pathaware.training.problems import PROBLEMS, Problem
@@ -75,7 +75,8 @@ class Training:
       `pathaware pretrain`).
     - `rule_rate`: learning rate of Φ, 0 for that of θ₀ (`rate`); `warmup`: iterations in which the learning
       rates grow from zero; `head_rate`: initial step size of the last layer, for methods that learn step
-      sizes, 0 for that of all layers.
+      sizes, 0 for that of all layers. `head`: the last layer begins at its learned parameters or at the class
+      means of each support set (see `pathaware.core.prototype_start`).
     - `average`: momentum of an exponential average of θ₀ and Φ, 0 for none; `evaluate_average`: validate and
       keep that average. `distil`: weight of the loss that pulls predictions towards those of the average, at
       `temperature`. `teacher`: folder of a pretraining whose predictions are learned with weight `teach`.
@@ -122,6 +123,7 @@ class Training:
     rule_rate: float = 0.0
     warmup: int = 0
     head_rate: float = 0.0
+    head: HeadStart = "learned"
     average: float = 0.0
     evaluate_average: bool = False
     distil: float = 0.0

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pathaware.core.batch_norm import FrozenBatchNorm
 from pathaware.core.errors import UsageError
 from pathaware.core.head import last_linear, replace_last_linear
 from pathaware.data.episodes import EpisodePlan, LabelledImages
@@ -51,11 +52,15 @@ def read_pretraining(folder: Path, setting: str = "") -> tuple[dict[str, Tensor]
 def start_from(model: nn.Module, folder: Path) -> None:
     """Load the network of a pretraining, except for its classifier.
 
-    Its batch-norm statistics are loaded if the model has a place for them (`problem.statistics`).
+    Its batch-norm statistics are loaded if the model has a place for them (`problem.statistics`). Biases that
+    the model has folded into them are subtracted from the means.
     """
     tensors, _ = read_pretraining(folder, "start: ")
     own = model.state_dict()
     body = {n.removeprefix("body."): v for n, v in tensors.items() if n.startswith("body.")}
+    for name, module in model.named_modules():
+        if isinstance(module, FrozenBatchNorm) and module.folded in body:
+            body[f"{name}.running_mean"] = body[f"{name}.running_mean"] - body.pop(module.folded)
     kept = {n: v for n, v in body.items() if n in own or not n.endswith(_STATISTICS)}
     for name, value in kept.items():
         if name not in own or own[name].shape != value.shape:

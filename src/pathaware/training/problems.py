@@ -127,7 +127,7 @@ class Classification:
 
     `statistics` says what batch norm normalises by: the mean and variance of each `batch`, as in MAML, or the
     `running` ones that the pretraining `training.start` has collected. The latter do not change, so no query
-    affects the prediction of another.
+    affects the prediction of another. Convolutions before them have no bias: the mean contains it.
     """
 
     name: ClassVar[str] = "classification"
@@ -217,8 +217,9 @@ class Classification:
             model = build_model(self.model_name, self.ways, form.size, form.channels, self.width, self.widths)
         if self.statistics == "running":
             from pathaware.core.batch_norm import freeze_running_statistics
+            from pathaware.engine.traced import fold_biases
 
-            freeze_running_statistics(model, all_norms=True)
+            fold_biases(freeze_running_statistics(model, all_norms=True))
         if self.zero_head:
             from pathaware.core.head import last_linear
 

@@ -269,7 +269,10 @@ def _body(learner: FewShotLearner) -> nn.Module:
     """The network without its last layer; its parameters are given at every call."""
     if isinstance(learner, HeadLearner):
         return learner.model
-    return replace_last_linear(learner.model, nn.Identity())
+    body = replace_last_linear(learner.model, nn.Identity())
+    # the same tensors, because statistics may be loaded later, when a run resumes
+    body.load_state_dict(dict(learner.model.named_buffers()), strict=False, assign=True)
+    return body
 
 
 def _features(learner: FewShotLearner) -> int:

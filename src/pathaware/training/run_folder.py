@@ -16,7 +16,13 @@ from torch import Tensor
 
 from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.learner import FewShotLearner
-from pathaware.training.checksummed import CorruptFile, read_checksummed, replace_file, write_checksummed
+from pathaware.training.checksummed import (
+    CorruptFile,
+    load_parameters,
+    read_checksummed,
+    replace_file,
+    write_checksummed,
+)
 from pathaware.training.config import Config, differences, read_toml_file
 from pathaware.training.gradient_probe import Histograms
 from pathaware.training.progress import Progress
@@ -310,7 +316,7 @@ class Run(RunFolder):
             except CorruptFile as error:
                 raise UsageError(f"{path} cannot be read ({error})", field="run") from None
             self.refuse_another(about["config"], path)
-            learner.load_state_dict(tensors)
+            load_parameters(learner, tensors, str(path))
             learners.append(learner)
         return learners
 
@@ -318,7 +324,7 @@ class Run(RunFolder):
         """Load the trained learner onto a device of this machine, whatever it was trained on."""
         tensors, inputs = self.learned()
         learner = build(self.config, replace(self.config.training, device=device).torch_device, inputs)
-        learner.load_state_dict(tensors)
+        load_parameters(learner, tensors, str(self.folder / CHECKPOINT))
         return learner
 
     def learned(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

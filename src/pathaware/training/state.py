@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pathaware.core import VERSION
-from pathaware.training.checksummed import CorruptFile, read_checksummed, write_checksummed
+from pathaware.training.checksummed import CorruptFile, load_parameters, read_checksummed, write_checksummed
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class State:
 
     @torch.no_grad()
     def restore(self, learner: nn.Module, optimizer: Optimizer, extra: nn.Module | None = None) -> None:
-        learner.load_state_dict(self._part("learner."))
+        load_parameters(learner, self._part("learner."), "the state of this run")
         if extra is not None:
             extra.load_state_dict(self._part("extra."))
         for i, parameter in enumerate(_parameters(learner, extra)):

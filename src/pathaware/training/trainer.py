@@ -281,6 +281,7 @@ def build(
             execution=training.execution,
             guard=training.guard,
             checkpoint=training.checkpoint,
+            head=training.head,
         )
     if training.head_rate:
         set_head_rate(learner, training.head_rate)

@@ -11,7 +11,13 @@ from pathaware import GradientDescent, Layout, MetaLearner
 from pathaware.core.batch_norm import freeze_batch_norm
 from pathaware.engine.handwritten import program as programs
 from pathaware.engine.handwritten.conv_block import Convolution
-from tests.conftest import distance, image_episodes, meta_gradient, regression_episodes
+from tests.conftest import (
+    distance,
+    image_episodes,
+    meta_gradient,
+    regression_episodes,
+    with_constant_statistics,
+)
 
 
 def block(
@@ -30,6 +36,11 @@ def block(
         norm.bias.copy_(torch.randn(outputs) + 0.5)
     conv = nn.Conv2d(inputs, outputs, kernel, padding=padding, bias=bias)
     return [conv, norm, nn.ReLU(), nn.MaxPool2d(pool)]
+
+
+def constant(layers: list[nn.Module]) -> list[nn.Module]:
+    """The same layers with constant statistics in every batch norm."""
+    return list(with_constant_statistics(nn.Sequential(*layers)))
 
 
 ROWS = {
@@ -61,6 +72,15 @@ IMAGES = {
     "other kernels": lambda: [*block(2, 3), *block(3, 3, 5, 2), *block(3, 5, 2, 1, 1), nn.Flatten()],
     "no pooling": lambda: [*block(2, 3), *block(3, 5)[:3], nn.Flatten(), nn.Linear(5 * 16, 3)],
     "no padding": lambda: [*block(2, 3, 3, 0, 1), *block(3, 3, 3, 0, 2), nn.Flatten(), nn.Linear(12, 3)],
+    "constant statistics": lambda: constant(
+        [*block(2, 3), *block(3, 5, pool=1), nn.Flatten(), nn.Linear(80, 3)]
+    ),
+    "constant statistics in the first block": lambda: [
+        *constant(block(2, 3)),
+        *block(3, 5),
+        nn.Flatten(),
+        nn.Linear(5 * 4, 3),
+    ],
     "an activation between": lambda: [*block(2, 3), nn.Tanh(), *block(3, 5), nn.Flatten(), nn.Linear(20, 3)],
 }
 

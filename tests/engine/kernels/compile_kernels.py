@@ -36,7 +36,8 @@ def compile_instead(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: An
     given = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}
     signature = {name: kind_of(given[name], name in kwargs) for name in self.arg_names}
     constants = {(self.arg_names.index(n),): given[n] for n, kind in signature.items() if kind == "constexpr"}
-    key = (self.__name__, str([signature, constants, options]))
+    name = f"{self.__name__}{'_of_constants' if given.get('CONSTANT') else ''}"
+    key = (name, str([signature, constants, options]))
     if key not in compiled:
         result = triton.compile(ASTSource(self, signature, constants), target=TARGET, options=options)
         compiled[key] = result.metadata.shared, result.metadata.num_warps
@@ -59,9 +60,11 @@ def main(dtype: torch.dtype) -> None:
     JITFunction.run = compile_instead
     torch.set_float32_matmul_precision("medium" if dtype == torch.bfloat16 else "high")
     from pathaware import MetaLearner, Pamela
+    from pathaware.core.batch_norm import freeze_running_statistics
     from pathaware.engine.kernels import program as programs
     from pathaware.engine.kernels.functions import Stem, block
     from pathaware.engine.kernels.update import Broadcast, Update
+    from pathaware.engine.traced import fold_biases
     from pathaware.models.conv4 import conv4
 
     def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -83,16 +86,29 @@ def main(dtype: torch.dtype) -> None:
         x, weight = leaf(2, 5, 6, 6, 64, dtype=dtype), leaf(2, 48, 48, 3, 3)
         gamma, beta = leaf(2, 48), leaf(2, 48)
         second_derivative(block(x, weight, gamma, beta, 1e-5, pooling), [x, weight, gamma, beta])
-    learner = MetaLearner(model := conv4(5, size=16), Pamela(model, 2), F.cross_entropy)
-    program = programs.kernel_program(learner.execution.program)
-    assert program is not None
+    if not full:  # the same with constant statistics
+        moments = torch.zeros(2, 64)
+        images, weight = torch.zeros(4, 25, 3, 16, 16, dtype=dtype), leaf(4, 64, 3, 3, 3)
+        gamma, beta = leaf(4, 64), leaf(4, 64)
+        second_derivative(Stem.apply(images, weight, gamma, beta, 1e-5, moments), [weight, gamma, beta])
+        x, weight = leaf(4, 5, 6, 6, 64, dtype=dtype), leaf(4, 64, 64, 3, 3)
+        for pooling in ("max", "average", "none"):
+            z = block(x, weight, gamma, beta, 1e-5, pooling, moments)
+            second_derivative(z, [x, weight, gamma, beta])
     x, y = torch.zeros(4, 25, 3, 16, 16), torch.zeros(4, 25, dtype=torch.long)
-    point = torch.zeros(4, len(learner.rule.layout))
-    for storages in ((), (torch.float32, torch.bfloat16)):
-        programs.PRODUCTS = storages
-        _, gradient, saved = program.loss_and_gradient(point, x, y)
-        program.hvp(point, gradient, saved)
-    program.losses(point, x, y)
+    for constant in (False, True):
+        model = conv4(5, size=16)
+        if constant:
+            fold_biases(freeze_running_statistics(model, all_norms=True))
+        learner = MetaLearner(model, Pamela(model, 2), F.cross_entropy)
+        program = programs.kernel_program(learner.execution.program)
+        assert program is not None
+        point = torch.zeros(4, len(learner.rule.layout))
+        for storages in ((),) if constant else ((), (torch.float32, torch.bfloat16)):
+            programs.PRODUCTS = storages
+            _, gradient, saved = program.loss_and_gradient(point, x, y)
+            program.hvp(point, gradient, saved)
+        program.losses(point, x, y)
     for (name, _), needs in compiled.items():
         print(name, *needs)
 

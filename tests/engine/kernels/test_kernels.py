@@ -11,11 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathaware import GradientDescent, MetaLearner, Pamela
+from pathaware.core.batch_norm import freeze_running_statistics
 from pathaware.core.head import HeadLearner
 from pathaware.engine import kernels
+from pathaware.engine.traced import fold_biases
 from pathaware.methods.prototypical import Prototypical
 from pathaware.models.conv4 import conv4
-from tests.conftest import distance, image_episodes, meta_gradient
+from tests.conftest import distance, image_episodes, meta_gradient, with_constant_statistics
 
 pytest.importorskip("triton")
 from pathaware.engine.kernels import normalisation, stem
@@ -32,12 +34,15 @@ STEPS = 3 if CUDA else 1  # the interpreter takes ten seconds per step
 POOLS = {"max": lambda y: F.max_pool2d(y, 2), "average": lambda y: F.avg_pool2d(y, 2), "none": lambda y: y}
 
 
-def plain(x: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float, pooling: str = "max") -> Tensor:
+def plain(
+    x: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float, pooling: str = "max", moments=None
+) -> Tensor:
     """The block with PyTorch's layers, one task after another, channels last."""
     out = []
     for t in range(len(x)):
         y = F.conv2d(x[t].permute(0, 3, 1, 2), weight[t], padding=1)
-        y = F.batch_norm(y, None, None, gamma[t], beta[t], training=True, eps=eps)
+        statistics = (None, None) if moments is None else moments.to(x)
+        y = F.batch_norm(y, *statistics, gamma[t], beta[t], training=moments is None, eps=eps)
         out.append(POOLS[pooling](F.relu(y)).permute(0, 2, 3, 1))
     return torch.stack(out)
 
@@ -103,6 +108,34 @@ def test_the_first_block_and_its_two_derivatives_are_those_of_the_layers(channel
         assert distance(our, their) < CLOSE
 
 
+def moments_of(channels: int) -> Tensor:
+    return torch.stack([torch.randn(channels), torch.rand(channels) + 0.1]).to(DEVICE, DTYPE)
+
+
+@pytest.mark.parametrize(("pooling", "height", "width"), [("max", 5, 4), ("average", 4, 5)])
+def test_a_block_with_constant_statistics_is_that_of_the_layers(pooling: str, height: int, width: int):
+    inputs = (
+        leaf(2, 2, height, width, 16),
+        leaf(2, 16, 16, 3, 3),
+        with_hard_channels(leaf(2, 16)),
+        leaf(2, 16),
+    )
+    settings = {"pooling": pooling, "moments": moments_of(16)}
+    ours = derivatives(partial(block, **settings), *inputs)
+    theirs = derivatives(partial(plain, **settings), *exact(*inputs))
+    for our, their in zip(ours, theirs, strict=True):
+        assert distance(our, their) < CLOSE
+
+
+def test_the_first_block_with_constant_statistics_is_that_of_the_layers():
+    images = leaf(2, 3, 2, 5, 6).detach()
+    inputs, moments = (leaf(2, 16, 2, 3, 3), with_hard_channels(leaf(2, 16)), leaf(2, 16)), moments_of(16)
+    ours = derivatives(lambda *given: Stem.apply(*given, moments), images, *inputs)
+    theirs = derivatives(partial(plain, moments=moments), *exact(images.permute(0, 1, 3, 4, 2), *inputs))
+    for our, their in zip(ours, theirs, strict=True):
+        assert distance(our, their) < CLOSE
+
+
 @pytest.fixture
 def _few_programs(monkeypatch):
     """More work than programs, so that each takes many rounds."""
@@ -142,10 +175,8 @@ def test_filters_may_be_views_of_a_flat_point():
     assert distance(ours, theirs) < CLOSE
 
 
-@pytest.mark.parametrize("in_registers", [False, True])
 @pytest.mark.parametrize(("pieces", "error"), [(1, 3e-3), (2, 2e-5), (3, 1e-6)])
-def test_more_pieces_make_a_weight_gradient_more_exact(monkeypatch, pieces, error, in_registers):
-    monkeypatch.setattr(weight_gradients, "IN_REGISTERS", in_registers)
+def test_more_pieces_make_a_weight_gradient_more_exact(monkeypatch, pieces, error):
     monkeypatch.setattr(weight_gradients, "_pieces", lambda x: pieces)
     if not CUDA:  # the interpreter has no products of bfloat16; float16 is split in the same way
         monkeypatch.setattr(weight_gradients, "_PIECE", torch.float16)
@@ -185,13 +216,19 @@ def learner(monkeypatch) -> Callable[[str], MetaLearner]:
     monkeypatch.setattr(kernels, "usable", lambda point: kernels._enabled())
 
     def build(
-        execution: str, rule=lambda m: Pamela(m, STEPS, rate=0.05, skip=1), program: bool = True
+        execution: str,
+        rule=lambda m: Pamela(m, STEPS, rate=0.05, skip=1),
+        program: bool = True,
+        constant: bool = False,
+        width: int = 16,
     ) -> MetaLearner:
         torch.manual_seed(0)
-        model = conv4(3, size=4, channels=2, width=16, blocks=2)
+        model = conv4(3, size=4, channels=2, width=width, blocks=2)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.1 * torch.randn_like(parameter))
+            if constant:
+                with_constant_statistics(model)
         learner = MetaLearner(model, rule(model), F.cross_entropy, execution=execution)
         if not program:
             learner.execution.kernel_program = None
@@ -229,6 +266,44 @@ def test_the_meta_gradient_through_kernels_is_that_of_the_loop(learner, launches
     assert distance(ours, meta_gradient(learner("loop"), episodes, order)) < (1e-3 if CUDA else 1e-11)
 
 
+@pytest.mark.parametrize(
+    ("rule", "program"),
+    [
+        pytest.param(lambda m: Pamela(m, STEPS, rate=0.05, skip=1), True, id="pamela, one node"),
+        pytest.param(
+            lambda m: GradientDescent(m, STEPS, rate=0.05), False, id="maml, blocks", marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_the_meta_gradient_with_constant_statistics_is_that_of_the_loop(learner, launches, rule, program):
+    """With a number of channels that is no power of two."""
+    episodes = image_episodes(size=4).to(DEVICE, DTYPE)
+    settings = {"rule": rule, "constant": True, "width": 12}
+    ours = meta_gradient(learner("batched", program=program, **settings), episodes)
+    assert {"convolve", "weight_gradient"} == set(launches)
+    assert distance(ours, meta_gradient(learner("loop", **settings), episodes)) < (1e-3 if CUDA else 1e-10)
+
+
+def test_with_constant_statistics_an_inductive_prediction_does_not_run_the_support_set(learner, monkeypatch):
+    episodes = image_episodes(size=4).to(DEVICE, DTYPE)
+    support, queries, predictions = episodes.support_x, episodes.query_x, []
+    for execution in ("batched", "loop"):
+        one = learner(execution, constant=True)
+        counts: list[int] = []
+
+        def spied(point: Tensor, x: Tensor, forward=one.execution.forward, counts=counts) -> Tensor:
+            counts.append(x.shape[1])
+            return forward(point, x)
+
+        monkeypatch.setattr(one.execution, "forward", spied)
+        point = one.rule.layout.flatten(one.model).detach().expand(2, -1)
+        with torch.no_grad():
+            predictions.append(one.predict(point, queries, support))
+        assert counts == [queries.shape[1]]
+        assert one.query_level(None) == one.query_level("batch") == "alone"
+    assert distance(*predictions) < CLOSE
+
+
 def test_test_time_adaptation_through_kernels_is_that_of_the_loop(learner, launches):
     episodes = image_episodes(size=4).to(DEVICE, DTYPE)
     ends = [learner(e).path(episodes.support_x, episodes.support_y).end for e in ("batched", "loop")]
@@ -247,10 +322,12 @@ def test_checkpointed_steps_give_the_same_meta_gradient(learner):
     assert torch.equal(*gradients)
 
 
-def test_heads_embed_images_through_the_kernels(monkeypatch, launches):
+@pytest.mark.parametrize("constant", [False, True])
+def test_heads_embed_images_through_the_kernels(monkeypatch, launches, constant):
     monkeypatch.setattr(kernels, "usable", lambda point: kernels._enabled)
     episodes = image_episodes(size=4).to(DEVICE, DTYPE)
     model = conv4(3, size=4, channels=2, width=12, blocks=2)
+    model = with_constant_statistics(model) if constant else model
     gradients, counts = [], []
     for execution in ("auto", "loop"):
         one = HeadLearner(model, Prototypical(model), F.cross_entropy, execution=execution)
@@ -344,6 +421,12 @@ def test_every_block_of_the_papers_network_is_found():
 
 def conv(inputs: int, outputs: int) -> list[nn.Module]:
     return [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs, track_running_stats=False)]
+
+
+def test_a_bias_before_constant_statistics_leaves_a_block_to_the_layers_unless_it_is_folded():
+    model = freeze_running_statistics(conv4(5, size=16, width=16), all_norms=True)
+    assert blocks_of(model) == 0
+    assert blocks_of(fold_biases(model)) == 4
 
 
 def test_blocks_after_the_first_may_end_in_any_pooling_or_in_none():

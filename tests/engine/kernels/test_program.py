@@ -10,7 +10,7 @@ from torch import nn
 from pathaware import GradientDescent, MetaLearner
 from pathaware.engine import kernels
 from pathaware.models.conv4 import conv4
-from tests.conftest import distance, image_episodes
+from tests.conftest import distance, image_episodes, with_constant_statistics
 
 pytest.importorskip("triton")
 
@@ -25,8 +25,8 @@ def learner_of(model: nn.Module) -> MetaLearner:
     return MetaLearner(model, GradientDescent(model, 1), F.cross_entropy)
 
 
-@pytest.mark.parametrize("by_products", [False, True])
-def test_losses_gradients_and_products_are_those_of_the_layers(monkeypatch, by_products: bool):
+@pytest.mark.parametrize(("by_products", "constant"), [(False, False), (True, False), (True, True)])
+def test_losses_gradients_and_products_are_those_of_the_layers(monkeypatch, by_products, constant):
     """With a number of channels that is no power of two, gains of both signs, and labels to be ignored."""
     from pathaware.engine.kernels import program as programs
     from pathaware.engine.kernels import stem_products
@@ -35,7 +35,7 @@ def test_losses_gradients_and_products_are_those_of_the_layers(monkeypatch, by_p
     monkeypatch.setattr(stem_products, "_PARTS", 0)  # one program, which takes many rounds
     monkeypatch.setattr(kernels, "usable", lambda point: True)
     model = conv4(3, size=5, channels=2, width=12, blocks=2)
-    learner = learner_of(model)
+    learner = learner_of(with_constant_statistics(model) if constant else model)
     with torch.no_grad():
         model.norm1.weight[:2] = torch.tensor([-0.7, 0.0])
     episodes = image_episodes(size=5)
@@ -53,6 +53,7 @@ def test_losses_gradients_and_products_are_those_of_the_layers(monkeypatch, by_p
         (product,) = torch.autograd.grad((gradient * direction).sum(), leaf)
 
     ours = programs.kernel_program(program)
+    learner.to(DEVICE, DTYPE)
     monkeypatch.setattr(kernels, "usable", lambda point: True)
     point, direction, x = (data.to(DEVICE, DTYPE) for data in (point, direction, x))
     y = y.to(DEVICE)
@@ -70,7 +71,7 @@ def test_losses_gradients_and_products_are_those_of_the_layers(monkeypatch, by_p
             for name, v in learner.rule.layout.views(values).items()
             if name.startswith("conv") and "bias" in name
         ]
-        assert len(biases) == 2
+        assert len(biases) == (0 if constant else 2)
         assert not any(bias.any() for bias in biases)
 
 
@@ -103,13 +104,15 @@ def test_a_product_uses_the_factors_that_its_gradient_has_split(monkeypatch):
 
 
 @pytest.mark.skipif(not CUDA, reason="captures a CUDA graph")
+@pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize("storage", [torch.bfloat16, torch.float32])
-def test_a_captured_pass_with_two_streams_gives_the_bits_of_an_eager_one(monkeypatch, storage):
+def test_a_captured_pass_with_two_streams_gives_the_bits_of_an_eager_one(monkeypatch, storage, constant):
     from pathaware.engine.kernels import launch
 
     monkeypatch.setattr(kernels, "storage", lambda point: storage)
-    monkeypatch.setattr(launch, "BESIDE", (storage,))
-    learner = learner_of(conv4(5, size=32)).to(DEVICE, DTYPE)
+    monkeypatch.setattr(launch, "BESIDE", True)
+    model = conv4(5, size=32)
+    learner = learner_of(with_constant_statistics(model) if constant else model).to(DEVICE, DTYPE)
     program = learner.execution.kernel_program
     x = torch.randn(4, 25, 3, 32, 32, device=DEVICE, dtype=DTYPE)
     y = torch.arange(25, device=DEVICE).expand(4, -1) % 5

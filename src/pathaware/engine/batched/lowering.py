@@ -90,6 +90,16 @@ class Lowered:
         result: Activations = values[self.network.nodes[-1]]
         return result.rows().data
 
+    def features(self, point: Tensor, inputs: Tensor) -> Tensor:
+        """Inputs of the last linear layer, `[T, N, F]`."""
+        heads = [node for node in self.network.nodes if isinstance(self.network.module(node), nn.Linear)]
+        values, before = self._start(inputs, point.dtype), self.network.nodes.index(heads[-1])
+        use_kernels = kernels.usable(point) and not inputs.requires_grad
+        nodes = self.network.nodes[1:before]
+        self._evaluate(nodes, values, self.layout.views(point), len(point), use_kernels)
+        result: Activations = values[heads[-1].all_input_nodes[0]]
+        return result.flat().data
+
     def prepare(self, inputs: Tensor) -> Tensor | Prepared:
         """The inputs, or how they look where the first adapted parameter meets them."""
         if not self.prefix or inputs.requires_grad:
@@ -139,13 +149,15 @@ class Lowered:
         def own(node: fx.Node) -> Parameters:
             return {name: parameter(full) for name, full in self.names[str(node.target)].items()}
 
+        constant = self._constant_moments(nodes) if use_kernels else {}
         for node in nodes:
             if use_kernels and node in self.fused:
                 continue
             if use_kernels and node in self.blocks:
                 block = self.blocks[node]
+                moments = constant.get(node)
                 values[node] = _run_kernels(
-                    block, own(block.convolution), own(block.norm), values[block.source], count
+                    block, own(block.convolution), own(block.norm), values[block.source], count, moments
                 )
                 continue
             arguments: Any = fx.node.map_arg(node.args, values.__getitem__)
@@ -158,6 +170,17 @@ class Lowered:
                 values[node] = LAYERS[type(module)](module, own(node), arguments[0])
             else:
                 values[node] = _function(node)(*arguments, **node.kwargs)
+
+    def _constant_moments(self, nodes: list[fx.Node]) -> dict[fx.Node, Tensor]:
+        """The statistics of blocks in which they are constant, as the kernels read them."""
+        frozen = {node: block.frozen for node, block in self.blocks.items() if block.frozen is not None}
+        wanted = [node for node in nodes if node in frozen]
+        if not wanted:
+            return {}
+        from pathaware.engine.kernels.launch import constant_moments  # needs Triton
+
+        statistics = [(frozen[node].running_mean, frozen[node].running_var) for node in wanted]
+        return dict(zip(wanted, constant_moments(statistics), strict=True))
 
 
 def _shared_conv2d(module: nn.Conv2d, x: Activations) -> Activations:
@@ -180,25 +203,32 @@ def _has_kernels(block: ConvBlockNodes) -> bool:
 
 
 def _run_kernels(
-    block: ConvBlockNodes, convolution: Parameters, norm: Parameters, x: Activations, count: int | None
+    block: ConvBlockNodes,
+    convolution: Parameters,
+    norm: Parameters,
+    x: Activations,
+    count: int | None,
+    moments: Tensor | None,
 ) -> Activations:
     """The block's output. The convolution's bias is left out, because batch norm subtracts it again.
 
-    With `count`, batch norm uses the statistics of the first `count` images of each task.
+    With `moments`, batch norm uses these constant statistics; else, with `count`, those of the first `count`
+    images of each task.
     """
     from pathaware.engine.kernels import functions  # needs Triton
 
     weight, gamma, beta = convolution["weight"], norm["weight"], norm["bias"]
     images = x.data.to(kernels.storage(weight)) if block.first else x.last().data
     norm_settings = weight, gamma, beta, block.eps
+    count = None if moments is not None else count
     if block.first and count is not None:
         z = functions.inductive_stem(images, count, *norm_settings)
     elif block.first:
-        z = functions.Stem.apply(images, *norm_settings)
+        z = functions.Stem.apply(images, *norm_settings, moments)
     elif count is not None:
         z = functions.inductive_block(images, count, *norm_settings, block.pooling)
     else:
-        z = functions.block(images, *norm_settings, block.pooling)
+        z = functions.block(images, *norm_settings, block.pooling, moments)
     return Activations(z, x.tasks, "last", dtype=x.dtype, channels=block.outputs)
 
 

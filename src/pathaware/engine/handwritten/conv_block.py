@@ -12,6 +12,8 @@ With z the convolution, c = z − μ, n = c r its normalised form, a = γ n + β
 Pooling passes on one position in k × k, so ∂L/∂a is zero at all others, and everything after batch norm is
 computed at the pooled size. Only c, z and their derivatives are as large as the image. μ removes the
 convolution's bias, so the bias has no effect and its gradient is zero.
+
+If μ and r are constant, all terms with 1/M vanish, and there is no bias (see `engine.traced.fold_biases`).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pathaware.core.batch_norm import FrozenBatchNorm
 from pathaware.core.path import being_traced
 from pathaware.engine.handwritten.layers import Layer, Parameters, Saved, where_positive
 
@@ -150,22 +153,27 @@ class _Tangent:
 
 
 class ConvBlock(Layer):
-    """Maps images `[T, N, H, W, C]` to `[T, N, H′, W′, C′]`; parameters `weight`, `bias`, `gain`, `shift`."""
+    """Maps images `[T, N, H, W, C]` to `[T, N, H′, W′, C′]`; parameters `weight`, `bias`, `gain`, `shift`.
 
-    def __init__(self, kernel: int, padding: int, pool: int, eps: float) -> None:
+    With `frozen`, batch norm has its constant statistics.
+    """
+
+    def __init__(
+        self, kernel: int, padding: int, pool: int, eps: float, frozen: FrozenBatchNorm | None = None
+    ) -> None:
         self.kernel = kernel
         self.padding = padding
         self.convolution = Convolution(kernel, padding)
         self.pool = pool
         self.eps = eps
+        self.frozen = frozen
 
     def forward(self, p: Parameters, x: Tensor) -> tuple[Tensor, Saved]:
         tasks, count = x.shape[:2]
         height, width = self.convolution.sides(x)
         source = self.convolution.source(x)
         c = self.convolution(source, p["weight"])
-        c.sub_(c.mean(1, keepdim=True))
-        r = (c.square().mean(1, keepdim=True) + self.eps).rsqrt()  # `var_mean` is many times slower here
+        r = self._centre(c)
         positions, c_passed = self._passed_on(c.view(tasks, count, height, width, -1), p["gain"])
         n_passed = c_passed * r
         gain, shift = _channels(p["gain"]), _channels(p["shift"])
@@ -173,7 +181,19 @@ class ConvBlock(Layer):
         images = y.view(tasks, count, height // self.pool, width // self.pool, -1)
         return images, [x, r, c, positions, n_passed, y, source]
 
+    def _centre(self, c: Tensor) -> Tensor:
+        """Subtract μ from c, in place; return r, `[T, 1, C]` or, if it is constant, `[1, 1, C]`."""
+        if self.frozen is not None:
+            c.sub_(self.frozen.running_mean)
+            return (self.frozen.running_var + self.eps).rsqrt().view(1, 1, -1)
+        c.sub_(c.mean(1, keepdim=True))
+        return (c.square().mean(1, keepdim=True) + self.eps).rsqrt()  # `var_mean` is many times slower here
+
     def predict(self, p: Parameters, x: Tensor, support: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        if self.frozen is not None:
+            constant = self.frozen.running_mean, self.frozen.running_var
+            of_x = self._normalised(p, x, self._convolved(p, x), *constant)
+            return of_x, None if support is None else self.predict(p, support, None)[0]
         if support is None:
             return self.predict_with_statistics(p, x)[0], None
         of_support, mean, variance = self.predict_with_statistics(p, support)
@@ -206,10 +226,14 @@ class ConvBlock(Layer):
         ga = where_positive(g.reshape(y.shape), y)
         total, product = _sum(ga), _sum(ga * n_passed)
         k = _channels(p["gain"]) * r
-        share = k * (-1 / c.shape[1])
-        constant, slant = share * total, share * product
-        gz = torch.addcmul(constant, slant * r, c)
-        _put(gz, positions, torch.addcmul(constant, slant, n_passed).addcmul_(k, ga))
+        if self.frozen is None:
+            share = k * (-1 / c.shape[1])
+            constant, slant = share * total, share * product
+            gz = torch.addcmul(constant, slant * r, c)
+            _put(gz, positions, torch.addcmul(constant, slant, n_passed).addcmul_(k, ga))
+        else:
+            gz = torch.zeros_like(c)
+            _put(gz, positions, k * ga)
         gx, weight = self.convolution.gradients(source, gz, x, p["weight"], needs_input_grad)
         self._write_gradients(p, weight, product, total, gradient)
         saved += [ga, gz, total, product]
@@ -224,7 +248,9 @@ class ConvBlock(Layer):
         if dx is not None:
             dx_source = self.convolution.source(dx)
             dz += self.convolution(dx_source, p["weight"])
-        dz_mean, dz_n_mean = dz.mean(1, keepdim=True), (dz * c).mean(1, keepdim=True) * r
+        dz_mean = dz_n_mean = torch.zeros_like(r)
+        if self.frozen is None:
+            dz_mean, dz_n_mean = dz.mean(1, keepdim=True), (dz * c).mean(1, keepdim=True) * r
         dz_passed = _at(dz, positions)
         dn_passed = r * torch.addcmul(dz_passed - dz_mean, n_passed, dz_n_mean, value=-1)
         dy = torch.addcmul(_channels(v["shift"]), _channels(v["gain"]), n_passed)
@@ -250,13 +276,17 @@ class ConvBlock(Layer):
         k = _channels(p["gain"]) * r
         dk = r * (_channels(v["gain"]) - k * tangent.dz_n_mean)
         # ∂L/∂z = k ∂L/∂a − k A/M − (k B/M) n, differentiated term by term; dn in terms of dz and n
-        slant = -k * product / M
-        by_dz = slant * r
-        by_n = -(dk * product + k * dproduct) / M - by_dz * tangent.dz_n_mean
-        constant = -(dk * total + k * dtotal) / M - by_dz * tangent.dz_mean
-        dgz = torch.addcmul(constant, by_n * r, c).addcmul_(by_dz, tangent.dz)
-        passed = torch.addcmul(constant, by_n, n_passed).addcmul_(by_dz, tangent.dz_passed)
-        _put(dgz, positions, passed.addcmul_(dk, ga).addcmul_(k, dga))
+        if self.frozen is None:
+            slant = -k * product / M
+            by_dz = slant * r
+            by_n = -(dk * product + k * dproduct) / M - by_dz * tangent.dz_n_mean
+            constant = -(dk * total + k * dtotal) / M - by_dz * tangent.dz_mean
+            dgz = torch.addcmul(constant, by_n * r, c).addcmul_(by_dz, tangent.dz)
+            passed = torch.addcmul(constant, by_n, n_passed).addcmul_(by_dz, tangent.dz_passed)
+            passed.addcmul_(dk, ga)
+        else:
+            dgz, passed = torch.zeros_like(c), dk * ga
+        _put(dgz, positions, passed.addcmul_(k, dga))
         dgx, weight = self.convolution.gradients(tangent.source, dgz, x, p["weight"], needs_input_grad)
         if tangent.dx_source is not None:
             weight = weight + self.convolution.gradients(tangent.dx_source, gz, x, p["weight"], False)[1]

@@ -106,7 +106,8 @@ def _block(network: TracedNetwork, block: ConvBlockNodes) -> Link:
     assert isinstance(block.padding, int)
     norm = _names(network, block.norm)
     names = {"gain": norm["weight"], "shift": norm["bias"], **_names(network, block.convolution)}
-    return Link(ConvBlock(block.kernel, block.padding, block.window, block.eps), names)
+    layer = ConvBlock(block.kernel, block.padding, block.window, block.eps, block.frozen)
+    return Link(layer, names)
 
 
 def _names(network: TracedNetwork, node: fx.Node) -> dict[str, str]:
@@ -168,11 +169,11 @@ class Program:
         return x
 
     def norm_statistics(self, point: Tensor, x: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-        """Mean and variance `[T, C]` of the inputs x at each batch norm, by its name."""
+        """Mean and variance `[T, C]` of the inputs x at each batch norm, unless constant, by its name."""
         found: dict[str, tuple[Tensor, Tensor]] = {}
         x = self._images(x) if self.images else x
         for link, own in zip(self.links, self._by_layer(point), strict=True):
-            if not isinstance(link.layer, ConvBlock):
+            if not isinstance(link.layer, ConvBlock) or link.layer.frozen is not None:
                 x, _ = link.layer.predict(own, x, None)
                 continue
             x, mean, variance = link.layer.predict_with_statistics(own, x)

@@ -52,11 +52,13 @@ class SingleTaskBlock(FirstOrderLayer):
 
     def __init__(self, block: ConvBlock) -> None:
         self.padding, self.pool, self.eps = [block.padding] * 2, [block.pool] * 2, block.eps
+        self.frozen = block.frozen
 
     def forward(self, p: Parameters, x: Tensor) -> tuple[Tensor, Saved]:
         z = torch.conv2d(x, p["weight"].squeeze(0), None, 1, self.padding)
         gain, shift = p["gain"].squeeze(0), p["shift"].squeeze(0)
-        a, mean, scale = _ops.native_batch_norm(z, gain, shift, None, None, True, 0.0, self.eps)
+        constant, of_batch = self._statistics()
+        a, mean, scale = _ops.native_batch_norm(z, gain, shift, *constant, of_batch, 0.0, self.eps)
         a = a.relu_()
         y, places = _ops.max_pool2d_with_indices(a, self.pool)
         return y, [x, z, mean, scale, a, places]
@@ -67,8 +69,9 @@ class SingleTaskBlock(FirstOrderLayer):
         x, z, mean, scale, a, places = saved
         ga = _ops.max_pool2d_with_indices_backward(g, a, self.pool, self.pool, [0, 0], [1, 1], False, places)
         ga = _ops.threshold_backward(ga, a, 0)
+        constant, of_batch = self._statistics()
         gz, gain, shift = _ops.native_batch_norm_backward(
-            ga, z, p["gain"].squeeze(0), None, None, mean, scale, True, self.eps, [True, True, True]
+            ga, z, p["gain"].squeeze(0), *constant, mean, scale, of_batch, self.eps, [True, True, True]
         )
         gx, weight, _ = _ops.convolution_backward(
             gz, x, p["weight"].squeeze(0), None, [1, 1], self.padding, [1, 1], False, [0, 0], 1,
@@ -80,6 +83,12 @@ class SingleTaskBlock(FirstOrderLayer):
         if "bias" in p:  # batch norm subtracts it again
             gradient["bias"] = torch.zeros_like(p["bias"])
         return gx if needs_input_grad else None
+
+    def _statistics(self) -> tuple[tuple[Tensor | None, Tensor | None], bool]:
+        """The constant mean and variance, if any, and whether those of the batch are used."""
+        if self.frozen is None:
+            return (None, None), True
+        return (self.frozen.running_mean, self.frozen.running_var), False
 
 
 class SingleTaskFlatten(FirstOrderLayer):

@@ -23,24 +23,24 @@ from pathaware.engine.traced import Pooling
 class Convolution(Function):
     """x `[T, N, H, W, I]`, filters `[T, O, I, 3, 3]` → y `[T, N, H, W, O]`, and its moments `[T, 2, O]`.
 
-    The moments are by-products; `Normalisation`, which knows that they are those of y, differentiates through
-    them.
+    The moments are by-products, left out without `stats`; `Normalisation`, which knows that they are those of
+    y, differentiates through them.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, stats: bool) -> tuple[Tensor, Tensor | None]:
         ctx.set_materialize_grads(False)
         forward, reverse = pack(_rows(weight), x)
-        y, moments = convolve(x, forward, stats=True)
-        assert moments is not None
+        y, moments = convolve(x, forward, stats=stats)
         ctx.save_for_backward(x, weight, forward, reverse)
-        ctx.mark_non_differentiable(moments)
+        if moments is not None:
+            ctx.mark_non_differentiable(moments)
         return y, moments
 
     @staticmethod
-    def backward(ctx: Any, gy: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor]:
+    def backward(ctx: Any, gy: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
         gx, gw = ConvolutionGradient.apply(gy, *ctx.saved_tensors, ctx.needs_input_grad[0])
-        return gx, gw
+        return gx, gw, None
 
 
 class ConvolutionGradient(Function):
@@ -126,12 +126,18 @@ class NormalisationGradient(Function):
 
 
 class Stem(Function):
-    """Images `[T, N, I, H, W]`, filters, γ and β → the first block's output `[T, N, H/2, W/2, O]`."""
+    """Images `[T, N, I, H, W]`, filters, γ and β → the first block's output `[T, N, H/2, W/2, O]`.
+
+    Batch norm uses the constant `moments` `[2, O]` if they are given.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float,
+        moments: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         images = stem.Images.of(x)
-        moments = stem.moments_of(images, weight)
+        moments = stem.moments_of(images, weight) if moments is None else moments
         z, peaks = stem.normalise(images, weight, moments, gamma, beta, eps)
         ctx.size, ctx.eps = (images.height, images.width), eps
         ctx.save_for_backward(weight, gamma, beta, images.padded, moments, peaks)
@@ -139,7 +145,7 @@ class Stem(Function):
 
     @staticmethod
     def backward(ctx: Any, gz: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *StemGradient.apply(gz, *ctx.saved_tensors, ctx.size, ctx.eps), None
+        return None, *StemGradient.apply(gz, *ctx.saved_tensors, ctx.size, ctx.eps), None, None
 
 
 class StemGradient(Function):
@@ -188,13 +194,16 @@ def _weight_gradient(x: Tensor, gy: Tensor, shape: torch.Size) -> Tensor:
 
 
 def block(
-    x: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float, pooling: Pooling = "max"
-) -> Tensor:
+    x: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float, pooling: Pooling = "max",
+    moments: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """Convolution 3×3, batch norm, ReLU and pooling of `x [T, N, H, W, I]` → `[T, N, H/2, W/2, O]`.
 
-    There is no bias of the convolution, because batch norm would subtract it again.
+    Batch norm uses the constant `moments` `[2, O]` if they are given. There is no bias of the convolution,
+    because batch norm would subtract it again.
     """
-    y, moments = Convolution.apply(x, weight)
+    y, of_y = Convolution.apply(x, weight, moments is None)
+    moments = of_y if moments is None else moments
     z: Tensor = Normalisation.apply(y, moments, gamma, beta, eps, pooling)
     return z
 

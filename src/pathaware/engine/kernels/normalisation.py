@@ -13,6 +13,8 @@ changes by u, γ by c and β by b. With U = Σ u, V = Σ u ŷ, X = Σ u a, W = X
              − γ r² B/M (u − U/M − ŷ V/M) − γ r² W ŷ/M                                 `hvp`
     d(gγ)  = Σ da ŷ + r W,  d(gβ) = Σ da
 
+With constant moments every term with 1/M vanishes, and U and V are not needed.
+
 With an average pool, a is a quarter of gz wherever the ReLU passes it on; without a pool, all of gz.
 
 Each takes two passes, sums first. A program takes whole windows of all channels, the four pixels of a window
@@ -25,15 +27,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pathaware.engine.kernels.launch import FEW, accumulator, blocks, empty, few_parts
+from pathaware.engine.kernels.launch import FEW, accumulator, blocks, empty, few_parts, is_constant
 from pathaware.engine.kernels.windows import (
     cells_of,
     channel_values,
+    gradient_of,
     hvp_coefficients,
+    hvp_of,
     load_row,
     load_sum,
     outputs_of,
     passed_on,
+    per_pixel,
     pick,
     put,
     put_outputs,
@@ -67,7 +72,7 @@ def normalise(
     block = _windows(channels)
     normalise_kernel[(blocks(windows, block), tasks)](
         y, moments, gamma, beta, z, peaks, gamma.stride(0), beta.stride(0), windows, height, width, eps,
-        WIDTH=gamma.shape[1], C=channels, BLOCK=block, ACC=accumulator(y)[1],
+        **_settings(y, moments, gamma),
     )  # fmt: skip
     return z, peaks
 
@@ -82,7 +87,7 @@ def _normalise_without_maximum(
     cells, block = images * blocks(height, 2) * blocks(width, 2), _windows(channels)
     normalise_all_kernel[(blocks(cells, block), tasks)](
         y, moments, gamma, beta, z, gamma.stride(0), beta.stride(0), cells, images, height, width, eps,
-        WIDTH=gamma.shape[1], C=channels, BLOCK=block, ACC=accumulator(y)[1], POOL=POOLS[pooling],
+        **_settings(y, moments, gamma), POOL=POOLS[pooling],
     )  # fmt: skip
     return z, moments
 
@@ -97,11 +102,10 @@ def _sums(
     tasks, images, height, width, channels = y.shape
     cells, block = images * blocks(height, 2) * blocks(width, 2), _windows(channels)
     parts = min(_PARTS // tasks + 1, blocks(cells, 2 * block))
-    dtype, acc = accumulator(y)
-    partial = empty(y, tasks, parts, 2, channels, dtype=dtype)
+    partial = empty(y, tasks, parts, 2, channels, dtype=accumulator(y)[0])
     sum_first_all_kernel[(parts, tasks)](
         gz, y, moments, gamma, beta, partial, gamma.stride(0), beta.stride(0), cells, images, height, width,
-        eps, WIDTH=gamma.shape[1], C=channels, BLOCK=block, ACC=acc, POOL=POOLS[pooling],
+        eps, **_settings(y, moments, gamma), POOL=POOLS[pooling],
     )  # fmt: skip
     return few_parts(partial)
 
@@ -119,7 +123,7 @@ def backward(
     backward_kernel[(blocks(cells, block), tasks)](
         gz, y, moments, gamma, beta, sums, gy, ggamma, gbeta, gamma.stride(0), beta.stride(0),
         ggamma.stride(0), sums.shape[1], cells, images, height, width, eps,
-        WIDTH=gamma.shape[1], C=channels, BLOCK=block, ACC=accumulator(y)[1], SUMS=_parts(sums),
+        **_settings(y, moments, gamma), SUMS=_parts(sums),
         POOL=POOLS[pooling],
     )  # fmt: skip
     return gy, sums
@@ -149,18 +153,17 @@ def tangent(
     cells = images * blocks(height, 2) * blocks(width, 2)
     block = _windows(channels)
     parts = min(_PARTS // tasks + 1, blocks(cells, 2 * block))
-    dtype, acc = accumulator(y)
-    partial = empty(y, tasks, parts, 3, channels, dtype=dtype)
+    partial = empty(y, tasks, parts, 3, channels, dtype=accumulator(y)[0])
     sum_second_kernel[(parts, tasks)](
         u, gz, y, moments, gamma, beta, partial, gamma.stride(0), beta.stride(0), cells, images, height,
-        width, eps, WIDTH=gamma.shape[1], C=channels, BLOCK=block, ACC=acc, POOL=POOLS[pooling],
+        width, eps, **_settings(y, moments, gamma), POOL=POOLS[pooling],
     )  # fmt: skip
     second = few_parts(partial)
     dz = empty(gz, *gz.shape)
     tangent_kernel[(blocks(cells, block), tasks)](
         u, c, b, y, moments, second, gamma, beta, dz, c.stride(0), b.stride(0), gamma.stride(0),
         beta.stride(0), second.shape[1], cells, images, height, width, eps,
-        WIDTH=gamma.shape[1], C=channels, BLOCK=block, ACC=acc, SECOND=_parts(second), POOL=POOLS[pooling],
+        **_settings(y, moments, gamma), SECOND=_parts(second), POOL=POOLS[pooling],
     )  # fmt: skip
     return dz, second
 
@@ -180,10 +183,17 @@ def hvp(
         gz if dgz is None else dgz, u, c, gz, y, moments, sums, second, more, gamma, beta, gy, ggamma, gbeta,
         c.stride(0), gamma.stride(0), beta.stride(0), ggamma.stride(0), sums.shape[1], second.shape[1],
         more.shape[1], cells, images, height, width, eps,
-        WIDTH=gamma.shape[1], C=channels, BLOCK=block, ACC=accumulator(y)[1], SUMS=_parts(sums),
+        **_settings(y, moments, gamma), SUMS=_parts(sums),
         SECOND=_parts(second), MORE=0 if dgz is None else _parts(more), POOL=POOLS[pooling],
     )  # fmt: skip
     return gy
+
+
+def _settings(y: Tensor, moments: Tensor, gamma: Tensor) -> dict[str, object]:
+    """Arguments of all kernels that pass over the windows of y."""
+    channels, acc = y.shape[-1], accumulator(y)[1]
+    shape = {"WIDTH": gamma.shape[1], "C": channels, "BLOCK": _windows(channels)}
+    return {**shape, "ACC": acc, "CONSTANT": is_constant(moments)}
 
 
 def _parts(sums: Tensor) -> int:
@@ -199,11 +209,11 @@ def _windows(channels: int) -> int:
 @triton.jit
 def normalise_kernel(
     y, moments, gamma, beta, z, peaks, gamma_stride, beta_stride, windows, height, width, eps,
-    WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
+    WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr, CONSTANT: tl.constexpr,
 ):  # fmt: skip
     task = tl.program_id(1).to(tl.int64)
     mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC, CONSTANT
     )
     w = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     ok = w < windows
@@ -233,10 +243,11 @@ def _outputs(images, height, width, POOL: tl.constexpr):
 def normalise_all_kernel(
     y, moments, gamma, beta, z, gamma_stride, beta_stride, cells, images, height, width, eps,
     WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr, POOL: tl.constexpr,
+    CONSTANT: tl.constexpr,
 ):  # fmt: skip
     task = tl.program_id(1).to(tl.int64)
     mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC, CONSTANT
     )
     first, inside, right, below, pooled = cells_of(
         tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), cells, height, width
@@ -260,12 +271,13 @@ def normalise_all_kernel(
 def sum_first_all_kernel(
     gz, y, moments, gamma, beta, partial, gamma_stride, beta_stride, cells, images, height, width, eps,
     WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr, POOL: tl.constexpr,
+    CONSTANT: tl.constexpr,
 ):  # fmt: skip
     part = tl.program_id(0)
     parts = tl.num_programs(0)
     task = tl.program_id(1).to(tl.int64)
     mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC, CONSTANT
     )
     y += task * images * height * width * C
     gz += task * _outputs(images, height, width, POOL) * C
@@ -320,11 +332,11 @@ def backward_kernel(
     gz, y, moments, gamma, beta, sums, gy, ggamma, gbeta, gamma_stride, beta_stride, out_stride, parts, cells,
     images, height, width, eps,
     WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr, SUMS: tl.constexpr,
-    POOL: tl.constexpr,
+    POOL: tl.constexpr, CONSTANT: tl.constexpr,
 ):  # fmt: skip
     task = tl.program_id(1).to(tl.int64)
     mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC, CONSTANT
     )
     w = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     first, inside, right, below, pooled = cells_of(w, cells, height, width)
@@ -345,25 +357,26 @@ def backward_kernel(
     if tl.program_id(0) == 0:
         store_row(gbeta + task * out_stride, a, WIDTH, C)
         store_row(ggamma + task * out_stride, b, WIDTH, C)
-    a /= pixels
-    b /= pixels
+    a = per_pixel(a, pixels, CONSTANT)
+    b = per_pixel(b, pixels, CONSTANT)
     factor = gain * scale
-    put(gy, first, inside, factor * (tl.where(is0, g0, 0.0) - a - n0 * b), C)
-    put(gy, first + 1, right, factor * (tl.where(is1, g1, 0.0) - a - n1 * b), C)
-    put(gy, first + width, below, factor * (tl.where(is2, g2, 0.0) - a - n2 * b), C)
-    put(gy, first + width + 1, corner, factor * (tl.where(is3, g3, 0.0) - a - n3 * b), C)
+    put(gy, first, inside, factor * gradient_of(is0, g0, n0, a, b, CONSTANT), C)
+    put(gy, first + 1, right, factor * gradient_of(is1, g1, n1, a, b, CONSTANT), C)
+    put(gy, first + width, below, factor * gradient_of(is2, g2, n2, a, b, CONSTANT), C)
+    put(gy, first + width + 1, corner, factor * gradient_of(is3, g3, n3, a, b, CONSTANT), C)
 
 
 @triton.jit
 def sum_second_kernel(
     u, gz, y, moments, gamma, beta, partial, gamma_stride, beta_stride, cells, images, height, width, eps,
     WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr, POOL: tl.constexpr,
+    CONSTANT: tl.constexpr,
 ):  # fmt: skip
     part = tl.program_id(0)
     parts = tl.num_programs(0)
     task = tl.program_id(1).to(tl.int64)
     mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC, CONSTANT
     )
     y += task * images * height * width * C
     u += task * images * height * width * C
@@ -381,8 +394,9 @@ def sum_second_kernel(
         u0, u1, u2, u3 = window_of(u, first, inside, right, below, width, C, ACC)
         is0, is1, is2, is3 = passed_on(n0, n1, n2, n3, gain, shift, inside, right, below, POOL)
         g0, g1, g2, g3 = outputs_of(gz, first, pooled, inside, right, below, width, C, ACC, POOL)
-        su += (u0 + u1) + (u2 + u3)
-        sv += (u0 * n0 + u1 * n1) + (u2 * n2 + u3 * n3)
+        if not CONSTANT:
+            su += (u0 + u1) + (u2 + u3)
+            sv += (u0 * n0 + u1 * n1) + (u2 * n2 + u3 * n3)
         sx += pick(is0, is1, is2, is3, u0 * g0, u1 * g1, u2 * g2, u3 * g3)
     store_sums(partial, su, sv, sx, task, C)
 
@@ -392,16 +406,17 @@ def tangent_kernel(
     u, c, b, y, moments, second, gamma, beta, dz, c_stride, b_stride, gamma_stride, beta_stride, parts,
     cells, images, height, width, eps,
     WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr, SECOND: tl.constexpr,
-    POOL: tl.constexpr,
+    POOL: tl.constexpr, CONSTANT: tl.constexpr,
 ):  # fmt: skip
     task = tl.program_id(1).to(tl.int64)
     mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC, CONSTANT
     )
     pixels = images * height * width
     factor, by_n, by_1 = tangent_coefficients(
-        c, b, second, parts, c_stride, b_stride, gain, scale, task, pixels, WIDTH, C, SECOND, ACC
-    )
+        c, b, second, parts, c_stride, b_stride, gain, scale, task, pixels, WIDTH, C, SECOND, ACC,
+        CONSTANT,
+    )  # fmt: skip
     first, inside, right, below, pooled = cells_of(
         tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), cells, height, width
     )
@@ -427,16 +442,16 @@ def hvp_kernel(
     dgz, u, c, gz, y, moments, sums, second, more, gamma, beta, gy, ggamma, gbeta, c_stride, gamma_stride,
     beta_stride, out_stride, sums_parts, second_parts, more_parts, cells, images, height, width, eps,
     WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr, SUMS: tl.constexpr,
-    SECOND: tl.constexpr, MORE: tl.constexpr, POOL: tl.constexpr,
+    SECOND: tl.constexpr, MORE: tl.constexpr, POOL: tl.constexpr, CONSTANT: tl.constexpr,
 ):  # fmt: skip
     task = tl.program_id(1).to(tl.int64)
     pixels = images * height * width
     mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC, CONSTANT
     )
     factor, on_u, on_a, on_n, on_1 = hvp_coefficients(
         c, sums, second, more, ggamma, gbeta, tl.program_id(0) == 0, c_stride, out_stride, gain, scale, task,
-        pixels, sums_parts, second_parts, more_parts, WIDTH, C, SUMS, SECOND, MORE, ACC,
+        pixels, sums_parts, second_parts, more_parts, WIDTH, C, SUMS, SECOND, MORE, ACC, CONSTANT,
     )  # fmt: skip
     first, inside, right, below, pooled = cells_of(
         tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), cells, height, width
@@ -465,7 +480,7 @@ def hvp_kernel(
         g1 += factor * d1
         g2 += factor * d2
         g3 += factor * d3
-    put(gy, first, inside, on_u * u0 + tl.where(is0, g0, 0.0) + on_n * n0 + on_1, C)
-    put(gy, first + 1, right, on_u * u1 + tl.where(is1, g1, 0.0) + on_n * n1 + on_1, C)
-    put(gy, first + width, below, on_u * u2 + tl.where(is2, g2, 0.0) + on_n * n2 + on_1, C)
-    put(gy, first + width + 1, corner, on_u * u3 + tl.where(is3, g3, 0.0) + on_n * n3 + on_1, C)
+    put(gy, first, inside, hvp_of(u0, is0, g0, n0, on_u, on_n, on_1, CONSTANT), C)
+    put(gy, first + 1, right, hvp_of(u1, is1, g1, n1, on_u, on_n, on_1, CONSTANT), C)
+    put(gy, first + width, below, hvp_of(u2, is2, g2, n2, on_u, on_n, on_1, CONSTANT), C)
+    put(gy, first + width + 1, corner, hvp_of(u3, is3, g3, n3, on_u, on_n, on_1, CONSTANT), C)

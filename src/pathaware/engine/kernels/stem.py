@@ -24,6 +24,7 @@ from pathaware.engine.kernels.launch import (
     dot_precision,
     empty,
     few_parts,
+    is_constant,
     join_moments,
     store_moments,
     stored_channels,
@@ -33,9 +34,12 @@ from pathaware.engine.kernels.normalisation import first_sums
 from pathaware.engine.kernels.windows import (
     cells_of,
     channel_values,
+    gradient_of,
     hvp_coefficients,
+    hvp_of,
     load_sum,
     peak_of,
+    per_pixel,
     pick,
     put,
     rows_of,
@@ -101,7 +105,7 @@ def normalise(
     peaks = empty(z, *z.shape)
     stem_normalise_kernel[(blocks(images.cells, _BLOCK), len(weight))](
         images.padded, weight, moments, gamma, beta, z, peaks, weight.stride(0), gamma.stride(0),
-        beta.stride(0), images.cells, *images.sizes(), eps, BLOCK=_BLOCK, **_settings(images, weight),
+        beta.stride(0), images.cells, *images.sizes(), eps, **_block_settings(images, weight, moments),
     )  # fmt: skip
     return z, peaks
 
@@ -117,7 +121,7 @@ def backward(
     stem_backward_kernel[(parts, len(weight))](
         gz, images.padded, weight, moments, gamma, beta, sums, filters, ggamma, gbeta, weight.stride(0),
         gamma.stride(0), beta.stride(0), ggamma.stride(0), sums.shape[1], images.cells, *images.sizes(), eps,
-        BLOCK=_BLOCK, SUMS=triton.next_power_of_2(sums.shape[1]), **_settings(images, weight),
+        SUMS=triton.next_power_of_2(sums.shape[1]), **_block_settings(images, weight, moments),
     )  # fmt: skip
     sum_parts(filters, out=gw)
     return sums
@@ -134,14 +138,14 @@ def tangent(
     strides = weight.stride(0), v.stride(0), gamma.stride(0), beta.stride(0)
     stem_sum_second_kernel[(parts, tasks)](
         gz, images.padded, weight, v, moments, gamma, beta, partial, *strides, images.cells, *images.sizes(),
-        eps, BLOCK=_BLOCK, **_settings(images, weight),
+        eps, **_block_settings(images, weight, moments),
     )  # fmt: skip
     second = few_parts(partial)
     dz = empty(gz, *gz.shape)
     stem_tangent_kernel[(blocks(images.cells, _BLOCK), tasks)](
         images.padded, weight, v, c, b, moments, second, gamma, beta, dz, *strides, c.stride(0), b.stride(0),
-        second.shape[1], images.cells, *images.sizes(), eps, BLOCK=_BLOCK,
-        SECOND=triton.next_power_of_2(second.shape[1]), **_settings(images, weight),
+        second.shape[1], images.cells, *images.sizes(), eps,
+        SECOND=triton.next_power_of_2(second.shape[1]), **_block_settings(images, weight, moments),
     )  # fmt: skip
     return dz, second
 
@@ -160,9 +164,9 @@ def hvp(
         gz if dgz is None else dgz, gz, images.padded, weight, v, c, moments, sums, second, more, gamma, beta,
         filters, ggamma, gbeta, weight.stride(0), v.stride(0), gamma.stride(0), beta.stride(0), c.stride(0),
         ggamma.stride(0), sums.shape[1], second.shape[1], more.shape[1], images.cells, *images.sizes(), eps,
-        BLOCK=_BLOCK, SUMS=triton.next_power_of_2(sums.shape[1]),
-        SECOND=triton.next_power_of_2(second.shape[1]),
-        MORE=0 if dgz is None else triton.next_power_of_2(more.shape[1]), **_settings(images, weight),
+        SUMS=triton.next_power_of_2(sums.shape[1]), SECOND=triton.next_power_of_2(second.shape[1]),
+        MORE=0 if dgz is None else triton.next_power_of_2(more.shape[1]),
+        **_block_settings(images, weight, moments),
     )  # fmt: skip
     sum_parts(filters, out=gw)
 
@@ -182,6 +186,11 @@ def _settings(images: Images, weight: Tensor) -> dict[str, object]:
         "PRECISION": dot_precision(images.padded),
         "ACC": accumulator(images.padded)[1],
     }
+
+
+def _block_settings(images: Images, weight: Tensor, moments: Tensor) -> dict[str, object]:
+    """Arguments of all kernels that pass over windows."""
+    return {**_settings(images, weight), "BLOCK": _BLOCK, "CONSTANT": is_constant(moments)}
 
 
 @triton.jit
@@ -279,11 +288,11 @@ def stem_moments_kernel(
 def stem_normalise_kernel(
     x, weight, moments, gamma, beta, z, peaks, stride, gamma_stride, beta_stride, cells, count, height, width,
     eps, WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
-    PRECISION: tl.constexpr, ACC: tl.constexpr,
+    PRECISION: tl.constexpr, ACC: tl.constexpr, CONSTANT: tl.constexpr,
 ):  # fmt: skip
     task = tl.program_id(1).to(tl.int64)
     mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC, CONSTANT
     )
     filters = _filters(weight, task, stride, WIDTH, C, INPUTS, DEPTH)
     x = images_of(x, task, count, height, width, INPUTS)
@@ -315,12 +324,13 @@ def stem_backward_kernel(
     out_stride, sums_parts, cells, count, height, width, eps,
     WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr,
     DEPTH: tl.constexpr, PRECISION: tl.constexpr, ACC: tl.constexpr, SUMS: tl.constexpr,
+    CONSTANT: tl.constexpr,
 ):  # fmt: skip
     part = tl.program_id(0)
     parts = tl.num_programs(0)
     task = tl.program_id(1).to(tl.int64)
     mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC, CONSTANT
     )
     filters = _filters(weight, task, stride, WIDTH, C, INPUTS, DEPTH)
     x = images_of(x, task, count, height, width, INPUTS)
@@ -331,8 +341,8 @@ def stem_backward_kernel(
     if part == 0:
         store_row(gbeta + task * out_stride, a, WIDTH, C)
         store_row(ggamma + task * out_stride, b, WIDTH, C)
-    a /= pixels
-    b /= pixels
+    a = per_pixel(a, pixels, CONSTANT)
+    b = per_pixel(b, pixels, CONSTANT)
     factor = gain * scale
     gw = tl.zeros((C, DEPTH), ACC)
     for start in range(part * BLOCK, cells, parts * BLOCK):
@@ -346,10 +356,10 @@ def stem_backward_kernel(
         is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, whole)
         grad = rows_of(gz, pooled, whole, C, ACC)
         # patches of pixels that do not exist are zero, and add nothing
-        gw = _onto(gw, factor * (tl.where(is0, grad, 0.0) - a - n0 * b), p0, PRECISION, ACC)
-        gw = _onto(gw, factor * (tl.where(is1, grad, 0.0) - a - n1 * b), p1, PRECISION, ACC)
-        gw = _onto(gw, factor * (tl.where(is2, grad, 0.0) - a - n2 * b), p2, PRECISION, ACC)
-        gw = _onto(gw, factor * (tl.where(is3, grad, 0.0) - a - n3 * b), p3, PRECISION, ACC)
+        gw = _onto(gw, factor * gradient_of(is0, grad, n0, a, b, CONSTANT), p0, PRECISION, ACC)
+        gw = _onto(gw, factor * gradient_of(is1, grad, n1, a, b, CONSTANT), p1, PRECISION, ACC)
+        gw = _onto(gw, factor * gradient_of(is2, grad, n2, a, b, CONSTANT), p2, PRECISION, ACC)
+        gw = _onto(gw, factor * gradient_of(is3, grad, n3, a, b, CONSTANT), p3, PRECISION, ACC)
     _store_filters(gfilters, gw, task, WIDTH, C, INPUTS, DEPTH)
 
 
@@ -358,13 +368,13 @@ def stem_sum_second_kernel(
     gz, x, weight, v, moments, gamma, beta, partial, stride, v_stride, gamma_stride, beta_stride, cells,
     count, height, width, eps,
     WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
-    PRECISION: tl.constexpr, ACC: tl.constexpr,
+    PRECISION: tl.constexpr, ACC: tl.constexpr, CONSTANT: tl.constexpr,
 ):  # fmt: skip
     part = tl.program_id(0)
     parts = tl.num_programs(0)
     task = tl.program_id(1).to(tl.int64)
     mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC, CONSTANT
     )
     filters = _filters(weight, task, stride, WIDTH, C, INPUTS, DEPTH)
     direction = _filters(v, task, v_stride, WIDTH, C, INPUTS, DEPTH)
@@ -386,8 +396,9 @@ def stem_sum_second_kernel(
         u2 = _times(p2, direction, PRECISION, ACC)
         u3 = _times(p3, direction, PRECISION, ACC)
         is0, is1, is2, is3 = peak_of(n0, n1, n2, n3, gain, shift, whole)
-        su += (u0 + u1) + (u2 + u3)
-        sv += (u0 * n0 + u1 * n1) + (u2 * n2 + u3 * n3)
+        if not CONSTANT:
+            su += (u0 + u1) + (u2 + u3)
+            sv += (u0 * n0 + u1 * n1) + (u2 * n2 + u3 * n3)
         sx += pick(is0, is1, is2, is3, u0, u1, u2, u3) * rows_of(gz, pooled, whole, C, ACC)
     store_sums(partial, su, sv, sx, task, C)
 
@@ -397,16 +408,17 @@ def stem_tangent_kernel(
     x, weight, v, c, b, moments, second, gamma, beta, dz, stride, v_stride, gamma_stride, beta_stride,
     c_stride, b_stride, second_parts, cells, count, height, width, eps,
     WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
-    PRECISION: tl.constexpr, ACC: tl.constexpr, SECOND: tl.constexpr,
+    PRECISION: tl.constexpr, ACC: tl.constexpr, SECOND: tl.constexpr, CONSTANT: tl.constexpr,
 ):  # fmt: skip
     task = tl.program_id(1).to(tl.int64)
     mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC, CONSTANT
     )
     pixels = count * height * width
     factor, by_n, by_1 = tangent_coefficients(
-        c, b, second, second_parts, c_stride, b_stride, gain, scale, task, pixels, WIDTH, C, SECOND, ACC
-    )
+        c, b, second, second_parts, c_stride, b_stride, gain, scale, task, pixels, WIDTH, C, SECOND, ACC,
+        CONSTANT,
+    )  # fmt: skip
     filters = _filters(weight, task, stride, WIDTH, C, INPUTS, DEPTH)
     direction = _filters(v, task, v_stride, WIDTH, C, INPUTS, DEPTH)
     x = images_of(x, task, count, height, width, INPUTS)
@@ -434,17 +446,18 @@ def stem_hvp_kernel(
     count, height, width, eps,
     WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
     PRECISION: tl.constexpr, ACC: tl.constexpr, SUMS: tl.constexpr, SECOND: tl.constexpr, MORE: tl.constexpr,
+    CONSTANT: tl.constexpr,
 ):  # fmt: skip
     part = tl.program_id(0)
     parts = tl.num_programs(0)
     task = tl.program_id(1).to(tl.int64)
     pixels = count * height * width
     mean, scale, gain, shift = channel_values(
-        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
+        moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC, CONSTANT
     )
     factor, on_u, on_a, on_n, on_1 = hvp_coefficients(
         c, sums, second, more, ggamma, gbeta, part == 0, c_stride, out_stride, gain, scale, task, pixels,
-        sums_parts, second_parts, more_parts, WIDTH, C, SUMS, SECOND, MORE, ACC,
+        sums_parts, second_parts, more_parts, WIDTH, C, SUMS, SECOND, MORE, ACC, CONSTANT,
     )  # fmt: skip
     filters = _filters(weight, task, stride, WIDTH, C, INPUTS, DEPTH)
     direction = _filters(v, task, v_stride, WIDTH, C, INPUTS, DEPTH)
@@ -465,11 +478,11 @@ def stem_hvp_kernel(
         if MORE > 0:
             grad += factor * rows_of(dgz, pooled, whole, C, ACC)
         u = _times(p0, direction, PRECISION, ACC)
-        gw = _onto(gw, on_u * u + tl.where(is0, grad, 0.0) + on_n * n0 + on_1, p0, PRECISION, ACC)
+        gw = _onto(gw, hvp_of(u, is0, grad, n0, on_u, on_n, on_1, CONSTANT), p0, PRECISION, ACC)
         u = _times(p1, direction, PRECISION, ACC)
-        gw = _onto(gw, on_u * u + tl.where(is1, grad, 0.0) + on_n * n1 + on_1, p1, PRECISION, ACC)
+        gw = _onto(gw, hvp_of(u, is1, grad, n1, on_u, on_n, on_1, CONSTANT), p1, PRECISION, ACC)
         u = _times(p2, direction, PRECISION, ACC)
-        gw = _onto(gw, on_u * u + tl.where(is2, grad, 0.0) + on_n * n2 + on_1, p2, PRECISION, ACC)
+        gw = _onto(gw, hvp_of(u, is2, grad, n2, on_u, on_n, on_1, CONSTANT), p2, PRECISION, ACC)
         u = _times(p3, direction, PRECISION, ACC)
-        gw = _onto(gw, on_u * u + tl.where(is3, grad, 0.0) + on_n * n3 + on_1, p3, PRECISION, ACC)
+        gw = _onto(gw, hvp_of(u, is3, grad, n3, on_u, on_n, on_1, CONSTANT), p3, PRECISION, ACC)
     _store_filters(gfilters, gw, task, WIDTH, C, INPUTS, DEPTH)

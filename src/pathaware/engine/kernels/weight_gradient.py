@@ -22,7 +22,6 @@ _PROGRAMS = 264
 """Number of programs for the sum over pixels: two per multiprocessor of an H200."""
 
 _PIECE = torch.bfloat16
-_PIECES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
 def weight_gradient(x: Tensor, g: Tensor, out: Tensor) -> None:
@@ -51,7 +50,6 @@ def weight_gradient_parts(x: Tensor, g: Tensor, x2: Tensor | None = None, g2: Te
     weight_gradient_kernel[(9 // taps, splits, tasks)](
         *(pairs * 2)[:4], partial, pixels, height, width, share,
         INPUTS=inputs, OUTPUTS=outputs, DEPTH=depth, TAPS=taps, PIECES=pieces, TERMS=len(pairs) // 2, ACC=acc,
-        SPLIT=pieces > 1 and x.ndim == 5, PIECE=_PIECES[_PIECE],
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return partial
@@ -94,21 +92,13 @@ def _pieces(x: Tensor) -> int:
     return 2 if dot_precision(x) == "tf32" else 3
 
 
-IN_REGISTERS = False
-"""True if the kernel splits what it reads; False if a kernel before it writes the pieces.
-
-Measured on an H200 (84×84, 5 shots, TF32), together with `stem_products` in float32: 19 ms per iteration,
-against 14.5 to 15.1 with neither. The two were not measured apart.
-"""
-
-
 def split(tensors: list[Tensor]) -> list[Tensor]:
     """Split float32 tensors into `[pieces, …]` in bfloat16, whose sum they are as far as their bits allow.
 
     Others are returned as they are.
     """
     pieces = _pieces(tensors[0])
-    if pieces == 1 or IN_REGISTERS:
+    if pieces == 1:
         return tensors
     out = [empty(data, pieces, *data.shape, dtype=_PIECE) for data in tensors]
     sizes, block = [data.numel() for data in tensors], 1024
@@ -148,8 +138,7 @@ def _split_block(data, out, size, PIECES: tl.constexpr, BLOCK: tl.constexpr):
 def weight_gradient_kernel(
     x, g, x2, g2, partial, pixels, height, width, share,
     INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, TAPS: tl.constexpr,
-    PIECES: tl.constexpr, TERMS: tl.constexpr, ACC: tl.constexpr, SPLIT: tl.constexpr,
-    PIECE: tl.constexpr,
+    PIECES: tl.constexpr, TERMS: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     tap = tl.program_id(0) * TAPS
     split = tl.program_id(1)
@@ -173,19 +162,15 @@ def weight_gradient_kernel(
             row = (m // width) % height + down
             inside = m < pixels
             at_g = from_g + m[:, None] * OUTPUTS + o[None, :]
-            a0, a1, a2 = _load_pieces(at_g, inside, next_g, PIECES, SPLIT, PIECE)
+            a0, a1, a2 = _load_pieces(at_g, inside, next_g, PIECES)
             at_x = from_x + (m + down * width + right)[:, None] * INPUTS + i[None, :]
             valid = inside & (row >= 0) & (row < height)
-            b0, b1, b2 = _load_pieces(
-                at_x, valid & (column >= 0) & (column < width), next_x, PIECES, SPLIT, PIECE
-            )
+            b0, b1, b2 = _load_pieces(at_x, valid & (column >= 0) & (column < width), next_x, PIECES)
             t0 = _add_product(t0, a0, a1, a2, b0, b1, b2, PIECES, ACC)
             if TAPS == 3:  # the taps of a row read the same pixels, each one further to the right
-                b0, b1, b2 = _load_pieces(at_x + INPUTS, valid, next_x, PIECES, SPLIT, PIECE)
+                b0, b1, b2 = _load_pieces(at_x + INPUTS, valid, next_x, PIECES)
                 t1 = _add_product(t1, a0, a1, a2, b0, b1, b2, PIECES, ACC)
-                b0, b1, b2 = _load_pieces(
-                    at_x + 2 * INPUTS, valid & (column + 2 < width), next_x, PIECES, SPLIT, PIECE
-                )
+                b0, b1, b2 = _load_pieces(at_x + 2 * INPUTS, valid & (column + 2 < width), next_x, PIECES)
                 t2 = _add_product(t2, a0, a1, a2, b0, b1, b2, PIECES, ACC)
     at = ((task * tl.num_programs(1) + split) * 9 + tap) * OUTPUTS * INPUTS
     at = partial + at + o[:, None] * INPUTS + i[None, :]
@@ -196,22 +181,15 @@ def weight_gradient_kernel(
 
 
 @triton.jit
-def _load_pieces(at, ok, further, PIECES: tl.constexpr, SPLIT: tl.constexpr, PIECE: tl.constexpr):
+def _load_pieces(at, ok, further, PIECES: tl.constexpr):
     """All pieces of a block; missing ones are replaced by the first and never used."""
     p0 = tl.load(at, mask=ok[:, None], other=0.0)
     p1 = p0
     p2 = p0
-    if SPLIT:
-        rest = p0
-        p0 = rest.to(PIECE)
-        rest -= p0.to(tl.float32)
-        p1 = rest.to(PIECE)
-        p2 = (rest - p1.to(tl.float32)).to(PIECE)
-    else:
-        if PIECES > 1:
-            p1 = tl.load(at + further, mask=ok[:, None], other=0.0)
-        if PIECES > 2:
-            p2 = tl.load(at + 2 * further, mask=ok[:, None], other=0.0)
+    if PIECES > 1:
+        p1 = tl.load(at + further, mask=ok[:, None], other=0.0)
+    if PIECES > 2:
+        p2 = tl.load(at + 2 * further, mask=ok[:, None], other=0.0)
     return p0, p1, p2
 
 

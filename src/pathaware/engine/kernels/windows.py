@@ -9,12 +9,17 @@ import triton.language as tl
 @triton.jit
 def channel_values(
     moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH: tl.constexpr, C: tl.constexpr,
-    ACC: tl.constexpr,
+    ACC: tl.constexpr, CONSTANT: tl.constexpr = False,
 ):  # fmt: skip
-    """μ, r, γ, β of every channel of a task; γ and β have WIDTH entries, and are zero beyond them."""
+    """μ, r, γ, β of every channel of a task; γ and β have WIDTH entries, and are zero beyond them.
+
+    CONSTANT moments `[2, C]` are those of all tasks.
+    """
     c = tl.arange(0, C)
-    mean = tl.load(moments + task * 2 * C + c).to(ACC)
-    scale = 1.0 / tl.sqrt(tl.load(moments + (task * 2 + 1) * C + c).to(ACC) + eps)
+    if not CONSTANT:
+        moments += task * 2 * C
+    mean = tl.load(moments + c).to(ACC)
+    scale = 1.0 / tl.sqrt(tl.load(moments + C + c).to(ACC) + eps)
     gain = load_row(gamma + task * gamma_stride, WIDTH, C).to(ACC)
     shift = load_row(beta + task * beta_stride, WIDTH, C).to(ACC)
     return mean[None, :], scale[None, :], gain, shift
@@ -144,16 +149,24 @@ def load_sum(sums, which: tl.constexpr, of: tl.constexpr, parts, task, C: tl.con
 
 
 @triton.jit
+def per_pixel(total, pixels, CONSTANT: tl.constexpr):
+    """total/M, which enters derivatives through the moments of a batch; zero if the moments are constant."""
+    return tl.zeros_like(total) if CONSTANT else total / pixels
+
+
+@triton.jit
 def tangent_coefficients(
-    c, b, second, second_parts, c_stride, b_stride, gain, scale, task, pixels,
-    WIDTH: tl.constexpr, C: tl.constexpr, PARTS: tl.constexpr, ACC: tl.constexpr,
+    c, b, second, second_parts, c_stride, b_stride, gain, scale, task, pixels, WIDTH: tl.constexpr,
+    C: tl.constexpr, PARTS: tl.constexpr, ACC: tl.constexpr, CONSTANT: tl.constexpr,
 ):  # fmt: skip
     """dz = factor u + by_n ŷ + by_1, at the maximum, with these coefficients for each channel."""
     to_gain = load_row(c + task * c_stride, WIDTH, C).to(ACC)
     to_shift = load_row(b + task * b_stride, WIDTH, C).to(ACC)
     factor = gain * scale
-    by_n = to_gain - factor * load_sum(second, 1, 3, second_parts, task, C, PARTS) / pixels
-    by_1 = to_shift - factor * load_sum(second, 0, 3, second_parts, task, C, PARTS) / pixels
+    sv = load_sum(second, 1, 3, second_parts, task, C, PARTS)
+    by_n = to_gain - per_pixel(factor * sv, pixels, CONSTANT)
+    su = load_sum(second, 0, 3, second_parts, task, C, PARTS)
+    by_1 = to_shift - per_pixel(factor * su, pixels, CONSTANT)
     return factor, by_n, by_1
 
 
@@ -161,7 +174,7 @@ def tangent_coefficients(
 def hvp_coefficients(
     c, sums, second, more, ggamma, gbeta, store, c_stride, out_stride, gain, scale, task, pixels, sums_parts,
     second_parts, more_parts, WIDTH: tl.constexpr, C: tl.constexpr, SUMS: tl.constexpr,
-    SECOND: tl.constexpr, MORE: tl.constexpr, ACC: tl.constexpr,
+    SECOND: tl.constexpr, MORE: tl.constexpr, ACC: tl.constexpr, CONSTANT: tl.constexpr,
 ):  # fmt: skip
     """d(gy) = on_u u + on_a a + factor da + on_n ŷ + on_1, with these coefficients for each channel.
 
@@ -171,7 +184,8 @@ def hvp_coefficients(
     sb = load_sum(sums, 1, 2, sums_parts, task, C, SUMS)
     su = load_sum(second, 0, 3, second_parts, task, C, SECOND)
     sv = load_sum(second, 1, 3, second_parts, task, C, SECOND)
-    weight = load_sum(second, 2, 3, second_parts, task, C, SECOND) - (su * sa + sv * sb) / pixels
+    sx = load_sum(second, 2, 3, second_parts, task, C, SECOND)
+    weight = sx - per_pixel(su * sa + sv * sb, pixels, CONSTANT)
     da = sa * 0
     db = sa * 0
     if MORE > 0:
@@ -181,11 +195,33 @@ def hvp_coefficients(
         store_row(ggamma + task * out_stride, scale * weight + db, WIDTH, C)
         store_row(gbeta + task * out_stride, da, WIDTH, C)
     factor = gain * scale
-    on_u = -scale * factor * sb / pixels
-    on_a = scale * (load_row(c + task * c_stride, WIDTH, C).to(ACC) - factor * sv / pixels)
-    on_n = -(on_u * sv + on_a * sb + factor * (scale * weight + db)) / pixels
-    on_1 = -(on_u * su + on_a * sa + factor * da) / pixels
+    on_u = per_pixel(-scale * factor * sb, pixels, CONSTANT)
+    to_gain = load_row(c + task * c_stride, WIDTH, C).to(ACC)
+    on_a = scale * (to_gain - per_pixel(factor * sv, pixels, CONSTANT))
+    on_n = per_pixel(-(on_u * sv + on_a * sb + factor * (scale * weight + db)), pixels, CONSTANT)
+    on_1 = per_pixel(-(on_u * su + on_a * sa + factor * da), pixels, CONSTANT)
     return factor, on_u, on_a, on_n, on_1
+
+
+@triton.jit
+def gradient_of(passed, a, n, a_mean, b_mean, CONSTANT: tl.constexpr):
+    """a − A/M − ŷ B/M at one pixel of each window, where `a` counts if it is `passed` on."""
+    a = tl.where(passed, a, 0.0)
+    if not CONSTANT:
+        a = a - a_mean - n * b_mean
+    return a
+
+
+@triton.jit
+def hvp_of(u, passed, a, n, on_u, on_n, on_1, CONSTANT: tl.constexpr):
+    """d(gy) at one pixel of each window, where the terms `a` count if they are `passed` on.
+
+    With constant moments no other terms are left, and Triton does not even compute u.
+    """
+    a = tl.where(passed, a, 0.0)
+    if not CONSTANT:
+        a = on_u * u + a + on_n * n + on_1
+    return a
 
 
 @triton.jit

@@ -1,0 +1,54 @@
+"""A last layer that begins at the class means of the support set, for any gradient-based method.
+
+    u = f(x) / ‖f(x)‖                        f: the network at θ₀ without its last layer          [T, S, F]
+    m_k = mean of u over the images of class k                                                   [T, K, F]
+    w_k = s m_k / (‖m_k‖ r),   b = 0         r: mean of ‖f(x)‖                                    [T, K, F]
+
+The first prediction of a task is then that of the nearest class mean by the cosine, and inner steps go on
+from there, as in Proto-MAML (Triantafillou et al., ICLR 2020, arXiv:1903.03096). That has w = 2 m, b = −‖m‖²
+and features of any length. The scale s is learned with Φ. The rows of the network's own last layer are not
+used, so the order of classes does not matter. The meta-gradient passes through the class means.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pathaware.core.errors import UsageError
+from pathaware.core.head import last_linear, one_hot
+from pathaware.core.parameters import Layout
+
+if TYPE_CHECKING:
+    from pathaware.core.learner import Context
+
+SCALE = 10.0
+"""Initial s: the largest difference that the cosine makes between two logits is 2 s."""
+
+
+class PrototypeStart(nn.Module):
+    """Puts the class means of each task's support set in place of the last layer."""
+
+    def __init__(self, model: nn.Module, layout: Layout) -> None:
+        super().__init__()
+        name, layer = last_linear(model)
+        self.weight, self.bias = f"{name}.weight", f"{name}.bias"
+        self.classes = layer.out_features
+        self.layout = layout
+        if not {self.weight, self.bias} <= {entry.name for entry in layout.entries}:
+            raise UsageError("head: prototypes need a last layer that adapts, and the method adapts none")
+        self.log_scale = nn.Parameter(torch.tensor(SCALE).log())
+
+    def forward(self, initial: Tensor, context: Context) -> Tensor:
+        """`initial [T, D]` with another last layer."""
+        features = context.learner.execution.features(initial, context.support_x)
+        labels = one_hot(context.support_y, self.classes, features)  # [T, S, K]
+        means = F.normalize(labels.mT @ F.normalize(features, dim=-1), dim=-1)
+        scale = self.log_scale.exp() / features.norm(dim=-1).mean(1)
+        values = dict(self.layout.views(initial))
+        values[self.weight] = scale[:, None, None] * means
+        values[self.bias] = torch.zeros_like(values[self.bias])
+        return torch.cat([values[entry.name].flatten(1) for entry in self.layout.entries], dim=1)

@@ -1,0 +1,94 @@
+"""A last layer that begins at the class means: what it predicts, and what it is differentiated to."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pathaware import Episodes, GradientDescent, MetaLearner, Pamela
+from pathaware.core.errors import UsageError
+from pathaware.core.parameters import Layout
+from pathaware.methods import get_method
+from pathaware.models.conv4 import conv4
+from tests.conftest import distance, image_episodes
+
+
+def learner_of(
+    execution: str = "auto", rule=lambda model: Pamela(model, 3, rate=0.05, skip=1)
+) -> MetaLearner:
+    torch.manual_seed(0)
+    model = conv4(3, size=8, channels=2, width=6, blocks=2)
+    return MetaLearner(model, rule(model), F.cross_entropy, execution=execution, head="prototypes")
+
+
+def features(learner: MetaLearner, x: Tensor) -> Tensor:
+    body = nn.Sequential(*list(learner.model.children())[:-1])
+    return F.normalize(body(x).flatten(1), dim=1)
+
+
+def test_without_a_step_the_nearest_class_mean_wins():
+    learner, episodes = learner_of(), image_episodes(size=8)
+    x, y, queries = episodes.support_x, episodes.support_y, episodes.query_x
+    with torch.no_grad():
+        found = learner.predictions_per_step(x, y, queries, steps=0).outputs[0]
+        for t in range(len(x)):
+            support, query = features(learner, x[t]), features(learner, queries[t])
+            means = torch.stack([F.normalize(support[y[t] == k].mean(0), dim=0) for k in range(3)])
+            assert torch.equal(found[t].argmax(1), (query @ means.T).argmax(1))
+    assert found.argmax(2).unique().numel() > 1
+
+
+def meta_gradient(learner: MetaLearner, episodes: Episodes) -> Tensor:
+    learner.meta_loss(episodes).backward()
+    return torch.cat([p.grad.flatten() for p in learner.parameters() if p.grad is not None])
+
+
+@pytest.mark.parametrize("execution", ["auto", "vmap"])
+def test_the_meta_gradient_is_that_of_a_loop(execution: str):
+    episodes = image_episodes(size=8)
+    found, expected = (meta_gradient(learner_of(e), episodes) for e in (execution, "loop"))
+    assert distance(found, expected) < 1e-10
+
+
+def test_the_meta_gradient_is_that_of_finite_differences():
+    learner, episodes = (
+        learner_of(rule=lambda model: GradientDescent(model, 1, rate=0.1)),
+        image_episodes(size=8),
+    )
+    gradient = meta_gradient(learner, episodes)
+    parameters = [p for p in learner.parameters() if p.grad is not None]
+    assert any(p is learner.start.log_scale for p in parameters)
+    direction = [torch.randn_like(p) for p in parameters]
+    losses, width = [], 1e-6
+    with torch.no_grad():
+        for sign in (1, -2):
+            for p, d in zip(parameters, direction, strict=True):
+                p.add_(d, alpha=sign * width)
+            losses.append(float(learner.meta_loss(episodes)))
+    expected = (losses[0] - losses[1]) / (2 * width)
+    found = float(gradient @ torch.cat([d.flatten() for d in direction]))
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_order_of_classes_does_not_matter():
+    learner, episodes = (
+        learner_of(rule=lambda model: GradientDescent(model, 2, rate=0.1)),
+        image_episodes(size=8),
+    )
+    x, y, queries = episodes.support_x, episodes.support_y, episodes.query_x
+    order = torch.tensor([2, 0, 1])
+    with torch.no_grad():
+        usual = learner.predictions_per_step(x, y, queries).outputs[-1]
+        renamed = learner.predictions_per_step(x, order[y], queries).outputs[-1]
+    assert distance(renamed[..., order], usual) < 1e-10
+
+
+def test_a_last_layer_that_does_not_adapt_is_refused():
+    model = conv4(3, size=8, channels=2, width=6, blocks=2)
+    layout = Layout.of(model, lambda name: name.startswith("conv"))
+    with pytest.raises(UsageError, match="head: prototypes need a last layer that adapts"):
+        MetaLearner(model, GradientDescent(layout, 1), F.cross_entropy, head="prototypes")
+    with pytest.raises(UsageError, match="head: r2d2 adapts no last layer"):
+        get_method("r2d2").build(model, {}, F.cross_entropy, head="prototypes")

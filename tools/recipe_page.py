@@ -1,0 +1,104 @@
+"""The tables of docs/recipe.md: the recipe on test tasks for several methods, and the worth of its parts."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+from pathaware.experiments.statistics import over_seeds_and_tasks
+from pathaware.training.metric import ACCURACY
+from pathaware.training.tables import NOTHING, Row, Table, pipe_table
+from studies import recipe
+from tools import methods_page
+from tools.evidence_page import NOT_RUN
+
+DATA = {"cifar-fs": "CIFAR-FS", "miniimagenet": "miniImageNet"}
+METHODS = {
+    recipe.WHOLE: "PAMELA",
+    "maml": "MAML",
+    "meta-sgd": "Meta-SGD, 5 steps",
+    "r2d2": "R2-D2",
+    "prototypical": "prototypical networks",
+}
+"""Titles of the variants that differ in the method only."""
+COLUMNS = [(shots, each) for shots in (5, 1) for each in (recipe.TEST, recipe.JOINT)]
+HEADER = ("5 shots, alone", "5 shots, joint", "1 shot, alone", "1 shot, joint")
+
+
+def blocks(folder: Path) -> dict[str, str]:
+    records = folder / recipe.FOLDER.name
+    return {"methods": pipe_table(methods(records)), "worth": worth(records)}
+
+
+def sentence(folder: Path) -> str:
+    """PAMELA's accuracy with the recipe, for every data set that was run."""
+    records = folder / recipe.FOLDER.name
+    found = []
+    for data, title in DATA.items():
+        five, one = (recipe.results(records, data, shots, recipe.WHOLE, recipe.TEST) for shots in (5, 1))
+        if five and one:
+            values = (accuracy(records, data, recipe.WHOLE, s, recipe.TEST).split(",")[0] for s in (5, 1))
+            found.append(f"{title} {' and '.join(values)} % ({len(five)} seeds)")
+    text = (
+        "PAMELA from pretrained features, with the [recipe](docs/recipe.md), 5 and 1 images per class, "
+        f"inductive, mirrored views: {'; '.join(found)}."
+    )
+    return textwrap.fill(text, 119, break_long_words=False, break_on_hyphens=False)
+
+
+def methods(records: Path) -> Table:
+    """Test accuracy of every method, and PAMELA's lead on the same tasks."""
+    rows = []
+    for data, title in DATA.items():
+        if not any(recipe.results(records, data, shots, recipe.WHOLE, each) for shots, each in COLUMNS):
+            rows.append(Row((title, NOTHING, *[NOT_RUN] * len(COLUMNS))))
+            continue
+        for part, name in METHODS.items():
+            rows.append(Row((title, name, *(accuracy(records, data, part, *c) for c in COLUMNS))))
+        for part in list(METHODS)[1:]:
+            cells = (lead(records, data, part, *column) for column in COLUMNS)
+            rows.append(Row((title, f"PAMELA − {METHODS[part]}", *cells)))
+    return Table("", ("", "", *HEADER), rows)
+
+
+def choosing(folder: Path) -> dict[str, str]:
+    """Accuracy with the recipe, and CPU times of training and adapting, of methods that differ in kind."""
+    records, times = folder / recipe.FOLDER.name, methods_page.method_times(folder, "cifar-fs")
+    rows = []
+    for part, any_task in {recipe.WHOLE: "no", "maml": "no", "r2d2": "no", "prototypical": "yes"}.items():
+        name = "pamela" if part == recipe.WHOLE else part
+        shown = (accuracy(records, "cifar-fs", part, shots, recipe.TEST) for shots in (5, 1))
+        costs = (f"{times[name][key]:.0f}" for key in ("training_ms", "adaptation_ms"))
+        rows.append(Row((METHODS[part], *shown, *costs, any_task)))
+    header = (
+        *("", "5 shots", "1 shot", "training, CPU ms per task", "adapting, CPU ms"),
+        "classes and images may vary",
+    )
+    return {"choosing": pipe_table(Table("", header, rows))}
+
+
+def accuracy(records: Path, data: str, part: str, shots: int, evaluation: recipe.Evaluation) -> str:
+    """`81.21 ± 0.35, 3 seeds`"""
+    found = recipe.results(records, data, shots, part, evaluation)
+    if not found:
+        return NOT_RUN
+    estimate = over_seeds_and_tasks(found, ACCURACY)
+    seeds = f", {len(found)} seeds" if len(found) > 1 else ""
+    return f"{100 * estimate.mean:.2f} ± {100 * estimate.half_width:.2f}{seeds}"
+
+
+def lead(records: Path, data: str, part: str, shots: int, evaluation: recipe.Evaluation) -> str:
+    one, other = (recipe.results(records, data, shots, each, evaluation) for each in (recipe.WHOLE, part))
+    return recipe.paired(one, other)
+
+
+def worth(records: Path) -> str:
+    """Validation accuracy of each variant, for every data set and number of shots that was run."""
+    parts = []
+    for data, title in DATA.items():
+        for shots in (5, 1):
+            table = recipe.worth(records, data, shots)
+            if len(table.rows) > 1:
+                images = "image" if shots == 1 else "images"
+                parts.append(f"{title}, {shots} {images} per class:\n\n{pipe_table(table)}")
+    return "\n\n".join(parts)
