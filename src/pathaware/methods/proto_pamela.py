@@ -47,19 +47,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
-from pathaware.core.head import Fitted, Head, one_hot
+from pathaware.core.head import Fitted, one_hot
 from pathaware.core.settings import at_least
 from pathaware.methods.method import Method
+from pathaware.methods.training_statistics import TrainingStatistics
 
 ABSENT = -1e4
 """The logit of a class without support images."""
-SMALLEST_SPREAD = 0.1
-"""Added to the variances by which distances are measured, whose mean is one."""
 SMALLEST_SIZE = 1e-3
 """Added to the size of a feature, in units of the root mean square, for a gradient of its power at zero."""
 
 
-class ProtoPamela(Head):
+class ProtoPamela(TrainingStatistics):
     """A linear head that begins at the class means and follows a learned path.
 
     - `steps`: n, 0 for the class means alone; `skip`: the interval w, or none; `rate`: initial step size.
@@ -70,11 +69,6 @@ class ProtoPamela(Head):
 
     any_shots = True
     weighted = True
-    axes: Tensor
-    spread: Tensor
-    middle: Tensor
-    typical: Tensor
-    anchor_means: Tensor
 
     def __init__(
         self,
@@ -90,7 +84,7 @@ class ProtoPamela(Head):
         adaptive: bool = False,
         anchors: int = 0,
     ) -> None:
-        super().__init__(network)
+        super().__init__(network, adaptive=adaptive, anchors=anchors)
         at_least(0, steps=steps)
         if skip is not None and skip < 1:
             raise UsageError(f"skip: {skip} is not allowed; at least 1, or none")
@@ -98,10 +92,10 @@ class ProtoPamela(Head):
         for name, value in positive.items():
             if value <= 0:
                 raise UsageError(f"{name}: {value} is not allowed; above 0")
-        at_least(0, centring=centring, anchors=anchors)
+        at_least(0, centring=centring)
         if anchors and not adaptive:
             raise UsageError(f"anchors: {anchors} is not allowed without adaptive = true")
-        self.centring, self.power, self.adaptive, self.anchors = centring, power, adaptive, anchors
+        self.centring, self.power = centring, power
         self.steps, self.interval = steps, skip or max(1, steps)
         self.skips = range(self.interval, steps, self.interval)
         self.log_q = nn.Parameter(torch.full((steps,), rate).log())
@@ -110,46 +104,15 @@ class ProtoPamela(Head):
         self.log_scale = nn.Parameter(torch.tensor(scale).log())
         self.scale_rule = nn.Parameter(torch.zeros(2))
         self.log_shrinkage = nn.Parameter(torch.tensor(shrinkage).log())
-        self.register_buffer("axes", torch.eye(self.features))  # eigenvectors of Σ, in columns
-        self.register_buffer("spread", torch.ones(self.features))  # its eigenvalues
         if adaptive:
             # r₀ … r₃ of each rule; those of λ and τ have a part of them above
             self.power_rule = nn.Parameter(torch.zeros(4))
             self.centring_rule = nn.Parameter(torch.zeros(4))
             self.shrinkage_rule = nn.Parameter(torch.zeros(3))
             self.scale_by_distance = nn.Parameter(torch.zeros(()))
-            self.register_buffer("middle", torch.zeros(self.features))  # mean feature, along these axes
-            # mean distance and one over its standard deviation; δ is zero unless they were observed
-            self.register_buffer("typical", torch.zeros(2))
         if anchors:
             self.anchor_rule = nn.Parameter(torch.tensor([0.2, 1.0, 1.0, 1.0]).log())  # ρ is 0.2 at first
             self.log_sharpness = nn.Parameter(torch.tensor(10.0).log())
-            self.register_buffer("anchor_means", torch.zeros(anchors, self.features))
-
-    def observe(self, features: Tensor, labels: Tensor) -> None:
-        """Estimate Σ and the distances of typical images from features `[N, F]` of the training classes."""
-        unit = F.normalize(features.double(), dim=-1)
-        classes = labels.unique()
-        means = torch.stack([unit[labels == k].mean(0) for k in classes])
-        centred = torch.cat([unit[labels == k] - mean for k, mean in zip(classes, means, strict=True)])
-        spread, axes = torch.linalg.eigh(centred.mT @ centred / len(centred))
-        self.axes.copy_(axes)
-        self.spread.copy_(spread.clamp(min=0) / spread.mean())
-        if self.adaptive:
-            self.middle.copy_(unit.mean(0) @ axes)
-            distances = self.distances(unit.to(self.axes))
-            self.typical.copy_(torch.stack([distances.mean(), 1 / distances.std()]))
-        if self.anchors > len(classes):
-            raise UsageError(
-                f"anchors: {self.anchors} is not allowed; at most {len(classes)}, the training classes"
-            )
-        if self.anchors:
-            self.anchor_means.copy_(means[torch.linspace(0, len(classes) - 1, self.anchors).round().long()])
-
-    def distances(self, features: Tensor) -> Tensor:
-        """Squared Mahalanobis distances of features `[…, F]` from those of the training classes."""
-        from_mean = F.normalize(features, dim=-1) @ self.axes - self.middle
-        return (from_mean.square() / (self.spread + SMALLEST_SPREAD)).mean(-1)
 
     def fit(self, features: Tensor, targets: Tensor) -> Fitted:
         """Return rows `[T, K, F]`, temperature `[T, 1]`, which classes have examples `[T, K]`, the centre
