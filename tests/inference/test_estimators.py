@@ -140,3 +140,25 @@ def test_a_wave_is_learned_from_ten_points():
 def test_a_function_of_more_inputs_is_refused():
     with pytest.raises(ValueError, match="X has 2 features, but sine was trained on 1"):
         FewShotRegressor().fit(np.zeros((3, 2)), np.zeros(3))
+
+
+def test_a_model_is_read_again_only_if_its_files_have_changed(glyphs, tmp_path, monkeypatch):
+    import os
+    import shutil
+
+    from pathaware.inference.trained_model import SHIPPED
+    from pathaware.training.run_folder import Run
+
+    run, reads, learned = tmp_path / "run", [], Run.learned
+    shutil.copytree(SHIPPED / "glyphs", run)
+    monkeypatch.setattr(Run, "learned", lambda self: reads.append(self.folder) or learned(self))
+    classifier = FewShotClassifier.from_run(run, device="cpu")
+    for _ in range(3):
+        classifier.fit(*glyphs)
+    assert len(reads) == 1
+    os.utime(run / "checkpoint.safetensors", ns=(0, 0))
+    classifier.fit(*glyphs)
+    assert len(reads) == 2
+    (run / "checkpoint.safetensors").unlink()
+    with pytest.raises(UsageError):
+        classifier.fit(*glyphs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -83,12 +84,12 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         views: Views = "single",
     ) -> Self:
         """Return the classifier of a run, after checking that the run exists."""
-        TrainedModel.open(run, device, views)
+        _open(run, device, views)
         return cls(run, device=device, unknown=unknown, views=views)
 
     def fit(self, X: Images, y: ArrayLike) -> Self:
         """Adapt to images and their labels, of any sortable type."""
-        model = TrainedModel.open(self.run, self.device, self.views)
+        model = _open(self.run, self.device, self.views)
         pixels = self._pixels(model, X)
         labels = column_or_1d(y, warn=True)
         assert_all_finite(labels, input_name="y")
@@ -156,7 +157,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return [i for i, score in suspicious_labels(self._trained(), self._support) if score < 0]
 
     def _trained(self) -> TrainedModel:
-        return TrainedModel.open(self.run, self.device, self.views)
+        return _open(self.run, self.device, self.views)
 
     @staticmethod
     def _unknown_label(classes: NDArray[Any]) -> Any:
@@ -239,3 +240,22 @@ def _open_learner(run: str | Path, device: str) -> tuple[FewShotLearner, int]:
         )
     _, inputs = opened.learned()
     return opened.load(device).eval(), int(inputs["features"])
+
+
+def _open(run: str | Path, device: str, views: Views) -> TrainedModel:
+    """The model of a run. Of those opened last it is not read and built again, unless its files have changed:
+    `cross_val_score` fits the same estimator many times."""
+    folder = find_run(run)
+    try:
+        files = [(path.name, path.stat()) for path in sorted(folder.iterdir())]
+    except OSError:  # `TrainedModel.open` says what is wrong
+        return TrainedModel.open(run, device, views)
+    stamps = tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in files)
+    return _opened(str(folder.resolve()), str(run), device, views, stamps)
+
+
+@lru_cache(maxsize=4)
+def _opened(
+    folder: str, run: str, device: str, views: Views, stamps: tuple[tuple[str, int, int], ...]
+) -> TrainedModel:
+    return TrainedModel.open(run, device, views)
