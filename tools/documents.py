@@ -23,7 +23,6 @@ from pathaware.experiments.online.report import comparison_table
 from pathaware.experiments.paper.complexity import table5
 from pathaware.experiments.paper.method_table import mean, render
 from pathaware.experiments.paper.tables import (
-    TUNED,
     TableSpec,
     table1,
     table2,
@@ -63,7 +62,7 @@ def is_available(data: str) -> bool:
 
 @dataclass(frozen=True)
 class ProblemResults:
-    """One problem: MAML and PAMELA with the paper's settings, and PAMELA with ours if there is such a run."""
+    """One problem: MAML and PAMELA with the paper's settings."""
 
     name: str
     metric: Metric
@@ -72,7 +71,7 @@ class ProblemResults:
     results: Results
 
     def longest(self, key: str) -> list[Result]:
-        """The longest training of `maml`, `pamela` or `TUNED`, one result per seed."""
+        """The longest training of `maml` or `pamela`, one result per seed."""
         return self.results.of(self.experiments[key]) if key in self.experiments else []
 
     def compared(self) -> tuple[list[Result], list[Result]]:
@@ -117,7 +116,7 @@ def compared_problems(results: Results) -> Iterator[ProblemResults]:
     for goal in (table1(is_available), table2(is_available)):
         rows = {line.key: line.cells for line in goal.rows}
         for column in goal.columns:
-            cells = {key: rows[key][column] for key in ("maml", "pamela", TUNED)}
+            cells = {key: rows[key][column] for key in ("maml", "pamela")}
             experiments = {key: cell.experiment for key, cell in cells.items()}
             printed = {key: cell.printed for key, cell in cells.items()}
             chosen = results.in_one_precision(list(experiments.values()))
@@ -125,26 +124,24 @@ def compared_problems(results: Results) -> Iterator[ProblemResults]:
 
 
 def readme(folder: Path) -> dict[str, str]:
-    """MAML and PAMELA with equal settings and iterations, and PAMELA with our settings in its own column."""
+    """MAML and PAMELA with equal settings and iterations, and PAMELA with the recipe in its own column."""
     rows = []
     for each in compared_problems(Results.read(folder)):
         maml, pamela = each.compared()
-        tuned = each.longest(TUNED)
-        if not maml and not tuned:
+        if not maml:
             continue
         cells = (
             each.name,
-            f"{maml[0].iterations:,}" if maml else NOTHING,
+            f"{maml[0].iterations:,}",
             _value(maml, each.metric),
             _value(pamela, each.metric),
             each.printed["maml"],
             each.printed["pamela"],
-            _with_iterations(tuned, each.metric, " iterations"),
+            recipe_page.cell(folder, each.name),
         )
         rows.append(Row(cells))
     header = ("", "iterations", "MAML", "PAMELA", "MAML, the paper", "PAMELA, the paper")
-    table = pipe_table(Table("", (*header, "PAMELA, our settings"), rows))
-    return {"results": table, "recipe": recipe_page.sentence(folder)}
+    return {"results": pipe_table(Table("", (*header, "PAMELA, our recipe, alone"), rows))}
 
 
 def _value(results: Sequence[Result], metric: Metric) -> str:
@@ -155,10 +152,10 @@ def _value(results: Sequence[Result], metric: Metric) -> str:
     return f"{metric.with_interval(*mean(results, metric))}{seeds}"
 
 
-def _with_iterations(results: Sequence[Result], metric: Metric, unit: str = "") -> str:
+def _with_iterations(results: Sequence[Result], metric: Metric) -> str:
     if not results:
         return NOTHING
-    return f"{metric.with_interval(*mean(results, metric))} ({results[0].iterations:,}{unit})"
+    return f"{metric.with_interval(*mean(results, metric))} ({results[0].iterations:,})"
 
 
 def online_page(folder: Path) -> dict[str, str]:
@@ -212,7 +209,7 @@ def reproduction_page(folder: Path) -> dict[str, str]:
         "table3": pipe_table(evidence_page.sine_table(results)),
         "table5": "\n\n".join(map(pipe_table, complexity)),
         "readings": pipe_table(_readings(_read(folder / "readings-sine.json"))),
-        "standing": pipe_table(_standing(results)),
+        "standing": pipe_table(_standing(folder, results)),
         "paired": pipe_table(_paired(results)),
         "against-all": pipe_table(_against_all(folder)),
         "others": pipe_table(_others(folder, [*goals, table3(guard=False), methods_page.equal_time_table()])),
@@ -220,23 +217,24 @@ def reproduction_page(folder: Path) -> dict[str, str]:
     }
 
 
-def _standing(results: Results) -> Table:
+def _standing(folder: Path, results: Results) -> Table:
     """Results on images with both settings, and PAMELA's lead over MAML at equal settings and iterations."""
     rows = []
     for each in compared_problems(results):
-        if each.metric is not ACCURACY or not (each.longest("pamela") or each.longest(TUNED)):
+        if each.metric is not ACCURACY or not each.longest("pamela"):
             continue
         printed = each.printed["pamela"], each.printed["maml"]
         values = [float(text.partition(" ")[0]) for text in printed]
         maml, pamela = each.compared()
         lead = f"{100 * (mean(pamela, ACCURACY)[0] - mean(maml, ACCURACY)[0]):+.1f}" if maml else NOTHING
-        numbers = (_with_iterations(each.longest(key), ACCURACY) for key in (TUNED, "pamela", "maml"))
+        ours = (_with_iterations(each.longest(key), ACCURACY) for key in ("pamela", "maml"))
         name = each.name.removesuffix(", %, batch")
-        rows.append(Row((name, printed[0], *numbers, f"{values[0] - values[1]:+.1f}", lead)))
+        cells = (name, printed[0], recipe_page.cell(folder, name), *ours)
+        rows.append(Row((*cells, f"{values[0] - values[1]:+.1f}", lead)))
     header = (
         "",
         "PAMELA, the paper",
-        "PAMELA, our settings",
+        "PAMELA, our recipe, alone",
         "PAMELA, the paper's settings",
         "MAML, the paper's settings",
         "lead over MAML, the paper",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pathaware.experiments.paper.method_table import mean, method_table, render
-from pathaware.experiments.paper.tables import TUNED, TableSpec, table2
+from pathaware.experiments.paper.tables import TableSpec, table2
 from pathaware.experiments.run_store import Experiment, Result, Results
 from pathaware.methods import METHODS
 from pathaware.methods.method import Method
@@ -78,12 +78,11 @@ def compared_on_images(folder: Path) -> dict[str, dict[str, list[Result]]]:
     return {
         row.key: {column: results.of(row.cells[column].experiment, length) for column in COLUMNS}
         for row in spec.rows
-        if row.key != TUNED
     }
 
 
 def _of(spec: TableSpec) -> list[Experiment]:
-    return [row.cells[c].experiment for row in spec.rows for c in COLUMNS if row.key != TUNED]
+    return [row.cells[c].experiment for row in spec.rows for c in COLUMNS]
 
 
 def image_ranking(folder: Path) -> Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 
 from pathaware.experiments.statistics import over_seeds_and_tasks
@@ -30,20 +29,14 @@ def blocks(folder: Path) -> dict[str, str]:
     return {"methods": pipe_table(methods(records)), "worth": worth(records)}
 
 
-def sentence(folder: Path) -> str:
-    """PAMELA's accuracy with the recipe, for every data set that was run."""
-    records = folder / recipe.FOLDER.name
-    found = []
+def cell(folder: Path, column: str) -> str:
+    """PAMELA's accuracy with the recipe, for a column such as `CIFAR-FS 5-shot`."""
     for data, title in DATA.items():
-        five, one = (recipe.results(records, data, shots, recipe.WHOLE, recipe.TEST) for shots in (5, 1))
-        if five and one:
-            values = (accuracy(records, data, recipe.WHOLE, s, recipe.TEST).split(",")[0] for s in (5, 1))
-            found.append(f"{title} {' and '.join(values)} % ({len(five)} seeds)")
-    text = (
-        "PAMELA from pretrained features, with the [recipe](docs/recipe.md), 5 and 1 images per class, "
-        f"inductive, mirrored views: {'; '.join(found)}."
-    )
-    return textwrap.fill(text, 119, break_long_words=False, break_on_hyphens=False)
+        for shots in (5, 1):
+            if column.startswith(f"{title} {shots}-shot"):
+                found = accuracy(folder / recipe.FOLDER.name, data, recipe.WHOLE, shots, recipe.TEST)
+                return NOTHING if found == NOT_RUN else found.replace(", 3 seeds", " (3 seeds)")
+    return NOTHING
 
 
 def methods(records: Path) -> Table:

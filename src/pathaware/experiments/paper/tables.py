@@ -107,7 +107,6 @@ def column_key(column: str) -> str:
 # Tables 1 and 2: few-shot image classification.
 
 
-TUNED = "pamela-tuned"
 LABELS = {
     "maml": "MAML",
     "maml++": "MAML++",
@@ -121,7 +120,6 @@ LABELS = {
     "l-maml": "L-MAML",
     "hsml": "HSML",
     "pamela": "PAMELA, the paper's settings",
-    TUNED: "PAMELA, our settings",
 }
 BEYOND = {
     "meta-curvature": "Meta-Curvature",
@@ -140,8 +138,6 @@ NOTES = (
     "Accuracy in % on new 5-way tasks, with 95 % intervals. Single models of Conv-4 with 64 filters, the "
     "checkpoint chosen on validation classes. Batch: batch norm uses the statistics of all queries, as in "
     "MAML's program; the paper does not mention it.",
-    "Our settings: features pretrained by classification, stronger augmentation, a head that starts at zero, "
-    "one Q for each channel of each tensor; the preset has them.",
 )
 
 
@@ -170,7 +166,7 @@ def _columns(
             method,
             label,
             {name: _cell(table, method, data, shots, available) for name, (data, shots) in columns.items()},
-            group="beyond" if method in BEYOND else "ours" if method in ("pamela", TUNED) else "others",
+            group="beyond" if method in BEYOND else "ours" if method == "pamela" else "others",
         )
         for method, label in (LABELS | BEYOND).items()
     ]
@@ -178,7 +174,7 @@ def _columns(
 
 
 def _cell(table: str, method: str, data: str, shots: int, available: Callable[[str], bool]) -> CellSpec:
-    printed = IMAGE_ACCURACY[data, shots].get("pamela" if method == TUNED else method, NOTHING)
+    printed = IMAGE_ACCURACY[data, shots].get(method, NOTHING)
     name = f"{table}-{data}-{method}-{shots}shot"
     problem = {**paper_problem(data), "shots": shots}
     # The defaults are the paper's settings.
