@@ -72,6 +72,13 @@ def test_several_seeds_add_students_interval():
     assert found.seeds == 3
 
 
+def test_an_interval_of_errors_ends_at_zero():
+    found = over_seeds_and_tasks([result(v * normal(s).float(), s) for s, v in enumerate((0.1, 10.0))], MSE)
+    assert found.low == 0 < found.mean < found.high
+    points = [result(v * normal(s).float(), s, ACCURACY) for s, v in enumerate((0.1, 1.0))]
+    assert over_seeds_and_tasks(points, ACCURACY).low < 0  # Student's interval of two seeds as it is
+
+
 def test_an_interval_over_seeds_covers_the_mean_in_95_of_100_cases():
     random = np.random.default_rng(0)
     inside = 0

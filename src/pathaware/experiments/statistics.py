@@ -60,7 +60,8 @@ def over_seeds_and_tasks(results: Sequence[Result], metric: Metric) -> Estimate:
     below, above = bootstrap(by_task) if metric.lower_is_better else (over_tasks(by_task),) * 2
     median = torch.stack(known).median().item()
     low, high = (math.hypot(part, seeds or 0.0) for part in (below, above))
-    return Estimate(mean, mean - low, mean + high, len(results), median)
+    least = max(mean - low, 0.0) if metric.lower_is_better else mean - low  # no error is negative
+    return Estimate(mean, least, mean + high, len(results), median)
 
 
 def over_tasks(values: Tensor) -> float:
