@@ -53,7 +53,8 @@ def sine_cells(results: Sequence[Result]) -> tuple[str, str]:
 
 def with_ends(found: Estimate) -> str:
     """`0.1442 (0.1365 to 0.1527)`: the interval of an error need not be symmetric."""
-    return f"{found.mean:.4f} ({found.low:.4f} to {found.high:.4f})"
+    mean, low, high = (f"{v:.4f}" if v < 1000 else f"{v:.2g}" for v in (found.mean, found.low, found.high))
+    return f"{mean} ({low} to {high})"
 
 
 def sine_table(results: Results) -> Table:
