@@ -21,10 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pathaware.experiments.run_store import Experiment, PlannedRun, Result, RunStore
-from pathaware.experiments.statistics import over_tasks, paired_differences
+from pathaware.experiments.statistics import mean_lead, paired_differences
 from pathaware.training.evaluation import Refinement, Views, evaluate
 from pathaware.training.metric import ACCURACY
 from pathaware.training.presets import load_preset
@@ -152,11 +150,7 @@ def paired(one: list[Result], other: list[Result]) -> str:
     for result in one:
         same = [each for each in other if (each.seed, each.iterations) == (result.seed, result.iterations)]
         values += paired_differences([result], [_with_config(each, result) for each in same])
-    if not values:
-        return NOTHING
-    points = 100 * torch.stack(values).mean(0)
-    seeds = f", {len(values)} seeds" if len(values) > 1 else ""
-    return f"{points.mean().item():+.2f} ± {over_tasks(points):.2f}{seeds}"
+    return mean_lead(values) if values else NOTHING
 
 
 def _with_config(result: Result, like: Result) -> Result:

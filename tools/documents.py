@@ -30,7 +30,7 @@ from pathaware.experiments.paper.tables import (
     table4,
 )
 from pathaware.experiments.run_store import Experiment, Result, Results, own_level, signature
-from pathaware.experiments.statistics import over_seeds, over_tasks, paired_differences
+from pathaware.experiments.statistics import mean_lead, over_seeds, over_tasks, paired_differences
 from pathaware.online.streams import STREAMS
 from pathaware.training.config import Config
 from pathaware.training.metric import ACCURACY, MSE, Metric
@@ -270,18 +270,11 @@ def _against_all(folder: Path) -> Table:
         pairs = [paired_differences(pamela[column], cells[column]) for column in methods_page.COLUMNS]
         if any(pairs):
             lead = torch.stack(pairs[1]).mean().item() if pairs[1] else -1.0
-            rows.append((lead, Row((f"pamela − {name}", *map(_lead, pairs)))))
+            rows.append(
+                (lead, Row((f"pamela − {name}", *(mean_lead(pair) if pair else NOT_RUN for pair in pairs))))
+            )
     rows.sort(key=lambda pair: -pair[0])
     return Table("", ("difference", *methods_page.COLUMNS), [row for _, row in rows])
-
-
-def _lead(per_seed: list[Tensor]) -> str:
-    """`+1.03 ± 0.14, 3 seeds`: the interval is over tasks."""
-    if not per_seed:
-        return NOT_RUN
-    points = 100 * torch.stack(per_seed).mean(0)
-    seeds = f", {len(per_seed)} seeds" if len(per_seed) > 1 else ""
-    return f"{points.mean().item():+.2f} ± {over_tasks(points):.2f}{seeds}"
 
 
 def _difference_cells(per_seed: list[Tensor]) -> tuple[str, str, str]:

@@ -95,6 +95,13 @@ def _steps() -> range:
     return range(RESAMPLES // _STEP)
 
 
+def mean_lead(per_seed: Sequence[Tensor]) -> str:
+    """`+1.03 ± 0.14, 3 seeds`: paired differences of accuracies in points; the interval is over tasks."""
+    points = 100 * torch.stack(list(per_seed)).mean(0)
+    seeds = f", {len(per_seed)} seeds" if len(per_seed) > 1 else ""
+    return f"{points.mean().item():+.2f} ± {over_tasks(points):.2f}{seeds}"
+
+
 def paired_differences(one: Sequence[Result], other: Sequence[Result]) -> list[Tensor]:
     """For each seed that both have, the difference on every task.
 

@@ -344,16 +344,8 @@ def adapted_features(learner: FewShotLearner, x: Tensor, y: Tensor, queries: Ten
         return learner.embed(x), learner.embed(queries)
     if not isinstance(learner, MetaLearner):
         raise UsageError("tim: a mean of snapshots has no features of its own; use sinkhorn", field="refine")
-    path = learner.path(x, y, query_x=queries if learner.joint else None)
-    adapted = path.layout.views(learner.end(path))
-    body = replace_last_linear(learner.model, nn.Identity())
-    layout = Layout.of(body)
-    shared = dict(learner.model.named_parameters())
-    values = [adapted.get(e.name, shared[e.name].expand(len(x), *e.shape)) for e in layout.entries]
-    point = torch.cat([value.flatten(1) for value in values], dim=1)
-    execution = select_execution("auto", body, layout, learner.loss)
-    support, query = (execution.predict(point, each).flatten(2) for each in (x, queries))
-    return support, query
+    end = learner.end(learner.path(x, y, query_x=queries if learner.joint else None))
+    return learner.execution.features(end, x), learner.execution.features(end, queries)
 
 
 def tim_logits(z: Tensor, weights: Tensor) -> Tensor:
