@@ -3,10 +3,10 @@
     python -m studies.recipe cifar-fs 5 --parts whole,maml,meta-sgd --seeds 3 --test
     python -m studies.recipe cifar-fs 5 --teacher runs/teacher
 
-The presets `recipe-DATA-SHOTS` as they are, with one part taken out at a time, with a teacher added, and for
-other methods. Seed s starts from the pretraining of seed s. All runs are evaluated on the same 2,000
-validation tasks, with single and with mirrored views; with `--test`, also on 2,000 test tasks with mirrored
-views, alone and with all queries jointly. A record is not made twice. `tools.recipe_page` renders them.
+The presets `recipe-DATA-SHOTS` as they are, with one part taken out or added at a time, and for other
+methods. Seed s starts from the pretraining of seed s. All runs are evaluated on the same 2,000 validation
+tasks, with single and with mirrored views; with `--test`, also on 2,000 test tasks with mirrored views, alone
+and with all queries jointly. A record is not made twice. `tools.recipe_page` renders them.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ TASKS = 2000
 WHOLE = "whole"
 Settings = Mapping[str, Mapping[str, Any]]
 
-_NO_LAST_LAYER = {"head_rate": 0.0, "head": "learned"}
-
 PARTS: dict[str, tuple[str, Settings]] = {
     WHOLE: ("the recipe", {}),
     "no-start": (
@@ -47,28 +45,26 @@ PARTS: dict[str, tuple[str, Settings]] = {
         {"problem": {"statistics": "batch"}},
     ),
     "learned-head": ("a learned last layer instead of class means", {"training": {"head": "learned"}}),
-    "no-average": (
-        "without the average and its distillation",
-        {"training": {"average": 0.0, "distil": 0.0, "evaluate_average": False}},
+    "no-classify": ("without all-class classification", {"training": {"classify": 0.0, "classify_end": 0.0}}),
+    "no-mirror-support": ("no mirrored support sets in training", {"problem": {"mirror_support": False}}),
+    "mirror-support": ("mirrored support sets in training", {"problem": {"mirror_support": True}}),
+    "average": (
+        "with the average and its distillation",
+        {"training": {"average": 0.995, "distil": 0.5, "evaluate_average": True}},
     ),
-    "no-distil": ("the average without distillation", {"training": {"distil": 0.0}}),
+    "dropout": ("with dropout", {"training": {"dropout": 0.1}}),
     "cutmix": ("with CutMix of queries", {"problem": {"cutmix": 0.5}}),
     "erase": ("with erased squares", {"problem": {"erase": 0.4}}),
-    "no-dropout": ("without dropout", {"training": {"dropout": 0.0}}),
-    "no-classify": ("without all-class classification", {"training": {"classify": 0.0, "classify_end": 0.0}}),
-    "one-rate": (
-        "one learning rate, no warm-up",
-        {"training": {"rate": 5e-4, "rule_rate": 0.0, "warmup": 0}},
+    "rates": (
+        "a higher learning rate for Φ, warm-up, larger first steps of the last layer",
+        {"training": {"rate": 3e-4, "rule_rate": 1e-3, "warmup": 500, "head_rate": 0.1}},
     ),
-    "no-head-rate": ("the same initial step size in all layers", {"training": {"head_rate": 0.0}}),
-    "mirror-support": ("mirrored support sets in training", {"problem": {"mirror_support": True}}),
-    "no-mirror-support": ("no mirrored support sets in training", {"problem": {"mirror_support": False}}),
-    "maml": ("MAML instead of PAMELA", {"method": {"name": "maml"}, "training": {"head_rate": 0.0}}),
+    "maml": ("MAML instead of PAMELA", {"method": {"name": "maml"}}),
     "meta-sgd": ("Meta-SGD, 5 steps, instead of PAMELA", {"method": {"name": "meta-sgd", "steps": 5}}),
-    "r2d2": ("R2-D2 instead of PAMELA", {"method": {"name": "r2d2"}, "training": _NO_LAST_LAYER}),
+    "r2d2": ("R2-D2 instead of PAMELA", {"method": {"name": "r2d2"}, "training": {"head": "learned"}}),
     "prototypical": (
         "prototypical networks instead of PAMELA",
-        {"method": {"name": "prototypical"}, "training": _NO_LAST_LAYER},
+        {"method": {"name": "prototypical"}, "training": {"head": "learned"}},
     ),
 }
 """Title and changed settings of each variant, by the name of its runs."""
@@ -79,7 +75,7 @@ def experiment(data: str, shots: int, part: str, start: str, teacher: str) -> Ex
     """A variant of the recipe; `start` and `teacher` are folders of pretrainings."""
     tables = load_preset(f"recipe-{data}-{shots}shot")
     tables["training"]["start"] = start
-    changed = {"training": {"teacher": teacher, "distil": 0.3}} if part == TAUGHT else PARTS[part][1]
+    changed = {"training": {"teacher": teacher}} if part == TAUGHT else PARTS[part][1]
     if "method" in changed:
         tables["method"] = {}
     return Experiment(f"recipe-{data}-{shots}shot-{part}", tables).with_settings(changed)

@@ -36,21 +36,12 @@ RECIPE_ITERATIONS = {"cifar-fs": 6_000, "miniimagenet": 6_000}
 RECIPE_PROBLEM = {"augment": True, "jitter": 0.4, "statistics": "running"}
 RECIPE_TRAINING = {
     "head": "prototypes",
-    "rate": 3e-4,
-    "rule_rate": 1e-3,
-    "warmup": 500,
+    "rate": 5e-4,
     "validate": 1000,
     "snapshots": 5,
-    "average": 0.995,
-    "evaluate_average": True,
-    "distil": 0.5,
-    "temperature": 4.0,
-    "dropout": 0.1,
     "classify": 0.5,
     "classify_end": 0.1,
 }
-HEAD_RATES = {1: 0.3, 5: 0.1}
-"""Initial step size of the last layer by the number of shots: one example must move it further."""
 
 
 def presets() -> list[str]:
@@ -119,7 +110,7 @@ def _recipes() -> dict[str, tuple[str, int]]:
 def _compose_recipe(data: str, shots: int) -> dict[str, dict[str, Any]]:
     """PAMELA from the features that `pathaware pretrain DATA` writes by default."""
     mirrored = {"mirror_support": True} if shots == 1 else {}
-    start = {"start": f"runs/pretrain-{data}-conv4-seed0", "head_rate": HEAD_RATES[shots]}
+    start = {"start": f"runs/pretrain-{data}-conv4-seed0"}
     return {
         "problem": {**paper_problem(data), "ways": 5, "shots": shots, **RECIPE_PROBLEM, **mirrored},
         "method": {"name": "pamela", **RECIPE_METHOD},
