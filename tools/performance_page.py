@@ -136,7 +136,7 @@ def precision_table(folder: Path) -> Table:
                 f"{error['plain']:.1e}",
                 f"{error['kernels']:.1e}",
                 ACCURACY.with_interval(result["accuracy"], result["accuracy_ci95"]),
-                f"{iterations:,} in {run['training_seconds']:.0f} s",
+                f"{iterations:,}",
             ]
         )
     header = ["precision", "error, layer by layer", "error, kernels", "validation accuracy, %", "iterations"]
