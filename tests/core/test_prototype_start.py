@@ -92,3 +92,12 @@ def test_a_last_layer_that_does_not_adapt_is_refused():
         MetaLearner(model, GradientDescent(layout, 1), F.cross_entropy, head="prototypes")
     with pytest.raises(UsageError, match="head: r2d2 adapts no last layer"):
         get_method("r2d2").build(model, {}, F.cross_entropy, head="prototypes")
+
+
+def test_images_without_any_feature_are_predicted_with_equal_probabilities():
+    learner, episodes = learner_of(), image_episodes(size=8)
+    with torch.no_grad():
+        learner.model.get_parameter("norm2.bias").fill_(-100.0)  # no unit of the last block is active
+        found = learner.predictions_per_step(*episodes.tensors()[:3]).outputs[-1]
+    assert torch.equal(found.softmax(-1), torch.full_like(found, 1 / 3))
+    assert meta_gradient(learner, episodes).isfinite().all()

@@ -17,12 +17,15 @@ from tests.inference.models import model, pixels
 METHODS = ["pamela", "maml", "anil", "prototypical", "r2d2", "lr-d2", "proto-pamela"]
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_influence_equals_finite_differences_of_the_weights(method):
+@pytest.mark.parametrize(
+    ("method", "head"), [*((method, "learned") for method in METHODS), ("maml", "prototypes")]
+)
+def test_influence_equals_finite_differences_of_the_weights(method, head):
     problem = {"name": "classification", "data": "glyphs", "ways": 3, "shots": 2, "queries": 1, "width": 4}
-    rate = {"rate": 0.2} if method in METHODS[:3] else {}
+    # with class means a step size of almost zero, so that all influence is through the means
+    rate = {"rate": 1e-6 if head == "prototypes" else 0.2} if method in METHODS[:3] else {}
     config = Config.from_dict(
-        {"problem": problem, "method": {"name": method, **rate}, "training": {"device": "cpu"}}
+        {"problem": problem, "method": {"name": method, **rate}, "training": {"device": "cpu", "head": head}}
     )
     torch.manual_seed(0)
     learner = build(config, torch.device("cpu")).double()

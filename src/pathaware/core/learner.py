@@ -184,6 +184,8 @@ class Context:
     """The support set as `Execution.prepare` returned it, if several steps share it."""
     outputs: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     """Points where `gradient` was asked for, and the outputs for the support set there; `order` none only."""
+    weights: Tensor | None = None
+    """Weights `[T, S]` of the support examples, see `pathaware.inference.influence`; None means ones."""
 
     def __len__(self) -> int:
         return len(self.support_x)

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 SCALE = 10.0
 """Initial s: the largest difference that the cosine makes between two logits is 2 s."""
 
+SMALLEST_LENGTH = 1e-12
+"""Lower bound of r: images without any feature, such as empty ones, have equal probabilities, not NaN."""
+
 
 class PrototypeStart(nn.Module):
     """Puts the class means of each task's support set in place of the last layer."""
@@ -46,8 +49,10 @@ class PrototypeStart(nn.Module):
         """`initial [T, D]` with another last layer."""
         features = context.learner.execution.features(initial, context.support_x)
         labels = one_hot(context.support_y, self.classes, features)  # [T, S, K]
+        labels = labels if context.weights is None else labels * context.weights[..., None]
         means = F.normalize(labels.mT @ F.normalize(features, dim=-1), dim=-1)
-        scale = self.log_scale.exp() / features.norm(dim=-1).mean(1)
+        lengths = features.norm(dim=-1).mean(1).clamp_min(SMALLEST_LENGTH)
+        scale = self.log_scale.exp() / lengths
         values = dict(self.layout.views(initial))
         values[self.weight] = scale[:, None, None] * means
         values[self.bias] = torch.zeros_like(values[self.bias])

@@ -7,7 +7,8 @@ weights.
 
 A head that is fitted to features, by class means or ridge regression, has weights too: wᵢ is that of image i
 in the mean of its class or in the loss that is minimised. The influence is the same derivative, through the
-fit. In a class with one image the mean does not depend on its weight.
+fit. In a class with one image the mean does not depend on its weight. A last layer that begins at class means
+(`core.prototype_start`) has weights in both: in the means, and in the loss of the inner steps.
 """
 
 from __future__ import annotations
@@ -32,8 +33,6 @@ QUERIES = 32
 @dataclass(frozen=True)
 class WeightedContext(Context):
     """Tasks whose support examples have `weights [T, S]` in the loss that inner steps descend."""
-
-    weights: Tensor | None = None
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         if self.weights is None or targets.shape != self.weights.shape:  # not the support set
