@@ -7,8 +7,17 @@ import pytest
 import torch
 
 from pathaware.core.errors import UsageError
-from pathaware.inference.export.learner import Learner, export_learner, open_learner, sum_in_double
-from pathaware.inference.trained_model import TrainedModel, arrange
+from pathaware.inference.export import learner as learner_module
+from pathaware.inference.export.export import TOLERANCE
+from pathaware.inference.export.learner import (
+    Learner,
+    double_probabilities,
+    export_learner,
+    largest_difference,
+    open_learner,
+    sum_in_double,
+)
+from pathaware.inference.trained_model import AdaptedClassifier, TrainedModel, arrange
 from pathaware.training.config import Config
 from pathaware.training.trainer import build
 from studies.answers import drawn_tasks
@@ -67,6 +76,26 @@ def test_what_has_no_written_out_gradients_is_refused(tmp_path):
     with pytest.raises(UsageError, match="at least 1"):
         export_learner(model(), 2, 0, tmp_path / "a.onnx")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("error", "allowed"), [(0.0, True), (0.01, False)])
+def test_a_file_may_agree_with_the_package_in_double_precision(error, allowed, tmp_path, monkeypatch):
+    """Where rounding decides in single precision, the file may be the one that is right."""
+    trained = small()
+    single = AdaptedClassifier.probabilities
+
+    def learn(support, labels, images):
+        given = torch.from_numpy(support), torch.from_numpy(labels), torch.from_numpy(images)
+        found = double_probabilities(trained, *given, 2)
+        own = single(trained.adapt(given[0], given[1], 2), given[2])
+        torch.testing.assert_close(found, own, atol=1e-5, rtol=1e-5)
+        return (found + error).float().numpy()
+
+    monkeypatch.setattr(learner_module, "open_learner", lambda path: learn)
+    monkeypatch.setattr(AdaptedClassifier, "probabilities", lambda self, x: single(self, x) + 0.1)
+    difference = largest_difference(trained, tmp_path / "learner.onnx", 2, 1, tasks=2)
+    assert difference == pytest.approx(error, abs=1e-6)
+    assert (difference < TOLERANCE) == allowed
 
 
 def test_sums_over_many_values_are_as_exact_as_those_of_pytorch():

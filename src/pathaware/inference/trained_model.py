@@ -229,9 +229,13 @@ class TrainedModel:
         """Return the learner for this number of classes, see `pathaware.inference.change_ways`."""
         with self._building:
             if classes not in self._learners:
-                learner = change_ways(self.config, self._learned, self._inputs, classes, self.device)
-                self._learners[classes] = learner.float().eval()
+                self._learners[classes] = self.build(classes)
         return self._learners[classes]
+
+    def build(self, classes: int, dtype: torch.dtype = torch.float32) -> FewShotLearner:
+        """Build the learner for this number of classes in this precision."""
+        learner = change_ways(self.config, self._learned, self._inputs, classes, self.device)
+        return learner.to(dtype).eval()
 
     @property
     def memory(self) -> FeatureMemory | None:

@@ -59,7 +59,10 @@ class Learner(nn.Module):
 
 @dataclass(frozen=True)
 class ExportedLearner:
-    """A file whose probabilities differ by at most `difference` from the package's on `tasks` tasks."""
+    """A file whose probabilities differ by at most `difference` from the package's on `tasks` tasks.
+
+    On a task where single and double precision disagree, the nearer one counts.
+    """
 
     path: Path
     ways: int
@@ -173,9 +176,33 @@ def largest_difference(model: TrainedModel, path: Path, ways: int, shots: int, t
         support, labels = support[order], labels[order]
         expected = model.adapt(support, labels, ways).probabilities(queries).numpy()
         order = arrange(support, labels, ways)  # the package's own: rounding depends on it
-        found = learn(support[order].numpy(), labels[order].numpy(), queries.numpy())
-        differences.append(float(np.abs(found - expected).max()))
+        support, labels = support[order], labels[order]
+        found = learn(support.numpy(), labels.numpy(), queries.numpy())
+        difference = float(np.abs(found - expected).max())
+        if difference > TOLERANCE:
+            expected = double_probabilities(model, support, labels, queries, ways).numpy()
+            difference = min(difference, float(np.abs(found - expected).max()))
+        differences.append(difference)
     return float(np.max(differences))
+
+
+@torch.no_grad()
+def double_probabilities(
+    model: TrainedModel, support: Tensor, labels: Tensor, queries: Tensor, ways: int
+) -> Tensor:
+    """The package's probabilities in double precision.
+
+    A step can put an activation so close to the bend of a ReLU that rounding decides on which side it lies.
+    The two precisions may then differ by more than is allowed, and a file must agree with one of them.
+    """
+    learner = model.build(ways, torch.float64)
+    support_x, x = (
+        model.image_input.normalised(each.to(model.device)).double()[None] for each in (support, queries)
+    )
+    y = labels.to(model.device)[None]
+    outputs = learner.predictions_per_step(support_x, y, x, queries="alone").outputs[-1][0].cpu()
+    temperature = model.calibration.temperature(ways, len(labels) // ways) if model.calibration else 1.0
+    return (outputs / temperature).softmax(-1)
 
 
 def _random_images(
