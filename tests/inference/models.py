@@ -21,22 +21,37 @@ PHOTO = {"size": 20, "channels": 3, "ink": False, "mean": [0.5, 0.4, 0.3], "std"
 CPU = torch.device("cpu")
 
 
-def config(method: str = "pamela", **problem: Any) -> Config:
+def config(method: str = "pamela", *, training: dict[str, Any] | None = None, **problem: Any) -> Config:
     small = {"name": "classification", "data": "glyphs", "shots": 1, "queries": 1, "width": 4}
-    return Config.from_dict(
-        {"problem": {**small, **problem}, "method": {"name": method}, "training": {"device": "cpu"}}
-    )
+    tables = {"problem": {**small, **problem}, "method": {"name": method}}
+    return Config.from_dict({**tables, "training": {"device": "cpu", **(training or {})}})
 
 
-def model(method: str = "pamela", inputs: dict[str, Any] = INK, **problem: Any) -> TrainedModel:
-    settings = config(method, **problem)
+def model(
+    method: str = "pamela", inputs: dict[str, Any] = INK, *, recipe: bool = False, **problem: Any
+) -> TrainedModel:
+    """A model of a method; with `recipe`, with the constant statistics and the class means of the presets."""
+    training: dict[str, Any] = {}
+    if recipe:
+        problem = {"statistics": "running", **problem}
+        training = {"start": "the folder of a pretraining, which inference does not need"}
+        training |= {"head": "prototypes"} if method in ("pamela", "maml") else {}
+    settings = config(method, training=training, **problem)
     learned = {k: v.float() for k, v in build(settings, CPU, inputs).state_dict().items()}
+    draw = torch.Generator().manual_seed(0)
+    for name, value in learned.items():
+        if name.endswith("running_mean"):  # constant statistics, other than those of a new layer
+            value.copy_(torch.rand(value.shape, generator=draw) - 0.7)
+        elif name.endswith("running_var"):
+            value.copy_(torch.rand(value.shape, generator=draw) + 0.3)
     return TrainedModel(settings, learned, inputs, CPU)
 
 
-def save_run(folder: Path, method: str = "pamela", inputs: dict[str, Any] = INK) -> Path:
+def save_run(
+    folder: Path, method: str = "pamela", inputs: dict[str, Any] = INK, *, recipe: bool = False
+) -> Path:
     """Write a run folder as training does."""
-    made = model(method, inputs)
+    made = model(method, inputs, recipe=recipe)
     run = Run.create(folder, made.config)
     about = {"iteration": 0, "config": made.config.to_dict(), "inputs": inputs}
     write_checksummed(folder / CHECKPOINT, made._learned, about)

@@ -82,7 +82,7 @@ class FrozenBatchNorm(nn.Module):
 
     def __init__(self, norm: _BatchNorm) -> None:
         super().__init__()
-        self.eps = norm.eps
+        self.eps, self.replaced = norm.eps, type(norm)
         self.weight, self.bias = norm.weight, norm.bias
         zeros, ones = torch.zeros(norm.num_features), torch.ones(norm.num_features)
         self.register_buffer("running_mean", zeros if norm.running_mean is None else norm.running_mean)
@@ -95,6 +95,12 @@ class FrozenBatchNorm(nn.Module):
         shift = shift if self.bias is None else shift + self.bias
         shape = (1, -1, *(1,) * (x.ndim - 2))
         return torch.addcmul(shift.view(shape), x, scale.view(shape))
+
+    def to_batch_norm(self) -> _BatchNorm:
+        """PyTorch's batch norm of the same outputs in evaluation mode, for programs without this class."""
+        norm = self.replaced(len(self.running_mean), self.eps, affine=self.weight is not None)
+        norm.to(self.running_mean).load_state_dict(self.state_dict(), strict=False)  # all but a counter
+        return norm.eval()
 
 
 def freeze_running_statistics(model: nn.Module, *, all_norms: bool = False) -> nn.Module:
@@ -117,9 +123,10 @@ def freeze_batch_norm(network: nn.Module, support_x: Tensor) -> nn.Module:
     """
     norms = [m for m in network.modules() if isinstance(m, _BatchNorm)]
     handles = [norm.register_forward_pre_hook(_freeze) for norm in norms]
-    with torch.no_grad():
-        network.train()
-        network(support_x)
+    if handles:
+        with torch.no_grad():
+            network.train()
+            network(support_x)
     for handle in handles:
         handle.remove()
     return network.eval()

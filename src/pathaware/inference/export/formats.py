@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from pathaware.core import VERSION
+from pathaware.core.batch_norm import FrozenBatchNorm
 from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.data.pixels import ImageInput
 from pathaware.inference.trained_model import AdaptedClassifier
@@ -267,6 +268,8 @@ def _chain(network: nn.Module) -> Iterator[nn.Module]:
     if type(network) is nn.Sequential:
         for layer in network:
             yield from _chain(layer)
+    elif type(network) is FrozenBatchNorm:
+        yield from _chain(network.to_batch_norm())
     elif type(network) in LAYERS:
         yield network
     else:
