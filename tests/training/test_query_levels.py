@@ -11,6 +11,7 @@ from pathaware.core.episodes import Episodes
 from pathaware.core.errors import UsageError
 from pathaware.core.seeding import generator
 from pathaware.data.unbalanced import UnbalancedQueries, counts
+from pathaware.experiments.run_store import own_level
 from pathaware.methods import METHODS
 from pathaware.training import evaluation
 from pathaware.training.config import Config
@@ -29,6 +30,13 @@ def config(method: str = "maml", **settings) -> Config:
     return Config.from_dict(
         {"problem": PROBLEM, "method": {"name": method, **settings}, "training": {"device": "cpu"}}
     )
+
+
+def running(method: str) -> Config:
+    """Settings with constant statistics; a learner is built without reading those of the pretraining."""
+    training = {"device": "cpu", "start": "a pretraining"}
+    problem = {**PROBLEM, "statistics": "running"}
+    return Config.from_dict({"problem": problem, "method": {"name": method}, "training": training})
 
 
 def trained_a_little(settings: Config):
@@ -81,6 +89,23 @@ def test_only_methods_that_use_queries_have_joint_inference(name):
         assert learner.query_level(None) == "batch"
         with pytest.raises(UsageError, match="queries: the method has no joint inference"):
             learner.query_level("joint")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_records_are_looked_up_at_the_level_of_the_learner(name):
+    for settings in (config(name), running(name)):
+        assert build(settings).query_level(None) == own_level(settings)
+
+
+def test_relation_networks_normalise_over_queries_whatever_the_statistics_of_their_network():
+    settings = running("relation")
+    learner, episodes = build(settings), episodes_of(settings)
+    for level, equal in (("alone", True), ("batch", False)):
+        whole, part = (predictions(learner, e, level) for e in (episodes, without_last_query(episodes)))
+        assert torch.allclose(whole[:, :-1], part, atol=1e-6) == equal
+        result = evaluate(learner, settings.problem, tasks=2, queries=level)
+        assert (result.queries, result.summary()["transductive"]) == (level, not equal)
+    assert evaluate(learner, settings.problem, tasks=2).queries == own_level(settings) == "batch"
 
 
 def test_a_method_that_was_built_without_transduction_refuses_joint_inference():

@@ -38,6 +38,9 @@ class Head(nn.Module, ABC):
     """True if learned parameters are tied to class indices, which rules out more classes than in training."""
     sequential: ClassVar[bool] = False
     """True if predictions depend on the order of the support set."""
+    batch_norm: ClassVar[bool] = False
+    """True if it has batch norm of its own, so that constant statistics of the network are not enough for
+    inductive predictions."""
     any_shots: ClassVar[bool] = False
     """True if classes may have different numbers of examples; those of the label −1 are ignored."""
     weighted: ClassVar[bool] = False

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pathaware.core.errors import UsageError
+from pathaware.core.head import Head
 from pathaware.methods import get_method
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
@@ -160,9 +161,12 @@ class Result:
 
 def own_level(config: Config) -> str:
     """The level at which a method is evaluated by default: joint if it adapts to the queries, else batch,
-    or, with constant statistics, alone."""
-    joint = get_method(config.method).queries and config.method_settings.get("transductive", True)
+    or, if all statistics are constant, alone. It is that of `FewShotLearner.query_level`, without a learner.
+    """
+    method = get_method(config.method)
+    joint = method.queries and config.method_settings.get("transductive", True)
     constant = getattr(config.problem, "statistics", "batch") == "running"
+    constant = constant and not (issubclass(method.kind, Head) and method.kind.batch_norm)
     return "joint" if joint else "alone" if constant else "batch"
 
 
