@@ -112,6 +112,46 @@ def test_an_unknown_execution_is_refused_with_the_known_ones():
         MetaLearner(model, GradientDescent(model, 1), F.mse_loss, execution="parallel")
 
 
+@pytest.mark.parametrize("adapted", ["all", "head"])
+@pytest.mark.parametrize("execution", ["loop", "vmap", "batched"])
+def test_features_are_the_inputs_of_the_last_layer_and_differentiable_twice(execution, adapted):
+    torch.manual_seed(0)
+    model, x = Residual(), image_episodes().query_x
+    layout = Layout.of(model, adapted=lambda name: adapted == "all" or name.startswith("head."))
+    learner = MetaLearner(model, GradientDescent(layout, 1), F.cross_entropy, execution=execution)
+    body = nn.Sequential(model.a, model.norm, nn.ReLU())
+
+    def plain(images: Tensor) -> Tensor:
+        lower = body(images)
+        return torch.relu(model.b(lower) + lower).mean((2, 3))
+
+    def features() -> Tensor:
+        point = layout.flatten(model).expand(len(x), -1)
+        return learner.execution.features(point, x)
+
+    found, expected = features(), torch.stack([plain(images) for images in x])
+    assert found.shape == (*x.shape[:2], 4)
+    assert distance(found, expected) < 1e-12
+    for one, other in zip(*(twice(values, model.a.weight) for values in (found, expected)), strict=True):
+        assert distance(one, other) < 1e-10
+
+
+def twice(values: Tensor, parameter: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient of the sum of squares of values, and the gradient of its own sum of squares."""
+    (first,) = torch.autograd.grad(values.square().sum(), parameter, create_graph=True)
+    (second,) = torch.autograd.grad(first.square().sum(), parameter)
+    return first, second
+
+
+def test_features_of_a_network_that_cannot_be_mapped_come_from_the_loop():
+    model = nn.Sequential(Branching(), nn.Linear(1, 2))
+    learner = MetaLearner(model, GradientDescent(model, 1), F.mse_loss)
+    point, x = learner.rule.layout.flatten(model).expand(3, -1), torch.randn(3, 4, 1)
+    with pytest.warns(UserWarning, match="tasks run one after another"):
+        found = learner.execution.features(point, x)
+    assert distance(found, model[0](x)) < 1e-12
+
+
 @pytest.mark.parametrize("execution", ["loop", "vmap", "batched"])
 def test_parameters_outside_the_layout_are_shared_and_still_meta_learned(execution):
     model = nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1))

@@ -190,6 +190,17 @@ def test_training_classes_are_learned_beside_the_tasks():
     assert "classifier" not in " ".join(trainer.evaluated.state_dict())
 
 
+def test_all_classes_are_told_from_the_same_features_whatever_adapts():
+    steps = [step_of(config(method, dtype="float64", classify=1.0)) for method in ("maml", "prototypical")]
+    episodes = steps[0].source.sample(2, generator(0, "test"))
+    one, other = (s.recipe._all_classes(s.learner, MixedQueries(episodes), episodes) for s in steps)
+    assert torch.allclose(one, other, atol=1e-10)
+    for step, losses in zip(steps, (one, other), strict=True):
+        losses.sum().backward()
+        assert step.learner.model.conv1.weight.grad.abs().max() > 0
+    assert equal(*({"conv1": step.learner.model.conv1.weight.grad} for step in steps))
+
+
 def test_a_stored_teacher_speaks_of_the_classes_of_the_task(tmp_path):
     folder = tmp_path / "teacher"
     settings = {"epochs": 12, "rate": 0.05, "ema": 0.5, "crop": 1.0, "jitter": 0.0, "validate": 0}

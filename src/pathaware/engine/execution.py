@@ -225,10 +225,11 @@ def select_execution(name: ExecutionName, model: nn.Module, layout: Layout, loss
     """
     if name not in get_args(ExecutionName):
         raise UsageError(f"execution: {name!r} must be one of {', '.join(get_args(ExecutionName))}")
+    outputs, features = _outputs(model, layout), _features(model, layout)
     if name == "loop":
-        return Execution("loop", _loop(model, layout), per_task_loop(loss), body=_body(model, layout))
+        return Execution("loop", _loop(outputs), per_task_loop(loss), body=_loop(features))
     if name == "vmap":
-        return Execution("vmap", _vmap(model, layout), per_task(loss), body=_body(model, layout))
+        return Execution("vmap", _vmap(outputs), per_task(loss), body=_vmap(features))
     try:
         losses, network = per_task(loss), trace(model, leaves=LAYERS)
         forward = lower(network, layout)
@@ -236,7 +237,7 @@ def select_execution(name: ExecutionName, model: nn.Module, layout: Layout, loss
     except NotLowerable as reason:
         if name == "batched":
             raise UsageError(f"execution: 'batched' cannot run this model ({reason}); use auto") from None
-    return Execution("vmap", _vmap_or_loop(model, layout), per_task(loss), body=_body(model, layout))
+    return Execution("vmap", _vmap_or_loop(outputs), per_task(loss), body=_vmap_or_loop(features))
 
 
 class FusedEmbedding:
@@ -262,46 +263,49 @@ def fused_embedding(model: nn.Module) -> FusedEmbedding | None:
     return FusedEmbedding(lowered) if lowered.blocks else None
 
 
-def _loop(model: nn.Module, layout: Layout) -> Forward:
-    def forward(point: Tensor, inputs: Tensor) -> Tensor:
-        tasks = zip(point, inputs, strict=True)
-        return torch.stack([functional_call(model, layout.views(p), (x,)) for p, x in tasks])
-
-    return forward
-
-
-def _body(model: nn.Module, layout: Layout) -> Forward:
-    """The network up to its last linear layer, one task after another."""
-
-    def forward(point: Tensor, inputs: Tensor) -> Tensor:
-        _, last = last_linear(model)
-        seen: list[Tensor] = []
-        hook = last.register_forward_pre_hook(lambda module, arguments: seen.append(arguments[0].flatten(1)))
-        try:
-            for p, x in zip(point, inputs, strict=True):
-                functional_call(model, layout.views(p), (x,))
-        finally:
-            hook.remove()
-        return torch.stack(seen)
-
-    return forward
-
-
-def _vmap(model: nn.Module, layout: Layout) -> Forward:
-    """Map the forward pass only. Gradients are taken outside: inside `vmap`, second derivatives of affine
-    batch norm are wrong by some per cent, silently."""
+def _outputs(model: nn.Module, layout: Layout) -> Forward:
+    """The network at the point of one task, `[D]`, for inputs `[N, …]`."""
 
     def one(point: Tensor, inputs: Tensor) -> Tensor:
         outputs: Tensor = functional_call(model, layout.views(point), (inputs,))
         return outputs
 
+    return one
+
+
+def _features(model: nn.Module, layout: Layout) -> Forward:
+    """The inputs `[N, F]` of the last linear layer at the point of one task."""
+
+    def one(point: Tensor, inputs: Tensor) -> Tensor:
+        seen: list[Tensor] = []
+        _, last = last_linear(model)
+        hook = last.register_forward_pre_hook(lambda module, arguments: seen.append(arguments[0].flatten(1)))
+        try:
+            functional_call(model, layout.views(point), (inputs,))
+        finally:
+            hook.remove()
+        return seen[0]
+
+    return one
+
+
+def _loop(one: Forward) -> Forward:
+    def forward(point: Tensor, inputs: Tensor) -> Tensor:
+        return torch.stack([one(p, x) for p, x in zip(point, inputs, strict=True)])
+
+    return forward
+
+
+def _vmap(one: Forward) -> Forward:
+    """Map the forward pass only. Gradients are taken outside: inside `vmap`, second derivatives of affine
+    batch norm are wrong by some per cent, silently."""
     mapped: Forward = vmap(one, randomness="different")
     return mapped
 
 
-def _vmap_or_loop(model: nn.Module, layout: Layout) -> Forward:
+def _vmap_or_loop(one: Forward) -> Forward:
     """`vmap`; falls back to `loop` for good when the model does something that `vmap` cannot map."""
-    mapped, looped = _vmap(model, layout), _loop(model, layout)
+    mapped, looped = _vmap(one), _loop(one)
     chosen: list[Forward] = []
 
     def forward(point: Tensor, inputs: Tensor) -> Tensor:

@@ -28,15 +28,13 @@ from torch import Tensor, nn
 
 from pathaware.core.episodes import Episodes, TaskSource
 from pathaware.core.errors import UsageError
-from pathaware.core.head import Head, HeadLearner, last_linear, one_hot, replace_last_linear
+from pathaware.core.head import Head, HeadLearner, last_linear, one_hot
 from pathaware.core.learner import FewShotLearner, MetaLearner
 from pathaware.core.meta_gradient import MetaGradient
-from pathaware.core.parameters import Layout
 from pathaware.core.path import Order
 from pathaware.data.episodes import ImageEpisodes
 from pathaware.data.labelled import ClassImages, cutmix
 from pathaware.data.store import ImageStore
-from pathaware.engine.execution import Execution, select_execution
 from pathaware.training.classifier import load_classifier
 from pathaware.training.config import Config
 
@@ -80,11 +78,6 @@ class Recipe(nn.Module):
             found = teacher_logits(Path(training.teacher), store, reference.device).to(reference.dtype)
             self.register_buffer("taught", found, False)
         self.classify = torch.tensor(training.classify, device=reference.device, dtype=reference.dtype)
-        self.body: Execution | None = None
-        if training.classify:
-            body = _body(learner)
-            self.layout = Layout.of(body)
-            self.body = select_execution(training.execution, body, self.layout, config.problem.loss)
 
     @property
     def trained(self) -> list[nn.Parameter]:
@@ -134,12 +127,9 @@ class Recipe(nn.Module):
 
     def _all_classes(self, learner: FewShotLearner, queries: MixedQueries, episodes: Episodes) -> Tensor:
         """The loss of telling all training classes by the features of the initialisation, `[T]`."""
-        assert self.body is not None
         assert self.classifier is not None
         assert episodes.query_images is not None
-        point = self.layout.flatten(learner.model).expand(len(episodes), -1)
-        features = self.body.predict(point, queries.x)  # batch norm per task, however tasks are divided
-        logits = self.classifier(features.flatten(2))
+        logits = self.classifier(initial_features(learner, queries.x))
         return queries.cross_entropy(logits, self.classes[episodes.query_images])
 
 
@@ -265,16 +255,6 @@ def _class_indices(store: ImageStore) -> Tensor:
     return found
 
 
-def _body(learner: FewShotLearner) -> nn.Module:
-    """The network without its last layer; its parameters are given at every call."""
-    if isinstance(learner, HeadLearner):
-        return learner.model
-    body = replace_last_linear(learner.model, nn.Identity())
-    # the same tensors, because statistics may be loaded later, when a run resumes
-    body.load_state_dict(dict(learner.model.named_buffers()), strict=False, assign=True)
-    return body
-
-
 def _features(learner: FewShotLearner) -> int:
     if isinstance(learner, HeadLearner):
         return learner.head.features
@@ -336,6 +316,15 @@ def tim_objective(support: Tensor, labels: Tensor, query: Tensor) -> Tensor:
     marginal = -(mean * mean.clamp_min(1e-12).log()).sum(-1)
     certainty = -(log.exp() * log).sum(-1).mean(1)
     return SUPPORT * cross_entropy - marginal + CERTAINTY * certainty
+
+
+def initial_features(learner: FewShotLearner, x: Tensor) -> Tensor:
+    """Features `[T, N, F]` of inputs before adaptation; batch norm uses the statistics of each task."""
+    if isinstance(learner, HeadLearner):
+        return learner.embed(x)
+    assert isinstance(learner, MetaLearner)
+    point = learner.rule.layout.flatten(learner.model).expand(len(x), -1)
+    return learner.execution.features(point, x)
 
 
 def adapted_features(learner: FewShotLearner, x: Tensor, y: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
