@@ -15,7 +15,7 @@ from pathaware.training import features
 from pathaware.training.config import Config
 from pathaware.training.features import FeatureBaseline, FeatureMemory, cache_dir, feature_tasks
 from pathaware.training.trainer import Trainer, build
-from studies.photos import MixedTasks
+from studies.photos.training import MixedTasks
 from tests.models.residual18 import pretrained
 
 
