@@ -7,11 +7,13 @@ import os
 import re
 import subprocess
 
+import httpx
 import pytest
 import torch
 
 from pathaware.inference.trained_model import TrainedModel
 from pathaware.serve.limits import Limits
+from tests.inference.models import save_run
 from tests.serve.serving import ROOT, begin, png, serving, teach
 
 PAGE = ROOT / "docs/serving.md"
@@ -46,6 +48,25 @@ def test_a_session_from_its_beginning_to_its_end(client, alone):
 
     assert client.delete(session).status_code == 204
     assert client.get(session).status_code == 404
+
+
+def test_a_run_with_constant_statistics_and_class_means_is_served(tmp_path):
+    run = save_run(tmp_path / "run", recipe=True)
+    model, lesson = TrainedModel.open(run, "cpu"), [png(1), png(2)]
+    expected = model.adapt(model.pixels(lesson), torch.tensor([0, 1]), 2).probabilities(
+        model.pixels([png(3)])
+    )
+    (tmp_path / "served").mkdir()
+    with (
+        serving(tmp_path / "served", model=str(run)) as server,
+        httpx.Client(base_url=server.address, timeout=60) as client,
+    ):
+        session = begin(client)
+        for label, picture in zip("xy", lesson, strict=True):
+            teach(client, session, label, picture)
+        client.post(f"{session}/adapt").raise_for_status()
+        answer = client.post(f"{session}/classify?why=true", content=png(3)).raise_for_status().json()
+    assert [answer["probabilities"][c] for c in "xy"] == pytest.approx(expected[0].tolist(), abs=1e-5)
 
 
 def test_adapting_needs_two_classes(client):
