@@ -70,6 +70,20 @@ def test_colour_pictures_of_another_size_can_be_exported(to, tmp_path):
     exported(to, tmp_path, inputs=PHOTO)
 
 
+@pytest.mark.parametrize(
+    ("to", "method", "settings"),
+    [
+        ("safetensors", "pamela", {}),
+        ("safetensors", "maml", {"inputs": PHOTO}),
+        ("torch", "pamela", {"inputs": PHOTO, "model_name": "resnet12"}),
+        ("torch", "prototypical", {}),
+        ("onnx", "pamela", {}),
+    ],
+)
+def test_models_with_constant_statistics_and_class_means_can_be_exported(to, method, settings, tmp_path):
+    exported(to, tmp_path, method, recipe=True, **settings)
+
+
 def test_a_network_with_shortcuts_is_no_chain_but_can_be_exported_otherwise(tmp_path):
     exported("torch", tmp_path, inputs=PHOTO, model_name="resnet12")
     with pytest.raises(UsageError, match="it has ResidualBlock"):
@@ -125,15 +139,16 @@ def test_an_onnx_file_is_one_file_with_named_ends_and_any_number_of_pictures(tmp
     assert not any(t.external_data for t in loaded.graph.initializer)
 
 
-def test_safetensors_lists_its_layers_in_order(tmp_path):
+@pytest.mark.parametrize("recipe", [False, True])
+def test_safetensors_lists_its_layers_in_order(recipe, tmp_path):
     from safetensors import safe_open
 
-    with safe_open(exported("safetensors", tmp_path), "pt") as file:
+    with safe_open(exported("safetensors", tmp_path, recipe=recipe), "pt") as file:
         layers = json.loads(file.metadata()["layers"])
     block = ["Conv2d", "BatchNorm2d", "ReLU", "MaxPool2d"]
     assert [kind for kind, _ in layers] == ["BatchNorm2d", *4 * block, "Flatten", "Linear", "Softmax"]
     assert layers[1][1]["kernel_size"] == [3, 3]
-    assert layers[1][1]["bias"] is True
+    assert layers[1][1]["bias"] is not recipe  # constant means contain the bias
 
 
 @pytest.mark.parametrize("factor", [1.01, float("nan")])

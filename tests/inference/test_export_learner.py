@@ -11,7 +11,7 @@ from pathaware.inference.export import learner as learner_module
 from pathaware.inference.export.export import TOLERANCE
 from pathaware.inference.export.learner import (
     Learner,
-    double_probabilities,
+    double_logits,
     export_learner,
     largest_difference,
     open_learner,
@@ -39,10 +39,14 @@ def small(steps: int = 1) -> TrainedModel:
     return TrainedModel(config, learned, SMALL, CPU)
 
 
-def test_the_module_that_is_written_computes_what_the_package_does():
-    trained = small(steps=3)
+@pytest.mark.parametrize(
+    "make", [lambda: small(steps=3), lambda: model(recipe=True), lambda: model("maml", recipe=True)]
+)
+def test_the_module_that_is_written_computes_what_the_package_does(make):
+    trained = make()
+    form = trained.image_input.to_dict()
     module = Learner(trained.learner(2), trained, temperature=1.0).eval()
-    support, labels, queries = pixels(4, SMALL, seed=5), torch.tensor([1, 0, 1, 0]), pixels(3, SMALL, seed=6)
+    support, labels, queries = pixels(4, form, seed=5), torch.tensor([1, 0, 1, 0]), pixels(3, form, seed=6)
     order = arrange(support, labels, 2)
     with torch.no_grad():
         found = module(support[order], labels[order], queries)
@@ -86,7 +90,7 @@ def test_a_file_may_agree_with_the_package_in_double_precision(error, allowed, t
 
     def learn(support, labels, images):
         given = torch.from_numpy(support), torch.from_numpy(labels), torch.from_numpy(images)
-        found = double_probabilities(trained, *given, 2)
+        found = double_logits(trained, *given, 2).softmax(-1)
         own = single(trained.adapt(given[0], given[1], 2), given[2])
         torch.testing.assert_close(found, own, atol=1e-5, rtol=1e-5)
         return (found + error).float().numpy()

@@ -1,8 +1,10 @@
-"""Models with constant statistics and class means, as the recipe trains them, in everything people do."""
+"""Models with constant statistics and class means, as the recipe trains them, in use.
+
+For their export see `test_export` and `test_export_learner`.
+"""
 
 from __future__ import annotations
 
-import json
 import pickle
 
 import numpy as np
@@ -12,12 +14,9 @@ from torch import Tensor, nn
 
 from pathaware import FewShotClassifier
 from pathaware.core.batch_norm import FrozenBatchNorm
-from pathaware.inference.export.export import export
-from pathaware.inference.export.formats import FORMATS
-from pathaware.inference.export.learner import Learner
 from pathaware.inference.open_set import features_and_logits
 from pathaware.inference.trained_model import TrainedModel
-from tests.inference.models import INK, PHOTO, image, model, pixels, save_run
+from tests.inference.models import PHOTO, image, model, pixels, save_run
 
 METHODS = ["pamela", "maml", "prototypical", "r2d2", "relation"]
 
@@ -32,14 +31,15 @@ def labels_of(classes: int) -> Tensor:
 def test_an_adapted_network_predicts_as_evaluation_does(method, classes):
     trained, y = model(method, recipe=True), labels_of(classes)
     images, queries = pixels(len(y)), pixels(4, seed=1)
-    found = trained.adapt(images, y, classes).probabilities(queries)
+    adapted = trained.adapt(images, y, classes)
+    found = adapted.probabilities(queries)
     order = trained.arranged(images, y, classes)
     given = trained.support_inputs(images)[order], y[order], trained.query_inputs(queries)
     learner = trained.learner(classes)
     with torch.no_grad():
         outputs = learner.predictions_per_step(*(each[None] for each in given), queries="alone").outputs[-1]
     torch.testing.assert_close(found, outputs[0].double().softmax(-1), atol=1e-5, rtol=1e-4)
-    alone = torch.cat([trained.adapt(images, y, classes).probabilities(one[None]) for one in queries])
+    alone = torch.cat([adapted.probabilities(one[None]) for one in queries])
     torch.testing.assert_close(found, alone, atol=1e-5, rtol=1e-4)
 
 
@@ -55,38 +55,6 @@ def test_the_statistics_are_those_of_training_and_count():
         trained.learner(3).get_buffer("model.norm2.running_mean").add_(1.0)
     after = trained.adapt(pixels(6), y, 3).probabilities(pixels(4, seed=1))
     assert (after - before).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize(
-    ("to", "method", "inputs", "network"),
-    [
-        *(("safetensors", method, INK, "conv4") for method in ("pamela", "maml")),
-        ("safetensors", "pamela", PHOTO, "conv4"),
-        *(("torch", method, INK, "conv4") for method in ("pamela", "prototypical")),
-        ("onnx", "pamela", INK, "conv4"),
-        ("torch", "pamela", PHOTO, "resnet12"),
-    ],
-)
-def test_an_exported_file_predicts_as_the_package_does(to, method, inputs, network, tmp_path):
-    adapted = model(method, inputs, recipe=True, model_name=network).adapt(pixels(6, inputs), labels_of(3), 3)
-    path = tmp_path / f"net{FORMATS[to].suffix}"
-    done = export(adapted, ("a", "b", "c"), pixels(6, inputs), path, to)
-    assert done.difference < 1e-5
-    _, predict = FORMATS[to].open(str(path))
-    queries = pixels(3, inputs, seed=2)
-    assert np.abs(predict(queries.numpy()) - adapted.probabilities(queries).numpy()).max() < 1e-5
-
-
-def test_safetensors_lists_the_norms_as_those_of_pytorch(tmp_path):
-    from safetensors import safe_open
-
-    adapted = model(recipe=True).adapt(pixels(6), labels_of(3), 3)
-    path = tmp_path / "net.safetensors"
-    export(adapted, ("a", "b", "c"), pixels(6), path, "safetensors")
-    with safe_open(path, "pt") as file:
-        kinds = [kind for kind, _ in json.loads(file.metadata()["layers"])]
-        assert "2.running_mean" in file.keys()  # noqa: SIM118
-    assert kinds.count("BatchNorm2d") == 5  # one of them normalises pixels
 
 
 @pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.BatchNorm2d])
@@ -122,14 +90,3 @@ def test_views_may_be_mirrored():
     assert torch.allclose(adapted.probabilities(queries), adapted.probabilities(queries.flip(-1)), atol=1e-5)
     features, logits = features_and_logits(adapted.network, mirrored.query_inputs(queries))
     assert (len(features), logits.shape) == (3, (3, 3))
-
-
-@pytest.mark.parametrize("method", ["pamela", "maml"])
-def test_the_exported_learner_computes_what_the_package_does(method):
-    trained, y = model(method, recipe=True), labels_of(3)
-    module = Learner(trained.learner(3), trained, temperature=1.0).eval()
-    order = trained.arranged(pixels(6), y, 3)
-    with torch.no_grad():
-        found = module(pixels(6)[order], y[order], pixels(3, seed=1))
-    expected = trained.adapt(pixels(6), y, 3).probabilities(pixels(3, seed=1))
-    torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-4)

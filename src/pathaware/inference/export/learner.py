@@ -174,23 +174,23 @@ def largest_difference(model: TrainedModel, path: Path, ways: int, shots: int, t
         labels = torch.arange(ways).repeat_interleave(shots)
         order = torch.randperm(len(labels), generator=generator)
         support, labels = support[order], labels[order]
-        expected = model.adapt(support, labels, ways).probabilities(queries).numpy()
+        adapted = model.adapt(support, labels, ways)
+        expected = adapted.probabilities(queries).numpy()
         order = arrange(support, labels, ways)  # the package's own: rounding depends on it
         support, labels = support[order], labels[order]
         found = learn(support.numpy(), labels.numpy(), queries.numpy())
         difference = float(np.abs(found - expected).max())
         if difference > TOLERANCE:
-            expected = double_probabilities(model, support, labels, queries, ways).numpy()
+            logits = double_logits(model, support, labels, queries, ways)
+            expected = (logits / adapted.temperature).softmax(-1).numpy()
             difference = min(difference, float(np.abs(found - expected).max()))
         differences.append(difference)
     return float(np.max(differences))
 
 
 @torch.no_grad()
-def double_probabilities(
-    model: TrainedModel, support: Tensor, labels: Tensor, queries: Tensor, ways: int
-) -> Tensor:
-    """The package's probabilities in double precision.
+def double_logits(model: TrainedModel, support: Tensor, labels: Tensor, queries: Tensor, ways: int) -> Tensor:
+    """The package's logits `[N, ways]` in double precision.
 
     A step can put an activation so close to the bend of a ReLU that rounding decides on which side it lies.
     The two precisions may then differ by more than is allowed, and a file must agree with one of them.
@@ -200,9 +200,7 @@ def double_probabilities(
         model.image_input.normalised(each.to(model.device)).double()[None] for each in (support, queries)
     )
     y = labels.to(model.device)[None]
-    outputs = learner.predictions_per_step(support_x, y, x, queries="alone").outputs[-1][0].cpu()
-    temperature = model.calibration.temperature(ways, len(labels) // ways) if model.calibration else 1.0
-    return (outputs / temperature).softmax(-1)
+    return learner.predictions_per_step(support_x, y, x, queries="alone").outputs[-1][0].cpu()
 
 
 def _random_images(
