@@ -27,6 +27,7 @@ from pathaware.training.classifier import (
     ClassifierTrainer,
     Pretraining,
     distillation,
+    measure_statistics,
     mixed_cross_entropy,
     prototype_accuracy,
     turn,
@@ -221,9 +222,20 @@ def test_the_average_follows_the_weights():
     keep = 1 / 10  # a shorter memory at first
     expected = torch.lerp(step.model.body.conv1.weight, before, keep)
     assert torch.allclose(step.ema.body.conv1.weight, expected)
-    assert torch.allclose(
-        step.ema.body.norm1.running_var, torch.lerp(step.model.body.norm1.running_var, torch.ones(4), keep)
-    )
+
+
+def test_statistics_are_those_of_images_without_augmentation():
+    chosen = settings(cutmix=0.5, ema=0.5)
+    images = chosen.images(["train"])
+    trainer = ClassifierTrainer(chosen, images)
+    trainer.advance()
+    model = trainer.step.ema
+    assert not model.body.norm1.running_mean.any()  # training keeps none
+    measure_statistics(model, images)
+    convolved = model.body.conv1(torch.cat(list(images.plain())))
+    assert torch.allclose(model.body.norm1.running_mean, convolved.mean((0, 2, 3)), atol=1e-5)
+    assert torch.allclose(model.body.norm1.running_var, convolved.var((0, 2, 3)), atol=1e-5)
+    assert not model.training
 
 
 def test_a_pretraining_that_was_stopped_resumes_to_the_last_bit(tmp_path, monkeypatch):

@@ -131,9 +131,10 @@ class ClassImages:
         mixed, fraction = cutmix(self._normalised(pixels), plan.boxes)
         return mixed, own, other, fraction
 
-    def plain(self) -> Iterator[Tensor]:
-        """Yield all images without augmentation, in batches."""
-        for part in self.images.split(SHOWN):
+    def plain(self, images: Tensor | None = None) -> Iterator[Tensor]:
+        """Yield these images, by default all, without augmentation, in batches."""
+        chosen = self.images if images is None else self.images[images.to(self.device)]
+        for part in chosen.split(SHOWN):
             yield self._normalised(part.float())
 
     def _normalised(self, pixels: Tensor) -> Tensor:

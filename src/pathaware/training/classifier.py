@@ -25,6 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim.swa_utils import update_bn
 
 from pathaware.core.errors import UsageError
 from pathaware.core.head import last_linear, replace_last_linear
@@ -44,6 +45,8 @@ CUTMIX_UNTIL = 0.8
 """The part of training with CutMix: the last fifth shows whole images."""
 ROTATED = 4
 """One in so many images of a batch is shown once more, turned, for the rotation head."""
+MEASURED = 4096
+"""Images by which the statistics of batch norm are measured."""
 TASKS, SHOTS, QUERIES, WAYS = 1000, 5, 15, 5
 """The tasks of validation by prototypes."""
 
@@ -203,7 +206,7 @@ class CosineLinear(nn.Module):
 class Classifier(nn.Module):
     """A network without its last layer, a classifier of all classes, and a head for rotations if wanted.
 
-    Batch norm keeps running statistics, so that features can be used frozen, image by image.
+    Batch norm has statistics, see `measure_statistics`, so that features can be used frozen, image by image.
     """
 
     def __init__(self, model: nn.Module, classes: int, head: str = "linear", rotation: bool = False) -> None:
@@ -234,8 +237,21 @@ def with_running_statistics(model: nn.Module) -> nn.Module:
     return model
 
 
+def measure_statistics(model: Classifier, images: ClassImages, seed: int = 0) -> None:
+    """Set the statistics of batch norm to those of some of these images without augmentation.
+
+    Averages that are kept while training belong to earlier weights and to images that are cropped, mixed and
+    turned. Features are used without any of that.
+    """
+    chosen = torch.randperm(len(images), generator=generator(seed, "statistics"))[:MEASURED]
+    update_bn(images.plain(chosen), model)
+
+
 class ClassifierStep:
-    """One step of supervised training, which a CUDA graph can capture."""
+    """One step of supervised training, which a CUDA graph can capture.
+
+    Batch norm uses the statistics of each batch and keeps none; `ema` gets those of `measure_statistics`.
+    """
 
     def __init__(
         self, model: Classifier, images: ClassImages, settings: Pretraining, teacher: Classifier | None = None
@@ -244,6 +260,9 @@ class ClassifierStep:
         self.model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.ema = copy.deepcopy(self.model).eval().requires_grad_(False)
         self.pair = nn.ModuleDict({"model": self.model, "ema": self.ema})
+        for module in self.model.modules():
+            if isinstance(module, _BatchNorm):
+                module.track_running_stats = False
         device = images.device
         self.low_precision = settings.precision == "bf16" and device.type == "cuda"
         self.keep = torch.tensor(0.0, device=device)
@@ -300,16 +319,9 @@ class ClassifierStep:
 
     @torch.no_grad()
     def _average(self) -> None:
-        """Update the average of weights and of batch-norm statistics; `keep` is the part of the old one."""
-        for averaged, current in (
-            (self.ema.parameters(), self.model.parameters()),
-            (self.ema.buffers(), self.model.buffers()),
-        ):
-            for mean, value in zip(averaged, current, strict=True):
-                if mean.is_floating_point():
-                    mean.copy_(torch.lerp(value, mean, self.keep))
-                else:
-                    mean.copy_(value)
+        """Update the average of weights; `keep` is the part of the old one."""
+        for mean, value in zip(self.ema.parameters(), self.model.parameters(), strict=True):
+            mean.copy_(torch.lerp(value, mean, self.keep))
 
 
 def turn(x: Tensor) -> Tensor:

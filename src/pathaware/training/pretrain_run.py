@@ -22,6 +22,7 @@ from pathaware.training.classifier import (
     PretrainedClassifier,
     Pretraining,
     load_classifier,
+    measure_statistics,
     prototype_accuracy,
 )
 from pathaware.training.config import setting_differences
@@ -209,6 +210,7 @@ def _close_epoch(
     epoch = trainer.iteration // trainer.batches
     value = None
     if validation is not None and (trainer.done or epoch % settings.validate == 0):
+        measure_statistics(model, trainer.images, settings.seed)
         value = prototype_accuracy(model, validation, settings.seed)
         if best is None or value > best:
             best = value
@@ -217,6 +219,7 @@ def _close_epoch(
     if not math.isfinite(progress.loss):
         raise RunError("the loss is not finite: lower the learning rate, or use precision fp32")
     if trainer.done and validation is None:
+        measure_statistics(model, trainer.images, settings.seed)
         run.save(model, trainer.images, epoch, None)
     run.append(progress)
     return best
