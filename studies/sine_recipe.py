@@ -34,6 +34,7 @@ COMPARED = 10
 
 def run(points: int, part: str, seed: int) -> PlannedRun:
     tables = load_preset(f"recipe-sine-k{points}")
+    tables["training"] |= {"device": "cpu", "threads": 1, "save": 10_000}
     if part in METHODS and part != WHOLE:
         tables["method"] = {"name": part, "steps": 5}
     changed = PARTS[part][1] if part in PARTS else {}
