@@ -246,6 +246,13 @@ class FusedEmbedding:
     def __init__(self, lowered: Lowered) -> None:
         self.lowered = lowered
 
+    @property
+    def whole(self) -> bool:
+        """True if the kernels run all convolutions."""
+        network = self.lowered.network
+        convolutions = [node for node in network.nodes if isinstance(network.module(node), nn.Conv2d)]
+        return len(convolutions) == len(self.lowered.blocks)
+
     def usable(self, x: Tensor) -> bool:
         return kernels.usable(x) and not x.requires_grad
 
