@@ -25,7 +25,7 @@ from pathaware.experiments.statistics import (
 )
 from pathaware.training.metric import ACCURACY, MSE, Metric
 from pathaware.training.tables import NOTHING, Remark, Row, Table, pipe_table
-from studies import ablation, additions, one_step, sine_gap
+from studies import ablation, additions, cross_domain, one_step, sine_gap
 
 NOT_RUN = Remark("not run yet")
 STUDIES = ("ablation-", "additions-", "sine-gap-")
@@ -40,6 +40,7 @@ def blocks(folder: Path, results: Results) -> dict[str, str]:
         "claims": pipe_table(claims_table(results)),
         "fig5": pipe_table(error_per_step(results)),
         "fig6": "\n".join(gradient_sentences(folder)),
+        "cross-domain": pipe_table(cross_domain_table(folder)),
     }
 
 
@@ -209,6 +210,34 @@ def one_step_table(results: Results) -> Table:
         rows.append(Row((title, *cells)))
     header = (f"{length:,} iterations, batch" for length in one_step.LENGTHS)
     return Table("", ("CIFAR-FS 5-shot", *header), rows)
+
+
+SHARED = Remark("classes shared")
+
+
+def cross_domain_table(folder: Path) -> Table:
+    """Accuracy of trained models by the data set whose test classes they are evaluated on."""
+    rows = []
+    for trained in cross_domain.TRAINED_ON:
+        for shots in (1, 5):
+            for method, title in cross_domain.METHODS.items():
+                cells = (
+                    cross_domain_cell(folder, trained, method, shots, data) for data in cross_domain.DATA
+                )
+                rows.append(Row((cross_domain.DATA[trained], str(shots), title, *cells)))
+    return Table("", ("trained on", "shots", "method", *cross_domain.DATA.values()), rows)
+
+
+def cross_domain_cell(folder: Path, trained: str, method: str, shots: int, data: str) -> str:
+    """Accuracy with its interval over tasks; of the training's own data set from the record of the run."""
+    run = cross_domain.run_name(trained, method, shots)
+    if cross_domain.shares_classes(trained, data) and data != trained:
+        return SHARED
+    other = cross_domain.record_path(folder / cross_domain.FOLDER.name, run, data)
+    path = folder / f"{run}.json" if data == trained else other
+    if not path.exists():
+        return NOT_RUN
+    return ACCURACY.with_interval(*Result.of(json.loads(path.read_text(encoding="utf-8"))).value(ACCURACY))
 
 
 def error_per_step(results: Results) -> Table:
