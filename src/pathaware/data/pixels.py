@@ -212,7 +212,8 @@ class ImageInput:
         form = replace(self, ink=self.ink and not store.manifest.ink)
         if store.shape == self.shape and not form.ink:
             return ImageStore(expected, store.images, store.folder)
-        spans, chosen = [], []
+        spans: list[ClassSpan] = []
+        chosen: list[NDArray[np.uint8]] = []
         for span in (each for each in store.manifest.classes if each.split == split):
             spans.append(ClassSpan(span.name, span.split, len(chosen), span.count))
             chosen += [form.pixels(store.images[span.start + i]) for i in range(span.count)]
