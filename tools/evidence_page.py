@@ -40,6 +40,7 @@ def blocks(folder: Path, results: Results) -> dict[str, str]:
         "claims": pipe_table(claims_table(results)),
         "fig5": pipe_table(error_per_step(results)),
         "fig6": "\n".join(gradient_sentences(folder)),
+        "gradient-ratio": pipe_table(gradient_ratio_table(folder)),
         "cross-domain": pipe_table(cross_domain_table(folder)),
     }
 
@@ -210,6 +211,25 @@ def one_step_table(results: Results) -> Table:
         rows.append(Row((title, *cells)))
     header = (f"{length:,} iterations, batch" for length in one_step.LENGTHS)
     return Table("", ("CIFAR-FS 5-shot", *header), rows)
+
+
+RATIOS = {"gradients-sine-k10": "sine waves", "gradients-glyphs-5way-5shot": "glyphs, Conv-4"}
+VIEWS = {"untrained": "untrained θ₀", "start of pamela": "PAMELA's θ₀", "trained": "trained method"}
+NUMBERS_OF_STEPS = (1, 3, 5, 10, 20)
+
+
+def gradient_ratio_table(folder: Path) -> Table:
+    """Median over tasks of the ratio of the gradients at θ₀ and at θₙ, by number of steps (Section 3.2)."""
+    rows = []
+    for name, problem in RATIOS.items():
+        record: dict[str, Any] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        for view, title in VIEWS.items():
+            for flow in record["flow"][view]:
+                found = flow["share"]["median"]
+                cells = (f"{found[n - 1]:.2f}" if n <= len(found) else NOTHING for n in NUMBERS_OF_STEPS)
+                label = flow["label"].replace("its P", "P").replace("pamela", "PAMELA")
+                rows.append(Row((problem, title, label.replace("maml", "MAML"), *cells)))
+    return Table("", ("", "from", "", *(f"n = {n}" for n in NUMBERS_OF_STEPS)), rows)
 
 
 SHARED = Remark("classes shared")
