@@ -14,13 +14,17 @@ from pathlib import Path
 
 from pathaware.experiments.run_store import PlannedRun, RunStore
 
+RESULTS = Path("results")
 
-def train_runs(runs: Sequence[PlannedRun], tasks: int, description: str | None) -> None:
+
+def train_runs(
+    runs: Sequence[PlannedRun], tasks: int, description: str | None, records: Path = RESULTS
+) -> None:
     """Train, evaluate and record the runs of a study that have no record yet, as the command line asks."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--workers", type=int, default=2, help="processes, one run each")
     parser.add_argument("--out", type=Path, default=Path("paper"), help="folder of the runs")
-    parser.add_argument("--records", type=Path, default=Path("results"), help="folder of the records")
+    parser.add_argument("--records", type=Path, default=records, help="folder of the records")
     parser.add_argument("--only", action="append", default=[], help="part of the name of a run")
     options = parser.parse_args()
     store = RunStore(options.out, records=options.records, tasks=tasks)

@@ -118,8 +118,12 @@ def record_path(folder: Path, name: str, evaluation: Evaluation) -> Path:
 
 def results(folder: Path, data: str, shots: int, part: str, evaluation: Evaluation) -> list[Result]:
     """The results of a variant, one per seed."""
-    name = re.compile(rf"recipe-{data}-{shots}shot-{part}-[0-9]+-seed[0-9]+{evaluation.ending}\.json")
-    paths = [path for path in sorted(folder.glob("recipe-*.json")) if name.fullmatch(path.name)]
+    return read_results(folder, rf"recipe-{data}-{shots}shot-{part}-[0-9]+-seed[0-9]+{evaluation.ending}")
+
+
+def read_results(folder: Path, name: str) -> list[Result]:
+    """The results in the records whose names match a regular expression."""
+    paths = [path for path in sorted(folder.glob("recipe-*.json")) if re.fullmatch(name, path.stem)]
     return [Result.of(json.loads(path.read_text(encoding="utf-8"))) for path in paths]
 
 

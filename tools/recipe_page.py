@@ -1,13 +1,16 @@
-"""The tables of docs/recipe.md: the recipe on test tasks for several methods, and the worth of its parts."""
+"""The tables of docs/recipe.md: the recipe on test tasks for several methods, and the worth of its parts.
+
+Also what other pages show of it.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from pathaware.experiments.statistics import over_seeds_and_tasks
-from pathaware.training.metric import ACCURACY
+from pathaware.training.metric import ACCURACY, MSE
 from pathaware.training.tables import NOTHING, Row, Table, pipe_table
-from studies import recipe
+from studies import recipe, sine_recipe
 from tools import methods_page
 from tools.evidence_page import NOT_RUN
 
@@ -26,11 +29,19 @@ HEADER = ("5 shots, alone", "5 shots, joint", "1 shot, alone", "1 shot, joint")
 
 def blocks(folder: Path) -> dict[str, str]:
     records = folder / recipe.FOLDER.name
-    return {"methods": pipe_table(methods(records)), "worth": worth(records)}
+    return {
+        "methods": pipe_table(methods(records)),
+        "worth": worth(records),
+        "sine": pipe_table(sine(records)),
+        "sine-worth": pipe_table(sine_worth(records)),
+    }
 
 
 def cell(folder: Path, column: str) -> str:
-    """PAMELA's accuracy with the recipe, for a column such as `CIFAR-FS 5-shot`."""
+    """PAMELA's result with the recipe, for a column such as `CIFAR-FS 5-shot` or `sine, 5 points`."""
+    for points in sine_recipe.POINTS:
+        if column.startswith(f"sine, {points} points"):
+            return error(folder / recipe.FOLDER.name, points, recipe.WHOLE).replace(", 3 seeds", " (3 seeds)")
     for data, title in DATA.items():
         for shots in (5, 1):
             if column.startswith(f"{title} {shots}-shot"):
@@ -52,6 +63,34 @@ def methods(records: Path) -> Table:
             cells = (lead(records, data, part, *column) for column in COLUMNS)
             rows.append(Row((title, f"PAMELA − {METHODS[part]}", *cells)))
     return Table("", ("", "", *HEADER), rows)
+
+
+def sine(records: Path) -> Table:
+    """The error of every method on sine waves."""
+    rows = [
+        Row((title, *(error(records, points, part) for points in sine_recipe.POINTS)))
+        for part, title in sine_recipe.METHODS.items()
+    ]
+    return Table("", ("", *(f"{points} points" for points in sine_recipe.POINTS)), rows)
+
+
+def sine_worth(records: Path) -> Table:
+    """The error of every variant on sine waves, for one seed."""
+    rows = [
+        Row((title, error(records, sine_recipe.COMPARED, part, seeds=1)))
+        for part, (title, _) in sine_recipe.PARTS.items()
+    ]
+    return Table("", ("", f"{sine_recipe.COMPARED} points"), rows)
+
+
+def error(records: Path, points: int, part: str, seeds: int = sine_recipe.SEEDS) -> str:
+    """`0.0196 ± 0.0024, 3 seeds`"""
+    found = recipe.read_results(records, f"recipe-sine-k{points}-{part}-[0-9]+-seed[0-9]+")[:seeds]
+    if not found:
+        return NOT_RUN
+    estimate = over_seeds_and_tasks(found, MSE)
+    several = f", {len(found)} seeds" if len(found) > 1 else ""
+    return f"{MSE.with_interval(estimate.mean, estimate.half_width)}{several}"
 
 
 def choosing(folder: Path) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import signal
 
 import pytest
@@ -16,6 +17,7 @@ from pathaware.core.errors import Stopped
 from pathaware.core.seeding import generator
 from pathaware.data.labelled import ClassImages, Distortion, cutmix, random_boxes, random_crop, resized
 from pathaware.data.store import ClassSpan, ImageStore, Manifest
+from pathaware.engine import kernels
 from pathaware.experiments.run_store import own_level
 from pathaware.models.conv4 import conv4
 from pathaware.models.resnet12 import resnet12
@@ -37,6 +39,7 @@ from pathaware.training.pretrain_run import PretrainRun, pretrain, resume_pretra
 from pathaware.training.pretraining import start_from
 from pathaware.training.run_folder import Run
 from pathaware.training.trainer import Trainer, build
+from tests.conftest import distance
 from tests.training.test_classification import config
 
 NAMES = "abcdefgh"
@@ -222,6 +225,28 @@ def test_the_average_follows_the_weights():
     keep = 1 / 10  # a shorter memory at first
     expected = torch.lerp(step.model.body.conv1.weight, before, keep)
     assert torch.allclose(step.ema.body.conv1.weight, expected)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="only the interpreter runs kernels in float64")
+def test_the_kernels_compute_the_same_features_and_gradients(monkeypatch):
+    pytest.importorskip("triton")
+    chosen = settings()
+    step = ClassifierTrainer(chosen, chosen.images(["train"])).step
+    model, x = step.model.double(), torch.randn(8, 3, 16, 16, dtype=torch.float64)
+    assert step.fused is not None
+    weights = [p for name, p in model.body.named_parameters() if not re.fullmatch(r"conv\d.bias", name)]
+    found = []
+    for usable in (False, True):
+        monkeypatch.setattr(kernels, "usable", lambda point, usable=usable: usable)
+        features = step._features(model, x)
+        found.append([features, *torch.autograd.grad(features.square().sum(), weights)])
+    for expected, computed in zip(*found, strict=True):
+        assert distance(computed.double(), expected.double()) < 1e-6
+
+
+def test_a_resnet_runs_layer_by_layer():
+    chosen = settings(model_name="resnet12", width=2)
+    assert ClassifierTrainer(chosen, chosen.images(["train"])).step.fused is None
 
 
 def test_statistics_are_those_of_images_without_augmentation():

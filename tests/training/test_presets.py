@@ -11,6 +11,7 @@ from pathaware.training.classifier import Pretraining
 from pathaware.training.config import Config
 from pathaware.training.presets import load_preset, presets
 from pathaware.training.pretrain_run import default_folder
+from pathaware.training.trainer import build
 
 DIGESTS = {
     "glyphs": "375dd196b8c88f0f",
@@ -71,10 +72,20 @@ WAVES = [f"table3-sine-k{shots}-{method}" for shots in (5, 10, 20) for method in
 
 
 RECIPES = [f"recipe-{data}-{shots}shot" for data in ("cifar-fs", "miniimagenet") for shots in (1, 5)]
+SINE_RECIPES = [f"recipe-sine-k{points}" for points in (5, 10, 20)]
 
 
 def test_the_names_of_presets_do_not_change():
-    assert presets() == sorted([*DIGESTS, *WAVES, *RECIPES])
+    assert presets() == sorted([*DIGESTS, *WAVES, *RECIPES, *SINE_RECIPES])
+
+
+@pytest.mark.parametrize("name", SINE_RECIPES)
+def test_a_recipe_for_sine_waves_remembers_every_point_of_the_path(name):
+    built = Config.from_dict(load_preset(name))
+    assert name == f"recipe-sine-k{built.problem.shots}"
+    rule = build(built).rule
+    assert rule.skips == [1, 2, 3, 4]
+    assert rule.p.shape[1] == len(rule.layout)
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -152,6 +153,10 @@ class FewShotLearner(nn.Module, ABC):
             adapted.append((freeze_batch_norm(network, x), predictions))
         return adapted
 
+    def task_threads(self, tasks: int) -> AbstractContextManager[None]:
+        """Within, groups of so many tasks may run in threads instead of parts of every operation."""
+        return nullcontext()
+
     def meta_loss(self, episodes: Episodes, order: Order = "second") -> Tensor:
         """The mean query loss after adaptation, differentiable in all parameters."""
         return self.task_losses(episodes, order).mean()
@@ -273,6 +278,13 @@ class MetaLearner(FewShotLearner):
     @property
     def adapted_names(self) -> tuple[str, ...]:
         return tuple(entry.name for entry in self.rule.layout.entries)
+
+    def task_threads(self, tasks: int) -> AbstractContextManager[None]:
+        """Only where the hand-written program computes inner gradients: autograd uses PyTorch's threads."""
+        by_autograd = type(self.rule).objective is not Rule.objective
+        if tasks <= 1 or by_autograd or next(self.parameters()).is_cuda:
+            return nullcontext()
+        return self.execution.task_threads()
 
     def path(
         self,
@@ -397,7 +409,8 @@ class MetaLearner(FewShotLearner):
         """Outputs for `query_x` at θ₀ and after every step."""
         level = self.query_level(queries)
         steps = self._steps(steps, extend)
-        *outputs, reverted = self._run(self._predicted, steps, level, support_x, support_y, query_x)
+        with self.task_threads(len(support_x)):
+            *outputs, reverted = self._run(self._predicted, steps, level, support_x, support_y, query_x)
         return StepPredictions(outputs, reverted)
 
     def adapt_and_predict(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, get_args
@@ -25,7 +26,7 @@ from pathaware.core.parameters import GroupBroadcast, Layout
 from pathaware.engine import kernels
 from pathaware.engine.batched import LAYERS, Lowered, Prepared, lower
 from pathaware.engine.cuda_graph import CapturedCalls, captured_state
-from pathaware.engine.handwritten import Program, SingleTaskProgram, handwritten_program
+from pathaware.engine.handwritten import Program, handwritten_program, task_threads
 from pathaware.engine.traced import NotLowerable, trace
 
 if TYPE_CHECKING:
@@ -76,7 +77,9 @@ class Execution:
         return CapturedCalls()
 
     @cached_property
-    def single_task(self) -> SingleTaskProgram | None:
+    def single_task(self) -> Program | None:
+        from pathaware.engine.handwritten.single_task import SingleTaskProgram  # for GPUs
+
         return None if self.program is None else SingleTaskProgram(self.program)
 
     @cached_property
@@ -89,6 +92,11 @@ class Execution:
     def compilable(self) -> bool:
         """True if the meta-iteration is small enough for `torch.compile` to finish in a minute."""
         return self.program is not None and not self.program.images
+
+    def task_threads(self) -> AbstractContextManager[None]:
+        """Run groups of tasks in threads where that is faster: hand-written programs of images on a CPU."""
+        program = self.program
+        return task_threads() if program is not None and program.images else nullcontext()
 
     def predict(self, point: Tensor, x: Tensor, support_x: Tensor | None = None) -> Tensor:
         """Outputs at a point; with `support_x`, batch norm uses the statistics of the support set only."""
@@ -245,6 +253,13 @@ class FusedEmbedding:
 
     def __init__(self, lowered: Lowered) -> None:
         self.lowered = lowered
+
+    @property
+    def whole(self) -> bool:
+        """True if the kernels run all convolutions."""
+        network = self.lowered.network
+        convolutions = [node for node in network.nodes if isinstance(network.module(node), nn.Conv2d)]
+        return len(convolutions) == len(self.lowered.blocks)
 
     def usable(self, x: Tensor) -> bool:
         return kernels.usable(x) and not x.requires_grad

@@ -35,6 +35,7 @@ from pathaware.data.catalogue import open_store
 from pathaware.data.labelled import BatchPlan, ClassImages, Distortion
 from pathaware.data.pixels import ImageInput
 from pathaware.engine.cuda_graph import CapturedStep
+from pathaware.engine.execution import fused_embedding
 from pathaware.models import build_model
 from pathaware.training.config import Training, build_settings
 from pathaware.training.pretraining import read_pretraining
@@ -251,6 +252,7 @@ class ClassifierStep:
     """One step of supervised training, which a CUDA graph can capture.
 
     Batch norm uses the statistics of each batch and keeps none; `ema` gets those of `measure_statistics`.
+    On a GPU the kernels run a Conv-N.
     """
 
     def __init__(
@@ -263,6 +265,8 @@ class ClassifierStep:
         for module in self.model.modules():
             if isinstance(module, _BatchNorm):
                 module.track_running_stats = False
+        fused = fused_embedding(self.model.body)
+        self.fused = fused if fused is not None and fused.whole else None
         device = images.device
         self.low_precision = settings.precision == "bf16" and device.type == "cuda"
         self.keep = torch.tensor(0.0, device=device)
@@ -311,7 +315,9 @@ class ClassifierStep:
         return loss
 
     def _features(self, model: Classifier, x: Tensor) -> Tensor:
-        """Features in float32; with bf16 the body computes in bfloat16, as autocast chooses."""
+        """Features in float32; with bf16 the body computes in bfloat16, as autocast or the kernels choose."""
+        if model is self.model and self.fused is not None and self.fused.usable(x):
+            return self.fused(x[None])[0]
         half = torch.autocast(x.device.type, torch.bfloat16, enabled=self.low_precision, cache_enabled=False)
         with half:
             features = model.features(x)

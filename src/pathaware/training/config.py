@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import datetime
 import json
 import re
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -187,6 +189,21 @@ class Training:
         torch.set_float32_matmul_precision(_PRECISIONS[precision])
         torch.backends.cudnn.allow_tf32 = precision != "fp32"
         torch.backends.cudnn.benchmark = True  # shapes do not change within a run
+        if self.torch_device.type == "cpu":
+            _keep_freed_memory()
+
+
+def _keep_freed_memory() -> None:
+    """Have glibc keep up to 2 GiB of freed memory for the next iteration, which needs as much again.
+
+    By default it returns large blocks to the system and gets them back page by page, which takes a tenth of
+    the time of an iteration of Conv-4. Other C libraries are left as they are.
+    """
+    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
+        trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # from malloc.h
+        library.mallopt(mmap_threshold, 2**25)  # the most that it takes
+        library.mallopt(trim_threshold, 2**31 - 1)
+        library.mallopt(top_pad, 2**26)
 
 
 @dataclass(frozen=True)

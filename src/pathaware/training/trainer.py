@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,17 +88,23 @@ class MetaStep:
         return self.run(plan)
 
     def run(self, plan: Any) -> StepOutcome:
-        episodes = self.source.gather(self.world.share(plan))
+        share = self.world.share(plan)
+        tasks = min(len(share), self.chunk or len(share))
+        # All of it: threads that wait for PyTorch's next operation would take cores from those of the tasks.
+        with nullcontext() if self.recipe is not None else self.learner.task_threads(tasks):
+            return self._run(share, 1 / len(plan))
+
+    def _run(self, share: Any, weight: float) -> StepOutcome:
+        episodes = self.source.gather(share)
         if self.rule_rate is not self.rate:
             torch.mul(self.rate, self.ratio, out=self.rule_rate)
         self.optimizer.zero_grad()
         # Weighted by the number of all tasks, so that the sum over processes is the mean over tasks.
         parts = [
-            self.estimator.backward(self.learner, chunk, 1 / len(plan))
-            for chunk in episodes.chunks(self.chunk)
+            self.estimator.backward(self.learner, chunk, weight) for chunk in episodes.chunks(self.chunk)
         ]
         self.world.sum_gradients(self.parameters)
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.clip)
+        norm = self._clipped_norm()
         # One non-finite meta-gradient would ruin θ₀. The fused optimiser skips the step by itself where
         # `found_inf` is 1, so no synchronisation is needed to decide.
         skipped = (~norm.isfinite()).float()
@@ -106,6 +113,12 @@ class MetaStep:
         if self.recipe is not None:
             self.recipe.after_step()
         return StepOutcome(torch.cat(parts) if parts else norm.new_empty(0), norm.detach(), skipped)
+
+    def _clipped_norm(self) -> Tensor:
+        """Clip the meta-gradient, if it is to be clipped, and return its norm before that."""
+        if self.clip < math.inf:
+            return torch.nn.utils.clip_grad_norm_(self.parameters, self.clip)
+        return torch.nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
 
     def reset(self) -> None:
         """Do nothing: unlike a `CapturedStep`, this one holds no recorded graph."""

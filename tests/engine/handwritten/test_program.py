@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -318,3 +323,97 @@ def test_a_single_layer_as_a_network_gives_the_loop_s_meta_gradient():
     rule = GradientDescent(model, 2, rate=0.1)
     auto, loop = (MetaLearner(model, rule, F.mse_loss, execution=e) for e in ("auto", "loop"))
     assert distance(meta_gradient(auto, episodes), meta_gradient(loop, episodes)) < 1e-10
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 5])
+@pytest.mark.parametrize("name", ["two blocks", "constant statistics", "an activation between"])
+def test_tasks_in_threads_give_the_loop_s_meta_gradient_and_predictions(name, tasks, two_threads):
+    model = nn.Sequential(*IMAGES[name]())
+    rule = GradientDescent(model, 3, rate=0.1)
+    episodes = image_episodes(tasks=tasks)
+    auto, loop = (MetaLearner(model, rule, F.cross_entropy, execution=e) for e in ("auto", "loop"))
+    with auto.task_threads(tasks):
+        assert torch.get_num_threads() == (1 if tasks > 1 else 2)
+        found = meta_gradient(auto, episodes)
+    assert torch.get_num_threads() == 2
+    assert distance(found, meta_gradient(loop, episodes)) < 1e-10
+    examples = episodes.support_x, episodes.support_y, episodes.query_x
+    for queries in ("alone", "batch"):
+        with torch.no_grad():
+            ours, theirs = (each.predictions_per_step(*examples, queries=queries) for each in (auto, loop))
+        assert torch.get_num_threads() == 2
+        for output, expected in zip(ours.outputs, theirs.outputs, strict=True):
+            assert distance(output, expected) < 1e-10
+
+
+def test_a_gradient_from_threads_can_be_differentiated_outside_and_inside_of_them(two_threads):
+    learner, x, y = problem("two blocks")
+    point = learner.rule.layout.flatten(learner.model).detach().expand(len(x), -1).clone().requires_grad_()
+
+    def product(gradient: Tensor) -> Tensor:
+        return torch.autograd.grad(gradient.square().sum(), point)[0]
+
+    with learner.task_threads(len(x)):
+        gradient, other = (learner.gradient(point, x, y, create_graph=True)[1] for _ in range(2))
+        inside = product(gradient)
+    assert torch.equal(product(other), inside)
+    assert distance(product(learner.gradient(point, x, y, create_graph=True)[1]), inside) < 1e-12
+
+
+def test_more_threads_than_tasks_and_an_error_in_one_of_them(two_threads):
+    torch.set_num_threads(4)
+    learner, x, y = problem("one block")
+    point = learner.rule.layout.flatten(learner.model).detach().expand(len(x), -1)
+    expected = learner.gradient(point, x, y)[1]
+    with learner.task_threads(len(x)):
+        found = learner.gradient(point, x, y)[1]
+    assert distance(found, expected) < 1e-12
+    with pytest.raises(RuntimeError, match="out of bounds"), learner.task_threads(len(x)):
+        learner.gradient(point, x, y + 3)
+    assert torch.get_num_threads() == 4
+
+
+def test_rules_with_an_objective_and_rows_keep_pytorch_s_threads(two_threads):
+    class Proximal(GradientDescent):
+        def objective(self, j, point, context):
+            losses = context.losses(context.predict(point, context.support_x), context.support_y)
+            return losses, losses + point.square().sum(1)
+
+    images, rows = nn.Sequential(*IMAGES["one block"]()), nn.Linear(1, 3)
+    for model, rule in ((images, Proximal), (rows, GradientDescent)):
+        learner = MetaLearner(model, rule(model, 1), F.cross_entropy)
+        with learner.task_threads(4):
+            assert torch.get_num_threads() == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a fork")
+def test_threads_of_tasks_start_again_in_a_forked_process(two_threads):
+    learner, x, y = problem("one block")
+    point = learner.rule.layout.flatten(learner.model).detach().expand(len(x), -1)
+
+    def gradient() -> Tensor:
+        with learner.task_threads(len(x)):
+            return learner.gradient(point, x, y)[1]
+
+    expected = gradient()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a fork of several threads; only the child's own matter here
+        child = os.fork()
+    if child == 0:
+        os._exit(0 if torch.equal(gradient(), expected) else 1)
+    deadline, ended, status = time.monotonic() + 60, 0, 0
+    while not ended:
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            pytest.fail("the forked process hangs")
+        time.sleep(0.01)
+        ended, status = os.waitpid(child, os.WNOHANG)
+    assert status == 0

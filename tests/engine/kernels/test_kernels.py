@@ -22,7 +22,7 @@ from tests.conftest import distance, image_episodes, meta_gradient, with_constan
 pytest.importorskip("triton")
 from pathaware.engine.kernels import normalisation, stem
 from pathaware.engine.kernels import weight_gradient as weight_gradients
-from pathaware.engine.kernels.functions import Stem, block
+from pathaware.engine.kernels.functions import Stem, block, first_block
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
@@ -134,6 +134,25 @@ def test_the_first_block_with_constant_statistics_is_that_of_the_layers():
     theirs = derivatives(partial(plain, moments=moments), *exact(images.permute(0, 1, 3, 4, 2), *inputs))
     for our, their in zip(ours, theirs, strict=True):
         assert distance(our, their) < CLOSE
+
+
+@pytest.mark.parametrize("parts", [3, 1057])
+def test_a_sum_has_any_number_of_parts(parts: int):
+    from pathaware.engine.kernels.launch import sum_parts
+
+    values = leaf(2, parts, 5, 9).detach()
+    assert distance(sum_parts(values), values.sum(1)) < CLOSE
+
+
+def test_the_first_block_takes_one_task_of_many_images_and_filters_in_any_order():
+    count, side = (320, 84) if CUDA else (3, 5)
+    images, shift = leaf(1, count, 3, side, side).detach(), leaf(1, 16)
+    filters = leaf(16, 3, 3, 3).detach().to(memory_format=torch.channels_last)[None].requires_grad_()
+    inputs = filters, with_hard_channels(leaf(1, 16)), shift
+    ours = derivatives(first_block, images, *inputs)
+    theirs = derivatives(plain, *exact(images.permute(0, 1, 3, 4, 2), *inputs))
+    for our, their in zip(ours, theirs, strict=True):
+        assert distance(our, their) < 10 * CLOSE
 
 
 @pytest.fixture

@@ -224,7 +224,7 @@ def _run_kernels(
     if block.first and count is not None:
         z = functions.inductive_stem(images, count, *norm_settings)
     elif block.first:
-        z = functions.Stem.apply(images, *norm_settings, moments)
+        z = functions.first_block(images, *norm_settings, moments)
     elif count is not None:
         z = functions.inductive_block(images, count, *norm_settings, block.pooling)
     else:

@@ -5,7 +5,6 @@ second-order meta-gradient needs far less of an inner step: the loss and its gra
 of the Hessian with a vector. Both are short programs of whole-batch operations.
 """
 
-from pathaware.engine.handwritten.program import Program, handwritten_program
-from pathaware.engine.handwritten.single_task import SingleTaskProgram
+from pathaware.engine.handwritten.program import Program, handwritten_program, task_threads
 
-__all__ = ["Program", "SingleTaskProgram", "handwritten_program"]
+__all__ = ["Program", "handwritten_program", "task_threads"]

@@ -18,6 +18,8 @@ Parameters = dict[str, Tensor]
 Saved = list[Tensor]
 """Tensors that a layer saves from one pass for the next."""
 
+_threshold_backward: Any = torch.ops.aten.threshold_backward.default
+
 
 class FirstOrderLayer(ABC):
     """The two passes of a layer that a loss and its gradient need."""
@@ -81,7 +83,7 @@ class Linear(Layer):
         self, p: Parameters, saved: Saved, g: Tensor, gradient: Parameters, needs_input_grad: bool
     ) -> Tensor | None:
         saved.append(g)
-        gradient["weight"] = torch.bmm(g.mT, saved[0])
+        gradient["weight"] = _transposed_product(g, saved[0])
         if "bias" in p:
             gradient["bias"] = g.sum(1)
         return torch.bmm(g, p["weight"]) if needs_input_grad else None
@@ -103,7 +105,7 @@ class Linear(Layer):
         needs_input_grad: bool,
     ) -> Tensor | None:
         x, g = saved
-        hv["weight"] = torch.bmm(dg.mT, x)
+        hv["weight"] = _transposed_product(dg, x)
         if tangent is not None:
             hv["weight"].baddbmm_(g.mT, tangent)
         if "bias" in p:
@@ -118,6 +120,11 @@ def _affine(p: Parameters, x: Tensor) -> Tensor:
     # with a single feature, an elementwise product is faster than a matrix product
     join = torch.addcmul if x.shape[-1] == 1 else torch.baddbmm
     return join(p["bias"].unsqueeze(1), x, weight)
+
+
+def _transposed_product(g: Tensor, x: Tensor) -> Tensor:
+    """gᵀ x; with a single feature, as the transpose of xᵀ g, which takes a quarter of the time."""
+    return torch.bmm(x.mT, g).mT if x.shape[-1] == 1 else torch.bmm(g.mT, x)
 
 
 class ReLU(Layer):
@@ -150,7 +157,8 @@ class ReLU(Layer):
 
 def where_positive(values: Tensor, y: Tensor) -> Tensor:
     """The values where y > 0, zero elsewhere."""
-    return torch.ops.aten.threshold_backward.default(values, y, 0)  # type: ignore[no-any-return]
+    found: Tensor = _threshold_backward(values, y, 0)
+    return found
 
 
 class Smooth(Layer):

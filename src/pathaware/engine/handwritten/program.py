@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, fx, nn
@@ -30,6 +36,9 @@ from pathaware.engine.traced import ConvBlockNodes, TracedNetwork
 LARGE = 10_000
 """Pixels per task from which tasks run one after another: the activations of one then fit in the processor's
 cache, those of all do not."""
+
+Result = TypeVar("Result")
+Arguments = tuple[Any, ...]
 
 _SMOOTH = (nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.Softplus, nn.ELU, nn.LeakyReLU)
 
@@ -116,6 +125,70 @@ def _names(network: TracedNetwork, node: fx.Node) -> dict[str, str]:
     return {own: f"{node.target}.{own}" for own, _ in module.named_parameters(recurse=False)}
 
 
+class TaskThreads:
+    """Threads that each run a group of tasks.
+
+    PyTorch divides every operation among its threads, and each waits for the slowest. Operations of 100 µs
+    gain little from that, and lose where other processes use the same cores. Groups of tasks need not wait
+    for each other.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        # A new thread reads PyTorch's number of threads when it first needs it, and would forget its own.
+        self.pool = ThreadPoolExecutor(count, initializer=torch.get_num_threads)
+
+    def map(self, function: Callable[..., Result], groups: Sequence[Arguments]) -> list[Result]:
+        """Call the function with the arguments of each group, without a graph."""
+        threads = max(1, self.count // len(groups))
+
+        def run(arguments: Arguments) -> Result:
+            torch.set_num_threads(threads)
+            with torch.no_grad():
+                return function(*arguments)
+
+        return list(self.pool.map(run, groups))
+
+
+_task_threads = lru_cache(TaskThreads)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_task_threads.cache_clear)  # threads do not survive a fork
+_current: ContextVar[TaskThreads | None] = ContextVar("task_threads", default=None)
+
+
+@contextmanager
+def task_threads() -> Iterator[None]:
+    """Run programs in as many `TaskThreads` as PyTorch has threads; its own operations then have one."""
+    threads = torch.get_num_threads()
+    if threads == 1 or _current.get() is not None:
+        yield
+        return
+    torch.set_num_threads(1)
+    token = _current.set(_task_threads(threads))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+        torch.set_num_threads(threads)
+
+
+def in_groups(function: Callable[..., Result], *tensors: Tensor, single: bool = False) -> list[Result]:
+    """Call a function of tasks for each task if `single`, else for one group of tasks per thread."""
+    threads, tasks = _current.get(), len(tensors[0])
+    count = tasks if single else min(tasks, threads.count) if threads else 1
+    if count == 1:
+        return [function(*tensors)]
+    return map_groups(function, list(zip(*(each.tensor_split(count) for each in tensors), strict=True)))
+
+
+def map_groups(function: Callable[..., Result], groups: Sequence[Arguments]) -> list[Result]:
+    """Call a function with the arguments of each group, in threads if there are any."""
+    threads = _current.get()
+    if threads is None or len(groups) == 1:
+        return [function(*arguments) for arguments in groups]
+    return threads.map(function, groups)
+
+
 class Program:
     """Losses, gradients and Hessian-vector products of a chain, for all tasks at once and without a graph.
 
@@ -133,6 +206,8 @@ class Program:
         entries = {
             entry.name: (i, entry.shape, len(entry.shape) == 1) for i, entry in enumerate(layout.entries)
         }
+        owners = {name: (i, own) for i, link in enumerate(self.links) for own, name in link.names.items()}
+        self.order = [owners[entry.name] for entry in layout.entries]
         self.entries = [[(own, *entries[name]) for own, name in link.names.items()] for link in self.links]
 
     def supports(self, point: Tensor, x: Tensor, y: Tensor, *, differentiable: bool) -> bool:
@@ -161,7 +236,9 @@ class Program:
 
     def predict(self, point: Tensor, x: Tensor, support_x: Tensor | None = None) -> Tensor:
         """Outputs `[T, N, …]`, without a graph; with `support_x`, batch norm uses its statistics."""
-        support = support_x
+        return _joined(in_groups(self._predict, point, x, *([] if support_x is None else [support_x])))
+
+    def _predict(self, point: Tensor, x: Tensor, support: Tensor | None = None) -> Tensor:
         if self.images:
             x, support = self._images(x), None if support is None else self._images(support)
         for layer, own in zip(self.layers, self._by_layer(point), strict=True):
@@ -183,25 +260,51 @@ class Program:
 
     def losses(self, point: Tensor, x: Tensor, y: Tensor, outputs: list[Tensor] | None = None) -> Tensor:
         """Losses `[T]`, without a graph. The outputs `[T, N, …]` are appended to `outputs`."""
-        return self.loss.loss_and_gradient(self._forward(self._by_layer(point), x, outputs)[0], y)[0]
+        losses, predicted = zip(*in_groups(self._losses, point, x, y), strict=True)
+        if outputs is not None:
+            outputs.append(_joined(predicted))
+        return _joined(losses)
+
+    def _losses(self, point: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        predicted, _ = self._forward(self._by_layer(point), x)
+        return self.loss.loss_and_gradient(predicted, y)[0], predicted
 
     def loss_and_gradient(
         self, point: Tensor, x: Tensor, y: Tensor, outputs: list[Tensor] | None = None
     ) -> tuple[Tensor, Tensor, list[Saved]]:
-        """Losses `[T]` and gradients `[T, D]` without a graph, and what each layer saved, then the loss.
+        """Losses `[T]` and gradients `[T, D]` without a graph, and for each group of tasks what each layer
+        saved, then the loss.
 
         The outputs `[T, N, …]` are appended to `outputs`.
         """
+        found = in_groups(self._loss_and_gradient, point, x, y)
+        losses, gradients, saved, predicted = zip(*found, strict=True)
+        if outputs is not None:
+            outputs.append(_joined(predicted))
+        return _joined(losses), _joined(gradients), [each for group in saved for each in group]
+
+    def _loss_and_gradient(
+        self, point: Tensor, x: Tensor, y: Tensor
+    ) -> tuple[Tensor, Tensor, list[Saved], Tensor]:
         p = self._by_layer(point)
-        predicted, saved = self._forward(p, x, outputs)
+        predicted, saved = self._forward(p, x)
         losses, g, saved_by_loss = self.loss.loss_and_gradient(predicted, y)
         gradients: list[Parameters] = [{} for _ in self.links]
         for i in reversed(range(len(self.links))):
             g = self.layers[i].backward(p[i], saved[i], g, gradients[i], i > 0)
-        return losses, self._flat(gradients), [*saved, saved_by_loss]
+        return losses, self._flat(gradients), [*saved, saved_by_loss], predicted
 
     def hvp(self, point: Tensor, direction: Tensor, saved: list[Saved]) -> Tensor:
         """The Hessian of each task's loss at its point, times its direction: `[T, D]`."""
+        length = len(self.links) + 1
+        if len(saved) == length:
+            return self._hvp(point, direction, saved)
+        groups = [saved[i : i + length] for i in range(0, len(saved), length)]
+        tasks = [len(group[0][0]) for group in groups]
+        arguments = zip(point.split(tasks), direction.split(tasks), groups, strict=True)
+        return _joined(map_groups(self._hvp, list(arguments)))
+
+    def _hvp(self, point: Tensor, direction: Tensor, saved: list[Saved]) -> Tensor:
         products: list[Parameters] = [{} for _ in self.links]
         with torch.inference_mode(not being_traced()):  # less overhead per operation
             p, v = self._by_layer(point), self._by_layer(direction)
@@ -215,17 +318,13 @@ class Program:
                 d = self.layers[i].hvp(p[i], v[i], saved[i], tangents[i], d, products[i], i > 0)
         return self._flat(products)
 
-    def _forward(
-        self, p: list[Parameters], x: Tensor, outputs: list[Tensor] | None
-    ) -> tuple[Tensor, list[Saved]]:
+    def _forward(self, p: list[Parameters], x: Tensor) -> tuple[Tensor, list[Saved]]:
         saved: list[Saved] = []
         if self.images:
             x = self._images(x)
         for layer, own in zip(self.layers, p, strict=True):
             x, saved_by_layer = layer.forward(own, x)
             saved.append(saved_by_layer)
-        if outputs is not None:
-            outputs.append(x)
         return x, saved
 
     def _images(self, x: Tensor) -> Tensor:
@@ -241,13 +340,7 @@ class Program:
         ]
 
     def _flat(self, by_layer: list[Parameters]) -> Tensor:
-        values = {
-            link.names[own]: value
-            for link, parameters in zip(self.links, by_layer, strict=True)
-            for own, value in parameters.items()
-        }
-        rows = (values[entry.name] for entry in self.layout.entries)
-        return torch.cat([row if row.ndim == 2 else row.flatten(1) for row in rows], dim=1)
+        return torch.cat([by_layer[i][own].flatten(1) for i, own in self.order], dim=1)
 
 
 class _Gradient(torch.autograd.Function):
@@ -284,17 +377,23 @@ class _Losses(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, point: Tensor, program: Program, x: Tensor, y: Tensor) -> Tensor:
-        sizes = [1] * len(x) if program.one_by_one(x) else [len(x)]
-        parts = zip(*(values.split(sizes) for values in (point, x, y)), strict=True)
-        found = [program.loss_and_gradient(*part)[:2] for part in parts]
-        ctx.save_for_backward(torch.cat([gradient for _, gradient in found]))
-        return torch.cat([losses for losses, _ in found])
+        def of_group(point: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            return program.loss_and_gradient(point, x, y)[:2]
+
+        found = in_groups(of_group, point, x, y, single=program.one_by_one(x))
+        losses, gradients = zip(*found, strict=True)
+        ctx.save_for_backward(_joined(gradients))
+        return _joined(losses)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, to_losses: Tensor) -> Any:
         (gradient,) = ctx.saved_tensors
         return to_losses.unsqueeze(1) * gradient, None, None, None
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def handwritten_program(network: TracedNetwork, layout: Layout, losses: Loss) -> Program | None:

@@ -208,6 +208,14 @@ def block(
     return z
 
 
+def first_block(
+    x: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float, moments: Tensor | None = None
+) -> Tensor:
+    """`block` for images `[T, N, I, H, W]`, with max-pooling."""
+    z: Tensor = Stem.apply(x, _rows(weight), gamma, beta, eps, moments)
+    return z
+
+
 def inductive_block(
     x: Tensor, count: int, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float, pooling: Pooling = "max"
 ) -> Tensor:
@@ -219,6 +227,7 @@ def inductive_block(
 
 
 def inductive_stem(x: Tensor, count: int, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
-    """`Stem` with the statistics of the first `count` images of each task; not differentiable."""
+    """`first_block` with the statistics of the first `count` images of each task; not differentiable."""
+    weight = _rows(weight)
     moments = stem.moments_of(stem.Images.of(x[:, :count]), weight)
     return stem.normalise(stem.Images.of(x), weight, moments, gamma, beta, eps)[0]

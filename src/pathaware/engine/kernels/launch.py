@@ -83,13 +83,18 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
     return stream
 
 
+_SUMMED = 16_384
+"""Numbers that a program adds at once: more would not fit into its registers."""
+
+
 def sum_parts(partial: Tensor, out: Tensor | None = None) -> Tensor:
     """Sum `[T, parts, …]` over the parts: `[T, …]`, written to `out` if given."""
     tasks, parts, *rest = partial.shape
     total = empty(partial, tasks, *rest) if out is None else out
-    size, block = total[0].numel(), 32
+    size, rows = total[0].numel(), triton.next_power_of_2(parts)
+    block = max(1, min(32, _SUMMED // rows))
     join_kernel[(blocks(size, block), tasks)](
-        partial, total, parts, size, total.stride(0), PARTS=triton.next_power_of_2(parts), BLOCK=block
+        partial, total, parts, size, total.stride(0), PARTS=rows, BLOCK=block
     )
     return total
 

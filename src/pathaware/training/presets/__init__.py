@@ -4,7 +4,8 @@
 composed from their names, such as `table2-cifar-fs-maml-5shot` and `table3-sine-k10-maml`; all other settings
 are defaults. With `-strict` at the end of the name of a row, what our defaults add to the paper is left out:
 `table2-cifar-fs-maml-5shot-strict`. `recipe-cifar-fs-5shot` and the like start from a pretraining and train
-with all that `pathaware.training.recipe` offers; see the guide "Beyond the paper's accuracy".
+with more than the paper's loss; `recipe-sine-k5` and the like need no pretraining. See the guide "Beyond the
+paper's accuracy".
 """
 
 from __future__ import annotations
@@ -42,12 +43,19 @@ RECIPE_TRAINING = {
     "classify": 0.5,
     "classify_end": 0.1,
 }
+SINE_RECIPE: dict[str, dict[str, Any]] = {
+    "problem": {"queries": 40},
+    "method": {"name": "pamela", "skip": 1, "p_granularity": "parameter"},
+    "training": {"rate": 4e-3},
+}
+SINE_ITERATIONS = {5: 80_000, 10: 40_000, 20: 40_000}
+"""Iterations of the recipe for sine waves, by the number of points."""
 
 
 def presets() -> list[str]:
     """The names of all presets."""
     files = (path.stem for path in FOLDER.glob("*.toml"))
-    return sorted([*files, *_table_rows(), *_sine_rows(), *_recipes()])
+    return sorted([*files, *_table_rows(), *_sine_rows(), *_recipes(), *_sine_recipes()])
 
 
 def load_preset(name: str) -> dict[str, dict[str, Any]]:
@@ -56,6 +64,8 @@ def load_preset(name: str) -> dict[str, dict[str, Any]]:
 
     if name in _recipes():
         return _compose_recipe(*_recipes()[name])
+    if name in _sine_recipes():
+        return _compose_sine_recipe(_sine_recipes()[name])
     row = name.removesuffix(STRICT)
     rows, waves = _table_rows(), _sine_rows()
     if row in rows or row in waves:
@@ -115,6 +125,20 @@ def _compose_recipe(data: str, shots: int) -> dict[str, dict[str, Any]]:
         "problem": {**paper_problem(data), "ways": 5, "shots": shots, **RECIPE_PROBLEM, **mirrored},
         "method": {"name": "pamela", **RECIPE_METHOD},
         "training": {"iterations": RECIPE_ITERATIONS[data], **start, **RECIPE_TRAINING},
+    }
+
+
+def _sine_recipes() -> dict[str, int]:
+    """Points of each recipe for sine waves, by its name."""
+    return {f"recipe-sine-k{shots}": shots for shots in SINE_ITERATIONS}
+
+
+def _compose_sine_recipe(shots: int) -> dict[str, dict[str, Any]]:
+    problem, training = SINE_RECIPE["problem"], SINE_RECIPE["training"]
+    return {
+        "problem": {"name": "sine", "shots": shots, **problem},
+        "method": dict(SINE_RECIPE["method"]),
+        "training": {"iterations": SINE_ITERATIONS[shots], **training},
     }
 
 
