@@ -8,18 +8,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from pathaware.cli import main
 from pathaware.core.errors import UsageError
 from pathaware.core.seeding import generator
 from pathaware.data import open_store
+from pathaware.data.episodes import Augmentation, EpisodePlan, ImageViews
 from pathaware.data.pixels import ImageInput
 from pathaware.data.store import MANIFEST, PIXELS, ClassSpan, ImageStore, checksum
 from pathaware.experiments.run_store import Result, Results
 from pathaware.experiments.verification import obstacle, verify
 from pathaware.inference.change_ways import load_for
+from pathaware.models.backbones import frozen_backbone
 from pathaware.training.config import Config
-from pathaware.training.evaluation import evaluate
+from pathaware.training.evaluation import evaluate, tasks_for
 from pathaware.training.problems import CrossDomain
 from pathaware.training.provenance import evaluation_record, write_record
 from pathaware.training.run_folder import Run
@@ -59,8 +62,9 @@ def _data(stores, monkeypatch):
     monkeypatch.setenv("PATHAWARE_DATA", str(stores))
 
 
-def trained(folder: Path, data: str) -> Run:
-    problem = {"name": "classification", "data": data, "ways": 3, "shots": 2, "queries": 4, "width": 4}
+def trained(folder: Path, data: str, **changes: object) -> Run:
+    size = {"ways": 3, "shots": 2, "queries": 4, "width": 4}
+    problem = {"name": "classification", "data": data, **size, **changes}
     settings = Config.from_dict(
         {
             "problem": problem,
@@ -78,6 +82,11 @@ def runs(tmp_path_factory, stores):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATHAWARE_DATA", str(stores))
         return {data: trained(folder, data) for data in (COLOUR, GREY)}
+
+
+def two_layers(ways: int, size: int, channels: int) -> nn.Module:
+    """A network without batch norm, which can be frozen without pretrained weights."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(channels * size * size, 6), nn.ReLU(), nn.Linear(6, ways))
 
 
 def command(*arguments: object) -> int:
@@ -152,6 +161,25 @@ def test_a_support_set_is_mirrored_only_if_its_images_may_be(runs):
     inputs = run.learned()[1]
     assert CrossDomain.of(frozen, WIDE, inputs).mirror_support
     assert not CrossDomain.of(frozen, GREY, inputs).mirror_support
+
+
+def test_a_frozen_network_takes_features_of_the_converted_images(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATHAWARE_CACHE", str(tmp_path / "cache"))
+    run = trained(tmp_path, COLOUR, adapt="head", model_name=f"{__name__}:two_layers", width=0)
+    line = "evaluate", run.folder, "--tasks", 2, "--device", "cpu", "--baselines"
+    assert command(*line) == 0
+    cached = len(list((tmp_path / "cache").rglob("*.safetensors")))
+    assert command(*line, "--data", WIDE) == 0
+    assert len(list((tmp_path / "cache").rglob("*.safetensors"))) == cached + 1
+    learner, problem = load_for(run, "cpu", data=WIDE)
+    store = ImageInput.of(open_store(COLOUR)).converted(open_store(WIDE), "test")
+    drawn = tasks_for(learner, problem, problem.tasks("test", "cpu", torch.float32))
+    plan = drawn.draw(1, generator(0, "a task"))
+    images = ImageViews(store, Augmentation()).show(EpisodePlan(plan.images))
+    backbone = frozen_backbone(learner.model)
+    assert backbone is not None
+    expected = backbone(images)[: 3 * 2]
+    assert torch.allclose(drawn.gather(plan).support_x[0], expected, rtol=1e-2, atol=1e-2)  # kept in half
 
 
 def test_the_record_says_what_it_was_evaluated_on_and_no_table_takes_it_for_another(
