@@ -34,6 +34,7 @@ from pathaware.experiments.statistics import mean_lead, over_seeds, over_tasks, 
 from pathaware.online.streams import STREAMS
 from pathaware.training.config import Config
 from pathaware.training.metric import ACCURACY, MSE, Metric
+from pathaware.training.provenance import EVALUATED
 from pathaware.training.tables import NOTHING, Row, Table, pipe_table
 from tools import answers_page, evidence_page, house, methods_page, performance_page, recipe_page
 from tools.evidence_page import NOT_RUN
@@ -313,7 +314,8 @@ def _others(folder: Path, goals: Sequence[TableSpec]) -> Table:
         if "result" not in record:
             continue
         result = Result.of(record)
-        if result.signature in known and result.queries == own_level(result.config):
+        elsewhere = record.get(EVALUATED)
+        if result.signature in known and result.queries == own_level(result.config) and not elsewhere:
             continue
         if path.name.startswith(evidence_page.STUDIES):
             continue
@@ -322,6 +324,8 @@ def _others(folder: Path, goals: Sequence[TableSpec]) -> Table:
         level = result.queries
         if result.conditions["balance"] != "balanced":
             level += ", unbalanced"
+        if elsewhere:
+            level += ", on " + ", ".join(f"{name} {each}" for name, each in elsewhere.items())
         cells = (f"[{path.stem}](../results/{path.name})", level, value, _changed_settings(record))
         rows.append(Row(cells))
     return Table("", ("file", "queries", "result", "settings other than the defaults"), rows)

@@ -25,7 +25,7 @@ from pathaware.experiments.statistics import (
 )
 from pathaware.training.metric import ACCURACY, MSE, Metric
 from pathaware.training.tables import NOTHING, Remark, Row, Table, pipe_table
-from studies import ablation, additions, one_step, sine_gap
+from studies import ablation, additions, cross_domain, one_step, sine_gap
 
 NOT_RUN = Remark("not run yet")
 STUDIES = ("ablation-", "additions-", "sine-gap-")
@@ -40,6 +40,8 @@ def blocks(folder: Path, results: Results) -> dict[str, str]:
         "claims": pipe_table(claims_table(results)),
         "fig5": pipe_table(error_per_step(results)),
         "fig6": "\n".join(gradient_sentences(folder)),
+        "gradient-ratio": pipe_table(gradient_ratio_table(folder)),
+        "cross-domain": pipe_table(cross_domain_table(folder)),
     }
 
 
@@ -209,6 +211,53 @@ def one_step_table(results: Results) -> Table:
         rows.append(Row((title, *cells)))
     header = (f"{length:,} iterations, batch" for length in one_step.LENGTHS)
     return Table("", ("CIFAR-FS 5-shot", *header), rows)
+
+
+RATIOS = {"gradients-sine-k10": "sine waves", "gradients-glyphs-5way-5shot": "glyphs, Conv-4"}
+VIEWS = {"untrained": "untrained θ₀", "start of pamela": "PAMELA's θ₀", "trained": "trained method"}
+NUMBERS_OF_STEPS = (1, 3, 5, 10, 20)
+
+
+def gradient_ratio_table(folder: Path) -> Table:
+    """Median over tasks of the ratio of the gradients at θ₀ and at θₙ, by number of steps (Section 3.2)."""
+    rows = []
+    for name, problem in RATIOS.items():
+        record: dict[str, Any] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        for view, title in VIEWS.items():
+            for flow in record["flow"][view]:
+                found = flow["share"]["median"]
+                cells = (f"{found[n - 1]:.2f}" if n <= len(found) else NOTHING for n in NUMBERS_OF_STEPS)
+                label = flow["label"].replace("its P", "P").replace("pamela", "PAMELA")
+                rows.append(Row((problem, title, label.replace("maml", "MAML"), *cells)))
+    return Table("", ("", "from", "", *(f"n = {n}" for n in NUMBERS_OF_STEPS)), rows)
+
+
+SHARED = Remark("classes shared")
+
+
+def cross_domain_table(folder: Path) -> Table:
+    """Accuracy of trained models by the data set whose test classes they are evaluated on."""
+    rows = []
+    for trained in cross_domain.TRAINED_ON:
+        for shots in (1, 5):
+            for method, title in cross_domain.METHODS.items():
+                cells = (
+                    cross_domain_cell(folder, trained, method, shots, data) for data in cross_domain.DATA
+                )
+                rows.append(Row((cross_domain.DATA[trained], str(shots), title, *cells)))
+    return Table("", ("trained on", "shots", "method", *cross_domain.DATA.values()), rows)
+
+
+def cross_domain_cell(folder: Path, trained: str, method: str, shots: int, data: str) -> str:
+    """Accuracy with its interval over tasks; of the training's own data set from the record of the run."""
+    run = cross_domain.run_name(trained, method, shots)
+    if cross_domain.shares_classes(trained, data) and data != trained:
+        return SHARED
+    other = cross_domain.record_path(folder / cross_domain.FOLDER.name, run, data)
+    path = folder / f"{run}.json" if data == trained else other
+    if not path.exists():
+        return NOT_RUN
+    return ACCURACY.with_interval(*Result.of(json.loads(path.read_text(encoding="utf-8"))).value(ACCURACY))
 
 
 def error_per_step(results: Results) -> Table:

@@ -7,8 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from pathaware.cli.completion import complete_model
-from pathaware.cli.options import METHOD, OUTPUT, TASKS, Device, Json, Replace, examples, flag, panel_option
+from pathaware.cli.completion import complete_data, complete_model
+from pathaware.cli.options import (
+    DATA,
+    METHOD,
+    OUTPUT,
+    TASKS,
+    Device,
+    Json,
+    Replace,
+    examples,
+    flag,
+    panel_option,
+)
 
 if TYPE_CHECKING:
     from pathaware.core.learner import QueryLevel
@@ -20,6 +31,7 @@ EXAMPLES = examples(
     "pathaware evaluate glyphs --tasks 100",
     "pathaware evaluate glyphs --tasks 100 --queries alone",
     "pathaware evaluate glyphs --tasks 100 --ways 10 --shots 1",
+    "pathaware evaluate glyphs --data omniglot",
     "pathaware evaluate runs/sine-k10-pamela-seed0 --json",
     "pathaware evaluate glyphs --tasks 100 --refine sinkhorn",
     "pathaware evaluate glyphs --tasks 100 --open-set",
@@ -43,6 +55,15 @@ def evaluate(
     ] = None,
     shots: Annotated[
         int | None, panel_option(help="Support images per class.", panel=TASKS, default="as trained", min=1)
+    ] = None,
+    data: Annotated[
+        str | None,
+        panel_option(
+            help="Data set of the tasks. Images get the size and colours of those of the training.",
+            panel=DATA,
+            default="as trained",
+            complete=complete_data,
+        ),
     ] = None,
     queries: Annotated[
         str | None,
@@ -144,7 +165,7 @@ def evaluate(
     if show and show.suffix and show.suffix.lower() not in FIGURES:
         raise UsageError(f"must end in {' or '.join(FIGURES)}, not {show}", field="show")
     opened = Run.open(find_run(run))
-    learner, problem = load_for(opened, device, ways, shots)
+    learner, problem = load_for(opened, device, ways, shots, data)
     if baselines and not problem.frozen:
         raise UsageError("the model has no frozen features; train with --adapt head", field="baselines")
     for field, asked in (("show", show), ("open_set", open_set), ("calibrate", calibrate)):
@@ -152,6 +173,8 @@ def evaluate(
             raise UsageError(f"{problem.label} has no classes", field=field)
         if asked and (ways or shots) and field != "show":
             raise UsageError("cannot be combined with other ways or shots than in training", field=field)
+        if asked and problem.label != opened.config.problem.label and field != "show":
+            raise UsageError("cannot be combined with another data set than in training", field=field)
     if calibrate and opened.folder.parent == SHIPPED:
         raise UsageError(
             f"the files of {run} belong to the package; calibrate a run of your own", field="calibrate"
@@ -208,9 +231,8 @@ def evaluate(
     if model:
         more = {**_confidence(model, problem, result, show), **foreign}
     if record:
-        chosen = {"evaluated": {"ways": ways, "shots": shots}} if ways or shots else {}
         compared = {"baselines": others} if others else {}
-        write_record(record, {**evaluation_record(opened, result), **chosen, **compared})
+        write_record(record, {**evaluation_record(opened, result), **compared})
     if others:
         more["baselines"] = others
     print_evaluation(opened, result, json=json, more=more)

@@ -20,7 +20,9 @@ def print_evaluation(
     summary, more = evaluation.summary(), more or {}
     if json:
         about = {"method": run.config.method, "problem": run.config.problem.name}
-        print(jsonlib.dumps({**about, **summary, **more}))
+        other = evaluation.other_tasks(run.config.problem)
+        evaluated = {"evaluated": other} if other else {}
+        print(jsonlib.dumps({**about, **evaluated, **summary, **more}))
         return
     metric = evaluation.metric
     steps = summary[f"{metric.name}_per_step"]
@@ -31,7 +33,8 @@ def print_evaluation(
             [[metric.name, *(f"{value:.4f}" for value in steps)]],
         )
     )
-    print(headline(summary, metric))
+    other = evaluation.other_tasks(run.config.problem)
+    print(headline(summary, metric, f" of {evaluation.problem.label}" if other else ""))
     for name, found in more.get("baselines", {}).items():
         print(f"{name}: {metric.name} {found[metric.name]:.4f} ± {found[f'{metric.name}_ci95']:.4f}")
     if "calibration_error" in more:
@@ -81,11 +84,11 @@ def print_table(content: Table) -> None:
     Console().print(lines)
 
 
-def headline(summary: dict[str, Any], metric: Metric) -> str:
-    """The result in one sentence, with split, guard and level."""
+def headline(summary: dict[str, Any], metric: Metric, which: str = "") -> str:
+    """The result in one sentence, with split, guard and level; `which` says what tasks, if not as trained."""
     name, worst = metric.name, summary[metric.worst_key]
     text = f"{name} {summary[name]:.4f} ± {summary[f'{name}_ci95']:.4f} over {summary['tasks']} "
-    text += f"{summary['split']} tasks, worst {worst:.3g}, "
+    text += f"{summary['split']} tasks{which}, worst {worst:.3g}, "
     text += f"{100 * summary['reverted']:.2f} % of tasks reverted by the divergence guard"
     if metric is ACCURACY:
         text += f", {LEVEL_TITLES[summary['queries']]}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from os import PathLike
 from pathlib import Path
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pathaware.core.errors import UsageError
 from pathaware.data.importers.trees import MAX_FILE
-from pathaware.data.store import ImageStore
+from pathaware.data.store import ClassSpan, ImageStore, checksum
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -200,6 +200,26 @@ class ImageInput:
         if not decoded:
             return torch.zeros(0, *self.shape, dtype=torch.uint8)
         return torch.from_numpy(np.stack(decoded))
+
+    def converted(self, store: ImageStore, split: str) -> ImageStore:
+        """The classes of a split of another store, with images as the network expects them.
+
+        Images are scaled and their colours changed as in `pixels`; those of a store of `ink` are not inverted
+        again. Classes and images keep their order, so a seed draws the same tasks from both stores.
+        """
+        mirror = self.mirror and store.manifest.mirror
+        expected = replace(store.manifest, mean=self.mean, std=self.std, mirror=mirror, ink=self.ink)
+        form = replace(self, ink=self.ink and not store.manifest.ink)
+        if store.shape == self.shape and not form.ink:
+            return ImageStore(expected, store.images, store.folder)
+        spans: list[ClassSpan] = []
+        chosen: list[NDArray[np.uint8]] = []
+        for span in (each for each in store.manifest.classes if each.split == split):
+            spans.append(ClassSpan(span.name, span.split, len(chosen), span.count))
+            chosen += [form.pixels(store.images[span.start + i]) for i in range(span.count)]
+        images = torch.from_numpy(np.stack(chosen)) if chosen else torch.zeros(0, *self.shape).byte()
+        kept = replace(expected, shape=self.shape, classes=tuple(spans), sha256=checksum(images))
+        return ImageStore(kept, images)
 
     def normalised(self, pixels: Tensor) -> Tensor:
         """Normalise pixels `[N, C, size, size]` in 0…255 for the network."""

@@ -23,7 +23,7 @@ from pathaware.methods import get_method
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
 from pathaware.training.metric import Metric
-from pathaware.training.provenance import evaluation_record, identity, write_record
+from pathaware.training.provenance import EVALUATED, evaluation_record, identity, write_record
 from pathaware.training.run_folder import CONFIG, Run
 from pathaware.training.session import TrainingSession, check, train_sessions
 
@@ -151,6 +151,7 @@ class Result:
             "balance": result.get("balance", "balanced"),
             "views": (result.get("views", "single"), result.get("refine", "none")),
             "snapshots": result.get("snapshots", 1),
+            "evaluated": self.record.get(EVALUATED),
         }
 
     def matches(self, config: Config, precision: str | None = None) -> bool:
@@ -190,8 +191,8 @@ class Results:
     def read(cls, folder: Path, names: Sequence[str] = ()) -> Results:
         """All records of a folder, or those of experiments with certain names.
 
-        Of a run that was evaluated in several ways the usual one counts: balanced test tasks, single views,
-        at the level that `own_level` says.
+        Of a run that was evaluated in several ways the usual one counts: balanced test tasks of the data set,
+        ways and shots of its training, single views, at the level that `own_level` says.
         """
         patterns = [f"{glob.escape(name)}-[0-9]*-seed[0-9]*.json" for name in names] or ["*.json"]
         found = []
@@ -199,7 +200,7 @@ class Results:
             try:
                 record = json.loads(path.read_text(encoding="utf-8"))
                 result = record.get("result", {}) if isinstance(record, dict) else {}
-                if result.get("split") == "test" and _plain(result):
+                if result.get("split") == "test" and _plain(result) and EVALUATED not in record:
                     one = Result.of(record)
                     found += [one] if one.queries == own_level(one.config) else []
             except (OSError, ValueError, KeyError) as error:

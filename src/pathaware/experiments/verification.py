@@ -20,7 +20,7 @@ from pathaware.training.checksummed import tensor_digest
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate, interval_over_tasks
 from pathaware.training.metric import METRICS
-from pathaware.training.provenance import environment, method_version, task_values
+from pathaware.training.provenance import EVALUATED, environment, method_version, task_values
 from pathaware.training.session import train_run
 
 TOLERANCE = 1e-6
@@ -92,6 +92,8 @@ def _mismatches(result: Mapping[str, Any], values: torch.Tensor) -> Iterator[str
 
 def obstacle(record: Mapping[str, Any]) -> str | None:
     """The reason why a record cannot be trained again here to the last bit, or None."""
+    if EVALUATED in record:
+        return "its tasks are not those of its training"
     config = Config.from_dict(record["config"])
     origin = record.get("trained_with") or []
     if "tensors_sha256" not in record or "task_values" not in record:

@@ -21,7 +21,7 @@ from pathaware.core.learner import FewShotLearner, MetaLearner
 from pathaware.core.parameters import GroupBroadcast, Layout
 from pathaware.methods import get_method
 from pathaware.training.config import Config
-from pathaware.training.problems import Problem
+from pathaware.training.problems import CrossDomain, Problem
 from pathaware.training.run_folder import Run
 from pathaware.training.trainer import build
 
@@ -64,10 +64,16 @@ def change_ways(
 
 
 def load_for(
-    run: Run, device: str, ways: int | None = None, shots: int | None = None
+    run: Run, device: str, ways: int | None = None, shots: int | None = None, data: str | None = None
 ) -> tuple[FewShotLearner, Problem]:
-    """Load a run's learner and its problem for tasks of `ways` classes and `shots` images, if given."""
+    """Load a run's learner and a problem to evaluate it on.
+
+    If given, tasks have `ways` classes, `shots` images per class, and images of another data set, see
+    `CrossDomain`.
+    """
     problem: Any = run.config.problem
+    if data is not None and data != getattr(problem, "data", None):
+        problem = CrossDomain.of(problem, data, run.learned()[1])
     changes = {name: value for name, value in (("ways", ways), ("shots", shots)) if value is not None}
     if not changes:
         return run.load(device), problem

@@ -52,7 +52,7 @@ _ROOM = 4 * 2**30  # bytes of free GPU memory per `evaluation_batch` of tasks, f
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The metric of every task after every inner step: `values [tasks, n + 1]`.
+    """The metric of every task of a `problem` after every inner step: `values [tasks, n + 1]`.
 
     Column j is the metric of learners that stop after step j. `reverted` is the fraction of tasks that the
     divergence guard returned to an earlier point of their path. `queries` is how much a prediction may know
@@ -61,7 +61,7 @@ class Evaluation:
     and `refine` are those of `evaluate`; `snapshots` is the number of averaged checkpoints.
     """
 
-    metric: Metric
+    problem: Problem
     values: Tensor
     reverted: float
     split: str
@@ -73,6 +73,18 @@ class Evaluation:
     snapshots: int = 1
     outputs: Tensor | None = None
     targets: Tensor | None = None
+
+    @property
+    def metric(self) -> Metric:
+        return self.problem.metric
+
+    def other_tasks(self, trained: Problem) -> dict[str, Any]:
+        """Data set, ways and shots if they are not all those of the trained problem, else nothing."""
+        there, here = (
+            {name: getattr(each, name, None) for name in ("data", "ways", "shots")}
+            for each in (trained, self.problem)
+        )
+        return {} if here == there else here
 
     @property
     def transductive(self) -> bool:
@@ -144,6 +156,9 @@ def evaluate(
     - `refine="sinkhorn"` adapts once more to the support set and to all queries with pseudo-labels;
       `refine="tim"` fits new class weights to the features of both. Both assume that classes are equally
       frequent among the queries, and the level of such an evaluation is `joint`.
+    - `problem` may be of another data set than the learner was trained on. Its images must be as in training:
+      `pathaware.inference.change_ways.load_for(run, device, data=NAME)` returns learner and such a problem,
+      see `pathaware.training.problems.CrossDomain`.
     - The processes of a `world` share the tasks, and all of them return the whole result.
     """
     level = _level(learner, queries, inductive, refine)
@@ -170,7 +185,7 @@ def evaluate(
     gathered = world.gather([part.cpu() for part in values])
     averaged = len(learner.learners) if isinstance(learner, SnapshotMean) else 1
     options = (balance, seed, views, refine, averaged)
-    result = Evaluation(problem.metric, gathered, fraction, split, level, *options)
+    result = Evaluation(problem, gathered, fraction, split, level, *options)
     if not keep_outputs:
         return result
     kept = [world.gather([part.cpu() for part in parts]) for parts in (outputs, targets)]
@@ -286,7 +301,10 @@ def _check_views(problem: Problem, views: Views) -> None:
             "mirror: a frozen network mirrors its support images itself; use single", field="views"
         )
     if views == "mirror" and not problem.inputs().get("mirror"):
-        raise UsageError(f"mirror: {problem.label} has no images that may be mirrored", field="views")
+        raise UsageError(
+            f"mirror: {problem.label} has no images that may be mirrored, or those of the training may not",
+            field="views",
+        )
 
 
 def interval_over_tasks(values: Tensor) -> float:

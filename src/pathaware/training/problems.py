@@ -198,6 +198,10 @@ class Classification:
         stamp = manifest.stat().st_mtime_ns if manifest.exists() else 0
         return _opened(self.data, manifest.parent.parent, stamp)
 
+    def _images(self, split: str) -> ImageStore:
+        """The store with the images of a split, as the network takes them."""
+        return self._store()
+
     def inputs(self) -> dict[str, Any]:
         """The `ImageInput` of the images in the store, and what is typical of them, as a dictionary."""
         from pathaware.data.pixels import ImageInput
@@ -269,26 +273,27 @@ class Classification:
     def tasks(self, split: str, device: torch.device | str, dtype: torch.dtype) -> TaskSource:
         augmentation = self._augmentation(split)
         chosen = self.meta_split if split == "train" else split
+        store = self._images(chosen)
         settings = chosen, self.ways, self.shots, self.queries, augmentation, device, dtype
         if split == "train" and not self.labels:
             from pathaware.data.unlabelled import UnlabelledEpisodes
 
-            return UnlabelledEpisodes(self._store(), *settings)
+            return UnlabelledEpisodes(store, *settings)
         from pathaware.data.episodes import ImageEpisodes
 
         if self.varying:
             from pathaware.data.unbalanced import VaryingTasks
 
-            return VaryingTasks(ImageEpisodes(self._store(), *settings, shuffle=False))
+            return VaryingTasks(ImageEpisodes(store, *settings, shuffle=False))
         mirrored = self.mirror_support and split == "train" and not self.frozen
-        return ImageEpisodes(self._store(), *settings, mirror_support=mirrored)
+        return ImageEpisodes(store, *settings, mirror_support=mirrored)
 
     def labelled(self, split: str, device: torch.device | str, dtype: torch.dtype) -> LabelledImages | None:
         from pathaware.data.episodes import LabelledImages
 
         if not self.labels:
             return None
-        return LabelledImages(self._store(), split, self._augmentation(split), device, dtype)
+        return LabelledImages(self._images(split), split, self._augmentation(split), device, dtype)
 
     def _augmentation(self, split: str) -> Augmentation:
         """Only training images are augmented."""
@@ -299,6 +304,54 @@ class Classification:
 
     def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return (outputs.argmax(-1) == targets).double().mean(1)
+
+
+@dataclass(frozen=True)
+class CrossDomain(Classification):
+    """Classification of the images of another data set than a network was trained on, for evaluation.
+
+    `image_input` is that of the network: images are scaled to its size, made grey or repeated over channels,
+    and normalised as in training. `CrossDomain.of` makes one from a trained problem.
+    """
+
+    image_input: ImageInput | None = None
+
+    @classmethod
+    def of(cls, trained: Problem, data: str, inputs: Mapping[str, Any]) -> CrossDomain:
+        """The trained problem with the classes of `data`; `inputs` are those of the network.
+
+        The data set is looked for where that of the training was, then in the usual folder.
+        """
+        from pathaware.data.catalogue import store_folder
+        from pathaware.data.pixels import ImageInput
+        from pathaware.data.store import MANIFEST
+
+        if not isinstance(trained, Classification):
+            raise UsageError(f"{trained.label} has no images", field="data")
+        settings = {f.name: getattr(trained, f.name) for f in dataclasses.fields(Classification)}
+        if trained.data_dir and not (store_folder(data, Path(trained.data_dir)) / MANIFEST).is_file():
+            settings["data_dir"] = ""
+        settings.update(data=data, labels=True, meta_split="train")
+        # Models of earlier versions do not say whether their images may be mirrored; then `data` decides.
+        problem = cls(**settings, image_input=ImageInput.from_dict({"mirror": True, **inputs}))
+        mirrored = problem.mirror_support and bool(problem.inputs()["mirror"])
+        return dataclasses.replace(problem, mirror_support=mirrored)
+
+    def inputs(self) -> dict[str, Any]:
+        """The `ImageInput` of the network; images are mirrored only if both data sets allow it."""
+        assert self.image_input is not None
+        mirror = self.image_input.mirror and self._store().manifest.mirror
+        return {**self.image_input.to_dict(), "mirror": mirror}
+
+    def _images(self, split: str) -> ImageStore:
+        assert self.image_input is not None
+        return _converted(self._store(), self.image_input, split)
+
+
+@lru_cache(maxsize=1)
+def _converted(store: ImageStore, image_input: ImageInput, split: str) -> ImageStore:
+    """Convert the images of a split once."""
+    return image_input.converted(store, split)
 
 
 @lru_cache(maxsize=2)

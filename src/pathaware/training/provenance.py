@@ -30,6 +30,8 @@ from pathaware.training.evaluation import Evaluation
 from pathaware.training.run_folder import CHECKPOINT, Run
 
 PACKAGE = Path(__file__).parents[1]
+EVALUATED = "evaluated"
+"""Key of a record whose tasks have another data set, or other ways or shots, than those of the training."""
 CURVE = 50
 """Largest number of points of a training curve in a record."""
 
@@ -120,6 +122,7 @@ def identity(config: Config) -> dict[str, Any]:
 def evaluation_record(run: Run, evaluation: Evaluation) -> dict[str, Any]:
     """The result of an evaluated run with everything that made it.
 
+    - `evaluated`: data set, ways and shots of the tasks, only if they are not those of the training.
     - `task_values`: the final metric of every task, see `task_values`.
     - `identity`: see `identity`; the version of the method is the one that the run was trained with.
     - `checkpoint_rule`: which checkpoint was evaluated; `checkpoint_sha256`, `tensors_sha256`: digests of its
@@ -134,8 +137,10 @@ def evaluation_record(run: Run, evaluation: Evaluation) -> dict[str, Any]:
     file = run.folder / CHECKPOINT
     tensors, _ = run.learned()
     curve = [[row["iteration"], row["loss"]] for row in rows]
+    other = evaluation.other_tasks(run.config.problem)
     return {
         "result": evaluation.summary(),
+        **({EVALUATED: other} if other else {}),
         "evaluation_seed": evaluation.seed,
         "task_values": encode_values(evaluation.values[:, -1]),
         "config": run.config.to_dict(),

@@ -124,6 +124,7 @@ def test_section_three_is_measured_on_images_too(tmp_path, monkeypatch):
     record = json.loads((store.results_folder / "gradients-glyphs-5way-1shot.json").read_text())
     labels = [each["label"] for each in record["flow"]["trained"]]
     assert labels == ["pamela", "pamela, P set to 0", "maml"]
+    assert {name: each["iterations"] for name, each in record["runs"].items()} == {"pamela": 1, "maml": 1}
 
 
 def test_tiered_image_net_runs_on_a_stand_in_and_is_said_to_be_missing_without(

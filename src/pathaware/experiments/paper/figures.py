@@ -127,6 +127,7 @@ def _draw_flow(runs: Sequence[Run], folder: Path, tasks: int = 100, steps: int =
         "flow": {name: [flow.summary() for flow in flows] for name, flows in views.items()},
         "problem": problem.label,
         "rate": rate,
+        "runs": {run.config.method: _origin(run) for run in runs},
     }
     write_record(folder / f"gradients-{problem.label}.json", record)
     prefix = "gradients" if problem.regression else "gradients-conv4"
@@ -137,6 +138,18 @@ def _draw_flow(runs: Sequence[Run], folder: Path, tasks: int = 100, steps: int =
         )
         for name, flows in views.items()
     ]
+
+
+def _origin(run: Run) -> dict[str, Any]:
+    """Length, seed, inner steps and width of a run, and the provenance of its training."""
+    training = run.config.training
+    return {
+        "iterations": training.iterations,
+        "seed": training.seed,
+        "steps": run.config.method_settings["steps"],
+        "width": getattr(run.config.problem, "width", None),
+        "trained_with": run.provenance(),
+    }
 
 
 def gradient_statistics(histograms: Histograms) -> dict[str, Any]:
