@@ -31,8 +31,7 @@ from pathaware.engine.handwritten.layers import Layer, Parameters, Saved, where_
 
 NATIVE_PIXELS = 500
 """Pixels per task from which PyTorch's convolution is faster than a matrix product of several tasks: the
-rows, k·k times as large as the images, then no longer fit in the processor's cache. Rows of images with a
-single channel are smaller than the result, and always faster."""
+rows, k·k times as large as the images, then no longer fit in the processor's cache."""
 
 _HAS_MKLDNN = torch.backends.mkldnn.is_available()  # without it, PyTorch's convolution copies rows as well
 _convolution_backward: Any = torch.ops.aten.convolution_backward
@@ -110,7 +109,7 @@ class Convolution:
 
     def _native(self, x: Tensor) -> bool:
         tasks, count, height, width, _ = x.shape
-        large = tasks == 1 or (count * height * width >= NATIVE_PIXELS and x.shape[-1] > 1)
+        large = tasks == 1 or count * height * width >= NATIVE_PIXELS
         if being_traced():  # a file of the learner has matrix products: ONNX has no gradient of a convolution
             return False
         return large and x.dtype == torch.float32 and _HAS_MKLDNN
