@@ -5,10 +5,13 @@ Also what other pages show of it.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
+from pathaware.experiments.run_store import Result
 from pathaware.experiments.statistics import over_seeds_and_tasks
-from pathaware.training.metric import ACCURACY, MSE
+from pathaware.training.metric import ACCURACY, MSE, Metric
 from pathaware.training.tables import NOTHING, Row, Table, pipe_table
 from studies import recipe, sine_recipe
 from tools import methods_page
@@ -41,13 +44,18 @@ def cell(folder: Path, column: str) -> str:
     """PAMELA's result with the recipe, for a column such as `CIFAR-FS 5-shot` or `sine, 5 points`."""
     for points in sine_recipe.POINTS:
         if column.startswith(f"sine, {points} points"):
-            return error(folder / recipe.FOLDER.name, points, recipe.WHOLE).replace(", 3 seeds", " (3 seeds)")
+            return _in_a_row(error(folder / recipe.FOLDER.name, points, recipe.WHOLE))
     for data, title in DATA.items():
         for shots in (5, 1):
             if column.startswith(f"{title} {shots}-shot"):
-                found = accuracy(folder / recipe.FOLDER.name, data, recipe.WHOLE, shots, recipe.TEST)
-                return NOTHING if found == NOT_RUN else found.replace(", 3 seeds", " (3 seeds)")
+                return _in_a_row(
+                    accuracy(folder / recipe.FOLDER.name, data, recipe.WHOLE, shots, recipe.TEST)
+                )
     return NOTHING
+
+
+def _in_a_row(found: str) -> str:
+    return NOTHING if found == NOT_RUN else re.sub(r", (\d+ seeds)", r" (\1)", found)
 
 
 def methods(records: Path) -> Table:
@@ -85,12 +93,8 @@ def sine_worth(records: Path) -> Table:
 
 def error(records: Path, points: int, part: str, seeds: int = sine_recipe.SEEDS) -> str:
     """`0.0196 ± 0.0024, 3 seeds`"""
-    found = recipe.read_results(records, f"recipe-sine-k{points}-{part}-[0-9]+-seed[0-9]+")[:seeds]
-    if not found:
-        return NOT_RUN
-    estimate = over_seeds_and_tasks(found, MSE)
-    several = f", {len(found)} seeds" if len(found) > 1 else ""
-    return f"{MSE.with_interval(estimate.mean, estimate.half_width)}{several}"
+    found = recipe.read_results(records, f"recipe-sine-k{points}-{part}-[0-9]+-seed[0-9]+")
+    return _mean(found[:seeds], MSE)
 
 
 def choosing(folder: Path) -> dict[str, str]:
@@ -111,12 +115,15 @@ def choosing(folder: Path) -> dict[str, str]:
 
 def accuracy(records: Path, data: str, part: str, shots: int, evaluation: recipe.Evaluation) -> str:
     """`81.21 ± 0.35, 3 seeds`"""
-    found = recipe.results(records, data, shots, part, evaluation)
+    return _mean(recipe.results(records, data, shots, part, evaluation), ACCURACY)
+
+
+def _mean(found: Sequence[Result], metric: Metric) -> str:
     if not found:
         return NOT_RUN
-    estimate = over_seeds_and_tasks(found, ACCURACY)
+    estimate = over_seeds_and_tasks(found, metric)
     seeds = f", {len(found)} seeds" if len(found) > 1 else ""
-    return f"{100 * estimate.mean:.2f} ± {100 * estimate.half_width:.2f}{seeds}"
+    return f"{metric.with_interval(estimate.mean, estimate.half_width)}{seeds}"
 
 
 def lead(records: Path, data: str, part: str, shots: int, evaluation: recipe.Evaluation) -> str:

@@ -235,10 +235,14 @@ def test_the_kernels_compute_the_same_features_and_gradients(monkeypatch):
     model, x = step.model.double(), torch.randn(8, 3, 16, 16, dtype=torch.float64)
     assert step.fused is not None
     weights = [p for name, p in model.body.named_parameters() if not re.fullmatch(r"conv\d.bias", name)]
-    found = []
+    from pathaware.engine.kernels import functions
+
+    first_block, runs, found = functions.first_block, [], []
+    monkeypatch.setattr(functions, "first_block", lambda *given: runs.append(1) or first_block(*given))
     for usable in (False, True):
         monkeypatch.setattr(kernels, "usable", lambda point, usable=usable: usable)
         features = step._features(model, x)
+        assert len(runs) == usable  # the kernels run when they can, and only then
         found.append([features, *torch.autograd.grad(features.square().sum(), weights)])
     for expected, computed in zip(*found, strict=True):
         assert distance(computed.double(), expected.double()) < 1e-6

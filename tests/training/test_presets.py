@@ -99,7 +99,6 @@ def test_a_recipe_starts_where_pretraining_writes_and_has_all_its_parts(name):
     for method in ("maml", "meta-sgd"):  # the same recipe for others
         tables = load_preset(name)
         tables["method"] = {"name": method}
-        tables["training"]["head_rate"] = 0.0
         assert Config.from_dict(tables).has_recipe
 
 

@@ -281,8 +281,7 @@ class MetaLearner(FewShotLearner):
 
     def task_threads(self, tasks: int) -> AbstractContextManager[None]:
         """Only where the hand-written program computes inner gradients: autograd uses PyTorch's threads."""
-        by_autograd = type(self.rule).objective is not Rule.objective
-        if tasks <= 1 or by_autograd or next(self.parameters()).is_cuda:
+        if tasks <= 1 or not self.rule.descends_support_loss or next(self.parameters()).is_cuda:
             return nullcontext()
         return self.execution.task_threads()
 

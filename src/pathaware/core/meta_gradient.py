@@ -11,7 +11,7 @@ With first order the coefficients Φ still learn: θⱼ − Q ∘ g is different
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -21,6 +21,9 @@ from pathaware.core.learner import FewShotLearner
 
 class MetaGradient(ABC):
     """Accumulates a meta-gradient in the `.grad` of the learner's parameters."""
+
+    task_threads: ClassVar[bool] = True
+    """False if it does much beside the inner loop, which PyTorch's own threads share better."""
 
     @abstractmethod
     def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:

@@ -77,6 +77,11 @@ class Rule(nn.Module):
         checks, and the loss to descend, `[T]`. None means that both are the support loss."""
         return None
 
+    @property
+    def descends_support_loss(self) -> bool:
+        """True if `objective` is not overridden, so that inner gradients need no autograd."""
+        return type(self).objective is Rule.objective
+
     def coefficient_steps(self, name: str) -> Sequence[int]:
         """The step that uses each row of a coefficient in `broadcasts`; empty if one row serves all steps."""
         return ()

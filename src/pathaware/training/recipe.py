@@ -136,6 +136,8 @@ class Recipe(nn.Module):
 class RecipeGradient(MetaGradient):
     """The meta-gradient of a recipe's losses through the unrolled inner loop."""
 
+    task_threads = False
+
     def __init__(self, recipe: Recipe, order: Order) -> None:
         self.recipe, self.order = recipe, order
 

@@ -91,7 +91,7 @@ class MetaStep:
         share = self.world.share(plan)
         tasks = min(len(share), self.chunk or len(share))
         # All of it: threads that wait for PyTorch's next operation would take cores from those of the tasks.
-        with nullcontext() if self.recipe is not None else self.learner.task_threads(tasks):
+        with self.learner.task_threads(tasks) if self.estimator.task_threads else nullcontext():
             return self._run(share, 1 / len(plan))
 
     def _run(self, share: Any, weight: float) -> StepOutcome:
