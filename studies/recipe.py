@@ -45,6 +45,7 @@ PARTS: dict[str, tuple[str, Settings]] = {
         {"problem": {"statistics": "batch"}},
     ),
     "learned-head": ("a learned last layer instead of class means", {"training": {"head": "learned"}}),
+    "projected": ("class means in a learned subspace", {"training": {"head": "projected"}}),
     "no-classify": ("without all-class classification", {"training": {"classify": 0.0, "classify_end": 0.0}}),
     "no-mirror-support": ("no mirrored support sets in training", {"problem": {"mirror_support": False}}),
     "mirror-support": ("mirrored support sets in training", {"problem": {"mirror_support": True}}),

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from pathaware import Episodes, GradientDescent, MetaLearner, Pamela
 from pathaware.core.errors import UsageError
+from pathaware.core.learner import HeadStart
 from pathaware.core.parameters import Layout
 from pathaware.methods import get_method
 from pathaware.models.conv4 import conv4
@@ -16,20 +17,29 @@ from tests.conftest import distance, image_episodes
 
 
 def learner_of(
-    execution: str = "auto", rule=lambda model: Pamela(model, 3, rate=0.05, skip=1)
+    execution: str = "auto",
+    rule=lambda model: Pamela(model, 3, rate=0.05, skip=1),
+    head: HeadStart = "prototypes",
 ) -> MetaLearner:
     torch.manual_seed(0)
     model = conv4(3, size=8, channels=2, width=6, blocks=2)
-    return MetaLearner(model, rule(model), F.cross_entropy, execution=execution, head="prototypes")
+    learner = MetaLearner(model, rule(model), F.cross_entropy, execution=execution, head=head)
+    learner.start.project(torch.randn(4, model.head.in_features))
+    return learner
 
 
 def features(learner: MetaLearner, x: Tensor) -> Tensor:
     body = nn.Sequential(*list(learner.model.children())[:-1])
-    return F.normalize(body(x).flatten(1), dim=1)
+    found, projection = body(x).flatten(1), learner.start.projection
+    return F.normalize(found if projection is None else found @ projection.T, dim=1)
 
 
-def test_without_a_step_the_nearest_class_mean_wins():
-    learner, episodes = learner_of(), image_episodes(size=8)
+both_heads = pytest.mark.parametrize("head", ["prototypes", "projected"])
+
+
+@both_heads
+def test_without_a_step_the_nearest_class_mean_wins(head: HeadStart):
+    learner, episodes = learner_of(head=head), image_episodes(size=8)
     x, y, queries = episodes.support_x, episodes.support_y, episodes.query_x
     with torch.no_grad():
         found = learner.predictions_per_step(x, y, queries, steps=0).outputs[0]
@@ -45,21 +55,23 @@ def meta_gradient(learner: MetaLearner, episodes: Episodes) -> Tensor:
     return torch.cat([p.grad.flatten() for p in learner.parameters() if p.grad is not None])
 
 
+@both_heads
 @pytest.mark.parametrize("execution", ["auto", "vmap"])
-def test_the_meta_gradient_is_that_of_a_loop(execution: str):
+def test_the_meta_gradient_is_that_of_a_loop(execution: str, head: HeadStart):
     episodes = image_episodes(size=8)
-    found, expected = (meta_gradient(learner_of(e), episodes) for e in (execution, "loop"))
+    found, expected = (meta_gradient(learner_of(e, head=head), episodes) for e in (execution, "loop"))
     assert distance(found, expected) < 1e-10
 
 
-def test_the_meta_gradient_is_that_of_finite_differences():
+@both_heads
+def test_the_meta_gradient_is_that_of_finite_differences(head: HeadStart):
     learner, episodes = (
-        learner_of(rule=lambda model: GradientDescent(model, 1, rate=0.1)),
+        learner_of(rule=lambda model: GradientDescent(model, 1, rate=0.1), head=head),
         image_episodes(size=8),
     )
     gradient = meta_gradient(learner, episodes)
     parameters = [p for p in learner.parameters() if p.grad is not None]
-    assert any(p is learner.start.log_scale for p in parameters)
+    assert all(any(p is own for p in parameters) for own in learner.start.parameters())
     direction = [torch.randn_like(p) for p in parameters]
     losses, width = [], 1e-6
     with torch.no_grad():
@@ -70,6 +82,17 @@ def test_the_meta_gradient_is_that_of_finite_differences():
     expected = (losses[0] - losses[1]) / (2 * width)
     found = float(gradient @ torch.cat([d.flatten() for d in direction]))
     assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_projection_begins_at_the_directions_of_a_classifier():
+    """Features that no class of the classifier uses have no part in the prediction."""
+    learner, classifier = learner_of(head="projected"), torch.zeros(12, 24)
+    classifier[:, :12] = torch.randn(12, 12)
+    learner.start.project(classifier)
+    used = learner.start.projection[:12]
+    assert used[:, 12:].abs().max() < 1e-12
+    assert distance(used @ used.T, torch.eye(12)) < 1e-12
+    assert learner.start.projection.shape == (24, 24)
 
 
 def test_the_order_of_classes_does_not_matter():

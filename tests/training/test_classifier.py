@@ -328,6 +328,10 @@ def test_meta_training_starts_from_a_pretraining(tmp_path, monkeypatch):
     assert torch.equal(started.conv4.weight, learned.conv4.weight)
     assert torch.equal(started.norm2.bias, learned.norm2.bias)
     assert torch.equal(started.head.weight, plain.head.weight)
+    classifier = torch.nn.functional.normalize(run.load().model.head.weight, dim=1)
+    projection = Trainer(config(start=str(folder), head="projected")).learner.start.projection
+    assert torch.allclose(projection @ projection.T, torch.eye(len(projection)), atol=1e-5)
+    assert torch.allclose(classifier @ projection.T @ projection, classifier, atol=1e-5)
     with pytest.raises(UsageError, match=r"start: .* is of another network"):
         Trainer(config({"width": 6}, start=str(folder)))
     with pytest.raises(UsageError, match="has no checkpoint"):
@@ -341,11 +345,12 @@ def test_running_statistics_without_biases_are_the_same_network(tmp_path, monkey
     store = small_store("ink", 28, channels=1)
     monkeypatch.setattr("pathaware.training.classifier.open_store", lambda name, directory: store)
     run = pretrain(settings(data="ink", width=8, size=28, epochs=1), folder, quiet=True)
-    body, model = (
+    body, learner = (
         run.load().body.eval().double(),
-        build(config({"statistics": "running"}, start=str(folder))).model,
+        build(config({"statistics": "running"}, start=str(folder))),
     )
-    start_from(model, folder)
+    start_from(learner, folder)
+    model = learner.model
     model.head = torch.nn.Identity()
     images = torch.rand(6, 1, 28, 28, dtype=torch.float64)
     assert torch.allclose(model.double()(images), body(images), atol=1e-5)

@@ -21,13 +21,15 @@ from pathaware.core.path import Gradient, Order, Path, unroll
 from pathaware.core.rule import Rule
 
 if TYPE_CHECKING:
+    from pathaware.core.prototype_start import PrototypeStart
     from pathaware.engine.execution import Execution, Inputs
 
 ExecutionName = Literal["auto", "loop", "vmap", "batched"]
 """How tasks run side by side, see `pathaware.engine.execution`."""
 
-HeadStart = Literal["learned", "prototypes"]
-"""Where the last layer begins: at its learned parameters, or at class means (`core.prototype_start`)."""
+HeadStart = Literal["learned", "prototypes", "projected"]
+"""Where the last layer begins: at its learned parameters, at class means (see `core.prototype_start`), or at
+class means in a learned subspace of the features."""
 
 QueryLevel = Literal["alone", "batch", "joint"]
 """How much a prediction may know of the other queries of its task.
@@ -257,11 +259,11 @@ class MetaLearner(FewShotLearner):
         self.guard = guard
         self.checkpoint = checkpoint
         self.execution: Execution = select_execution(execution, model, rule.layout, loss)
-        self.start: nn.Module | None = None
-        if head == "prototypes":
+        self.start: PrototypeStart | None = None
+        if head != "learned":
             from pathaware.core.prototype_start import PrototypeStart  # builds on heads
 
-            self.start = PrototypeStart(model, rule.layout)
+            self.start = PrototypeStart(model, rule.layout, projected=head == "projected")
 
     @property
     def compilable(self) -> bool:

@@ -8,6 +8,13 @@ The first prediction of a task is then that of the nearest class mean by the cos
 from there, as in Proto-MAML (Triantafillou et al., ICLR 2020, arXiv:1903.03096). That has w = 2 m, b = −‖m‖²
 and features of any length. The scale s is learned with Φ. The rows of the network's own last layer are not
 used, so the order of classes does not matter. The meta-gradient passes through the class means.
+
+With a projection A [D, F] the cosine is that of A f(x), in the space of D dimensions:
+
+    u = A f(x) / ‖A f(x)‖,   r: mean of ‖A f(x)‖,   w_k = s Aᵀ m_k / (‖m_k‖ r)
+
+A is learned with Φ. It begins at the directions that separate the classes of the pretraining (`project`).
+Other directions are noise, which matters most with one image per class. The network stays as it is.
 """
 
 from __future__ import annotations
@@ -31,11 +38,14 @@ SCALE = 10.0
 SMALLEST_LENGTH = 1e-12
 """Lower bound of r: images without any feature, such as empty ones, have equal probabilities, not NaN."""
 
+DIMENSIONS = 64
+"""Largest D."""
+
 
 class PrototypeStart(nn.Module):
     """Puts the class means of each task's support set in place of the last layer."""
 
-    def __init__(self, model: nn.Module, layout: Layout) -> None:
+    def __init__(self, model: nn.Module, layout: Layout, *, projected: bool = False) -> None:
         super().__init__()
         name, layer = last_linear(model)
         self.weight, self.bias = f"{name}.weight", f"{name}.bias"
@@ -44,15 +54,34 @@ class PrototypeStart(nn.Module):
         if not {self.weight, self.bias} <= {entry.name for entry in layout.entries}:
             raise UsageError("head: prototypes need a last layer that adapts, and the method adapts none")
         self.log_scale = nn.Parameter(torch.tensor(SCALE).log())
+        self.projection: nn.Parameter | None = None
+        if projected:
+            shape = min(DIMENSIONS, layer.in_features), layer.in_features
+            self.projection = nn.Parameter(nn.init.orthogonal_(torch.empty(shape)))
+
+    @torch.no_grad()
+    def project(self, classifier: Tensor) -> None:
+        """Begin at the directions in which a classifier's weights `[classes, F]` differ most.
+
+        If it has fewer classes than D, the other directions stay as they are, at right angles to these.
+        """
+        if self.projection is None:
+            return
+        directions = torch.linalg.svd(F.normalize(classifier, dim=1), full_matrices=False).Vh
+        both = torch.cat([directions[: len(self.projection)].to(self.projection), self.projection])
+        self.projection.copy_(torch.linalg.qr(both.T).Q.T[: len(self.projection)])
 
     def forward(self, initial: Tensor, context: Context) -> Tensor:
         """`initial [T, D]` with another last layer."""
         features = context.learner.execution.features(initial, context.support_x)
+        if self.projection is not None:
+            features = F.linear(features, self.projection)
         labels = one_hot(context.support_y, self.classes, features)  # [T, S, K]
         labels = labels if context.weights is None else labels * context.weights[..., None]
         means = F.normalize(labels.mT @ F.normalize(features, dim=-1), dim=-1)
         lengths = features.norm(dim=-1).mean(1).clamp_min(SMALLEST_LENGTH)
         scale = self.log_scale.exp() / lengths
+        means = means if self.projection is None else means @ self.projection
         values = dict(self.layout.views(initial))
         values[self.weight] = scale[:, None, None] * means
         values[self.bias] = torch.zeros_like(values[self.bias])

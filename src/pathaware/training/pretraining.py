@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from pathaware.core.batch_norm import FrozenBatchNorm
 from pathaware.core.errors import UsageError
 from pathaware.core.head import last_linear, replace_last_linear
+from pathaware.core.learner import FewShotLearner, MetaLearner
 from pathaware.data.episodes import EpisodePlan, LabelledImages
 from pathaware.engine.cuda_graph import CapturedStep
 from pathaware.training.checksummed import CorruptFile, read_checksummed
@@ -49,13 +50,15 @@ def read_pretraining(folder: Path, setting: str = "") -> tuple[dict[str, Tensor]
     return tensors, about
 
 
-def start_from(model: nn.Module, folder: Path) -> None:
+def start_from(learner: FewShotLearner, folder: Path) -> None:
     """Load the network of a pretraining, except for its classifier.
 
-    Its batch-norm statistics are loaded if the model has a place for them (`problem.statistics`). Biases that
-    the model has folded into them are subtracted from the means.
+    The classifier's weights become the projection of a learner that has one (`training.head`). Batch-norm
+    statistics are loaded if the model has a place for them (`problem.statistics`). Biases that the model has
+    folded into them are subtracted from the means.
     """
     tensors, _ = read_pretraining(folder, "start: ")
+    model = learner.model
     own = model.state_dict()
     body = {n.removeprefix("body."): v for n, v in tensors.items() if n.startswith("body.")}
     for name, module in model.named_modules():
@@ -66,6 +69,8 @@ def start_from(model: nn.Module, folder: Path) -> None:
         if name not in own or own[name].shape != value.shape:
             raise UsageError(f"start: {folder} is of another network ({name} differs)")
     model.load_state_dict({**own, **kept})
+    if isinstance(learner, MetaLearner) and learner.start is not None:
+        learner.start.project(tensors["head.weight"])
 
 
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")

@@ -171,7 +171,7 @@ def check(config: Config) -> None:
     try:
         learner = build(config, dropout=training.dropout)
         if training.start:
-            start_from(learner.model, Path(training.start))
+            start_from(learner, Path(training.start))
         estimator = get_method(config.method).estimator(config.method_settings)
         if config.has_recipe:
             from pathaware.training.recipe import check_recipe

@@ -157,7 +157,7 @@ class Trainer:
         if state is None and training.pretrain:
             load_pretrained(self.learner.model, config)
         if state is None and training.start:
-            start_from(self.learner.model, Path(training.start))
+            start_from(self.learner, Path(training.start))
         self.meta = meta_step(config, self.learner, self.source, world=world)
         self.iteration = 0
         if state is not None:
