@@ -311,6 +311,23 @@ def test_a_student_learns_from_a_teacher_of_the_same_classes(tmp_path):
         pretrain(settings(teacher=str(tmp_path / "teacher"), splits="train,val"), tmp_path / "x", quiet=True)
 
 
+def test_stored_predictions_of_a_teacher_are_those_of_its_mean_view(tmp_path):
+    teacher = pretrain(settings(epochs=1), tmp_path / "teacher", quiet=True).load().model
+    images = settings().images(["train"])
+    step = ClassifierStep(settings().network(5, images.inputs), images, settings(teacher_views=200), teacher)
+    view = images.draw(torch.arange(len(images)), Distortion(0.35, 0.4, 0.0, True), generator(1, "view"))
+    with torch.no_grad():
+        live = teacher(images.show(view)[0])
+        one = ClassifierStep(step.model, images, settings(teacher_views=1), teacher).taught
+    # The views of one image differ more than the means of many do.
+    assert (live - step.taught).norm() < 0.8 * (live - one).norm()
+    seen = []
+    hook = teacher.head.register_forward_hook(lambda *_: seen.append(1))
+    plan = images.draw(torch.arange(40), Distortion(0.35, 0.4, 0.5, True), generator(2, "batch"))
+    assert step.run(plan).losses.isfinite().all() and not seen
+    hook.remove()
+
+
 def test_a_time_is_turned_into_epochs(tmp_path):
     run = pretrain(settings(), tmp_path / "run", minutes=1 / 120, quiet=True)
     assert run.settings.epochs >= 1

@@ -68,6 +68,8 @@ class Pretraining:
     - `rotation`: weight of the loss of a second head, which tells by what angle an image is turned.
     - `ema`: momentum of the average of weights that is validated and kept; 0 for the weights themselves.
     - `teacher`: folder of a pretraining whose predictions are learned with weight `distil` at `temperature`.
+      It predicts every augmented image anew; with `teacher_views` it predicts so many augmented views of each
+      image once, before training, and the mean of these is learned, which takes far less time.
     - `validate`: epochs between validations, 0 for none. If the validation classes are not trained on, the
       checkpoint is the best one by 5-way 5-shot prototypes of their features, otherwise the last one.
     - `save`: epochs between saved states. `seed`, `precision`, `device`, `threads`, `graph`: see `Training`.
@@ -96,6 +98,7 @@ class Pretraining:
     teacher: str = ""
     distil: float = 0.7
     temperature: float = 4.0
+    teacher_views: int = 0
     validate: int = 5
     save: int = 10
     data_dir: str = ""
@@ -109,6 +112,7 @@ class Pretraining:
         at_least(1, epochs=self.epochs, batch=self.batch)
         at_least(0, size=self.size, width=self.width, warmup=self.warmup, decay=self.decay)
         at_least(0, rotation=self.rotation, validate=self.validate, save=self.save)
+        at_least(0, teacher_views=self.teacher_views)
         fractions = ("dropout", "smoothing", "jitter", "cutmix", "ema", "distil", "crop")
         for name in fractions:
             if not 0 <= getattr(self, name) <= 1:
@@ -269,6 +273,7 @@ class ClassifierStep:
         self.fused = fused if fused is not None and fused.whole else None
         device = images.device
         self.low_precision = settings.precision == "bf16" and device.type == "cuda"
+        self.taught = self._stored_predictions() if teacher is not None and settings.teacher_views else None
         self.keep = torch.tensor(0.0, device=device)
         self.rate = torch.tensor(settings.rate, device=device, dtype=torch.float32)
         trained = list(self.model.parameters())
@@ -285,9 +290,8 @@ class ClassifierStep:
         return self.run(plan)
 
     def run(self, plan: BatchPlan) -> StepOutcome:
-        batch = self.images.show(plan)
         self.optimizer.zero_grad()
-        loss = self._loss(*batch)
+        loss = self._loss(plan, *self.images.show(plan))
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), math.inf)
         skipped = (~norm.isfinite()).float()
@@ -296,7 +300,7 @@ class ClassifierStep:
         self._average()
         return StepOutcome(loss.detach()[None], norm.detach(), skipped)
 
-    def _loss(self, x: Tensor, own: Tensor, other: Tensor, fraction: Tensor) -> Tensor:
+    def _loss(self, plan: BatchPlan, x: Tensor, own: Tensor, other: Tensor, fraction: Tensor) -> Tensor:
         settings, model = self.settings, self.model
         shown, group = x, len(x) // ROTATED // 4
         if model.turns is not None:
@@ -305,14 +309,35 @@ class ClassifierStep:
         logits = model.head(features[: len(x)])
         loss = mixed_cross_entropy(logits, own, other, fraction, settings.smoothing)
         if self.teacher is not None:
-            with torch.no_grad():
-                taught = self.teacher.head(self._features(self.teacher, x))
+            taught = self._predictions(self.teacher, plan, x, fraction)
             distilled = distillation(logits, taught, settings.temperature)
             loss = torch.lerp(loss, distilled, settings.distil)
         if model.turns is not None and group:
             angles = torch.arange(4 * group, device=x.device) // group
             loss = loss + settings.rotation * F.cross_entropy(model.turns(features[len(x) :]), angles)
         return loss
+
+    @torch.no_grad()
+    def _predictions(self, teacher: Classifier, plan: BatchPlan, x: Tensor, fraction: Tensor) -> Tensor:
+        """The teacher's logits of a batch; if they are stored, those of the parts of an image with their share."""
+        if self.taught is None:
+            return teacher.head(self._features(teacher, x))  # type: ignore[no-any-return]
+        own = self.taught[plan.images.to(self.taught.device)]
+        return torch.lerp(own, own.roll(1, 0), fraction[:, None])
+
+    @torch.no_grad()
+    def _stored_predictions(self) -> Tensor:
+        """The teacher's mean logits of some augmented views of every image, `[images, classes]`."""
+        settings, teacher = self.settings, self.teacher
+        assert teacher is not None
+        distortion = Distortion(settings.crop, settings.jitter, 0.0, settings.mirror)
+        random = generator(settings.seed, "teacher")
+        found = torch.zeros(len(self.images), len(self.images.names), device=self.images.device)
+        for part in torch.arange(len(self.images)).split(settings.batch):
+            for _ in range(settings.teacher_views):
+                shown = self.images.show(self.images.draw(part, distortion, random))[0]
+                found[part] += teacher.head(self._features(teacher, shown)) / settings.teacher_views
+        return found
 
     def _features(self, model: Classifier, x: Tensor) -> Tensor:
         """Features in float32; with bf16 the body computes in bfloat16, as autocast or the kernels choose."""
