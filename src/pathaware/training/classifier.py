@@ -319,7 +319,7 @@ class ClassifierStep:
 
     @torch.no_grad()
     def _predictions(self, teacher: Classifier, plan: BatchPlan, x: Tensor, fraction: Tensor) -> Tensor:
-        """The teacher's logits of a batch; if they are stored, those of the parts of an image with their share."""
+        """The teacher's logits of a batch. Stored ones are those of whole images, mixed like these."""
         if self.taught is None:
             return teacher.head(self._features(teacher, x))  # type: ignore[no-any-return]
         own = self.taught[plan.images.to(self.taught.device)]
