@@ -25,7 +25,7 @@ from pathaware.experiments.run_store import Experiment, PlannedRun, Result, RunS
 from pathaware.experiments.statistics import mean_lead, paired_differences
 from pathaware.training.evaluation import Refinement, Views, evaluate
 from pathaware.training.metric import ACCURACY
-from pathaware.training.presets import load_preset
+from pathaware.training.presets import RECIPE_HEAD, RECIPE_ITERATIONS, load_preset
 from pathaware.training.provenance import evaluation_record, write_record
 from pathaware.training.tables import NOTHING, Table, markdown
 
@@ -44,8 +44,9 @@ PARTS: dict[str, tuple[str, Settings]] = {
         "batch norm by the statistics of each support and query set",
         {"problem": {"statistics": "batch"}},
     ),
-    "learned-head": ("a learned last layer instead of class means", {"training": {"head": "learned"}}),
+    "learned-head": ("a learned last layer", {"training": {"head": "learned"}}),
     "projected": ("class means in a learned subspace", {"training": {"head": "projected"}}),
+    "prototypes": ("class means of all features", {"training": {"head": "prototypes"}}),
     "no-classify": ("without all-class classification", {"training": {"classify": 0.0, "classify_end": 0.0}}),
     "no-mirror-support": ("no mirrored support sets in training", {"problem": {"mirror_support": False}}),
     "mirror-support": ("mirrored support sets in training", {"problem": {"mirror_support": True}}),
@@ -165,7 +166,7 @@ def main() -> None:
     parser.add_argument("data", choices=["cifar-fs", "miniimagenet"])
     parser.add_argument("shots", type=int, choices=[1, 5])
     parser.add_argument("--parts", help="variants, separated by commas; by default all that apply")
-    parser.add_argument("--iterations", type=int, default=6_000)
+    parser.add_argument("--iterations", type=int, help="by default those of the preset")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--test", action="store_true", help="evaluate on test tasks as well")
     parser.add_argument("--workers", type=int, default=1, help="processes, one run each, on one GPU")
@@ -177,8 +178,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("recipe"), help="folder of the runs")
     parser.add_argument("--records", type=Path, default=FOLDER, help="folder of the records")
     options = parser.parse_args()
-    shown = "no-mirror-support" if options.shots == 1 else "mirror-support"
-    usual = [part for part in PARTS if "mirror-support" not in part or part == shown]
+    same = {"no-mirror-support" if options.shots == 5 else "mirror-support", RECIPE_HEAD[options.data]}
+    usual = [part for part in PARTS if part not in same]
     names = options.parts.split(",") if options.parts else [*usual, *([TAUGHT] if options.teacher else [])]
     if unknown := [name for name in names if name not in (*PARTS, TAUGHT)]:
         parser.error(f"no such variant: {unknown[0]}; there are {', '.join((*PARTS, TAUGHT))}")
@@ -188,7 +189,7 @@ def main() -> None:
             start = options.start.format(data=options.data, seed=seed)
             variant = experiment(options.data, options.shots, name, start, options.teacher)
             variant = variant.with_settings({"training": {"precision": options.precision}})
-            runs.append(variant.run(seed, options.iterations))
+            runs.append(variant.run(seed, options.iterations or RECIPE_ITERATIONS[options.data]))
     evaluations = (SINGLE, MIRRORED, *((TEST, JOINT) if options.test else ()))
     store = RunStore(options.out, records=options.records, tasks=TASKS, split="val")
     store.create()
