@@ -69,7 +69,8 @@ def bench(
     ] = None,
     plot: Annotated[Path | None, panel_option(help="With --scaling: figure to write.", panel=OUTPUT)] = None,
     json: Annotated[
-        Path | None, panel_option(help="Also write all measurements to this JSON file.", panel=OUTPUT)
+        Path | None,
+        panel_option(help="Also write all measurements to this JSON file, as they are made.", panel=OUTPUT),
     ] = None,
     replace: Replace = False,
 ) -> None:
@@ -102,14 +103,20 @@ def bench(
         raise UsageError("applies to --scaling only", field="plot")
     if scaling and (full or only):
         raise UsageError("cannot be combined with --scaling", field="full" if full else "only")
-    record = _scaling(names, settings, plot) if scaling else _compare(names, full, only or [], settings)
-    if json:
+
+    def keep(record: dict[str, Any]) -> None:
         from pathaware.training.provenance import write_record
 
-        write_record(json, record, field="json")
+        if json:
+            write_record(json, record, field="json")
+
+    if scaling:
+        keep(_scaling(names, settings, plot))
+    else:
+        _compare(names, full, only or [], {**settings, "keep": keep})
 
 
-def _compare(names: list[str], full: bool, only: list[str], settings: dict[str, Any]) -> dict[str, Any]:
+def _compare(names: list[str], full: bool, only: list[str], settings: dict[str, Any]) -> None:
     from pathaware.cli.show import print_table
     from pathaware.experiments.bench import comparison
     from pathaware.experiments.bench.workloads import What, choose
@@ -124,7 +131,6 @@ def _compare(names: list[str], full: bool, only: list[str], settings: dict[str, 
     if memory := comparison.memory_lines(record):
         print_table(Table.of("training: peak memory, MB", comparison.memory_header(record), memory))
     print(comparison.disagreement(record))
-    return record
 
 
 def _scaling(names: list[str], settings: dict[str, Any], plot: Path | None) -> dict[str, Any]:

@@ -267,3 +267,18 @@ def test_rows_are_chosen_by_name_group_or_device():
     assert names([], CPU, full=True) == [w.name for w in WORKLOADS]
     with pytest.raises(UsageError, match="full: all rows"):
         choose(["sine"], CPU, full=True)
+
+
+def test_what_is_timed_is_kept_at_once():
+    kept: list[int] = []
+    record = bench(
+        [WAVES],
+        [ENGINE],
+        device=CPU,
+        precision="fp32",
+        repeats=1,
+        keep=lambda record: kept.append(len(record["rows"])),
+    )
+    assert kept == sorted(set(kept))
+    assert len(kept) == len(comparison.MEASUREMENTS)
+    assert kept[-1] == len(record["rows"])

@@ -59,18 +59,15 @@ def bench(
     repeats: int,
     threads: int | None = None,
     report: Callable[[str], None] = lambda line: None,
+    keep: Callable[[dict[str, Any]], None] = lambda record: None,
 ) -> dict[str, Any]:
-    """Time every workload in each precision; return the record that `--json` writes."""
+    """Time every workload in each precision; return the record that `--json` writes.
+
+    `keep` gets the record whenever a workload has been timed, with the rows that there are.
+    """
     precisions = [precision] if isinstance(precision, str) else list(precision)
-    rows = []
-    for workload, (what, order), given in product(workloads, MEASUREMENTS, precisions):
-        detail = [*([] if order == "none" else [f"{order} order"]), *(precisions[1:] and [given])]
-        report(", ".join([f"{workload.name}: {what}", *detail]))
-        jobs = [Job(workload, what, method, order, str(device), given, threads) for method in METHODS]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # old libraries use deprecated parts of PyTorch
-            rows += time_jobs(jobs, chosen, device, repeats)
-    return {
+    rows: list[dict[str, Any]] = []
+    record = {
         "bench": "contestants",
         "device": device.type,
         "precision": ", ".join(precisions),
@@ -79,6 +76,15 @@ def bench(
         "contestants": {each.name: _version(each) for each in chosen},
         "rows": rows,
     }
+    for workload, (what, order), given in product(workloads, MEASUREMENTS, precisions):
+        detail = [*([] if order == "none" else [f"{order} order"]), *(precisions[1:] and [given])]
+        report(", ".join([f"{workload.name}: {what}", *detail]))
+        jobs = [Job(workload, what, method, order, str(device), given, threads) for method in METHODS]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # old libraries use deprecated parts of PyTorch
+            rows += time_jobs(jobs, chosen, device, repeats)
+        keep(record)
+    return record
 
 
 def time_jobs(
