@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import re
@@ -309,6 +310,18 @@ def test_a_student_learns_from_a_teacher_of_the_same_classes(tmp_path):
     assert next(plain.metrics())["loss"] != next(taught.metrics())["loss"]
     with pytest.raises(UsageError, match="other classes"):
         pretrain(settings(teacher=str(tmp_path / "teacher"), splits="train,val"), tmp_path / "x", quiet=True)
+
+
+def test_prototypes_can_be_those_of_the_directions_of_the_classifier():
+    images = settings().images(["val"])
+    model = settings().network(5, images.inputs)
+    with torch.no_grad():
+        every = prototype_accuracy(model, images, shots=1)
+        noisy = copy.deepcopy(model)
+        noisy.features = lambda x: torch.cat([model.features(x), 10 * torch.randn(len(x), 8)], 1)
+        noisy.head.weight = torch.nn.Parameter(F.pad(torch.eye(model.head.in_features), (0, 8)))
+        assert prototype_accuracy(noisy, images, shots=1, projected=True) == pytest.approx(every, abs=1e-9)
+        assert prototype_accuracy(noisy, images, shots=1) < every
 
 
 def test_stored_predictions_of_a_teacher_are_those_of_its_mean_view(tmp_path):

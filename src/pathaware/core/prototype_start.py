@@ -42,6 +42,13 @@ DIMENSIONS = 64
 """Largest D."""
 
 
+def directions(classifier: Tensor) -> Tensor:
+    """Orthonormal directions `[classes, F]` that the weights `[classes, F]` of a classifier span, the one in
+    which they are largest first."""
+    found: Tensor = torch.linalg.svd(F.normalize(classifier, dim=1), full_matrices=False).Vh
+    return found
+
+
 class PrototypeStart(nn.Module):
     """Puts the class means of each task's support set in place of the last layer."""
 
@@ -67,8 +74,8 @@ class PrototypeStart(nn.Module):
         """
         if self.projection is None:
             return
-        directions = torch.linalg.svd(F.normalize(classifier, dim=1), full_matrices=False).Vh
-        both = torch.cat([directions[: len(self.projection)].to(self.projection), self.projection])
+        chosen = directions(classifier)[: len(self.projection)].to(self.projection)
+        both = torch.cat([chosen, self.projection])
         self.projection.copy_(torch.linalg.qr(both.T).Q.T[: len(self.projection)])
 
     def forward(self, initial: Tensor, context: Context) -> Tensor:

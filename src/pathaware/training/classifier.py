@@ -29,6 +29,7 @@ from torch.optim.swa_utils import update_bn
 
 from pathaware.core.errors import UsageError
 from pathaware.core.head import last_linear, replace_last_linear
+from pathaware.core.prototype_start import directions
 from pathaware.core.seeding import generator, seed_all
 from pathaware.core.settings import at_least
 from pathaware.data.catalogue import open_store
@@ -423,22 +424,31 @@ class ClassifierTrainer:
 
 
 @torch.no_grad()
-def prototype_accuracy(model: Classifier, images: ClassImages, seed: int = 0) -> float:
-    """Accuracy of nearest prototypes (by cosine) in 5-way 5-shot tasks of these classes."""
+def prototype_accuracy(
+    model: Classifier, images: ClassImages, seed: int = 0, *, shots: int = SHOTS, projected: bool = False
+) -> float:
+    """Accuracy of nearest prototypes (by cosine) in 5-way tasks of these classes.
+
+    The prototypes are those of all features or, `projected`, of the directions that the classifier's weights
+    span, see `pathaware.core.prototype_start`.
+    """
     model.eval()
-    features = F.normalize(torch.cat([model.features(x).float() for x in images.plain()]), dim=-1)
+    features = torch.cat([model.features(x).float() for x in images.plain()])
+    if projected:
+        features = features @ directions(model.head.get_parameter("weight").float()).T
+    features = F.normalize(features, dim=-1)
     random = generator(seed, "prototypes")
     ways, counts = min(WAYS, len(images.counts)), images.counts
     starts = counts.cumsum(0) - counts
     classes = torch.rand(TASKS, len(counts), generator=random).topk(ways).indices
     keys = torch.rand(TASKS, ways, int(counts.max()), generator=random)
     keys.masked_fill_(torch.arange(int(counts.max())) >= counts[classes, None], -1.0)
-    chosen = (starts[classes, None] + keys.topk(SHOTS + QUERIES).indices).to(features.device)
+    chosen = (starts[classes, None] + keys.topk(shots + QUERIES).indices).to(features.device)
     right = []
     for task in chosen.split(100):
         found = features[task]  # [tasks, ways, images, features]
-        prototypes = F.normalize(found[:, :, :SHOTS].mean(2), dim=-1)
-        queries = found[:, :, SHOTS:].flatten(1, 2)
+        prototypes = F.normalize(found[:, :, :shots].mean(2), dim=-1)
+        queries = found[:, :, shots:].flatten(1, 2)
         nearest = (queries @ prototypes.mT).argmax(-1).unflatten(1, (ways, -1))
         own = torch.arange(ways, device=nearest.device)[:, None]
         right.append((nearest == own).double().mean((1, 2)))

@@ -1,0 +1,91 @@
+"""Pretrainings side by side: how well prototypes of their features separate validation classes.
+
+    pathaware pretrain miniimagenet --head cosine --crop 0.6 --epochs 40 --out trials/crop
+    python -m studies.pretraining trials/*
+
+Prototypes are those of all features, as in `pathaware pretrain` itself, and of the directions that the
+classifier's weights span, where meta-training with `training.head=projected` begins. 5-way tasks, single views.
+The record has the settings in which the pretrainings differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pathaware.training.classifier import TASKS, prototype_accuracy
+from pathaware.training.pretrain_run import PretrainRun
+from pathaware.training.provenance import write_record
+from pathaware.training.tables import Table, markdown
+
+RECORD = Path("results/recipe/pretraining-miniimagenet.json")
+SHOTS = (5, 1)
+IRRELEVANT = ("data_dir", "device", "threads", "graph", "validate", "save")
+
+
+def measure(folder: Path) -> dict[str, Any]:
+    """Settings and accuracies of a pretraining."""
+    run = PretrainRun.open(folder)
+    images = run.settings.images(["val"])
+    model = run.load(images.device).model
+    return {
+        "name": folder.name,
+        "settings": {k: v for k, v in run.settings.to_dict().items() if k not in IRRELEVANT},
+        "epoch": run.load().epoch,
+        "seconds": [row["seconds"] for row in run.metrics()][-1],
+        **{
+            space: {
+                str(shots): prototype_accuracy(model, images, shots=shots, projected=space == "projected")
+                for shots in SHOTS
+            }
+            for space in ("all", "projected")
+        },
+    }
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """One line per pretraining, the best first."""
+    spaces = [(space, shots) for space in ("all", "projected") for shots in SHOTS]
+    header = ["", "epochs", *(f"{space}, {shots} shots" for space, shots in spaces)]
+    lines = []
+    for row in sorted(rows, key=lambda row: -row["projected"]["5"]):
+        accuracies = [f"{100 * row[space][str(shots)]:.2f}" for space, shots in spaces]
+        lines.append([describe(row["settings"]), str(row["settings"]["epochs"]), *accuracies])
+    return Table.of("", header, lines)
+
+
+def describe(settings: Mapping[str, Any]) -> str:
+    """What a pretraining does, in words."""
+    crop = "shifts" if settings["crop"] == 1 else f"crops from {settings['crop']}"
+    parts = [crop]
+    if settings["teacher"]:
+        views = settings["teacher_views"]
+        parts.append(f"teacher, {views} stored views" if views else "teacher, every view")
+    if settings["teacher"] and settings["distil"] == 1:
+        parts.append("no labels")
+    parts += ["rotation"] if settings["rotation"] else []
+    parts += ["CutMix"] if settings["cutmix"] else []
+    parts += ["no jitter"] if not settings["jitter"] else []
+    parts += [f"decay {settings['decay']:g}"] if settings["decay"] != 5e-4 else []
+    parts += [f"batches of {settings['batch']}"] if settings["batch"] != 256 else []
+    return ", ".join(parts)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("folders", nargs="+", type=Path, help="pretrainings of the same data set")
+    parser.add_argument("--record", type=Path, default=RECORD, help="file to write")
+    options = parser.parse_args(arguments)
+    rows = []
+    for folder in options.folders:
+        rows.append(measure(folder))
+        print(json.dumps(rows[-1]), flush=True)
+        write_record(options.record, {"study": "pretraining", "tasks": TASKS, "rows": rows})
+    print(markdown(table(rows)))
+
+
+if __name__ == "__main__":
+    main()
