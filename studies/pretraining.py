@@ -4,8 +4,8 @@
     python -m studies.pretraining trials/*
 
 Prototypes are those of all features, as in `pathaware pretrain` itself, and of the directions that the
-classifier's weights span, where meta-training with `training.head=projected` begins. 5-way tasks, single views.
-The record has the settings in which the pretrainings differ.
+classifier's weights span, where meta-training with `training.head=projected` begins. Tasks are 5-way, views
+single. The record has the settings of every pretraining.
 """
 
 from __future__ import annotations
