@@ -16,7 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pathaware.training.classifier import TASKS, prototype_accuracy
+import torch
+
+from pathaware.core.prototype_start import directions
+from pathaware.training.classifier import TASKS, separation
 from pathaware.training.pretrain_run import PretrainRun
 from pathaware.training.provenance import write_record
 from pathaware.training.tables import Table, markdown
@@ -26,22 +29,23 @@ SHOTS = (5, 1)
 IRRELEVANT = ("data_dir", "device", "threads", "graph", "validate", "save")
 
 
+@torch.no_grad()
 def measure(folder: Path) -> dict[str, Any]:
     """Settings and accuracies of a pretraining."""
     run = PretrainRun.open(folder)
     images = run.settings.images(["val"])
-    model = run.load(images.device).model
+    found = run.load(images.device)
+    features = torch.cat([found.model.features(x) for x in images.plain()])
+    classifier = found.model.head.get_parameter("weight")
+    spaces = {"all": features, "projected": features @ directions(classifier).T}
     return {
         "name": folder.name,
         "settings": {k: v for k, v in run.settings.to_dict().items() if k not in IRRELEVANT},
-        "epoch": run.load().epoch,
+        "epoch": found.epoch,
         "seconds": [row["seconds"] for row in run.metrics()][-1],
         **{
-            space: {
-                str(shots): prototype_accuracy(model, images, shots=shots, projected=space == "projected")
-                for shots in SHOTS
-            }
-            for space in ("all", "projected")
+            space: {str(shots): separation(values, images.counts, shots=shots) for shots in SHOTS}
+            for space, values in spaces.items()
         },
     }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
 import re
@@ -15,6 +14,7 @@ import torch.nn.functional as F
 from pathaware import UsageError
 from pathaware.cli import main
 from pathaware.core.errors import Stopped
+from pathaware.core.prototype_start import directions
 from pathaware.core.seeding import generator
 from pathaware.data.labelled import ClassImages, Distortion, cutmix, random_boxes, random_crop, resized
 from pathaware.data.store import ClassSpan, ImageStore, Manifest
@@ -33,6 +33,7 @@ from pathaware.training.classifier import (
     measure_statistics,
     mixed_cross_entropy,
     prototype_accuracy,
+    separation,
     turn,
 )
 from pathaware.training.evaluation import evaluate
@@ -312,16 +313,15 @@ def test_a_student_learns_from_a_teacher_of_the_same_classes(tmp_path):
         pretrain(settings(teacher=str(tmp_path / "teacher"), splits="train,val"), tmp_path / "x", quiet=True)
 
 
-def test_prototypes_can_be_those_of_the_directions_of_the_classifier():
-    images = settings().images(["val"])
-    model = settings().network(5, images.inputs)
-    with torch.no_grad():
-        every = prototype_accuracy(model, images, shots=1)
-        noisy = copy.deepcopy(model)
-        noisy.features = lambda x: torch.cat([model.features(x), 10 * torch.randn(len(x), 8)], 1)
-        noisy.head.weight = torch.nn.Parameter(F.pad(torch.eye(model.head.in_features), (0, 8)))
-        assert prototype_accuracy(noisy, images, shots=1, projected=True) == pytest.approx(every, abs=1e-9)
-        assert prototype_accuracy(noisy, images, shots=1) < every
+def test_the_directions_of_a_classifier_leave_out_features_that_it_does_not_use():
+    random = torch.Generator().manual_seed(0)
+    own = torch.eye(5).repeat_interleave(30, 0) + 0.3 * torch.randn(150, 5, generator=random)
+    features = torch.cat([own, 2 * torch.randn(150, 40, generator=random)], 1)
+    classifier = F.pad(torch.eye(5), (0, 40))
+    counts = torch.full((5,), 30)
+    projected = features @ directions(classifier).T
+    assert separation(projected, counts, shots=1) > 0.8 > 0.5 > separation(features, counts, shots=1)
+    assert separation(projected, counts) > separation(projected, counts, shots=1)
 
 
 def test_stored_predictions_of_a_teacher_are_those_of_its_mean_view(tmp_path):

@@ -29,7 +29,6 @@ from torch.optim.swa_utils import update_bn
 
 from pathaware.core.errors import UsageError
 from pathaware.core.head import last_linear, replace_last_linear
-from pathaware.core.prototype_start import directions
 from pathaware.core.seeding import generator, seed_all
 from pathaware.core.settings import at_least
 from pathaware.data.catalogue import open_store
@@ -424,21 +423,21 @@ class ClassifierTrainer:
 
 
 @torch.no_grad()
-def prototype_accuracy(
-    model: Classifier, images: ClassImages, seed: int = 0, *, shots: int = SHOTS, projected: bool = False
-) -> float:
-    """Accuracy of nearest prototypes (by cosine) in 5-way tasks of these classes.
-
-    The prototypes are those of all features or, `projected`, of the directions that the classifier's weights
-    span, see `pathaware.core.prototype_start`.
-    """
+def prototype_accuracy(model: Classifier, images: ClassImages, seed: int = 0) -> float:
+    """Accuracy of nearest prototypes in 5-way 5-shot tasks of these classes."""
     model.eval()
-    features = torch.cat([model.features(x).float() for x in images.plain()])
-    if projected:
-        features = features @ directions(model.head.get_parameter("weight").float()).T
+    return separation(torch.cat([model.features(x).float() for x in images.plain()]), images.counts, seed)
+
+
+def separation(features: Tensor, counts: Tensor, seed: int = 0, shots: int = SHOTS) -> float:
+    """Accuracy of nearest prototypes (by cosine) in 5-way tasks.
+
+    `features [N, F]` are those of all images of the first class, then of the second and so on; `counts` has the
+    number of images of each.
+    """
     features = F.normalize(features, dim=-1)
     random = generator(seed, "prototypes")
-    ways, counts = min(WAYS, len(images.counts)), images.counts
+    ways = min(WAYS, len(counts))
     starts = counts.cumsum(0) - counts
     classes = torch.rand(TASKS, len(counts), generator=random).topk(ways).indices
     keys = torch.rand(TASKS, ways, int(counts.max()), generator=random)
