@@ -5,6 +5,7 @@ Also what other pages show of it.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathaware.experiments.run_store import Result
 from pathaware.experiments.statistics import over_seeds_and_tasks
 from pathaware.training.metric import ACCURACY, MSE, Metric
 from pathaware.training.tables import NOTHING, Row, Table, pipe_table
-from studies import recipe, sine_recipe
+from studies import pretraining, recipe, sine_recipe
 from tools import methods_page
 from tools.evidence_page import NOT_RUN
 
@@ -35,9 +36,17 @@ def blocks(folder: Path) -> dict[str, str]:
     return {
         "methods": pipe_table(methods(records)),
         "worth": worth(records),
+        "pretraining": pretrainings(folder),
         "sine": pipe_table(sine(records)),
         "sine-worth": pipe_table(sine_worth(records)),
     }
+
+
+def pretrainings(folder: Path) -> str:
+    """The pretrainings of a Conv-4 on miniImageNet, side by side."""
+    path = folder / pretraining.RECORD.relative_to("results")
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    return pipe_table(pretraining.table(rows))
 
 
 def cell(folder: Path, column: str) -> str:

@@ -432,8 +432,8 @@ def prototype_accuracy(model: Classifier, images: ClassImages, seed: int = 0) ->
 def separation(features: Tensor, counts: Tensor, seed: int = 0, shots: int = SHOTS) -> float:
     """Accuracy of nearest prototypes (by cosine) in 5-way tasks.
 
-    `features [N, F]` are those of all images of the first class, then of the second and so on; `counts` has the
-    number of images of each.
+    `features [N, F]` are those of all images of the first class, then of the second and so on; `counts` has
+    the number of images of each.
     """
     features = F.normalize(features, dim=-1)
     random = generator(seed, "prototypes")
