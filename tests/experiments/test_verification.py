@@ -93,6 +93,27 @@ def test_other_values_of_tasks_are_found(folder):
     assert [line.partition(" of ")[0] for line in verification.retrain(record).mismatches][1:] == ["20"]
 
 
+def test_an_evaluation_is_repeated_with_its_views_and_refinement(folder, monkeypatch):
+    _, record = verification.choose(folder)
+    record["result"].update(views="mirror", refine="sinkhorn")
+    asked = {}
+    usual = verification.evaluate
+
+    def noting(learner, problem, *, views, refine, **options):
+        asked.update(views=views, refine=refine)
+        return usual(learner, problem, **options)
+
+    monkeypatch.setattr(verification, "evaluate", noting)
+    verification.retrain(record)
+    assert asked == {"views": "mirror", "refine": "sinkhorn"}
+
+
+def test_the_mean_of_several_checkpoints_is_not_trained_again(folder):
+    _, record = verification.choose(folder)
+    record["result"]["snapshots"] = 5
+    assert verification.obstacle(record) == "it is of the mean of several checkpoints"
+
+
 def test_values_rounded_by_another_version_are_told(folder, capsys):
     """The order of sums in evaluation may change from version to version, trained tensors may not."""
     (path,) = folder.glob("*.json")

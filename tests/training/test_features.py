@@ -10,6 +10,7 @@ from pathaware.core.seeding import generator
 from pathaware.data import open_store
 from pathaware.data.episodes import ImageEpisodes
 from pathaware.data.unbalanced import UnbalancedQueries, VaryingTasks
+from pathaware.experiments.run_store import own_level
 from pathaware.models.backbones import frozen_backbone
 from pathaware.training import features
 from pathaware.training.config import Config
@@ -39,6 +40,10 @@ def config(tmp_path) -> Config:
     }
     training = {"iterations": 3, "tasks": 2, "device": "cpu", "validate": 0}
     return Config.from_dict({"problem": problem, "method": {"name": "proto-pamela"}, "training": training})
+
+
+def test_pretrained_weights_have_constant_statistics(config):
+    assert build(config).query_level(None) == own_level(config) == "alone"
 
 
 def small(split: str = "test", **options) -> ImageEpisodes:

@@ -64,7 +64,7 @@ def export(
 ) -> None:
     """Adapt to a few pictures and write the network to a file that runs without this package."""
     if learner:
-        _export_learner(run, support, to, ways, shots, out, script, replace, device, json)
+        _export_learner(run, support, to, ways, shots, out, script, replace, json)
         return
     from pathaware.cli.options import adapt, must_be_new, read_support
     from pathaware.core.errors import UsageError
@@ -108,7 +108,6 @@ def _export_learner(
     out: Path | None,
     script: bool,
     replace: bool,
-    device: str,
     json: bool,
 ) -> None:
     from dataclasses import asdict
@@ -127,7 +126,7 @@ def _export_learner(
         raise UsageError("does not apply to --learner", field="script")
     path = out or Path(f"{find_run(run).absolute().name}-learner.onnx")
     must_be_new("--out", path, replace)
-    model = TrainedModel.open(run, device)
+    model = TrainedModel.open(run, "cpu")  # the file is the same, and it is checked on a CPU
     done = export_learner(model, ways or model.ways, shots or model.shots, path)
     if json:
         print(dumps({**asdict(done), "path": str(path)}))

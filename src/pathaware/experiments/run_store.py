@@ -166,7 +166,7 @@ def own_level(config: Config) -> str:
     """
     method = get_method(config.method)
     joint = method.queries and config.method_settings.get("transductive", True)
-    constant = getattr(config.problem, "statistics", "batch") == "running"
+    constant = getattr(config.problem, "constant_statistics", False)
     constant = constant and not (issubclass(method.kind, Head) and method.kind.batch_norm)
     return "joint" if joint else "alone" if constant else "batch"
 

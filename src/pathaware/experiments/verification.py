@@ -98,6 +98,8 @@ def obstacle(record: Mapping[str, Any]) -> str | None:
     origin = record.get("trained_with") or []
     if "tensors_sha256" not in record or "task_values" not in record:
         return "it has no digest of its tensors"
+    if record["result"].get("snapshots", 1) != 1:
+        return "it is of the mean of several checkpoints"
     if config.problem.name != "sine" and getattr(config.problem, "data", None) != GLYPHS:
         return "it needs a data set that does not come with the package"
     if len(origin) != 1 or origin[0]["device"] != "cpu" or origin[0]["processes"] != 1:
@@ -159,6 +161,8 @@ def retrain(record: Mapping[str, Any]) -> Retrained:
             seed=record["evaluation_seed"],
             queries=result["queries"],
             balance=result["balance"],
+            views=result.get("views", "single"),
+            refine=result.get("refine", "none"),
         )
     lines = []
     if tensor_digest(tensors) != record["tensors_sha256"]:

@@ -238,6 +238,11 @@ class Classification:
         changed = self.size or self.normalisation == "imagenet"
         return bool(self.weights or self.adapt != "all" or ":" in self.model_name or changed)
 
+    @property
+    def constant_statistics(self) -> bool:
+        """True if batch norm has the statistics of an earlier training, whatever the images."""
+        return self.statistics == "running" or bool(self.weights) or self.model_name.startswith("timm:")
+
     def _backbone(self, form: ImageInput, *, load: bool) -> nn.Module:
         """Build the network around a backbone; with `load`, read its pretrained weights."""
         from pathaware.core.batch_norm import freeze_running_statistics
