@@ -53,7 +53,7 @@ def measure(folder: Path) -> dict[str, Any]:
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """One line per pretraining, the best first."""
     spaces = [(space, shots) for space in ("all", "projected") for shots in SHOTS]
-    header = ["", "epochs", *(f"{space}, {shots} shots" for space, shots in spaces)]
+    header = ["", "epochs", *(f"{shots} shot{'s' * (shots > 1)}, {space}" for space, shots in spaces)]
     lines = []
     for row in sorted(rows, key=lambda row: -row["projected"]["5"]):
         accuracies = [f"{100 * row[space][str(shots)]:.2f}" for space, shots in spaces]
@@ -62,7 +62,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def describe(settings: Mapping[str, Any]) -> str:
-    """What a pretraining does, in words."""
+    """Describe the parts of a pretraining in a few words."""
     crop = "shifts" if settings["crop"] == 1 else f"crops from {settings['crop']}"
     parts = [crop]
     if settings["teacher"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import torch
 from pathaware.experiments.run_store import Results
 from pathaware.methods import METHODS
 from pathaware.training.tables import NOTHING
-from tools import document_numbers, method_figure
+from tools import convergence, document_numbers, method_figure
 from tools.document_numbers import EXCEPTIONS, Evidence, measured, unsupported
 from tools.documents import compared_problems
 from tools.evidence_page import difference
@@ -98,6 +99,23 @@ def test_every_method_with_a_result_has_been_timed(workload):
     assert shown <= set(times) <= set(METHODS)
     assert times["meta-sgd"]["training_ms"] < times["maml"]["training_ms"]  # one step, not five
     assert times["prototypical"]["adaptation_ms"] < times["maml"]["adaptation_ms"]
+
+
+def test_curves_are_means_of_the_seeds_of_a_method(tmp_path):
+    for seed, values in enumerate(([0.2, 0.5], [0.4, 0.7])):
+        record = {"validation": [[1000 * (i + 1), value] for i, value in enumerate(values)]}
+        for method in ("maml", "l-maml"):
+            path = tmp_path / f"cifar-fs-{method}-5shot-12000-seed{seed}.json"
+            path.write_text(json.dumps(record))
+    ((mean, seeds),) = convergence.curves(tmp_path, "cifar-fs", 5).values()
+    assert mean == {1000: pytest.approx(0.3), 2000: pytest.approx(0.6)}
+    assert len(seeds) == 2
+
+
+def test_the_figure_of_convergence_has_a_panel_per_column(tmp_path):
+    convergence.save(convergence.draw(ROOT / "results"), tmp_path / "convergence.svg")
+    drawn = (tmp_path / "convergence.svg").read_text()
+    assert drawn.count("<!-- CIFAR-FS 5-shot -->") == drawn.count("<!-- miniImageNet 1-shot -->") == 1
 
 
 def test_the_figure_of_all_methods_names_each(tmp_path):

@@ -36,7 +36,7 @@ from pathaware.training.config import Config
 from pathaware.training.metric import ACCURACY, MSE, Metric
 from pathaware.training.provenance import EVALUATED
 from pathaware.training.tables import NOTHING, Row, Table, pipe_table
-from tools import answers_page, evidence_page, house, methods_page, performance_page, recipe_page
+from tools import answers_page, convergence, evidence_page, house, methods_page, performance_page, recipe_page
 from tools.evidence_page import NOT_RUN
 
 
@@ -214,6 +214,7 @@ def reproduction_page(folder: Path) -> dict[str, str]:
         "paired": pipe_table(_paired(results)),
         "against-all": pipe_table(_against_all(folder)),
         "others": pipe_table(_others(folder, [*goals, table3(guard=False), methods_page.equal_time_table()])),
+        "convergence": pipe_table(convergence.table(folder)),
         **evidence_page.blocks(folder, results),
     }
 
