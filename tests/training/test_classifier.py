@@ -41,6 +41,7 @@ from pathaware.training.pretrain_run import PretrainRun, pretrain, resume_pretra
 from pathaware.training.pretraining import start_from
 from pathaware.training.run_folder import Run
 from pathaware.training.trainer import Trainer, build
+from studies import pretraining as study
 from tests.conftest import distance
 from tests.training.test_classification import config
 
@@ -322,6 +323,20 @@ def test_the_directions_of_a_classifier_leave_out_features_that_it_does_not_use(
     projected = features @ directions(classifier).T
     assert separation(projected, counts, shots=1) > 0.8 > 0.5 > separation(features, counts, shots=1)
     assert separation(projected, counts) > separation(projected, counts, shots=1)
+
+
+def test_pretrainings_are_compared_by_what_differs(tmp_path, capsys):
+    for name, changes in {"plain": {"crop": 1.0}, "mixed": {"crop": 0.6, "cutmix": 0.5}}.items():
+        pretrain(settings(epochs=1, **changes), tmp_path / name, quiet=True)
+    record = tmp_path / "record.json"
+    study.main([str(tmp_path / "plain"), str(tmp_path / "mixed"), "--record", str(record)])
+    shown = capsys.readouterr().out
+    assert "| shifts, batches of 40 | 1 |" in shown
+    assert "| crops from 0.6, CutMix, batches of 40 | 1 |" in shown
+    rows = {row["name"]: row for row in json.loads(record.read_text())["rows"]}
+    accuracy = PretrainRun.open(tmp_path / "plain").load().accuracy
+    assert rows["plain"]["all"]["5"] == pytest.approx(accuracy, abs=1e-6)
+    assert 0.3 < rows["plain"]["projected"]["1"] <= 1
 
 
 def test_stored_predictions_of_a_teacher_are_those_of_its_mean_view(tmp_path):

@@ -119,7 +119,7 @@ def _recipes() -> dict[str, tuple[str, int]]:
 
 
 def _compose_recipe(data: str, shots: int) -> dict[str, dict[str, Any]]:
-    """PAMELA from the features that `pathaware pretrain DATA` writes by default."""
+    """PAMELA from the features in the folder that `pathaware pretrain DATA` writes by default."""
     mirrored = {"mirror_support": True} if shots == 1 else {}
     start = {"start": f"runs/pretrain-{data}-conv4-seed0"}
     return {
