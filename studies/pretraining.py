@@ -14,6 +14,7 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -51,14 +52,22 @@ def measure(folder: Path) -> dict[str, Any]:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """One line per pretraining, the best first."""
+    """One line per set of settings, means over the seeds, the best first."""
     spaces = [(space, shots) for space in ("all", "projected") for shots in SHOTS]
-    header = ["", "epochs", *(f"{shots} shot{'s' * (shots > 1)}, {space}" for space, shots in spaces)]
+    header = [
+        "",
+        "epochs",
+        "seeds",
+        *(f"{shots} shot{'s' * (shots > 1)}, {space}" for space, shots in spaces),
+    ]
+    groups: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((describe(row["settings"]), row["settings"]["epochs"]), []).append(row)
     lines = []
-    for row in sorted(rows, key=lambda row: -row["projected"]["5"]):
-        accuracies = [f"{100 * row[space][str(shots)]:.2f}" for space, shots in spaces]
-        lines.append([describe(row["settings"]), str(row["settings"]["epochs"]), *accuracies])
-    return Table.of("", header, lines)
+    for (parts, epochs), same in groups.items():
+        means = [fmean(row[space][str(shots)] for row in same) for space, shots in spaces]
+        lines.append([parts, str(epochs), str(len(same)), *(f"{100 * mean:.2f}" for mean in means)])
+    return Table.of("", header, sorted(lines, key=lambda line: -float(line[-2])))
 
 
 def describe(settings: Mapping[str, Any]) -> str:

@@ -331,8 +331,8 @@ def test_pretrainings_are_compared_by_what_differs(tmp_path, capsys):
     record = tmp_path / "record.json"
     study.main([str(tmp_path / "plain"), str(tmp_path / "mixed"), "--record", str(record)])
     shown = capsys.readouterr().out
-    assert "| shifts, batches of 40 | 1 |" in shown
-    assert "| crops from 0.6, CutMix, batches of 40 | 1 |" in shown
+    assert "| shifts, batches of 40 | 1 | 1 |" in shown
+    assert "| crops from 0.6, CutMix, batches of 40 | 1 | 1 |" in shown
     rows = {row["name"]: row for row in json.loads(record.read_text())["rows"]}
     accuracy = PretrainRun.open(tmp_path / "plain").load().accuracy
     assert rows["plain"]["all"]["5"] == pytest.approx(accuracy, abs=1e-6)
