@@ -35,7 +35,8 @@ def model(
     if recipe:
         problem = {"statistics": "running", **problem}
         training = {"start": "the folder of a pretraining, which inference does not need"}
-        training |= {"head": "prototypes"} if method in ("pamela", "maml") else {}
+        heads = {"pamela": "projected", "maml": "prototypes"}
+        training |= {"head": heads[method]} if method in heads else {}
     settings = config(method, training=training, **problem)
     learned = {k: v.float() for k, v in build(settings, CPU, inputs).state_dict().items()}
     draw = torch.Generator().manual_seed(0)

@@ -18,12 +18,13 @@ METHODS = ["pamela", "maml", "anil", "prototypical", "r2d2", "lr-d2", "proto-pam
 
 
 @pytest.mark.parametrize(
-    ("method", "head"), [*((method, "learned") for method in METHODS), ("maml", "prototypes")]
+    ("method", "head"),
+    [*((method, "learned") for method in METHODS), ("maml", "prototypes"), ("maml", "projected")],
 )
 def test_influence_equals_finite_differences_of_the_weights(method, head):
     problem = {"name": "classification", "data": "glyphs", "ways": 3, "shots": 2, "queries": 1, "width": 4}
     # with class means a step size of almost zero, so that all influence is through the means
-    rate = {"rate": 1e-6 if head == "prototypes" else 0.2} if method in METHODS[:3] else {}
+    rate = {"rate": 0.2 if head == "learned" else 1e-6} if method in METHODS[:3] else {}
     config = Config.from_dict(
         {"problem": problem, "method": {"name": method, **rate}, "training": {"device": "cpu", "head": head}}
     )
