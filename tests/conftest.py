@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -21,6 +22,9 @@ from pathaware.core.batch_norm import freeze_running_statistics
 from pathaware.engine.traced import fold_biases
 from pathaware.models.conv4 import conv4
 from pathaware.models.mlp import mlp
+
+# A shell starts background jobs with Ctrl-C ignored, and processes that tests start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 RULES: dict[str, Callable[[nn.Module], Rule]] = {
     "maml": lambda m: GradientDescent(m, 3, rate=0.05),
