@@ -30,8 +30,8 @@ EXAMPLES = examples(
 )
 
 TARGETS = (
-    "table1 to table5, fig4, fig5, fig6, gradients (Section 3.2 on sine waves), gradients-conv4 (on images), "
-    "methods (all of ours, trained for the same time), or all"
+    "table1 to table5, steps (the number of inner steps), fig4, fig5, fig6, gradients (Section 3.2 on sine "
+    "waves), gradients-conv4 (on images), methods (all of ours, trained for the same time), or all"
 )
 
 MOST_SEEDS = 1000
@@ -79,7 +79,9 @@ def reproduce(
     data: Annotated[
         str,
         panel_option(
-            help="Data set of table4, fig6, gradients-conv4 and methods.", panel=DATA, complete=complete_data
+            help="Data set of table4, steps, fig6, gradients-conv4 and methods.",
+            panel=DATA,
+            complete=complete_data,
         ),
     ] = "miniimagenet",
     tasks: NewTasks = None,

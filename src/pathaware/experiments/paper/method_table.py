@@ -21,14 +21,18 @@ def render(spec: TableSpec, results: Results) -> Table:
     results = results.in_one_precision(spec.experiments())
     length = results.common_length(spec.experiments()) if spec.equal_iterations else None
     header: list[str] = ["method"]
+    printed = {column for row in spec.rows for column, cell in row.cells.items() if cell.printed != NOTHING}
     for column in spec.columns:
-        header += [with_level(column, spec.metric), "the paper"]
+        header += [with_level(column, spec.metric), *(["the paper"] if column in printed else [])]
     rows = []
     for row in spec.rows:
         found = {column: results.of(cell.experiment, length) for column, cell in row.cells.items()}
         texts: list[str] = [row.label]
         for column, cell in row.cells.items():
-            texts += [_value(cell, found[column], spec.metric), cell.printed]
+            texts += [
+                _value(cell, found[column], spec.metric),
+                *([cell.printed] if column in printed else []),
+            ]
         training = (_training(cell, found[column], spec.metric) for column, cell in row.cells.items())
         texts.append("; ".join(dict.fromkeys(text for text in training if text != NOTHING)) or NOTHING)
         rows.append(Row(tuple(texts), row.group))

@@ -27,6 +27,7 @@ TABLES: dict[str, Callable[[str], TableSpec]] = {
     "table2": lambda data: tables.table2(),
     "table3": lambda data: tables.table3(),
     "table4": tables.table4,
+    "steps": tables.steps_table,
     "methods": method_table,
 }
 COMPLEXITY = "table5"
