@@ -27,7 +27,7 @@ INTERVALS = range(1, DEPTH)
 def run(method: dict[str, Any], seed: int) -> PlannedRun:
     settings = "-".join(f"{key}{value}" for key, value in method.items() if key != "name")
     tables = {**load_preset("table3-sine-k10-maml"), "method": method}
-    return Experiment(f"steps-sine-k10-{method['name']}-{settings}", tables).run(seed, ITERATIONS)
+    return Experiment(f"inner-steps-sine-k10-{method['name']}-{settings}", tables).run(seed, ITERATIONS)
 
 
 def with_steps(method: str, steps: int, seed: int) -> PlannedRun:

@@ -7,14 +7,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pathaware.experiments.paper.tables import ABLATION_ROWS, DATA, sine_experiment, table3
+from pathaware.experiments.paper.method_table import mean
+from pathaware.experiments.paper.tables import (
+    ABLATION_ROWS,
+    DATA,
+    STEPPED,
+    STEPS,
+    sine_experiment,
+    steps_table,
+    table3,
+)
 from pathaware.experiments.run_store import PlannedRun, Result, Results
 from pathaware.experiments.statistics import (
     Estimate,
@@ -25,10 +34,10 @@ from pathaware.experiments.statistics import (
 )
 from pathaware.training.metric import ACCURACY, MSE, Metric
 from pathaware.training.tables import NOTHING, Remark, Row, Table, pipe_table
-from studies import ablation, additions, cross_domain, one_step, sine_gap
+from studies import ablation, additions, cross_domain, one_step, sine_gap, steps
 
 NOT_RUN = Remark("not run yet")
-STUDIES = ("ablation-", "additions-", "sine-gap-")
+STUDIES = ("ablation-", "additions-", "sine-gap-", "inner-steps-")
 """Beginnings of the names of records that only the tables here show."""
 
 
@@ -38,6 +47,8 @@ def blocks(folder: Path, results: Results) -> dict[str, str]:
         "sine-gap": pipe_table(sine_gap_table(results)),
         "one-step": pipe_table(one_step_table(results)),
         "claims": pipe_table(claims_table(results)),
+        "steps": pipe_table(steps_rows(results)),
+        "intervals": pipe_table(intervals_table(results)),
         "fig5": pipe_table(error_per_step(results)),
         "fig6": "\n".join(gradient_sentences(folder)),
         "gradient-ratio": pipe_table(gradient_ratio_table(folder)),
@@ -90,14 +101,19 @@ def of_run(results: Results, run: PlannedRun) -> list[Result]:
     ]
 
 
+def of_runs(results: Results, runs: Iterable[PlannedRun]) -> list[Result]:
+    """The results of these runs that are there."""
+    return [found for run in runs for found in of_run(results, run)]
+
+
 def additions_table(results: Results) -> Table:
     """Mean over seeds of each problem, with all additions and without some of them."""
     rows = []
     for variant, (title, _) in additions.VARIANTS.items():
         cells = []
         for problem in additions.PROBLEMS:
-            runs = [additions.run(problem, variant, seed) for seed in range(additions.SEEDS)]
-            found = [result for run in runs for result in of_run(results, run)]
+            runs = (additions.run(problem, variant, seed) for seed in range(additions.SEEDS))
+            found = of_runs(results, runs)
             metric = ACCURACY if problem.startswith("glyphs") else MSE
             cells.append(study_cell(found, metric, additions.SEEDS))
         rows.append(Row((title, *cells)))
@@ -126,10 +142,7 @@ def claims_table(results: Results) -> Table:
     """
     rows = []
     for claim, keys in ablation.CLAIMS.items():
-        pair = [
-            [found for seed in range(ablation.SEEDS) for found in of_run(results, ablation.run(key, seed))]
-            for key in keys
-        ]
+        pair = [of_runs(results, (ablation.run(key, seed) for seed in range(ablation.SEEDS))) for key in keys]
         per_seed = paired_differences(*pair)
         compared = " against ".join(ABLATION_ROWS[key][0].removeprefix("MAML + ") for key in keys)
         rows.append(Row((claim, compared, *difference(per_seed))))
@@ -154,6 +167,34 @@ def difference(per_seed: Sequence[Tensor]) -> tuple[str, str, str, str]:
         f"{share:.0f} %",
         ", ".join(f"{each:+.4f}" for each in means),
     )
+
+
+def steps_rows(results: Results) -> Table:
+    """Errors on sine waves and accuracies on images by the number of inner steps."""
+    images = steps_table("miniimagenet", lambda data: True)
+    of_images = results.in_one_precision(images.experiments())
+    length = of_images.common_length(images.experiments())
+    rows = []
+    for n, row in zip(STEPS, images.rows, strict=True):
+        cells = []
+        for method in STEPPED:
+            found = of_runs(results, [steps.with_steps(method, n, seed) for seed in range(steps.SEEDS)])
+            cells.append(study_cell(found, MSE, steps.SEEDS))
+        for cell in row.cells.values():
+            found = of_images.of(cell.experiment, length)
+            cells.append(ACCURACY.with_interval(*mean(found, ACCURACY)) if found else NOT_RUN)
+        rows.append(Row((str(n), *cells)))
+    waves = (f"sine, {title}: error (95 %) / median" for title in STEPPED.values())
+    return Table("", ("n", *waves, *(f"{column}, batch" for column in images.columns)), rows)
+
+
+def intervals_table(results: Results) -> Table:
+    """Errors on sine waves by the interval of skips, with ten steps."""
+    rows = []
+    for w in steps.INTERVALS:
+        found = of_runs(results, [steps.with_interval(w, seed) for seed in range(steps.SEEDS)])
+        rows.append(Row((str(w), study_cell(found, MSE, steps.SEEDS))))
+    return Table("", ("w", "error (95 %) / median"), rows)
 
 
 def sine_gap_table(results: Results) -> Table:

@@ -63,7 +63,7 @@ VALUES: dict[str, st.SearchStrategy[str]] = {
     "name": some("glyphs", "glyphs", "omniglot", "mine", *METHODS, "os:path", "nowhere:METHOD"),
     "preset": some(*presets(), "file", "sweep.toml", "x.toml", "\udcff.toml"),
     "file": st.sampled_from(["sweep.toml", "sweep.toml", "search.toml"]) | paths,
-    "targets": some("table1", "table3", "table4", "fig4", "fig6", "gradients", "methods", "all"),
+    "targets": some("table1", "table3", "table4", "steps", "fig4", "fig6", "gradients", "methods", "all"),
     "setting": settings
     | some("online.pull=1", "tuning.rate=0.1", "batch=0", "rate=nan", "precision=fp32", "ema=2", "epochs=x"),
     "data": some("glyphs", "shapes", "shapes", "cifar-fs", "mine"),

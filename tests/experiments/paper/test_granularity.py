@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from pathaware.experiments.paper.tables import table1, table2, table4
+from pathaware.experiments.paper.method_table import render
+from pathaware.experiments.paper.tables import STEPS, steps_table, table1, table2, table4
+from pathaware.experiments.run_store import Results, experiment_key
+from studies import steps
 
 
 def everywhere(data: str) -> bool:
@@ -30,3 +33,25 @@ def test_no_row_of_the_paper_augments_tiered_image_net():
     for row in table2(everywhere).rows:
         for column, cell in row.cells.items():
             assert cell.experiment.config().problem.augment == ("tiered" not in column), row.label
+
+
+def test_rows_of_the_number_of_steps_differ_in_it_alone_and_five_steps_are_a_row_of_table_1():
+    spec = steps_table("miniimagenet", everywhere)
+    for column, method in zip(spec.columns, ("maml", "pamela"), strict=True):
+        configs = [row.cells[column].experiment.config() for row in spec.rows]
+        assert [config.method_settings["steps"] for config in configs] == list(STEPS)
+        same = [{**config.method_settings, "steps": 0, "skip": 0} for config in configs]
+        assert all(each == same[0] for each in same)
+        five = configs[STEPS.index(5)]
+        row = next(row for row in table1(everywhere).rows if row.key == method)
+        assert experiment_key(row.cells["miniImageNet 5-shot"].experiment.config()) == experiment_key(five)
+
+
+def test_a_table_without_printed_numbers_has_no_column_for_them():
+    assert "the paper" not in render(steps_table("miniimagenet", everywhere), Results([])).header
+    assert "the paper" in render(table4("miniimagenet", everywhere), Results([])).header
+
+
+def test_the_study_of_steps_trains_every_n_and_w_once_for_each_seed():
+    keys = [(experiment_key(run.config), run.config.training.seed) for run in steps.RUNS]
+    assert len(set(keys)) == len(keys) == steps.SEEDS * (2 * len(STEPS) + len(steps.INTERVALS) - 1)

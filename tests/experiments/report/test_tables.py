@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pathaware.experiments.paper.method_table import render
-from pathaware.experiments.paper.tables import table1, table2, table3, table4
+from pathaware.experiments.paper.tables import steps_table, table1, table2, table3, table4
 from pathaware.experiments.report.table_files import escaped, latex, render_html, write_table
 from pathaware.experiments.run_store import Results
 from pathaware.training.tables import NOTHING, Remark, Row, Table, markdown, pipe_table
@@ -105,7 +105,7 @@ def test_latex_is_balanced_and_has_a_cell_per_column():
 
 def test_latex_of_our_own_tables_is_plain_ascii():
     results = Results.read(RESULTS)
-    for goal in (table1(), table2(), table3(), table4("cifar-fs")):
+    for goal in (table1(), table2(), table3(), table4("cifar-fs"), steps_table("cifar-fs")):
         assert latex(render(goal, results)).isascii()
 
 
