@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from pathaware.core.prototype_start import directions
-from pathaware.training.classifier import TASKS, separation
+from pathaware.training.classifier_trainer import TASKS, separation
 from pathaware.training.pretrain_run import PretrainRun
 from pathaware.training.provenance import write_record
 from pathaware.training.tables import Table, markdown

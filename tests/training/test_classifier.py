@@ -24,11 +24,10 @@ from pathaware.models.conv4 import conv4
 from pathaware.models.resnet12 import resnet12
 from pathaware.training import pretrain_run
 from pathaware.training.checksummed import load_parameters
-from pathaware.training.classifier import (
-    Classifier,
+from pathaware.training.classifier import Classifier, Pretraining
+from pathaware.training.classifier_trainer import (
     ClassifierStep,
     ClassifierTrainer,
-    Pretraining,
     distillation,
     measure_statistics,
     mixed_cross_entropy,

@@ -15,13 +15,15 @@ from pathaware.core.errors import RunError, Stopped, UsageError
 from pathaware.data.labelled import ClassImages
 from pathaware.training.checksummed import write_checksummed
 from pathaware.training.classifier import (
-    QUERIES,
-    SHOTS,
     Classifier,
-    ClassifierTrainer,
     PretrainedClassifier,
     Pretraining,
     load_classifier,
+)
+from pathaware.training.classifier_trainer import (
+    QUERIES,
+    SHOTS,
+    ClassifierTrainer,
     measure_statistics,
     prototype_accuracy,
 )
