@@ -36,7 +36,16 @@ from pathaware.training.config import Config
 from pathaware.training.metric import ACCURACY, MSE, Metric
 from pathaware.training.provenance import EVALUATED
 from pathaware.training.tables import NOTHING, Row, Table, pipe_table
-from tools import answers_page, convergence, evidence_page, house, methods_page, performance_page, recipe_page
+from tools import (
+    answers_page,
+    convergence,
+    evidence_page,
+    house,
+    methods_page,
+    performance_page,
+    photos_page,
+    recipe_page,
+)
 from tools.evidence_page import NOT_RUN
 
 
@@ -347,64 +356,6 @@ def _changed_settings(record: dict[str, Any]) -> str:
     return ", ".join(changed)
 
 
-def photos_page(folder: Path) -> dict[str, str]:
-    """Accuracy of the model `photos` by data, ways and shots, beside simple classifiers of its features."""
-    record = _read(folder / "photos.json")
-    titles = {
-        "photos": "`photos`",
-        "nearest-mean": "nearest class mean",
-        "logistic": "logistic regression, C = 1",
-        "logistic-chosen": f"C = {record['penalty_chosen']:g}",
-    }
-    names = {"miniimagenet": "miniImageNet", "cifar-fs": "CIFAR-FS", "grocery": "Grocery Store"}
-    rows, leads = [], []
-    for found in record["rows"]:
-        size = names[found["data"]], str(found["ways"]), str(found["shots"])
-        cells = (f"{100 * found[k]['accuracy']:.2f} ± {100 * found[k]['accuracy_ci95']:.2f}" for k in titles)
-        rows.append(Row((*size, *cells)))
-        ahead = (found["lead"][name] for name in titles if name != "photos")
-        leads.append(Row((*size, *(f"{100 * v['mean']:+.2f} ± {100 * v['ci95']:.2f}" for v in ahead))))
-    header = "test classes of", "ways", "shots"
-    return {
-        "photos": pipe_table(Table("", (*header, *titles.values()), rows)),
-        "lead": pipe_table(Table("", (*header, *list(titles.values())[1:]), leads)),
-        "fixed": _fixed(folder / "photos-fixed.json", names),
-        "confidence": _confidence(folder / "photos-calibration.json", names),
-    }
-
-
-def _fixed(path: Path, names: dict[str, str]) -> str:
-    """`photos` beside models that were meta-trained for one number of classes and of images only."""
-    rows = []
-    for found in _read(path)["rows"]:
-        cells = (
-            f"{100 * found[key]['mean']:.2f} ± {100 * found[key]['ci95']:.2f}"
-            for key in ("photos", "for this size only", "difference")
-        )
-        rows.append(Row((names[found["data"]], str(found["ways"]), str(found["shots"]), *cells)))
-    header = ("test classes of", "ways", "shots", "`photos`", "trained for this size only", "difference")
-    return pipe_table(Table("", header, rows))
-
-
-def _confidence(path: Path, names: dict[str, str]) -> str:
-    """Calibration error of `photos` before and after, and the shares that it refuses as unknown."""
-    rows = []
-    for found in _read(path)["rows"]:
-        errors = (f"{100 * found[key]:.1f}" for key in ("calibration_error", "calibrated_error"))
-        refused = (
-            ", ".join(f"{100 * r[k]['mean']:.1f} ± {100 * r[k]['ci95']:.1f}" for k in ("known", "foreign"))
-            for r in found["refused"]
-            if r["asked"] == 0.05
-        )
-        cells = (f"{found['temperature']:.2f}", *errors, f"{found['auroc']:.3f}", *refused)
-        rows.append(Row((names[found["data"]], str(found["ways"]), str(found["shots"]), *cells)))
-    header = (
-        *("test classes of", "ways", "shots", "temperature"),
-        *("calibration error before, %", "after, %", "AUROC", "refused at 5 %: known, foreign, %"),
-    )
-    return pipe_table(Table("", header, rows))
-
-
 PAGES: dict[str, Callable[[Path], dict[str, str]]] = {
     "README.md": readme,
     "docs/answers.md": answers_page.blocks,
@@ -414,7 +365,7 @@ PAGES: dict[str, Callable[[Path], dict[str, str]]] = {
     "docs/online.md": online_page,
     "docs/own-data.md": own_data_page,
     "docs/performance.md": performance_page.blocks,
-    "docs/photos.md": photos_page,
+    "docs/photos.md": photos_page.blocks,
     "docs/recipe.md": recipe_page.blocks,
     "docs/reproduction.md": reproduction_page,
 }
