@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import torch
 
+from pathaware.experiments.paper.tables import STEPS
 from pathaware.experiments.run_store import Results
 from pathaware.methods import METHODS
+from pathaware.training.metric import MSE
 from pathaware.training.tables import NOTHING
-from tools import convergence, document_numbers, method_figure
+from studies import steps
+from tools import convergence, document_numbers, method_figure, steps_figure
 from tools.document_numbers import EXCEPTIONS, Evidence, measured, unsupported
 from tools.documents import compared_problems
-from tools.evidence_page import difference
+from tools.evidence_page import difference, of_runs
 from tools.methods_page import glyph_ranking, method_times
 
 ROOT = Path(__file__).parents[1]
@@ -116,6 +120,18 @@ def test_the_figure_of_convergence_has_a_panel_per_column(tmp_path):
     convergence.save(convergence.draw(ROOT / "results"), tmp_path / "convergence.svg")
     drawn = (tmp_path / "convergence.svg").read_text()
     assert drawn.count("<!-- CIFAR-FS 5-shot -->") == drawn.count("<!-- miniImageNet 1-shot -->") == 1
+
+
+def test_the_figure_of_steps_shows_the_mean_errors_of_the_records():
+    results = Results.read(ROOT / "results")
+    mean, median = steps_figure.draw(results).axes
+    lines = {line.get_label(): line.get_ydata() for line in mean.lines}
+    recorded = [
+        [r.value(MSE)[0] for r in of_runs(results, [steps.with_steps("maml", n, seed) for seed in range(3)])]
+        for n in STEPS
+    ]
+    assert lines["MAML"] == pytest.approx([fmean(each) for each in recorded])
+    assert len(mean.lines) == len(median.lines) == 2 * (steps.SEEDS + 1)
 
 
 def test_the_figure_of_all_methods_names_each(tmp_path):
