@@ -99,8 +99,7 @@ class ProblemResults:
         return [], []
 
     def _of(self, key: str) -> list[Result]:
-        config = self.experiments[key].config()
-        return [r for r in self.results.found if r.matches(config, self.results.precision)]
+        return self.results.matching(self.experiments[key].config())
 
 
 def comparable(one: Sequence[Result], other: Sequence[Result]) -> tuple[list[Result], list[Result]]:

@@ -92,13 +92,8 @@ def seeds(results: Sequence[Result]) -> str:
 
 def of_run(results: Results, run: PlannedRun) -> list[Result]:
     """The result of exactly this run of a study, under the name of its experiment's settings."""
-    wanted = run.config
-    training = wanted.training
-    return [
-        r
-        for r in results.found
-        if r.matches(wanted) and (r.iterations, r.seed) == (training.iterations, training.seed)
-    ]
+    length, seed = run.config.training.iterations, run.config.training.seed
+    return [r for r in results.matching(run.config) if (r.iterations, r.seed) == (length, seed)]
 
 
 def of_runs(results: Results, runs: Iterable[PlannedRun]) -> list[Result]:

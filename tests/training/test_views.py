@@ -6,16 +6,18 @@ import dataclasses
 
 import pytest
 import torch
+from torch import nn
 
 from pathaware.core.errors import UsageError
 from pathaware.data import open_store
 from pathaware.data.pixels import ImageInput
 from pathaware.inference.trained_model import MirrorMean, TrainedModel
 from pathaware.training import evaluation
+from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate, mean_of_views, predict_episodes, sinkhorn
 from pathaware.training.recipe import adapted_features, tim, tim_logits, tim_objective
 from pathaware.training.trainer import build
-from tests.training.test_query_levels import config, episodes_of, trained_a_little
+from tests.training.test_query_levels import config, episodes_of, running, trained_a_little
 
 
 @pytest.fixture(autouse=True)
@@ -121,8 +123,34 @@ def test_refinement_does_not_go_with_lower_levels():
     for options in ({"queries": "batch"}, {"inductive": True}):
         with pytest.raises(UsageError, match="queries: sinkhorn uses all queries jointly"):
             evaluate(build(settings), settings.problem, tasks=2, refine="sinkhorn", **options)
-    with pytest.raises(UsageError, match="refine: 'lda' must be one of none, sinkhorn, tim"):
+    for options in ({"queries": "alone"}, {"inductive": True}):
+        with pytest.raises(UsageError, match="queries: centre uses the mean of all queries"):
+            evaluate(build(settings), settings.problem, tasks=2, refine="centre", **options)
+    with pytest.raises(UsageError, match="refine: 'lda' must be one of none, centre, sinkhorn, tim"):
         evaluate(build(settings), settings.problem, tasks=2, refine="lda")
+
+
+@pytest.mark.parametrize("refine", ["centre", "sinkhorn", "tim"])
+def test_values_cannot_be_refined(refine):
+    settings = Config.from_dict({"problem": {"name": "sine"}, "method": {"name": "maml"}})
+    with pytest.raises(UsageError, match=f"refine: {refine}: sine has no classes"):
+        evaluate(build(settings), settings.problem, tasks=2, refine=refine)
+
+
+@pytest.mark.parametrize("settings", [config("maml"), running("maml")])
+def test_centred_logits_are_those_of_centred_features(settings):
+    """The last layer sees features without their mean over the queries of a task."""
+    learner, episodes = trained_a_little(settings), episodes_of(settings)
+    with torch.no_grad():
+        found = predict_episodes(learner, episodes, "single", "centre").outputs[-1]
+        adapted = [learner.adapt(*task) for task in zip(episodes.support_x, episodes.support_y, strict=True)]
+        for network, logits, queries in zip(adapted, found, episodes.query_x, strict=True):
+            *body, last = network.children()
+            features = nn.Sequential(*body)(queries)
+            expected = (features - features.mean(0)) @ last.weight.T
+            assert torch.allclose(logits, expected, atol=1e-5)
+    result = evaluate(learner, settings.problem, tasks=2, refine="centre")
+    assert (result.queries, result.summary()["refine"]) == ("batch", "centre")
 
 
 @pytest.mark.parametrize("method", ["maml", "anil", "metal", "prototypical"])

@@ -91,8 +91,9 @@ def evaluate(
     refine: Annotated[
         str,
         panel_option(
-            help="Use all queries jointly: sinkhorn adapts again with their balanced pseudo-labels, tim fits "
-            "class weights to all features; or none.",
+            help="Use the queries of a task together: centre subtracts the mean of their features, "
+            "sinkhorn adapts again with their balanced pseudo-labels, tim fits class weights to all of them; "
+            "or none.",
             panel=METHOD,
         ),
     ] = "none",

@@ -84,6 +84,9 @@ def print_table(content: Table) -> None:
     Console().print(lines)
 
 
+CENTRED = "features centred over the queries (transductive)"
+
+
 def headline(summary: dict[str, Any], metric: Metric, which: str = "") -> str:
     """The result in one sentence, with split, guard and level; `which` says what tasks, if not as trained."""
     name, worst = metric.name, summary[metric.worst_key]
@@ -91,9 +94,10 @@ def headline(summary: dict[str, Any], metric: Metric, which: str = "") -> str:
     text += f"{summary['split']} tasks{which}, worst {worst:.3g}, "
     text += f"{100 * summary['reverted']:.2f} % of tasks reverted by the divergence guard"
     if metric is ACCURACY:
-        text += f", {LEVEL_TITLES[summary['queries']]}"
+        level = LEVEL_TITLES[summary["queries"]]
+        text += f", {CENTRED if summary['refine'] == 'centre' else level}"
         text += ", classes unbalanced" if summary["balance"] != "balanced" else ""
         text += ", mean over mirrored views" if summary["views"] == "mirror" else ""
-        text += ", queries pseudo-labelled" if summary["refine"] != "none" else ""
+        text += ", queries pseudo-labelled" if summary["refine"] in ("sinkhorn", "tim") else ""
         text += f", mean of {summary['snapshots']} snapshots" if summary["snapshots"] > 1 else ""
     return text

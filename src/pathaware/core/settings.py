@@ -11,10 +11,11 @@ import importlib
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pathaware.core.errors import UsageError
 
@@ -22,6 +23,10 @@ MAX_INTEGER = 2**62 - 1
 """Largest accepted integer: half of int64, so that sums do not overflow."""
 
 _DESCRIPTIONS = {int: "a whole number", float: "a finite number", bool: "true or false", str: "a text"}
+
+
+type_hints: Callable[[Any], dict[str, Any]] = lru_cache(get_type_hints)
+"""The annotations of a class or function, evaluated once. Do not change the result."""
 
 
 def coerce(name: str, value: Any, hint: Any) -> Any:

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,7 @@ class Result:
         result = self.record["result"]
         return result[metric.name], result[f"{metric.name}_ci95"]
 
-    @property
+    @cached_property
     def config(self) -> Config:
         return Config.from_dict(self.record["config"])
 
@@ -154,10 +155,9 @@ class Result:
             "evaluated": self.record.get(EVALUATED),
         }
 
-    def matches(self, config: Config, precision: str | None = None) -> bool:
-        """True if it is of the same experiment, in the precision of `config` unless another is given."""
-        wanted = {**identity(config), **({"precision": precision} if precision else {})}
-        return self.signature == signature(config) and self.identity == wanted
+    def matches(self, config: Config) -> bool:
+        """True if it is of the same experiment, in the same precision."""
+        return bool(Results([self]).matching(config))
 
 
 def own_level(config: Config) -> str:
@@ -207,15 +207,18 @@ class Results:
                 raise UsageError(f"{path} is not the record of a run ({error})", field="results") from None
         return cls(found)
 
+    def matching(self, config: Config) -> list[Result]:
+        """All results of the same experiment, in the precision of these results or else of `config`."""
+        text = signature(config)
+        wanted = {**identity(config), **({"precision": self.precision} if self.precision else {})}
+        return [result for result in self.found if result.signature == text and result.identity == wanted]
+
     def of(self, experiment: Experiment, iterations: int | None = None) -> list[Result]:
         """One result per seed, all of the same number of iterations.
 
         Unless `iterations` is given, it is the one with the most seeds, of several the largest.
         """
-        config = experiment.config()
-        same = [
-            r for r in self.found if iterations in (None, r.iterations) and r.matches(config, self.precision)
-        ]
+        same = [r for r in self.matching(experiment.config()) if iterations in (None, r.iterations)]
         seeds = Counter(length for _, length in {(r.seed, r.iterations) for r in same})
         chosen = max(seeds, key=lambda length: (seeds[length], length), default=0)
         by_seed = {r.seed: r for r in same if r.iterations == chosen}
@@ -238,8 +241,7 @@ class Results:
         """The number of iterations that most of these experiments have a result for; the largest if tied."""
         counts: dict[int, int] = {}
         for experiment in experiments:
-            config = experiment.config()
-            for length in {r.iterations for r in self.found if r.matches(config, self.precision)}:
+            for length in {result.iterations for result in self.matching(experiment.config())}:
                 counts[length] = counts.get(length, 0) + 1
         return max(counts, key=lambda length: (counts[length], length)) if counts else None
 

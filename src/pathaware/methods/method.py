@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
 from torch import nn
 
@@ -15,7 +15,7 @@ from pathaware.core.learner import ExecutionName, FewShotLearner, HeadStart, Met
 from pathaware.core.losses import Loss
 from pathaware.core.meta_gradient import MetaGradient, Unrolled
 from pathaware.core.rule import Rule
-from pathaware.core.settings import coerce
+from pathaware.core.settings import coerce, type_hints
 
 
 def identity(model: nn.Module) -> nn.Module:
@@ -86,7 +86,7 @@ class Method:
                 raise UsageError(f"{name}: {self.name} has no such setting; it has {', '.join(known)}{hint}")
         hints: dict[str, Any] = {}
         for owner in self._owners():
-            hints |= get_type_hints(owner.__init__ if inspect.isclass(owner) else owner)
+            hints |= type_hints(owner.__init__ if inspect.isclass(owner) else owner)
         return {name: coerce(name, value, hints[name]) for name, value in {**known, **given}.items()}
 
     def build(

@@ -12,14 +12,14 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import Any, Literal, TypeVar
 
 import torch
 
 from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.head import Head
 from pathaware.core.learner import ExecutionName, HeadStart
-from pathaware.core.settings import at_least, coerce, short_repr
+from pathaware.core.settings import at_least, coerce, short_repr, type_hints
 from pathaware.methods import Method, get_method
 from pathaware.training.problems import PROBLEMS, Problem
 
@@ -348,12 +348,12 @@ def setting_differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> st
 
 def setting_type(kind: Any, name: str) -> Any:
     """The type annotation of a setting, for `coerce`."""
-    return get_type_hints(kind)[name]
+    return type_hints(kind)[name]
 
 
 def build_settings(table: str, kind: type[S], values: Mapping[str, Any]) -> S:
     """Build a dataclass of settings from a table of a file, checking every value."""
-    hints = get_type_hints(kind)
+    hints = type_hints(kind)
     known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     for name in values:
         if name not in known:

@@ -17,7 +17,7 @@ from pathaware.core.path import Order
 from pathaware.core.seeding import generator
 from pathaware.core.settings import at_least
 from pathaware.training.distributed import ALONE, World
-from pathaware.training.metric import Metric
+from pathaware.training.metric import ACCURACY, Metric
 from pathaware.training.problems import Problem
 
 Balance = Literal["balanced", "dirichlet"]
@@ -28,9 +28,10 @@ Views = Literal["single", "mirror"]
 """Views of an image: itself, or itself and its mirror image."""
 VIEWS: tuple[Views, ...] = get_args(Views)
 
-Refinement = Literal["none", "sinkhorn", "tim"]
-"""Uses of all queries of a task together: adapt again with their pseudo-labels (see `_refined`), or fit class
-weights to the features of support set and queries (see `pathaware.training.recipe.tim`)."""
+Refinement = Literal["none", "centre", "sinkhorn", "tim"]
+"""Uses of all queries of a task together: subtract the mean of their features (see `centred`), adapt again
+with their pseudo-labels (see `_refined`), or fit class weights to the features of support set and queries
+(see `pathaware.training.recipe.tim`)."""
 REFINEMENTS: tuple[Refinement, ...] = get_args(Refinement)
 ROUNDS = 2
 """How often pseudo-labels are made."""
@@ -153,6 +154,8 @@ def evaluate(
     - `keep_outputs` keeps outputs and targets, for `reliability`.
     - `views="mirror"` adapts to the support set and its mirror images, and averages the probabilities of each
       query and of its mirror image. The store of the images must allow mirroring.
+    - `refine="centre"` subtracts the mean of the queries' features from them, as batch norm after the last
+      block would. The level of such an evaluation is at least `batch`.
     - `refine="sinkhorn"` adapts once more to the support set and to all queries with pseudo-labels;
       `refine="tim"` fits new class weights to the features of both. Both assume that classes are equally
       frequent among the queries, and the level of such an evaluation is `joint`.
@@ -162,6 +165,8 @@ def evaluate(
     - The processes of a `world` share the tasks, and all of them return the whole result.
     """
     level = _level(learner, queries, inductive, refine)
+    if refine != "none" and problem.metric is not ACCURACY:
+        raise UsageError(f"{refine}: {problem.name} has no classes; use none", field="refine")
     _check_views(problem, views)
     reference = next(learner.parameters())
     if split not in ("train", "val", "test"):
@@ -203,13 +208,23 @@ def predict_episodes(
     if refine != "none":
         options["queries"] = "joint" if learner.joint else "batch"
     found = learner.predictions_per_step(x, y, queries, **options)
-    if refine == "sinkhorn":
+    if refine == "centre":
+        found = StepPredictions([centred(output) for output in found.outputs], found.reverted)
+    elif refine == "sinkhorn":
         found = _refined(learner, found, x, y, queries, average, options)
     elif refine == "tim":
         from pathaware.training.recipe import tim
 
         found = StepPredictions([*found.outputs[:-1], tim(learner, x, y, queries)], found.reverted)
     return StepPredictions([average(output) for output in found.outputs], found.reverted)
+
+
+def centred(logits: Tensor) -> Tensor:
+    """Logits `[T, Q, classes]` of features whose mean over the queries of a task is subtracted.
+
+    The last layer is linear, so it is enough to subtract the mean of its outputs.
+    """
+    return logits - logits.mean(1, keepdim=True)
 
 
 def _refined(
@@ -321,6 +336,10 @@ def _level(
         raise UsageError(f"{refine!r} must be one of {', '.join(REFINEMENTS)}", field="refine")
     if refine == "none":
         return learner.query_level("alone" if inductive else queries)
+    if refine == "centre":
+        if inductive or queries == "alone":
+            raise UsageError("centre uses the mean of all queries; leave out the level", field="queries")
+        return "joint" if learner.query_level(queries) == "joint" else "batch"
     if inductive or queries not in (None, "joint"):
         raise UsageError(f"{refine} uses all queries jointly; leave out the level", field="queries")
     return "joint"
@@ -360,7 +379,7 @@ def tasks_for(
 
 def _side_by_side(problem: Problem, device: torch.device, views: Views, refine: Refinement) -> int:
     """The number of tasks per batch: on a GPU as many as fit in part of its free memory."""
-    larger = (2 if views == "mirror" else 1) * (4 if refine != "none" else 1)
+    larger = (2 if views == "mirror" else 1) * (4 if refine in ("sinkhorn", "tim") else 1)
     if device.type != "cuda":
         return max(1, problem.evaluation_batch // larger)
     free, _ = torch.cuda.mem_get_info(device)
