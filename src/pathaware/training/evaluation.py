@@ -222,7 +222,8 @@ def predict_episodes(
 def centred(logits: Tensor) -> Tensor:
     """Logits `[T, Q, classes]` of features whose mean over the queries of a task is subtracted.
 
-    The last layer is linear, so it is enough to subtract the mean of its outputs.
+    For a linear last layer, and for squared distances to prototypes, subtracting the mean of the logits ranks
+    the classes of each query in the same way.
     """
     return logits - logits.mean(1, keepdim=True)
 
