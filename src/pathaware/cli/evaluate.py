@@ -91,7 +91,7 @@ def evaluate(
     refine: Annotated[
         str,
         panel_option(
-            help="Use the queries of a task together: centre subtracts the mean of their features, "
+            help="Use the queries of a task together: centre subtracts the mean of their logits, "
             "sinkhorn adapts again with their balanced pseudo-labels, tim fits class weights to all of them; "
             "or none.",
             panel=METHOD,

@@ -154,8 +154,8 @@ def evaluate(
     - `keep_outputs` keeps outputs and targets, for `reliability`.
     - `views="mirror"` adapts to the support set and its mirror images, and averages the probabilities of each
       query and of its mirror image. The store of the images must allow mirroring.
-    - `refine="centre"` subtracts the mean of the queries' features from them, as batch norm after the last
-      block would. The level of such an evaluation is at least `batch`.
+    - `refine="centre"` subtracts the mean over the queries from the logits of every class, which centres the
+      features that a linear last layer sees. The level of such an evaluation is at least `batch`.
     - `refine="sinkhorn"` adapts once more to the support set and to all queries with pseudo-labels;
       `refine="tim"` fits new class weights to the features of both. Both assume that classes are equally
       frequent among the queries, and the level of such an evaluation is `joint`.
@@ -220,10 +220,9 @@ def predict_episodes(
 
 
 def centred(logits: Tensor) -> Tensor:
-    """Logits `[T, Q, classes]` of features whose mean over the queries of a task is subtracted.
+    """Logits `[T, Q, classes]` without their mean over the queries of a task.
 
-    For a linear last layer, and for squared distances to prototypes, subtracting the mean of the logits ranks
-    the classes of each query in the same way.
+    For a linear last layer they are those of centred features, without its bias.
     """
     return logits - logits.mean(1, keepdim=True)
 
