@@ -155,10 +155,6 @@ class Result:
             "evaluated": self.record.get(EVALUATED),
         }
 
-    def matches(self, config: Config) -> bool:
-        """True if it is of the same experiment, in the same precision."""
-        return bool(Results([self]).matching(config))
-
 
 def own_level(config: Config) -> str:
     """The level at which a method is evaluated by default: joint if it adapts to the queries, else batch,
@@ -364,7 +360,7 @@ class RunStore:
             result = Result.of(record)
         except (ValueError, KeyError, TypeError):
             return None
-        return result if result.matches(planned.config) else None
+        return result if Results([result]).matching(planned.config) else None
 
     def results(self, experiments: Sequence[Experiment] = ()) -> Results:
         """All records, or those of runs with the names of these experiments."""
