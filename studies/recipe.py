@@ -5,8 +5,9 @@
 
 The presets `recipe-DATA-SHOTS` as they are, with one part taken out or added at a time, and for other
 methods. Seed s starts from the pretraining of seed s. All runs are evaluated on the same 2,000 validation
-tasks, with single and with mirrored views; with `--test`, also on 2,000 test tasks with mirrored views, alone
-and with all queries jointly. A record is not made twice. `tools.recipe_page` renders them.
+tasks, with single and with mirrored views. With `--test`, also on 2,000 test tasks with mirrored views:
+alone, with logits centred over the queries of a task (on validation tasks, too), and with all queries
+jointly. A record is not made twice. `tools.recipe_page` renders them.
 """
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ class Evaluation:
 
 SINGLE = Evaluation("", "val", "single")
 MIRRORED = Evaluation("-mirror", "val", "mirror")
+CENTRED = Evaluation("-mirror-centre", "val", "mirror", "centre")
 TEST = Evaluation("-test", "test", "mirror")
+TEST_CENTRED = Evaluation("-test-centre", "test", "mirror", "centre")
 JOINT = Evaluation("-test-joint", "test", "mirror", "sinkhorn")
 
 
@@ -190,7 +193,7 @@ def main() -> None:
             variant = experiment(options.data, options.shots, name, start, options.teacher)
             variant = variant.with_settings({"training": {"precision": options.precision}})
             runs.append(variant.run(seed, options.iterations or RECIPE_ITERATIONS[options.data]))
-    evaluations = (SINGLE, MIRRORED, *((TEST, JOINT) if options.test else ()))
+    evaluations = (SINGLE, MIRRORED, *((CENTRED, TEST, TEST_CENTRED, JOINT) if options.test else ()))
     store = RunStore(options.out, records=options.records, tasks=TASKS, split="val")
     store.create()
     with ProcessPoolExecutor(options.workers) as pool:

@@ -27,8 +27,9 @@ METHODS = {
     "prototypical": "prototypical networks",
 }
 """Titles of the variants that differ in the method only."""
-COLUMNS = [(shots, each) for shots in (5, 1) for each in (recipe.TEST, recipe.JOINT)]
-HEADER = ("5 shots, alone", "5 shots, joint", "1 shot, alone", "1 shot, joint")
+LEVELS = {"alone": recipe.TEST, "centred": recipe.TEST_CENTRED, "joint": recipe.JOINT}
+COLUMNS = [(shots, each) for shots in (5, 1) for each in LEVELS.values()]
+HEADER = tuple(f"{shots}, {level}" for shots in ("5 shots", "1 shot") for level in LEVELS)
 
 
 def blocks(folder: Path) -> dict[str, str]:

@@ -345,9 +345,11 @@ def test_stored_predictions_of_a_teacher_are_those_of_its_mean_view(tmp_path):
     view = images.draw(torch.arange(len(images)), Distortion(0.35, 0.4, 0.0, True), generator(1, "view"))
     with torch.no_grad():
         live = teacher(images.show(view)[0])
-        one = ClassifierStep(step.model, images, settings(teacher_views=1), teacher).taught
+        one = ClassifierStep(step.model, images, settings(teacher_views=1), teacher).stored
     # The views of one image differ more than the means of many do.
-    assert (live - step.taught).norm() < 0.8 * (live - one).norm()
+    assert step.stored is not None
+    assert one is not None
+    assert (live - step.stored.logits).norm() < 0.8 * (live - one.logits).norm()
     seen = []
     hook = teacher.head.register_forward_hook(lambda *_: seen.append(1))
     plan = images.draw(torch.arange(40), Distortion(0.35, 0.4, 0.5, True), generator(2, "batch"))

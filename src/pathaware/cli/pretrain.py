@@ -28,6 +28,7 @@ EXAMPLES = examples(
     "pathaware pretrain cifar-fs --epochs 60 --crop 1 --out runs/features",
     "pathaware pretrain miniimagenet --model resnet12 --minutes 7 --cutmix 0.5",
     "pathaware pretrain miniimagenet --teacher runs/resnet12 --set smoothing=0.1",
+    "pathaware pretrain mine --teacher photos --set match=1 --set teacher_views=4",
     "pathaware pretrain --resume runs/features",
 )
 
@@ -84,9 +85,10 @@ def pretrain(
         panel_option(help="Weight of a second task: by what angle an image is turned.", panel=TRAINING),
     ] = 0.0,
     teacher: Annotated[
-        Path | None,
+        str | None,
         panel_option(
-            help="Folder of a pretraining whose predictions are learned as well.",
+            help="Pretraining of the same classes, or a model with a frozen backbone such as photos, whose "
+            "predictions are learned as well.",
             panel=TRAINING,
             metavar="RUN",
             default="none",
@@ -140,6 +142,7 @@ def pretrain(
     if minutes is not None and not 0 < minutes < 1e6:
         raise UsageError(f"{minutes} is not allowed; a positive number", field="minutes")
     from pathaware.core.settings import trust
+    from pathaware.inference.trained_model import find_run
     from pathaware.training.classifier import Pretraining
     from pathaware.training.config import parse_value
     from pathaware.training.pretrain_run import default_folder
@@ -156,7 +159,7 @@ def pretrain(
         "crop": crop,
         "cutmix": cutmix,
         "rotation": rotation,
-        "teacher": str(teacher or ""),
+        "teacher": "" if teacher is None else str(find_run(teacher)),
         "seed": seed,
         "device": device,
     }

@@ -30,6 +30,9 @@ from pathaware.models import build_model
 from pathaware.training.config import Training, build_settings
 from pathaware.training.pretraining import read_pretraining
 
+MATCH = "match.weight"
+"""The weights of `Classifier.match` in a checkpoint."""
+
 
 @dataclass(frozen=True)
 class Pretraining:
@@ -46,9 +49,11 @@ class Pretraining:
       the first four fifths of training.
     - `rotation`: weight of the loss of a second head, which tells by what angle an image is turned.
     - `ema`: momentum of the average of weights that is validated and kept; 0 for the weights themselves.
-    - `teacher`: folder of a pretraining whose predictions are learned with weight `distil` at `temperature`.
-      It predicts every augmented image anew; with `teacher_views` it predicts so many augmented views of each
-      image once, before training, and the mean of these is learned, which takes far less time.
+    - `teacher`: folder of a pretraining of the same classes, or of a model with a frozen backbone, which then
+      predicts by the class means of its features. Predictions are learned with weight `distil` at
+      `temperature`. With weight `match`, a linear map of the features learns the direction of the teacher's.
+      The teacher sees every augmented image anew; with `teacher_views` it sees so many augmented views of
+      each image once, before training, and the means of these are learned, which takes far less time.
     - `validate`: epochs between validations, 0 for none. If the validation classes are not trained on, the
       checkpoint is the best one by 5-way 5-shot prototypes of their features, otherwise the last one.
     - `save`: epochs between saved states. `seed`, `precision`, `device`, `threads`, `graph`: see `Training`.
@@ -77,6 +82,7 @@ class Pretraining:
     teacher: str = ""
     distil: float = 0.7
     temperature: float = 4.0
+    match: float = 0.0
     teacher_views: int = 0
     validate: int = 5
     save: int = 10
@@ -91,7 +97,9 @@ class Pretraining:
         at_least(1, epochs=self.epochs, batch=self.batch)
         at_least(0, size=self.size, width=self.width, warmup=self.warmup, decay=self.decay)
         at_least(0, rotation=self.rotation, validate=self.validate, save=self.save)
-        at_least(0, teacher_views=self.teacher_views)
+        at_least(0, teacher_views=self.teacher_views, match=self.match)
+        if self.match and not self.teacher:
+            raise UsageError(f"match: {self.match} needs a teacher whose features are learned")
         fractions = ("dropout", "smoothing", "jitter", "cutmix", "ema", "distil", "crop")
         for name in fractions:
             if not 0 <= getattr(self, name) <= 1:
@@ -138,12 +146,16 @@ class Pretraining:
         stores = [open_store(name.strip(), directory) for name in self.data.split(",")]
         return ClassImages(stores, splits, self.training.torch_device, size=self.size)
 
-    def network(self, classes: int, inputs: ImageInput) -> Classifier:
-        """The classifier at its initialisation, which depends on the seed only."""
+    def network(self, classes: int, inputs: ImageInput, matched: int = 0) -> Classifier:
+        """The classifier at its initialisation, which depends on the seed only.
+
+        `matched` is the number of a teacher's features that it learns.
+        """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             shape = (inputs.size, inputs.channels, self.width, self.widths, self.dropout)
-            return Classifier(build_model(self.model_name, 2, *shape), classes, self.head, self.rotation > 0)
+            model = build_model(self.model_name, 2, *shape)
+            return Classifier(model, classes, self.head, rotation=self.rotation > 0, matched=matched)
 
 
 @dataclass(frozen=True)
@@ -169,7 +181,8 @@ def load_classifier(folder: Path, device: torch.device | str = "cpu") -> Pretrai
     """Load the classifier of a pretraining in evaluation mode, with what is needed to use it."""
     tensors, about = read_pretraining(folder)
     inputs = ImageInput.from_dict(about["inputs"])
-    model = Pretraining.from_dict(about["pretraining"]).network(len(about["classes"]), inputs)
+    matched = len(tensors[MATCH]) if MATCH in tensors else 0
+    model = Pretraining.from_dict(about["pretraining"]).network(len(about["classes"]), inputs, matched)
     model.load_state_dict(tensors)
     model = model.to(device, memory_format=torch.channels_last).eval().requires_grad_(False)  # type: ignore[call-overload]
     return PretrainedClassifier(model, inputs, about["classes"], about["epoch"], about["prototype_accuracy"])
@@ -188,19 +201,24 @@ class CosineLinear(nn.Module):
 
 
 class Classifier(nn.Module):
-    """A network without its last layer, a classifier of all classes, and a head for rotations if wanted.
+    """A network without its last layer, a classifier of all classes, and further heads if wanted.
+
+    `turns` tells rotations; `match` predicts the features of a teacher, `matched` in number.
 
     Batch norm has statistics, see `classifier_trainer.measure_statistics`, so that features can be used
     frozen, image by image.
     """
 
-    def __init__(self, model: nn.Module, classes: int, head: str = "linear", rotation: bool = False) -> None:
+    def __init__(
+        self, model: nn.Module, classes: int, head: str = "linear", rotation: bool = False, matched: int = 0
+    ) -> None:
         super().__init__()
         _, last = last_linear(model)
         self.body = with_running_statistics(replace_last_linear(model, nn.Identity()))
         kind = CosineLinear if head == "cosine" else nn.Linear
         self.head: nn.Module = kind(last.in_features, classes)
         self.turns = nn.Linear(last.in_features, 4) if rotation else None
+        self.match = nn.Linear(last.in_features, matched) if matched else None
 
     def features(self, x: Tensor) -> Tensor:
         found: Tensor = self.body(x.contiguous(memory_format=torch.channels_last))

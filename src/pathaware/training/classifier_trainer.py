@@ -5,13 +5,15 @@ Prototypes of its features predict what meta-training will make of them.
 - CutMix: Yun et al., ICCV 2019, arXiv:1905.04899; label smoothing: Szegedy et al., CVPR 2016
 - rotation beside classification: Gidaris et al., ICCV 2019, arXiv:1906.05186
 - distillation: Hinton, Vinyals and Dean, 2015, arXiv:1503.02531, with teacher and student seeing the same
-  images (Beyer et al., CVPR 2022, arXiv:2106.05237)
+  images (Beyer et al., CVPR 2022, arXiv:2106.05237); of features, by a linear map: Romero et al., ICLR 2015,
+  arXiv:1412.6550
 """
 
 from __future__ import annotations
 
 import copy
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +35,8 @@ ROTATED = 4
 """One in so many images of a batch is shown once more, turned, for the rotation head."""
 MEASURED = 4096
 """Images by which the statistics of batch norm are measured."""
+SCALES = tuple(2.0 ** (k / 2) for k in range(17))
+"""Scales of the cosine that a classifier by class means may have, 1 to 256."""
 TASKS, SHOTS, QUERIES, WAYS = 1000, 5, 15, 5
 """The tasks of validation by prototypes."""
 
@@ -45,6 +49,13 @@ def measure_statistics(model: Classifier, images: ClassImages, seed: int = 0) ->
     """
     chosen = torch.randperm(len(images), generator=generator(seed, "statistics"))[:MEASURED]
     update_bn(images.plain(chosen), model)
+
+
+class Lesson(NamedTuple):
+    """What a teacher says of N images: logits `[N, classes]` and features of unit length `[N, F]`."""
+
+    logits: Tensor
+    features: Tensor
 
 
 class ClassifierStep:
@@ -68,7 +79,7 @@ class ClassifierStep:
         self.fused = fused if fused is not None and fused.whole else None
         device = images.device
         self.low_precision = settings.precision == "bf16" and device.type == "cuda"
-        self.taught = self._stored_predictions() if teacher is not None and settings.teacher_views else None
+        self.stored = self._stored_lesson() if teacher is not None and settings.teacher_views else None
         self.keep = torch.tensor(0.0, device=device)
         self.rate = torch.tensor(settings.rate, device=device, dtype=torch.float32)
         trained = list(self.model.parameters())
@@ -104,35 +115,42 @@ class ClassifierStep:
         logits = model.head(features[: len(x)])
         loss = mixed_cross_entropy(logits, own, other, fraction, settings.smoothing)
         if self.teacher is not None:
-            taught = self._predictions(self.teacher, plan, x, fraction)
-            distilled = distillation(logits, taught, settings.temperature)
+            lesson = self._lesson(self.teacher, plan, x, fraction)
+            distilled = distillation(logits, lesson.logits, settings.temperature)
             loss = torch.lerp(loss, distilled, settings.distil)
+            if model.match is not None:
+                loss = loss + settings.match * angle(model.match(features[: len(x)]), lesson.features)
         if model.turns is not None and group:
             angles = torch.arange(4 * group, device=x.device) // group
             loss = loss + settings.rotation * F.cross_entropy(model.turns(features[len(x) :]), angles)
         return loss
 
     @torch.no_grad()
-    def _predictions(self, teacher: Classifier, plan: BatchPlan, x: Tensor, fraction: Tensor) -> Tensor:
-        """The teacher's logits of a batch. Stored ones are those of whole images, mixed like these."""
-        if self.taught is None:
-            return teacher.head(self._features(teacher, x))  # type: ignore[no-any-return]
-        own = self.taught[plan.images.to(self.taught.device)]
-        return torch.lerp(own, own.roll(1, 0), fraction[:, None])
+    def _lesson(self, teacher: Classifier, plan: BatchPlan, x: Tensor, fraction: Tensor) -> Lesson:
+        """What the teacher says of a batch. A stored lesson is about whole images and is mixed like these."""
+        if self.stored is None:
+            features = self._features(teacher, x)
+            return Lesson(teacher.head(features), F.normalize(features, dim=-1))
+        own = (part[plan.images.to(part.device)] for part in self.stored)
+        return Lesson(*(torch.lerp(part, part.roll(1, 0), fraction[:, None]) for part in own))
 
     @torch.no_grad()
-    def _stored_predictions(self) -> Tensor:
-        """The teacher's mean logits of some augmented views of every image, `[images, classes]`."""
+    def _stored_lesson(self) -> Lesson:
+        """The teacher's mean lesson about some augmented views of every image."""
         settings, teacher = self.settings, self.teacher
         assert teacher is not None
         distortion = Distortion(settings.crop, settings.jitter, 0.0, settings.mirror)
         random = generator(settings.seed, "teacher")
-        found = torch.zeros(len(self.images), len(self.images.names), device=self.images.device)
+        parts = []
         for part in torch.arange(len(self.images)).split(settings.batch):
-            for _ in range(settings.teacher_views):
-                shown = self.images.show(self.images.draw(part, distortion, random))[0]
-                found[part] += teacher.head(self._features(teacher, shown)) / settings.teacher_views
-        return found
+            shown = (
+                self.images.show(self.images.draw(part, distortion, random))[0]
+                for _ in range(settings.teacher_views)
+            )
+            features = torch.stack([self._features(teacher, x) for x in shown])
+            parts.append((teacher.head(features).mean(0), F.normalize(features, dim=-1).mean(0)))
+        logits, directions = (torch.cat(part) for part in zip(*parts, strict=True))
+        return Lesson(logits, F.normalize(directions, dim=-1))
 
     def _features(self, model: Classifier, x: Tensor) -> Tensor:
         """Features in float32; with bf16 the body computes in bfloat16, as autocast or the kernels choose."""
@@ -171,13 +189,19 @@ def distillation(logits: Tensor, taught: Tensor, temperature: float) -> Tensor:
     return temperature**2 * divergence.mean()
 
 
+def angle(features: Tensor, taught: Tensor) -> Tensor:
+    """1 − cos of the angle between features and those of a teacher, averaged over examples."""
+    return 1 - F.cosine_similarity(features, taught, dim=-1).mean()
+
+
 class ClassifierTrainer:
     """Pretraining, one step at a time. A step depends on the settings, the state and its own number only."""
 
     def __init__(self, settings: Pretraining, images: ClassImages, teacher: Classifier | None = None) -> None:
         settings.training.apply()
         self.settings, self.images = settings, images
-        model = settings.network(len(images.names), images.inputs).to(images.device)
+        matched = _features_of(teacher) if teacher is not None and settings.match else 0
+        model = settings.network(len(images.names), images.inputs, matched).to(images.device)
         self.step = ClassifierStep(model, images, settings, teacher)
         graph = settings.graph and images.device.type == "cuda"
         self.execute = CapturedStep(self.step) if graph else self.step
@@ -215,6 +239,28 @@ class ClassifierTrainer:
         outcome = self.execute(plan, self.rate)
         self.iteration += 1
         return outcome
+
+
+def _features_of(model: Classifier) -> int:
+    """The number of features of a network."""
+    return model.head.get_parameter("weight").shape[1]
+
+
+@torch.no_grad()
+def by_class_means(body: nn.Module, features: int, images: ClassImages) -> Classifier:
+    """A classifier of these classes around a trained body: the cosine to the mean features of each class.
+
+    The scale is the one that explains the labels best.
+    """
+    model = Classifier(nn.Sequential(body, nn.Linear(features, 2)), len(images.names), "cosine")
+    model = model.to(images.device).eval().requires_grad_(False)
+    found = F.normalize(torch.cat([model.features(x) for x in images.plain()]), dim=-1)
+    labels = F.one_hot(images.labels, len(images.names)).to(found)
+    means = F.normalize(labels.T @ found, dim=-1)
+    cosines = found @ means.T
+    scale = min(SCALES, key=lambda scale: F.cross_entropy(scale * cosines, images.labels).item())
+    model.head.load_state_dict({"weight": means, "scale": torch.tensor(scale)})
+    return model
 
 
 @torch.no_grad()

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from pathaware.core.errors import RunError, Stopped, UsageError
 from pathaware.data.labelled import ClassImages
+from pathaware.data.pixels import ImageInput
+from pathaware.models.backbones import PreparedInput, frozen_backbone
 from pathaware.training.checksummed import write_checksummed
 from pathaware.training.classifier import (
     Classifier,
@@ -24,6 +27,7 @@ from pathaware.training.classifier_trainer import (
     QUERIES,
     SHOTS,
     ClassifierTrainer,
+    by_class_means,
     measure_statistics,
     prototype_accuracy,
 )
@@ -31,7 +35,7 @@ from pathaware.training.config import setting_differences
 from pathaware.training.distributed import StopRequest
 from pathaware.training.progress import MetricsWindow, ProgressDisplay
 from pathaware.training.provenance import environment, revision
-from pathaware.training.run_folder import CHECKPOINT, CONFIG, FolderLock, RunFolder, read_run_tables
+from pathaware.training.run_folder import CHECKPOINT, CONFIG, FolderLock, Run, RunFolder, read_run_tables
 from pathaware.training.state import State
 
 TIMED_STEPS = 20
@@ -139,14 +143,35 @@ def epochs_in(
 
 
 def _teacher(settings: Pretraining, images: ClassImages) -> Classifier | None:
+    """The teacher: a pretraining of the same classes, or a model whose frozen backbone is one for any."""
     if not settings.teacher:
         return None
-    found = PretrainRun.open(Path(settings.teacher)).load(images.device)
+    folder = Path(settings.teacher)
+    if "pretraining" not in read_run_tables(folder):
+        return _frozen_teacher(folder, images)
+    found = PretrainRun.open(folder).load(images.device)
     if found.classes != images.names or found.inputs.size != images.inputs.size:
-        raise UsageError(
-            f"{settings.teacher} was trained on other classes or sizes of images", field="teacher"
-        )
+        raise UsageError(f"{folder} was trained on other classes or sizes of images", field="teacher")
     return found.model
+
+
+def _frozen_teacher(folder: Path, images: ClassImages) -> Classifier:
+    """The frozen backbone of a model, with a classifier by class means."""
+    run = Run.open(folder)
+    backbone = frozen_backbone(run.load("cpu").model)
+    if backbone is None:
+        raise UsageError(
+            f"{folder} can only teach if it is a pretraining or has a frozen backbone", field="teacher"
+        )
+    own = ImageInput.from_dict(run.learned()[1])
+    if own.channels != images.inputs.channels:
+        raise UsageError(
+            f"{folder} expects {own.channels} colour channels, the images have {images.inputs.channels}",
+            field="teacher",
+        )
+    given, wanted = ((each.mean, each.std) for each in (images.inputs, own))
+    body = nn.Sequential(PreparedInput(own.size, given, wanted), backbone.body)
+    return by_class_means(body, backbone.features, images)
 
 
 def _train(run: PretrainRun, images: ClassImages, teacher: Classifier | None, quiet: bool) -> PretrainRun:
