@@ -3,9 +3,9 @@
     pathaware pretrain miniimagenet --head cosine --crop 0.6 --epochs 40 --out trials/crop
     python -m studies.pretraining trials/*
 
-Prototypes are those of all features, as in `pathaware pretrain` itself, and of the directions that the
-classifier's weights span, where meta-training with `training.head=projected` begins. Tasks are 5-way, views
-single. The record has the settings of every pretraining.
+Prototypes are those of all features, as in `pathaware pretrain` itself, and of up to 128 directions in which
+meta-training with `training.head=projected` begins. Tasks are 5-way, views single. The record has the
+settings of every pretraining.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ import torch
 from pathaware.core.prototype_start import directions
 from pathaware.training.classifier_trainer import TASKS, separation
 from pathaware.training.pretrain_run import PretrainRun
+from pathaware.training.pretraining import PROJECTION, read_pretraining
 from pathaware.training.provenance import write_record
 from pathaware.training.tables import Table, markdown
 
 RECORD = Path("results/recipe/pretraining-miniimagenet.json")
 SHOTS = (5, 1)
+DIMENSIONS = 128
 IRRELEVANT = ("data_dir", "device", "threads", "graph", "validate", "save")
 
 
@@ -37,11 +39,14 @@ def measure(folder: Path) -> dict[str, Any]:
     images = run.settings.images(["val"])
     found = run.load(images.device)
     features = torch.cat([found.model.features(x) for x in images.plain()])
-    classifier = found.model.head.get_parameter("weight")
-    spaces = {"all": features, "projected": features @ directions(classifier).T}
+    rows = read_pretraining(folder)[0].get(PROJECTION)
+    if rows is None:
+        rows = directions(found.model.head.get_parameter("weight"))
+    spaces = {"all": features, "projected": features @ rows.to(features).T[:, :DIMENSIONS]}
+    settings = {k: v for k, v in run.settings.to_dict().items() if k not in IRRELEVANT}
     return {
         "name": folder.name,
-        "settings": {k: v for k, v in run.settings.to_dict().items() if k not in IRRELEVANT},
+        "settings": {**settings, "teacher": Path(run.settings.teacher).name},
         "epoch": found.epoch,
         "seconds": [row["seconds"] for row in run.metrics()][-1],
         **{
@@ -77,6 +82,8 @@ def describe(settings: Mapping[str, Any]) -> str:
     if settings["teacher"]:
         views = settings["teacher_views"]
         parts.append(f"teacher, {views} stored views" if views else "teacher, every view")
+    if settings.get("match"):
+        parts.append("and its features")
     if settings["teacher"] and settings["distil"] == 1:
         parts.append("no labels")
     parts += ["rotation"] if settings["rotation"] else []

@@ -11,6 +11,7 @@ from pathaware import Episodes, GradientDescent, MetaLearner, Pamela
 from pathaware.core.errors import UsageError
 from pathaware.core.learner import HeadStart
 from pathaware.core.parameters import Layout
+from pathaware.core.prototype_start import directions
 from pathaware.methods import get_method
 from pathaware.models.conv4 import conv4
 from tests.conftest import distance, image_episodes
@@ -24,7 +25,7 @@ def learner_of(
     torch.manual_seed(0)
     model = conv4(3, size=8, channels=2, width=6, blocks=2)
     learner = MetaLearner(model, rule(model), F.cross_entropy, execution=execution, head=head)
-    learner.start.project(torch.randn(4, model.head.in_features))
+    learner.start.project(directions(torch.randn(4, model.head.in_features)))
     return learner
 
 
@@ -88,7 +89,7 @@ def test_a_projection_begins_at_the_directions_of_a_classifier():
     """Features that no class of the classifier uses have no part in the prediction."""
     learner, classifier = learner_of(head="projected"), torch.zeros(12, 24)
     classifier[:, :12] = torch.randn(12, 12)
-    learner.start.project(classifier)
+    learner.start.project(directions(classifier))
     used = learner.start.projection[:12]
     assert used[:, 12:].abs().max() < 1e-12
     assert distance(used @ used.T, torch.eye(12)) < 1e-12

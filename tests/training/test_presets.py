@@ -54,6 +54,7 @@ LATER = (
         "warmup = 0",
         "head_rate = 0.0",
         'head = "learned"',
+        "dimensions = 64",
     ),
     *("average = 0.0", "evaluate_average = false", "distil = 0.0", "temperature = 4.0", 'teacher = ""'),
     *('weights = ""', 'adapt = "all"', "size = 0", 'normalisation = "auto"', "varying = false"),

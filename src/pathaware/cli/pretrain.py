@@ -159,7 +159,7 @@ def pretrain(
         "crop": crop,
         "cutmix": cutmix,
         "rotation": rotation,
-        "teacher": "" if teacher is None else str(find_run(teacher)),
+        "teacher": "" if teacher is None else str(find_run(teacher, field="teacher")),
         "seed": seed,
         "device": device,
     }

@@ -234,7 +234,8 @@ class MetaLearner(FewShotLearner):
     - `guard`: stop tasks that diverge. A task whose support loss reaches ten times its initial value takes no
       further step, and a task that ends above its initial loss is returned to the best point of its path.
     - `checkpoint`: recompute each inner step in the backward pass instead of storing its activations.
-    - `head`: where the last layer begins, see `pathaware.core.prototype_start`.
+    - `head`: where the last layer begins, see `pathaware.core.prototype_start`; `dimensions`: those of the
+      subspace of `projected`, at most the number of features.
     """
 
     def __init__(
@@ -247,6 +248,7 @@ class MetaLearner(FewShotLearner):
         guard: bool = True,
         checkpoint: bool = False,
         head: HeadStart = "learned",
+        dimensions: int = 64,
     ) -> None:
         # The one door from core to engine. It is opened late because the engine builds on core's types.
         from pathaware.engine.execution import select_execution
@@ -263,7 +265,7 @@ class MetaLearner(FewShotLearner):
         if head != "learned":
             from pathaware.core.prototype_start import PrototypeStart  # builds on heads
 
-            self.start = PrototypeStart(model, rule.layout, projected=head == "projected")
+            self.start = PrototypeStart(model, rule.layout, dimensions if head == "projected" else 0)
 
     @property
     def compilable(self) -> bool:

@@ -13,8 +13,9 @@ With a projection A [D, F] the cosine is that of A f(x), in the space of D dimen
 
     u = A f(x) / ‖A f(x)‖,   r: mean of ‖A f(x)‖,   w_k = s Aᵀ m_k / (‖m_k‖ r)
 
-A is learned with Φ. It begins at the directions that separate the classes of the pretraining (`project`).
-Other directions are noise, which matters most with one image per class. The network stays as it is.
+A is learned with Φ. It begins at the directions that separate the classes of the pretraining, and at those in
+which its teacher sees differences (`project`). Other directions are noise, which matters most with one image
+per class. The network stays as it is.
 """
 
 from __future__ import annotations
@@ -38,9 +39,6 @@ SCALE = 10.0
 SMALLEST_LENGTH = 1e-12
 """Lower bound of r: images without any feature, such as empty ones, have equal probabilities, not NaN."""
 
-DIMENSIONS = 64
-"""Largest D."""
-
 
 def directions(classifier: Tensor) -> Tensor:
     """Orthonormal directions `[classes, F]` that the weights `[classes, F]` of a classifier span, the one in
@@ -50,9 +48,12 @@ def directions(classifier: Tensor) -> Tensor:
 
 
 class PrototypeStart(nn.Module):
-    """Puts the class means of each task's support set in place of the last layer."""
+    """Puts the class means of each task's support set in place of the last layer.
 
-    def __init__(self, model: nn.Module, layout: Layout, *, projected: bool = False) -> None:
+    `dimensions` is the largest D; 0 stands for class means of all features.
+    """
+
+    def __init__(self, model: nn.Module, layout: Layout, dimensions: int = 0) -> None:
         super().__init__()
         name, layer = last_linear(model)
         self.weight, self.bias = f"{name}.weight", f"{name}.bias"
@@ -62,21 +63,22 @@ class PrototypeStart(nn.Module):
             raise UsageError("head: prototypes need a last layer that adapts, and the method adapts none")
         self.log_scale = nn.Parameter(torch.tensor(SCALE).log())
         self.projection: nn.Parameter | None = None
-        if projected:
-            shape = min(DIMENSIONS, layer.in_features), layer.in_features
+        if dimensions:
+            shape = min(dimensions, layer.in_features), layer.in_features
             self.projection = nn.Parameter(nn.init.orthogonal_(torch.empty(shape)))
 
     @torch.no_grad()
-    def project(self, classifier: Tensor) -> None:
-        """Begin at the directions in which a classifier's weights `[classes, F]` differ most.
+    def project(self, rows: Tensor) -> None:
+        """Begin at the first D of these directions `[N, F]`.
 
-        If it has fewer classes than D, the other directions stay as they are, at right angles to these.
+        If there are fewer, the other ones stay as they are, at right angles to these.
         """
         if self.projection is None:
             return
-        chosen = directions(classifier)[: len(self.projection)].to(self.projection)
-        both = torch.cat([chosen, self.projection])
-        self.projection.copy_(torch.linalg.qr(both.T).Q.T[: len(self.projection)])
+        wanted = len(self.projection)
+        chosen = rows[:wanted].to(self.projection)
+        others = torch.linalg.qr(torch.cat([chosen, self.projection]).T).Q.T[len(chosen) : wanted]
+        self.projection.copy_(torch.cat([chosen, others]))
 
     def forward(self, initial: Tensor, context: Context) -> Tensor:
         """`initial [T, D]` with another last layer."""

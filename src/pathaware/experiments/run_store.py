@@ -32,7 +32,7 @@ from pathaware.training.session import TrainingSession, check, train_sessions
 _DECISIVE = (
     *("tasks", "rate", "schedule", "clip", "guard", "pretrain", "dtype", "start", "rule_rate", "warmup"),
     *("head_rate", "head", "average", "evaluate_average", "distil", "temperature", "teacher", "teach"),
-    *("classify", "classify_end", "dropout"),
+    *("classify", "classify_end", "dropout", "dimensions"),
 )
 IDENTITY = "identity"
 """Key of a record; records written before it existed do not have it."""

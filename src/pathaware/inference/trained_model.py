@@ -47,7 +47,7 @@ def shipped() -> list[str]:
     return sorted(path.parent.name for path in SHIPPED.glob("*/config.toml"))
 
 
-def find_run(run: str | Path) -> Path:
+def find_run(run: str | Path, *, field: str = "run") -> Path:
     """Return the folder of a run; a name that is not that of a run may be that of a shipped model."""
     folder = Path(run)
     try:
@@ -64,7 +64,7 @@ def find_run(run: str | Path) -> Path:
     raise UsageError(
         f"{run} is not a run folder, nor a model that ships with the package ({names})"
         + did_you_mean(str(run), shipped() + neighbours(folder)),
-        field="run",
+        field=field,
     )
 
 

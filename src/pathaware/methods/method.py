@@ -99,6 +99,7 @@ class Method:
         guard: bool = True,
         checkpoint: bool = False,
         head: HeadStart = "learned",
+        dimensions: int = 64,
     ) -> FewShotLearner:
         """Build the learner for this network and these settings."""
         network = self.network(model, **self._part(self.network, given))
@@ -109,7 +110,14 @@ class Method:
                 raise UsageError(f"head: {self.name} adapts no last layer; leave it out")
             return HeadLearner(network, part, loss, execution=execution)
         return MetaLearner(
-            network, part, loss, execution=execution, guard=guard, checkpoint=checkpoint, head=head
+            network,
+            part,
+            loss,
+            execution=execution,
+            guard=guard,
+            checkpoint=checkpoint,
+            head=head,
+            dimensions=dimensions,
         )
 
     def estimator(self, given: Mapping[str, Any]) -> MetaGradient:

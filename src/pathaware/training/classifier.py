@@ -22,13 +22,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from pathaware.core.errors import UsageError
 from pathaware.core.head import last_linear, replace_last_linear
+from pathaware.core.prototype_start import directions
 from pathaware.core.settings import at_least
 from pathaware.data.catalogue import open_store
 from pathaware.data.labelled import ClassImages
 from pathaware.data.pixels import ImageInput
 from pathaware.models import build_model
 from pathaware.training.config import Training, build_settings
-from pathaware.training.pretraining import read_pretraining
+from pathaware.training.pretraining import PROJECTION, read_pretraining
 
 MATCH = "match.weight"
 """The weights of `Classifier.match` in a checkpoint."""
@@ -51,7 +52,7 @@ class Pretraining:
     - `ema`: momentum of the average of weights that is validated and kept; 0 for the weights themselves.
     - `teacher`: folder of a pretraining of the same classes, or of a model with a frozen backbone, which then
       predicts by the class means of its features. Predictions are learned with weight `distil` at
-      `temperature`. With weight `match`, a linear map of the features learns the direction of the teacher's.
+      `temperature`. With weight `match`, a linear map of the features learns which images are alike for it.
       The teacher sees every augmented image anew; with `teacher_views` it sees so many augmented views of
       each image once, before training, and the means of these are learned, which takes far less time.
     - `validate`: epochs between validations, 0 for none. If the validation classes are not trained on, the
@@ -180,6 +181,7 @@ class PretrainedClassifier:
 def load_classifier(folder: Path, device: torch.device | str = "cpu") -> PretrainedClassifier:
     """Load the classifier of a pretraining in evaluation mode, with what is needed to use it."""
     tensors, about = read_pretraining(folder)
+    tensors.pop(PROJECTION, None)
     inputs = ImageInput.from_dict(about["inputs"])
     matched = len(tensors[MATCH]) if MATCH in tensors else 0
     model = Pretraining.from_dict(about["pretraining"]).network(len(about["classes"]), inputs, matched)
@@ -227,6 +229,20 @@ class Classifier(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(self.features(x))
         return logits
+
+    @torch.no_grad()
+    def subspace(self, features: Tensor) -> Tensor:
+        """The directions `[D, F]` in which these features `[N, F]` should be compared, the longest first.
+
+        They are the directions of the classifier and, with equal weight, those of `match`: turned such that
+        each explains as much as possible of what is left by those before it.
+        """
+        parts = [directions(self.head.get_parameter("weight"))]
+        if self.match is not None:
+            parts.append(self.match.weight)
+        both = torch.cat([part / F.linear(features, part).norm(dim=-1).mean() for part in parts])
+        turned: Tensor = torch.linalg.svd(F.linear(features, both), full_matrices=False).Vh @ both
+        return turned
 
 
 def with_running_statistics(model: nn.Module) -> nn.Module:

@@ -5,8 +5,8 @@ Prototypes of its features predict what meta-training will make of them.
 - CutMix: Yun et al., ICCV 2019, arXiv:1905.04899; label smoothing: Szegedy et al., CVPR 2016
 - rotation beside classification: Gidaris et al., ICCV 2019, arXiv:1906.05186
 - distillation: Hinton, Vinyals and Dean, 2015, arXiv:1503.02531, with teacher and student seeing the same
-  images (Beyer et al., CVPR 2022, arXiv:2106.05237); of features, by a linear map: Romero et al., ICLR 2015,
-  arXiv:1412.6550
+  images (Beyer et al., CVPR 2022, arXiv:2106.05237); of the similarity of images: Fang et al., ICLR 2021,
+  arXiv:2101.04731
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ CUTMIX_UNTIL = 0.8
 ROTATED = 4
 """One in so many images of a batch is shown once more, turned, for the rotation head."""
 MEASURED = 4096
-"""Images by which the statistics of batch norm are measured."""
+"""Images by which the statistics of batch norm and the directions of features are measured."""
+SIMILARITY_TEMPERATURE = 0.1
+"""Divides the cosines that `similarity_loss` compares."""
 SCALES = tuple(2.0 ** (k / 2) for k in range(17))
 """Scales of the cosine that a classifier by class means may have, 1 to 256."""
 TASKS, SHOTS, QUERIES, WAYS = 1000, 5, 15, 5
@@ -47,12 +49,24 @@ def measure_statistics(model: Classifier, images: ClassImages, seed: int = 0) ->
     Averages that are kept while training belong to earlier weights and to images that are cropped, mixed and
     turned. Features are used without any of that.
     """
-    chosen = torch.randperm(len(images), generator=generator(seed, "statistics"))[:MEASURED]
-    update_bn(images.plain(chosen), model)
+    update_bn(images.plain(_sample(images, seed)), model)
+
+
+@torch.no_grad()
+def sample_features(model: Classifier, images: ClassImages, seed: int = 0) -> Tensor:
+    """The features `[N, F]` of some of these images without augmentation."""
+    return torch.cat([model.features(x).float() for x in images.plain(_sample(images, seed))])
+
+
+def _sample(images: ClassImages, seed: int) -> Tensor:
+    return torch.randperm(len(images), generator=generator(seed, "statistics"))[:MEASURED]
 
 
 class Lesson(NamedTuple):
-    """What a teacher says of N images: logits `[N, classes]` and features of unit length `[N, F]`."""
+    """What a teacher says of N images: logits `[N, classes]` and features `[N, F]`.
+
+    Features are directions from the mean feature of all training images, of unit length.
+    """
 
     logits: Tensor
     features: Tensor
@@ -80,6 +94,7 @@ class ClassifierStep:
         device = images.device
         self.low_precision = settings.precision == "bf16" and device.type == "cuda"
         self.stored = self._stored_lesson() if teacher is not None and settings.teacher_views else None
+        self.middle = self._mean_feature() if model.match is not None and self.stored is None else None
         self.keep = torch.tensor(0.0, device=device)
         self.rate = torch.tensor(settings.rate, device=device, dtype=torch.float32)
         trained = list(self.model.parameters())
@@ -119,7 +134,8 @@ class ClassifierStep:
             distilled = distillation(logits, lesson.logits, settings.temperature)
             loss = torch.lerp(loss, distilled, settings.distil)
             if model.match is not None:
-                loss = loss + settings.match * angle(model.match(features[: len(x)]), lesson.features)
+                matched = similarity_loss(model.match(features[: len(x)]), lesson.features)
+                loss = loss + settings.match * matched
         if model.turns is not None and group:
             angles = torch.arange(4 * group, device=x.device) // group
             loss = loss + settings.rotation * F.cross_entropy(model.turns(features[len(x) :]), angles)
@@ -130,7 +146,8 @@ class ClassifierStep:
         """What the teacher says of a batch. A stored lesson is about whole images and is mixed like these."""
         if self.stored is None:
             features = self._features(teacher, x)
-            return Lesson(teacher.head(features), F.normalize(features, dim=-1))
+            centred = features if self.middle is None else F.normalize(features, dim=-1) - self.middle
+            return Lesson(teacher.head(features), F.normalize(centred, dim=-1))
         own = (part[plan.images.to(part.device)] for part in self.stored)
         return Lesson(*(torch.lerp(part, part.roll(1, 0), fraction[:, None]) for part in own))
 
@@ -150,7 +167,14 @@ class ClassifierStep:
             features = torch.stack([self._features(teacher, x) for x in shown])
             parts.append((teacher.head(features).mean(0), F.normalize(features, dim=-1).mean(0)))
         logits, directions = (torch.cat(part) for part in zip(*parts, strict=True))
-        return Lesson(logits, F.normalize(directions, dim=-1))
+        return Lesson(logits, F.normalize(directions - directions.mean(0), dim=-1))
+
+    @torch.no_grad()
+    def _mean_feature(self) -> Tensor:
+        """The mean direction of the teacher's features of all images."""
+        assert self.teacher is not None
+        parts = [F.normalize(self._features(self.teacher, x), dim=-1) for x in self.images.plain()]
+        return torch.cat(parts).mean(0)
 
     def _features(self, model: Classifier, x: Tensor) -> Tensor:
         """Features in float32; with bf16 the body computes in bfloat16, as autocast or the kernels choose."""
@@ -189,9 +213,14 @@ def distillation(logits: Tensor, taught: Tensor, temperature: float) -> Tensor:
     return temperature**2 * divergence.mean()
 
 
-def angle(features: Tensor, taught: Tensor) -> Tensor:
-    """1 − cos of the angle between features and those of a teacher, averaged over examples."""
-    return 1 - F.cosine_similarity(features, taught, dim=-1).mean()
+def similarity_loss(features: Tensor, taught: Tensor) -> Tensor:
+    """KL(teacher ‖ student) of how similar each image of a batch is to all of them.
+
+    The teacher compares its features `[N, F]` with each other, the student its own with those of the teacher.
+    """
+    own = F.normalize(features, dim=-1) @ taught.T / SIMILARITY_TEMPERATURE
+    teacher = taught @ taught.T / SIMILARITY_TEMPERATURE
+    return F.kl_div(own.log_softmax(-1), teacher.log_softmax(-1), reduction="batchmean", log_target=True)
 
 
 class ClassifierTrainer:
@@ -246,15 +275,31 @@ def _features_of(model: Classifier) -> int:
     return model.head.get_parameter("weight").shape[1]
 
 
+class Centred(nn.Module):
+    """Features of unit length, without their mean."""
+
+    middle: Tensor
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.register_buffer("middle", torch.zeros(features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.normalize(x.flatten(1), dim=-1) - self.middle
+
+
 @torch.no_grad()
 def by_class_means(body: nn.Module, features: int, images: ClassImages) -> Classifier:
     """A classifier of these classes around a trained body: the cosine to the mean features of each class.
 
-    The scale is the one that explains the labels best.
+    Features are directions from the mean direction of all images. The scale explains the labels best.
     """
-    model = Classifier(nn.Sequential(body, nn.Linear(features, 2)), len(images.names), "cosine")
-    model = model.to(images.device).eval().requires_grad_(False)
-    found = F.normalize(torch.cat([model.features(x) for x in images.plain()]), dim=-1)
+    network = nn.Sequential(body, Centred(features), nn.Linear(features, 2))
+    model = Classifier(network, len(images.names), "cosine").to(images.device).eval().requires_grad_(False)
+    own = next(module for module in model.body.modules() if isinstance(module, Centred))
+    found = torch.cat([model.features(x) for x in images.plain()])
+    own.middle.copy_(found.mean(0))
+    found = F.normalize(found - own.middle, dim=-1)
     labels = F.one_hot(images.labels, len(images.names)).to(found)
     means = F.normalize(labels.T @ found, dim=-1)
     cosines = found @ means.T

@@ -78,7 +78,8 @@ class Training:
     - `rule_rate`: learning rate of Φ, 0 for that of θ₀ (`rate`); `warmup`: iterations in which the learning
       rates grow from zero; `head_rate`: initial step size of the last layer, for methods that learn step
       sizes, 0 for that of all layers. `head`: the last layer begins at its learned parameters or at the class
-      means of each support set (see `pathaware.core.prototype_start`).
+      means of each support set (see `pathaware.core.prototype_start`); `dimensions`: those of the subspace in
+      which `projected` takes the means.
     - `average`: momentum of an exponential average of θ₀ and Φ, 0 for none; `evaluate_average`: validate and
       keep that average. `distil`: weight of the loss that pulls predictions towards those of the average, at
       `temperature`. `teacher`: folder of a pretraining whose predictions are learned with weight `teach`.
@@ -126,6 +127,7 @@ class Training:
     warmup: int = 0
     head_rate: float = 0.0
     head: HeadStart = "learned"
+    dimensions: int = 64
     average: float = 0.0
     evaluate_average: bool = False
     distil: float = 0.0
@@ -139,6 +141,7 @@ class Training:
 
     def __post_init__(self) -> None:
         at_least(1, iterations=self.iterations, tasks=self.tasks, validation_tasks=self.validation_tasks)
+        at_least(1, dimensions=self.dimensions)
         at_least(0, chunk=self.chunk, seed=self.seed, clip=self.clip, validate=self.validate)
         at_least(0, threads=self.threads, pretrain=self.pretrain, save=self.save, histograms=self.histograms)
         if self.rate <= 0:

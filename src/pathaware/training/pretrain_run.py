@@ -30,9 +30,11 @@ from pathaware.training.classifier_trainer import (
     by_class_means,
     measure_statistics,
     prototype_accuracy,
+    sample_features,
 )
 from pathaware.training.config import setting_differences
 from pathaware.training.distributed import StopRequest
+from pathaware.training.pretraining import PROJECTION
 from pathaware.training.progress import MetricsWindow, ProgressDisplay
 from pathaware.training.provenance import environment, revision
 from pathaware.training.run_folder import CHECKPOINT, CONFIG, FolderLock, Run, RunFolder, read_run_tables
@@ -92,7 +94,10 @@ class PretrainRun(RunFolder):
             "inputs": images.inputs.to_dict(),
             "classes": images.names,
         }
-        write_checksummed(self.folder / CHECKPOINT, model.state_dict(), about)
+        tensors = model.state_dict()
+        if model.match is not None:
+            tensors[PROJECTION] = model.subspace(sample_features(model, images, self.settings.seed))
+        write_checksummed(self.folder / CHECKPOINT, tensors, about)
 
     def load(self, device: torch.device | str = "cpu") -> PretrainedClassifier:
         """The trained classifier in evaluation mode, with what is needed to use it."""

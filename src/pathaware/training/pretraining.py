@@ -27,6 +27,8 @@ from pathaware.training.checksummed import CorruptFile, read_checksummed
 from pathaware.training.config import Config
 
 BATCH, RATE, MOMENTUM, DECAY = 256, 0.1, 0.9, 5e-4
+PROJECTION = "projection"
+"""The tensor of directions in a checkpoint, see `Classifier.subspace`."""
 CHECKPOINT = "checkpoint.safetensors"  # as in `run_folder`, which imports this module
 
 
@@ -53,7 +55,7 @@ def read_pretraining(folder: Path, setting: str = "") -> tuple[dict[str, Tensor]
 def start_from(learner: FewShotLearner, folder: Path) -> None:
     """Load the network of a pretraining, except for its classifier.
 
-    The classifier's weights become the projection of a learner that has one (`training.head`). Batch-norm
+    The directions that it found become the projection of a learner that has one (`training.head`). Batch-norm
     statistics are loaded if the model has a place for them (`problem.statistics`). Biases that the model has
     folded into them are subtracted from the means.
     """
@@ -70,7 +72,10 @@ def start_from(learner: FewShotLearner, folder: Path) -> None:
             raise UsageError(f"start: {folder} is of another network ({name} differs)")
     model.load_state_dict({**own, **kept})
     if isinstance(learner, MetaLearner) and learner.start is not None:
-        learner.start.project(tensors["head.weight"])
+        from pathaware.core.prototype_start import directions  # as late as `MetaLearner` imports it
+
+        found = tensors.get(PROJECTION)
+        learner.start.project(directions(tensors["head.weight"]) if found is None else found)
 
 
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")

@@ -295,6 +295,7 @@ def build(
             guard=training.guard,
             checkpoint=training.checkpoint,
             head=training.head,
+            dimensions=training.dimensions,
         )
     if training.head_rate:
         set_head_rate(learner, training.head_rate)
