@@ -28,8 +28,7 @@ METHODS = {
 }
 """Titles of the variants that differ in the method only."""
 LEVELS = {"alone": recipe.TEST, "centred": recipe.TEST_CENTRED, "joint": recipe.JOINT}
-COLUMNS = [(shots, each) for shots in (5, 1) for each in LEVELS.values()]
-HEADER = tuple(f"{shots}, {level}" for shots in ("5 shots", "1 shot") for level in LEVELS)
+"""Evaluations that differ in the use of the other queries of a task."""
 
 
 def blocks(folder: Path) -> dict[str, str]:
@@ -69,18 +68,22 @@ def _in_a_row(found: str) -> str:
 
 
 def methods(records: Path) -> Table:
-    """Test accuracy of every method, and PAMELA's lead on the same tasks."""
+    """Test accuracy of every method, and PAMELA's lead on the same tasks, for the levels that were run."""
+    ran = [
+        (level, each)
+        for level, each in LEVELS.items()
+        if any(recipe.results(records, data, shots, recipe.WHOLE, each) for data in DATA for shots in (5, 1))
+    ]
+    columns = [(shots, each) for shots in (5, 1) for _, each in ran]
     rows = []
     for data, title in DATA.items():
-        if not any(recipe.results(records, data, shots, recipe.WHOLE, each) for shots, each in COLUMNS):
-            rows.append(Row((title, NOTHING, *[NOT_RUN] * len(COLUMNS))))
-            continue
         for part, name in METHODS.items():
-            rows.append(Row((title, name, *(accuracy(records, data, part, *c) for c in COLUMNS))))
+            rows.append(Row((title, name, *(accuracy(records, data, part, *c) for c in columns))))
         for part in list(METHODS)[1:]:
-            cells = (lead(records, data, part, *column) for column in COLUMNS)
+            cells = (lead(records, data, part, *column) for column in columns)
             rows.append(Row((title, f"PAMELA − {METHODS[part]}", *cells)))
-    return Table("", ("", "", *HEADER), rows)
+    header = (f"{shots}, {level}" for shots in ("5 shots", "1 shot") for level, _ in ran)
+    return Table("", ("", "", *header), rows)
 
 
 def sine(records: Path) -> Table:

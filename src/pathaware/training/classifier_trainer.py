@@ -63,7 +63,7 @@ def _sample(images: ClassImages, seed: int) -> Tensor:
 
 
 class Lesson(NamedTuple):
-    """What a teacher says of N images: logits `[N, classes]` and features `[N, F]`.
+    """The answer of a teacher about N images: logits `[N, classes]` and features `[N, F]`.
 
     Features are directions from the mean feature of all training images, of unit length.
     """
@@ -143,7 +143,7 @@ class ClassifierStep:
 
     @torch.no_grad()
     def _lesson(self, teacher: Classifier, plan: BatchPlan, x: Tensor, fraction: Tensor) -> Lesson:
-        """What the teacher says of a batch. A stored lesson is about whole images and is mixed like these."""
+        """The lesson about a batch. A stored one is about whole images and is mixed like these."""
         if self.stored is None:
             features = self._features(teacher, x)
             centred = features if self.middle is None else F.normalize(features, dim=-1) - self.middle
