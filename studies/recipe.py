@@ -7,7 +7,7 @@ The presets `recipe-DATA-SHOTS` as they are, with one part taken out or added at
 methods. Seed s starts from the pretraining of seed s. All runs are evaluated on the same 2,000 validation
 tasks, with single and with mirrored views. With `--test`, also on 2,000 test tasks with mirrored views:
 alone, with logits centred over the queries of a task (on validation tasks, too), and with all queries
-jointly. A record is not made twice. `tools.recipe_page` renders them.
+jointly: by class means, and by adapting again. A record is not made twice. `tools.recipe_page` renders them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from typing import Any
 
 from pathaware.experiments.run_store import Experiment, PlannedRun, Result, RunStore
 from pathaware.experiments.statistics import mean_lead, paired_differences
-from pathaware.training.evaluation import Refinement, Views, evaluate
+from pathaware.training.evaluation import Views, evaluate
 from pathaware.training.metric import ACCURACY
 from pathaware.training.presets import RECIPE_HEAD, RECIPE_ITERATIONS, load_preset
 from pathaware.training.provenance import evaluation_record, write_record
+from pathaware.training.refinement import Refinement
 from pathaware.training.tables import NOTHING, Table, markdown
 
 FOLDER = Path("results/recipe")
@@ -99,6 +100,7 @@ MIRRORED = Evaluation("-mirror", "val", "mirror")
 CENTRED = Evaluation("-mirror-centre", "val", "mirror", "centre")
 TEST = Evaluation("-test", "test", "mirror")
 TEST_CENTRED = Evaluation("-test-centre", "test", "mirror", "centre")
+TEST_MEANS = Evaluation("-test-means", "test", "mirror", "means")
 JOINT = Evaluation("-test-joint", "test", "mirror", "sinkhorn")
 
 
@@ -193,7 +195,11 @@ def main() -> None:
             variant = experiment(options.data, options.shots, name, start, options.teacher)
             variant = variant.with_settings({"training": {"precision": options.precision}})
             runs.append(variant.run(seed, options.iterations or RECIPE_ITERATIONS[options.data]))
-    evaluations = (SINGLE, MIRRORED, *((CENTRED, TEST, TEST_CENTRED, JOINT) if options.test else ()))
+    evaluations = (
+        SINGLE,
+        MIRRORED,
+        *((CENTRED, TEST, TEST_CENTRED, TEST_MEANS, JOINT) if options.test else ()),
+    )
     store = RunStore(options.out, records=options.records, tasks=TASKS, split="val")
     store.create()
     with ProcessPoolExecutor(options.workers) as pool:

@@ -27,7 +27,12 @@ METHODS = {
     "prototypical": "prototypical networks",
 }
 """Titles of the variants that differ in the method only."""
-LEVELS = {"alone": recipe.TEST, "centred": recipe.TEST_CENTRED, "joint": recipe.JOINT}
+LEVELS = {
+    "alone": recipe.TEST,
+    "centred": recipe.TEST_CENTRED,
+    "joint": recipe.JOINT,
+    "joint means": recipe.TEST_MEANS,
+}
 """Evaluations that differ in the use of the other queries of a task."""
 
 

@@ -55,7 +55,7 @@ VALUES: dict[str, st.SearchStrategy[str]] = {
     "weights": st.sampled_from(["weights.safetensors", "weights.safetensors"]) | paths,
     "adapt": some("head", "last-block", "adapters", "all"),
     "views": some("single", "mirror"),
-    "refine": some("none", "centre", "sinkhorn", "tim"),
+    "refine": some("none", "centre", "means", "sinkhorn", "tim"),
     "head": some("linear", "cosine"),
     "splits": some("train", "train,val", "test", ","),
     "width": some("4", "2,2,2,2", "0", "-1", "2,", "1" * 30),

@@ -12,10 +12,17 @@ from pathaware.core.errors import UsageError
 from pathaware.data import open_store
 from pathaware.data.pixels import ImageInput
 from pathaware.inference.trained_model import MirrorMean, TrainedModel
-from pathaware.training import evaluation
+from pathaware.training import refinement
 from pathaware.training.config import Config
-from pathaware.training.evaluation import evaluate, mean_of_views, predict_episodes, sinkhorn
-from pathaware.training.recipe import adapted_features, tim, tim_logits, tim_objective
+from pathaware.training.evaluation import evaluate, mean_of_views, predict_episodes
+from pathaware.training.refinement import (
+    adapted_features,
+    balanced_means,
+    sinkhorn,
+    tim,
+    tim_logits,
+    tim_objective,
+)
 from pathaware.training.trainer import build
 from tests.training.test_query_levels import config, episodes_of, running, trained_a_little
 
@@ -85,7 +92,7 @@ def test_sinkhorn_balances_the_classes_and_keeps_the_order_of_clear_cases():
 def test_refinement_is_joint_and_uses_the_queries(method, mirrored_glyphs, monkeypatch):
     settings = config(method)
     learner = trained_a_little(settings)
-    monkeypatch.setattr(evaluation, "ROUNDS", 1)
+    monkeypatch.setattr(refinement, "ROUNDS", 1)
     seen = []
     whole = learner.predictions_per_step
 
@@ -108,7 +115,7 @@ def test_pseudo_labels_that_are_right_help_a_task_that_they_describe(monkeypatch
     settings = config("maml", rate=0.5)
     learner, episodes = trained_a_little(settings), episodes_of(settings)
     truth = torch.nn.functional.one_hot(episodes.query_y, 3).float()
-    monkeypatch.setattr(evaluation, "sinkhorn", lambda logits: truth)
+    monkeypatch.setattr(refinement, "sinkhorn", lambda logits: truth)
     with torch.no_grad():
         plain, refined = (
             predict_episodes(learner, episodes, "single", refine).outputs[-1]
@@ -126,11 +133,11 @@ def test_refinement_does_not_go_with_lower_levels():
     for options in ({"queries": "alone"}, {"inductive": True}):
         with pytest.raises(UsageError, match="queries: centre uses the mean of all queries"):
             evaluate(build(settings), settings.problem, tasks=2, refine="centre", **options)
-    with pytest.raises(UsageError, match="refine: 'lda' must be one of none, centre, sinkhorn, tim"):
+    with pytest.raises(UsageError, match="refine: 'lda' must be one of none, centre, means, sinkhorn, tim"):
         evaluate(build(settings), settings.problem, tasks=2, refine="lda")
 
 
-@pytest.mark.parametrize("refine", ["centre", "sinkhorn", "tim"])
+@pytest.mark.parametrize("refine", ["centre", "means", "sinkhorn", "tim"])
 def test_values_cannot_be_refined(refine):
     settings = Config.from_dict({"problem": {"name": "sine"}, "method": {"name": "maml"}})
     with pytest.raises(UsageError, match=f"refine: {refine}: sine has no classes"):
@@ -171,6 +178,36 @@ def test_tim_improves_its_objective_and_keeps_the_classes_apart(method):
     assert (tim_objective(near, labels, after) < tim_objective(near, labels, before)).all()
 
 
+def test_class_means_follow_the_queries(monkeypatch):
+    """One example per class, far from the others of its class; the queries show where these are."""
+    random = torch.Generator().manual_seed(0)
+    middles = torch.eye(3, 8)
+    queries = middles.repeat_interleave(5, 0) + 0.2 * torch.randn(15, 8, generator=random)
+    support = middles + torch.tensor([1.2, 0.9, 0.9])[:, None] * middles.roll(1, 0)
+    monkeypatch.setattr(refinement, "adapted_features", lambda *_: (support[None], queries[None]))
+    y, truth = torch.arange(3)[None], torch.arange(3).repeat_interleave(5)
+    found = balanced_means(nn.Module(), None, y, None)[0].argmax(-1)
+    normalise = torch.nn.functional.normalize
+    plain = (normalise(queries, dim=-1) @ normalise(support, dim=-1).T).argmax(-1)
+    assert (plain == truth).double().mean() < 0.6
+    assert (found == truth).all()
+
+
+def test_class_means_are_taken_in_the_learned_subspace():
+    settings = config("maml")
+    settings = dataclasses.replace(
+        settings, training=dataclasses.replace(settings.training, head="projected", dimensions=2)
+    )
+    learner, episodes = build(settings), episodes_of(settings)
+    x, y, queries, _ = episodes.tensors()
+    with torch.no_grad():
+        before = balanced_means(learner, x, y, queries)
+        learner.start.projection.copy_(learner.start.projection.flip(0))  # another basis of the same space
+        assert torch.allclose(balanced_means(learner, x, y, queries), before, atol=1e-4)
+        learner.start.projection[1] = 0
+        assert not torch.allclose(balanced_means(learner, x, y, queries), before, atol=1e-2)
+
+
 def test_features_of_an_adapted_network_are_the_inputs_of_its_last_layer():
     settings = config("maml", rate=0.3)
     learner, episodes = trained_a_little(settings), episodes_of(settings)
@@ -183,10 +220,11 @@ def test_features_of_an_adapted_network_are_the_inputs_of_its_last_layer():
         assert torch.allclose(logits, learner.predict(end, queries), atol=1e-4)
 
 
-def test_an_evaluation_with_tim_is_joint():
+@pytest.mark.parametrize("refine", ["means", "tim"])
+def test_an_evaluation_with_class_weights_of_all_queries_is_joint(refine):
     settings = config("maml")
     learner = trained_a_little(settings)
-    plain, refined = (evaluate(learner, settings.problem, tasks=4, refine=r) for r in ("none", "tim"))
+    plain, refined = (evaluate(learner, settings.problem, tasks=4, refine=r) for r in ("none", refine))
     assert refined.summary()["queries"] == "joint"
     assert torch.equal(plain.values[:, :-1], refined.values[:, :-1])  # only the last prediction is another
 

@@ -24,7 +24,8 @@ from pathaware.cli.options import (
 if TYPE_CHECKING:
     from pathaware.core.learner import QueryLevel
     from pathaware.inference.trained_model import TrainedModel
-    from pathaware.training.evaluation import Balance, Evaluation, Refinement, Views
+    from pathaware.training.evaluation import Balance, Evaluation, Views
+    from pathaware.training.refinement import Refinement
 
 FIGURES = (".png", ".svg", ".pdf")
 EXAMPLES = examples(
@@ -91,9 +92,9 @@ def evaluate(
     refine: Annotated[
         str,
         panel_option(
-            help="Use the queries of a task together: centre subtracts the mean of their logits, "
-            "sinkhorn adapts again with their balanced pseudo-labels, tim fits class weights to all of them; "
-            "or none.",
+            help="Use the queries of a task together: centre subtracts the mean of their logits, means "
+            "computes class means with them, sinkhorn adapts again with their balanced pseudo-labels, tim "
+            "fits class weights to all of them; or none.",
             panel=METHOD,
         ),
     ] = "none",

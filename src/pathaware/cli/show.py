@@ -9,6 +9,7 @@ from typing import Any
 
 from pathaware.training.evaluation import LEVEL_TITLES, Evaluation
 from pathaware.training.metric import ACCURACY, Metric
+from pathaware.training.refinement import JOINT
 from pathaware.training.run_folder import Run
 from pathaware.training.tables import Table
 
@@ -98,6 +99,6 @@ def headline(summary: dict[str, Any], metric: Metric, which: str = "") -> str:
         text += f", {CENTRED if summary['refine'] == 'centre' else level}"
         text += ", classes unbalanced" if summary["balance"] != "balanced" else ""
         text += ", mean over mirrored views" if summary["views"] == "mirror" else ""
-        text += ", queries pseudo-labelled" if summary["refine"] in ("sinkhorn", "tim") else ""
+        text += ", queries pseudo-labelled" if summary["refine"] in JOINT else ""
         text += f", mean of {summary['snapshots']} snapshots" if summary["snapshots"] > 1 else ""
     return text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast, get_args
 
@@ -19,6 +19,7 @@ from pathaware.core.settings import at_least
 from pathaware.training.distributed import ALONE, World
 from pathaware.training.metric import ACCURACY, Metric
 from pathaware.training.problems import Problem
+from pathaware.training.refinement import REFINEMENTS, Refinement, refined
 
 Balance = Literal["balanced", "dirichlet"]
 """Classes of a query set: equally frequent, or in proportions drawn from a Dirichlet distribution."""
@@ -27,16 +28,6 @@ BALANCES: tuple[Balance, ...] = get_args(Balance)
 Views = Literal["single", "mirror"]
 """Views of an image: itself, or itself and its mirror image."""
 VIEWS: tuple[Views, ...] = get_args(Views)
-
-Refinement = Literal["none", "centre", "sinkhorn", "tim"]
-"""Uses of all queries of a task together: subtract the mean of their features (see `centred`), adapt again
-with their pseudo-labels (see `_refined`), or fit class weights to the features of support set and queries
-(see `pathaware.training.recipe.tim`)."""
-REFINEMENTS: tuple[Refinement, ...] = get_args(Refinement)
-ROUNDS = 2
-"""How often pseudo-labels are made."""
-BALANCING = 20
-"""Iterations of Sinkhorn's algorithm."""
 
 LEVEL_TITLES: dict[str, str] = {
     "alone": "each query alone (inductive)",
@@ -156,9 +147,10 @@ def evaluate(
       query and of its mirror image. The store of the images must allow mirroring.
     - `refine="centre"` subtracts the mean over the queries from the logits of every class, which centres the
       features that a linear last layer sees. The level of such an evaluation is at least `batch`.
-    - `refine="sinkhorn"` adapts once more to the support set and to all queries with pseudo-labels;
-      `refine="tim"` fits new class weights to the features of both. Both assume that classes are equally
-      frequent among the queries, and the level of such an evaluation is `joint`.
+    - `refine="means"` predicts by class means of support set and queries, `refine="sinkhorn"` adapts once
+      more to both with pseudo-labels, `refine="tim"` fits new class weights to the features of both. All
+      three assume that classes are equally frequent among the queries, and the level of such an evaluation is
+      `joint`. See `pathaware.training.refinement`.
     - `problem` may be of another data set than the learner was trained on. Its images must be as in training:
       `pathaware.inference.change_ways.load_for(run, device, data=NAME)` returns learner and such a problem,
       see `pathaware.training.problems.CrossDomain`.
@@ -205,56 +197,13 @@ def predict_episodes(
     if views == "mirror":
         x, y, queries = with_mirror_images(x), torch.cat([y, y], dim=1), with_mirror_images(queries)
     average = mean_of_views if views == "mirror" else _unchanged
-    if refine != "none":
+    if refine == "none":
+        found = learner.predictions_per_step(x, y, queries, **options)
+    else:
         options["queries"] = "joint" if learner.joint else "batch"
-    found = learner.predictions_per_step(x, y, queries, **options)
-    if refine == "centre":
-        found = StepPredictions([centred(output) for output in found.outputs], found.reverted)
-    elif refine == "sinkhorn":
-        found = _refined(learner, found, x, y, queries, average, options)
-    elif refine == "tim":
-        from pathaware.training.recipe import tim
-
-        found = StepPredictions([*found.outputs[:-1], tim(learner, x, y, queries)], found.reverted)
+        found = learner.predictions_per_step(x, y, queries, **options)
+        found = refined(refine, learner, found, (x, y, queries), average, options)
     return StepPredictions([average(output) for output in found.outputs], found.reverted)
-
-
-def centred(logits: Tensor) -> Tensor:
-    """Logits `[T, Q, classes]` without their mean over the queries of a task.
-
-    For a linear last layer they are those of centred features, without its bias.
-    """
-    return logits - logits.mean(1, keepdim=True)
-
-
-def _refined(
-    learner: FewShotLearner,
-    found: StepPredictions,
-    x: Tensor,
-    y: Tensor,
-    queries: Tensor,
-    average: Callable[[Tensor], Tensor],
-    options: dict[str, Any],
-) -> StepPredictions:
-    """Label the queries by their predictions so that all classes are equally frequent, adapt again to support
-    set and queries, and repeat. Every adaptation starts at the initialisation."""
-    for _ in range(ROUNDS):
-        labels = sinkhorn(average(found.outputs[-1])).argmax(-1)
-        labels = labels.repeat(1, queries.shape[1] // labels.shape[1])  # those of mirror images
-        both = torch.cat([x, queries], dim=1), torch.cat([y, labels], dim=1)
-        found = learner.predictions_per_step(*both, queries, **options)
-    return found
-
-
-def sinkhorn(logits: Tensor) -> Tensor:
-    """Class probabilities `[T, Q, classes]` nearest to those of logits for which all classes of a task are
-    equally frequent (Sinkhorn's algorithm)."""
-    log = logits.log_softmax(-1)
-    target = math.log(logits.shape[1] / logits.shape[2])
-    for _ in range(BALANCING):
-        log = log - log.logsumexp(1, keepdim=True) + target
-        log = log.log_softmax(-1)
-    return log.exp()
 
 
 class SnapshotMean(FewShotLearner):

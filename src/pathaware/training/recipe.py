@@ -11,8 +11,7 @@ Not in the paper. Each is a setting of its own, see `Training`. The loss of a ta
   Kang, Kwon, Min and Cho, ICCV 2021, arXiv:2108.09666).
 - CutMix of queries (MetaAug: Ni, Goldblum, Sharaf, Kong and Goldstein, ICML 2021, arXiv:2010.07092).
 
-All losses are per task, so they do not depend on how tasks are divided among processes. For test time there
-is `tim`.
+All losses are per task, so they do not depend on how tasks are divided among processes.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from torch import Tensor, nn
 
 from pathaware.core.episodes import Episodes, TaskSource
 from pathaware.core.errors import UsageError
-from pathaware.core.head import Head, HeadLearner, last_linear, one_hot
+from pathaware.core.head import Head, HeadLearner, last_linear
 from pathaware.core.learner import FewShotLearner, MetaLearner
 from pathaware.core.meta_gradient import MetaGradient
 from pathaware.core.path import Order
@@ -37,10 +36,6 @@ from pathaware.data.labelled import ClassImages, cutmix
 from pathaware.data.store import ImageStore
 from pathaware.training.classifier import load_classifier
 from pathaware.training.config import Config
-
-SUPPORT, CERTAINTY, TEMPERATURE = 0.1, 0.1, 15.0
-STEPS, RATE = 100, 1e-3
-"""λ, α and τ, the number of steps and the learning rate of `tim`."""
 
 
 class Recipe(nn.Module):
@@ -286,40 +281,6 @@ def insert_dropout(model: nn.Module, fraction: float) -> nn.Module:
     return insert(model, "dropout", layers)
 
 
-def tim(learner: FewShotLearner, x: Tensor, y: Tensor, queries: Tensor) -> Tensor:
-    """Transductive information maximisation (Boudiaf et al., NeurIPS 2020, arXiv:2008.11297).
-
-    Return logits `[T, Q, ways]` for the queries of T tasks with support sets `x [T, S, …]`, `y [T, S]`. Class
-    weights start as prototypes of the support set and descend `tim_objective` with normalised features z of
-    the adapted network and p ∝ exp(−τ/2 ‖z − w‖²). The authors take ten times as many steps by gradient
-    descent, with a tenth of the learning rate.
-    """
-    support, query = (F.normalize(z, dim=-1) for z in adapted_features(learner, x, y, queries))
-    labels = one_hot(y, int(y.max()) + 1, support)
-    prototypes = labels.mT @ support / labels.sum(1)[..., None]
-    with torch.enable_grad():
-        weights = nn.Parameter(prototypes.detach().clone())
-        optimizer = torch.optim.Adam([weights], RATE)
-        for _ in range(STEPS):
-            optimizer.zero_grad()
-            tim_objective(tim_logits(support, weights), labels, tim_logits(query, weights)).sum().backward()
-            optimizer.step()
-    return tim_logits(query, weights.detach())
-
-
-def tim_objective(support: Tensor, labels: Tensor, query: Tensor) -> Tensor:
-    """λ CE(support) − H(mean of p) + α mean of H(p) per task, `[T]`, from logits `[T, N, ways]`.
-
-    Queries should be predicted with certainty, and all classes equally often.
-    """
-    cross_entropy = -(labels * support.log_softmax(-1)).sum(-1).mean(1)
-    log = query.log_softmax(-1)
-    mean = log.exp().mean(1)
-    marginal = -(mean * mean.clamp_min(1e-12).log()).sum(-1)
-    certainty = -(log.exp() * log).sum(-1).mean(1)
-    return SUPPORT * cross_entropy - marginal + CERTAINTY * certainty
-
-
 def initial_features(learner: FewShotLearner, x: Tensor) -> Tensor:
     """Features `[T, N, F]` of inputs before adaptation; batch norm uses the statistics of each task."""
     if isinstance(learner, HeadLearner):
@@ -327,18 +288,3 @@ def initial_features(learner: FewShotLearner, x: Tensor) -> Tensor:
     assert isinstance(learner, MetaLearner)
     point = learner.rule.layout.flatten(learner.model).expand(len(x), -1)
     return learner.execution.features(point, x)
-
-
-def adapted_features(learner: FewShotLearner, x: Tensor, y: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
-    """Features `[T, N, F]` of support sets and queries: the inputs of the last layer after adaptation."""
-    if isinstance(learner, HeadLearner):
-        return learner.embed(x), learner.embed(queries)
-    if not isinstance(learner, MetaLearner):
-        raise UsageError("tim: a mean of snapshots has no features of its own; use sinkhorn", field="refine")
-    end = learner.end(learner.path(x, y, query_x=queries if learner.joint else None))
-    return learner.execution.features(end, x), learner.execution.features(end, queries)
-
-
-def tim_logits(z: Tensor, weights: Tensor) -> Tensor:
-    """−τ/2 ‖z − w‖² up to a constant of each example."""
-    return TEMPERATURE * (z @ weights.mT - weights.square().sum(-1)[:, None] / 2)
