@@ -29,6 +29,8 @@ from pathaware.inference.trained_model import TrainedModel, arrange
 
 CHECKED = 8
 """Random tasks that are compared before the file is written."""
+MOST_SHOTS = 1000
+"""Images per class; the file has an operation of that size for every step."""
 
 
 class Learner(nn.Module):
@@ -78,8 +80,8 @@ def export_learner(
     """Write the learner for `ways` classes of `shots` images to `path`, after checking it on random tasks."""
     if path.suffix != ".onnx":
         raise UsageError(f"{path} must end in .onnx: a learner can only be exported to onnx", field="out")
-    if shots < 1:
-        raise UsageError(f"{shots} is not allowed; at least 1", field="shots")
+    if not 1 <= shots <= MOST_SHOTS:
+        raise UsageError(f"{shots} is not allowed; 1 to {MOST_SHOTS:,}", field="shots")
     for package in ("onnx", "onnxscript", "onnxruntime"):
         require_package("onnx", package)
     learner = model.learner(ways)
