@@ -183,7 +183,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("recipe"), help="folder of the runs")
     parser.add_argument("--records", type=Path, default=FOLDER, help="folder of the records")
     options = parser.parse_args()
-    same = {"no-mirror-support" if options.shots == 5 else "mirror-support", RECIPE_HEAD[options.data]}
+    mirrored = "no-mirror-support" if options.shots == 5 else "mirror-support"
+    same = {mirrored, RECIPE_HEAD[options.data]["head"]}
     usual = [part for part in PARTS if part not in same]
     names = options.parts.split(",") if options.parts else [*usual, *([TAUGHT] if options.teacher else [])]
     if unknown := [name for name in names if name not in (*PARTS, TAUGHT)]:

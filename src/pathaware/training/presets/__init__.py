@@ -34,7 +34,10 @@ PRINTED_SINE = {"tasks": 4, "rate": 1e-3, "iterations": 60_000}
 # The recipe, see the guide; `studies.recipe` takes one part out at a time.
 RECIPE_METHOD = {"q_granularity": "tensor-channel", "p_granularity": "tensor"}
 RECIPE_ITERATIONS = {"cifar-fs": 6_000, "miniimagenet": 2_000}
-RECIPE_HEAD = {"cifar-fs": "prototypes", "miniimagenet": "projected"}
+RECIPE_HEAD: dict[str, dict[str, Any]] = {
+    "cifar-fs": {"head": "prototypes"},
+    "miniimagenet": {"head": "projected", "dimensions": 128},
+}
 """Where the last layer begins: of 1,600 features most are noise for a class mean, of 256 few."""
 RECIPE_PROBLEM = {"augment": True, "jitter": 0.4, "statistics": "running"}
 RECIPE_TRAINING = {
@@ -127,7 +130,7 @@ def _compose_recipe(data: str, shots: int) -> dict[str, dict[str, Any]]:
         "method": {"name": "pamela", **RECIPE_METHOD},
         "training": {
             "iterations": RECIPE_ITERATIONS[data],
-            "head": RECIPE_HEAD[data],
+            **RECIPE_HEAD[data],
             **start,
             **RECIPE_TRAINING,
         },
