@@ -26,7 +26,7 @@ from pathaware.experiments.run_store import Experiment, PlannedRun, Result, RunS
 from pathaware.experiments.statistics import mean_lead, paired_differences
 from pathaware.training.evaluation import Views, evaluate
 from pathaware.training.metric import ACCURACY
-from pathaware.training.presets import RECIPE_HEAD, RECIPE_ITERATIONS, load_preset
+from pathaware.training.presets import RECIPE_ITERATIONS, load_preset
 from pathaware.training.provenance import evaluation_record, write_record
 from pathaware.training.refinement import Refinement
 from pathaware.training.tables import NOTHING, Table, markdown
@@ -59,6 +59,7 @@ PARTS: dict[str, tuple[str, Settings]] = {
     "dropout": ("with dropout", {"training": {"dropout": 0.1}}),
     "cutmix": ("with CutMix of queries", {"problem": {"cutmix": 0.5}}),
     "erase": ("with erased squares", {"problem": {"erase": 0.4}}),
+    "faster": ("five times the learning rate", {"training": {"rate": 5e-4}}),
     "rates": (
         "a higher learning rate for Φ, warm-up, larger first steps of the last layer",
         {"training": {"rate": 3e-4, "rule_rate": 1e-3, "warmup": 500, "head_rate": 0.1}},
@@ -83,6 +84,12 @@ def experiment(data: str, shots: int, part: str, start: str, teacher: str) -> Ex
     if "method" in changed:
         tables["method"] = {}
     return Experiment(f"recipe-{data}-{shots}shot-{part}", tables).with_settings(changed)
+
+
+def parts(data: str, shots: int) -> list[str]:
+    """The whole recipe and the variants that change something of it."""
+    configs = {part: experiment(data, shots, part, "features", "").config() for part in PARTS}
+    return [WHOLE, *(part for part in PARTS if configs[part] != configs[WHOLE])]
 
 
 @dataclass(frozen=True)
@@ -183,10 +190,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("recipe"), help="folder of the runs")
     parser.add_argument("--records", type=Path, default=FOLDER, help="folder of the records")
     options = parser.parse_args()
-    mirrored = "no-mirror-support" if options.shots == 5 else "mirror-support"
-    same = {mirrored, RECIPE_HEAD[options.data]["head"]}
-    usual = [part for part in PARTS if part not in same]
-    names = options.parts.split(",") if options.parts else [*usual, *([TAUGHT] if options.teacher else [])]
+    usual = [*parts(options.data, options.shots), *([TAUGHT] if options.teacher else [])]
+    names = options.parts.split(",") if options.parts else usual
     if unknown := [name for name in names if name not in (*PARTS, TAUGHT)]:
         parser.error(f"no such variant: {unknown[0]}; there are {', '.join((*PARTS, TAUGHT))}")
     runs = []

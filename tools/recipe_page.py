@@ -49,9 +49,10 @@ def blocks(folder: Path) -> dict[str, str]:
 
 def pretrainings(folder: Path) -> str:
     """The pretrainings of a Conv-4 on miniImageNet, side by side."""
-    path = folder / pretraining.RECORD.relative_to("results")
-    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
-    return pipe_table(pretraining.table(rows))
+    first = folder / pretraining.RECORD.relative_to("results")
+    paths = sorted(first.parent.glob(f"{first.stem}*.json"))
+    rows = [json.loads(path.read_text(encoding="utf-8"))["rows"] for path in paths]
+    return pipe_table(pretraining.table([row for each in rows for row in each]))
 
 
 def cell(folder: Path, column: str) -> str:
@@ -121,12 +122,12 @@ def choosing(folder: Path) -> dict[str, str]:
     rows = []
     for part, any_task in {recipe.WHOLE: "no", "maml": "no", "r2d2": "no", "prototypical": "yes"}.items():
         name = "pamela" if part == recipe.WHOLE else part
-        shown = (accuracy(records, "cifar-fs", part, shots, recipe.TEST) for shots in (5, 1))
+        shown = (accuracy(records, data, part, shots, recipe.TEST) for data in DATA for shots in (5, 1))
         costs = (f"{times[name][key]:.0f}" for key in ("training_ms", "adaptation_ms"))
         rows.append(Row((METHODS[part], *shown, *costs, any_task)))
     header = (
-        *("", "5 shots", "1 shot", "training, CPU ms per task", "adapting, CPU ms"),
-        "classes and images may vary",
+        *("", *(f"{title}, {shots}" for title in DATA.values() for shots in ("5 shots", "1 shot"))),
+        *("training, CPU ms per task", "adapting, CPU ms", "classes and images may vary"),
     )
     return {"choosing": pipe_table(Table("", header, rows))}
 

@@ -39,9 +39,9 @@ RECIPE_HEAD: dict[str, dict[str, Any]] = {
     "miniimagenet": {"head": "projected", "dimensions": 128},
 }
 """Where the last layer begins: of 1,600 features most are noise for a class mean, of 256 few."""
+RECIPE_RATE = {"cifar-fs": 5e-4, "miniimagenet": 1e-4}
 RECIPE_PROBLEM = {"augment": True, "jitter": 0.4, "statistics": "running"}
 RECIPE_TRAINING = {
-    "rate": 5e-4,
     "validate": 1000,
     "snapshots": 5,
     "classify": 0.5,
@@ -130,6 +130,7 @@ def _compose_recipe(data: str, shots: int) -> dict[str, dict[str, Any]]:
         "method": {"name": "pamela", **RECIPE_METHOD},
         "training": {
             "iterations": RECIPE_ITERATIONS[data],
+            "rate": RECIPE_RATE[data],
             **RECIPE_HEAD[data],
             **start,
             **RECIPE_TRAINING,
