@@ -214,7 +214,7 @@ def reproduction_page(folder: Path) -> dict[str, str]:
     goals = [table1(is_available), table2(is_available), table3(), table4("cifar-fs", is_available)]
     complexity = [table5(_read(path)) for path in sorted(folder.glob("complexity-*.json"))]
     return {
-        **{goal.name: pipe_table(render(goal, results)) for goal in goals if goal.name != "table3"},
+        **{goal.name: _rendered(goal, results) for goal in goals if goal.name != "table3"},
         "table3": pipe_table(evidence_page.sine_table(results)),
         "table5": "\n\n".join(map(pipe_table, complexity)),
         "readings": pipe_table(_readings(_read(folder / "readings-sine.json"))),
@@ -225,6 +225,13 @@ def reproduction_page(folder: Path) -> dict[str, str]:
         "convergence": pipe_table(convergence.table(folder)),
         **evidence_page.blocks(folder, results),
     }
+
+
+def _rendered(goal: TableSpec, results: Results) -> str:
+    """The columns with data, and how all rows were trained if that is the same."""
+    there = [c for c in goal.columns if not all(row.cells[c].reason for row in goal.rows)]
+    table = render(goal.select(columns=there), results)
+    return "\n\n".join([pipe_table(table), *table.notes[len(goal.notes) :]])
 
 
 def _standing(folder: Path, results: Results) -> Table:

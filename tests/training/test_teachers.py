@@ -123,21 +123,23 @@ def test_a_model_of_other_classes_teaches_by_its_frozen_backbone(tmp_path, monke
     folder.mkdir()
     (folder / "config.toml").write_text("[problem]\n")
     monkeypatch.setattr(pretrain_run.Run, "open", lambda _: Shipped())
-    chosen = settings(teacher=str(folder), match=1.0, teacher_views=1)
+    chosen = settings(teacher="shipped", match=1.0, teacher_views=1)
     images = chosen.images(["train"])
-    teacher = pretrain_run._teacher(chosen, images)
+    teacher = pretrain_run._teacher(chosen, images, lambda name: folder)
     step = ClassifierStep(chosen.network(4, images.inputs, 32 * 32), images, chosen, teacher)
     assert step.stored.logits.shape == (4 * EACH, 4)
     assert step.stored.features.shape == (4 * EACH, 32 * 32)
     assert (step.stored.logits.argmax(1) == images.labels).float().mean() > 0.5  # crops are harder
-    run = pretrain(chosen, tmp_path / "student", quiet=True)
+    run = pretrain(chosen, tmp_path / "student", quiet=True, find=lambda name: folder)
     assert run.finished
+    # The name is kept, so that the run can be resumed where the model lies elsewhere.
+    assert 'teacher = "shipped"' in (run.folder / "config.toml").read_text()
 
 
 def test_what_cannot_teach_is_refused(tmp_path, capsys):
     with pytest.raises(UsageError, match=r"match: 1.0 needs a teacher"):
         settings(match=1.0)
-    for name, reason in {"sine": "frozen backbone", "nothing": "nothing is not a run folder"}.items():
+    for name, reason in {"sine": "sine can only teach", "nothing": "nothing is not a run folder"}.items():
         with pytest.raises(SystemExit) as stopped:
             main(["pretrain", "ink", "--teacher", name, "--out", str(tmp_path / "x")])
         assert stopped.value.code == 2

@@ -133,7 +133,7 @@ def pretrain(
             raise UsageError("the settings are those of the run; leave out the data sets", field="resume")
         from pathaware.training.pretrain_run import resume_pretraining
 
-        _print(resume_pretraining(resume, quiet=json), json)
+        _print(resume_pretraining(resume, quiet=json, find=_find_teacher), json)
         return
     if not data:
         raise UsageError("DATA: name at least one imported data set; see `pathaware data list`")
@@ -142,7 +142,6 @@ def pretrain(
     if minutes is not None and not 0 < minutes < 1e6:
         raise UsageError(f"{minutes} is not allowed; a positive number", field="minutes")
     from pathaware.core.settings import trust
-    from pathaware.inference.trained_model import find_run
     from pathaware.training.classifier import Pretraining
     from pathaware.training.config import parse_value
     from pathaware.training.pretrain_run import default_folder
@@ -159,7 +158,7 @@ def pretrain(
         "crop": crop,
         "cutmix": cutmix,
         "rotation": rotation,
-        "teacher": "" if teacher is None else str(find_run(teacher, field="teacher")),
+        "teacher": teacher or "",
         "seed": seed,
         "device": device,
     }
@@ -170,7 +169,16 @@ def pretrain(
         tables[name] = parse_value(value)
     trust({"pretraining": tables})
     settings = Pretraining.from_dict(tables)
-    _print(train(settings, out or default_folder(settings), minutes=minutes, quiet=json), json)
+    _print(
+        train(settings, out or default_folder(settings), minutes=minutes, quiet=json, find=_find_teacher),
+        json,
+    )
+
+
+def _find_teacher(name: str) -> Path:
+    from pathaware.inference.trained_model import find_run
+
+    return find_run(name, field="teacher")
 
 
 def _print(run: PretrainRun, json: bool) -> None:

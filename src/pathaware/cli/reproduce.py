@@ -30,8 +30,9 @@ EXAMPLES = examples(
 )
 
 TARGETS = (
-    "table1 to table5, steps (the number of inner steps), fig4, fig5, fig6, gradients (Section 3.2 on sine "
-    "waves), gradients-conv4 (on images), methods (all of ours, trained for the same time), or all"
+    "table1 to table5, steps (the number of inner steps), further (FC100 and Omniglot), fig4, fig5, fig6, "
+    "gradients (Section 3.2 on sine waves), gradients-conv4 (on images), methods (all of ours, trained for "
+    "the same time), or all"
 )
 
 MOST_SEEDS = 1000

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -110,11 +111,19 @@ def default_folder(settings: Pretraining) -> Path:
 
 
 def pretrain(
-    settings: Pretraining, folder: Path, *, minutes: float | None = None, quiet: bool = False
+    settings: Pretraining,
+    folder: Path,
+    *,
+    minutes: float | None = None,
+    quiet: bool = False,
+    find: Callable[[str], Path] = Path,
 ) -> PretrainRun:
-    """Pretrain in a new folder. With `minutes`, as many epochs as fit into that time replace `epochs`."""
+    """Pretrain in a new folder. With `minutes`, as many epochs as fit into that time replace `epochs`.
+
+    `find` returns the folder of a teacher, for names that are none.
+    """
     images = settings.images(settings.chosen_splits)
-    teacher = _teacher(settings, images)
+    teacher = _teacher(settings, images, find)
     settings.network(len(images.names), images.inputs)  # raises before a folder is created
     if minutes is not None:
         settings = dataclasses.replace(settings, epochs=epochs_in(60 * minutes, settings, images, teacher))
@@ -122,13 +131,15 @@ def pretrain(
     return _train(run, images, teacher, quiet)
 
 
-def resume_pretraining(folder: Path, *, quiet: bool = False) -> PretrainRun:
+def resume_pretraining(
+    folder: Path, *, quiet: bool = False, find: Callable[[str], Path] = Path
+) -> PretrainRun:
     """Resume a pretraining that was stopped; a finished one is returned unchanged."""
     run = PretrainRun.open(folder)
     if run.finished:
         return run
     images = run.settings.images(run.settings.chosen_splits)
-    return _train(run, images, _teacher(run.settings, images), quiet)
+    return _train(run, images, _teacher(run.settings, images, find), quiet)
 
 
 def epochs_in(
@@ -147,31 +158,31 @@ def epochs_in(
     return max(settings.warmup + 1, math.floor(RESERVE * seconds / (each * trainer.batches)))
 
 
-def _teacher(settings: Pretraining, images: ClassImages) -> Classifier | None:
+def _teacher(settings: Pretraining, images: ClassImages, find: Callable[[str], Path]) -> Classifier | None:
     """The teacher: a pretraining of the same classes, or a model whose frozen backbone is one for any."""
     if not settings.teacher:
         return None
-    folder = Path(settings.teacher)
+    name, folder = settings.teacher, find(settings.teacher)
     if "pretraining" not in read_run_tables(folder):
-        return _frozen_teacher(folder, images)
+        return _frozen_teacher(name, folder, images)
     found = PretrainRun.open(folder).load(images.device)
     if found.classes != images.names or found.inputs.size != images.inputs.size:
-        raise UsageError(f"{folder} was trained on other classes or sizes of images", field="teacher")
+        raise UsageError(f"{name} was trained on other classes or sizes of images", field="teacher")
     return found.model
 
 
-def _frozen_teacher(folder: Path, images: ClassImages) -> Classifier:
+def _frozen_teacher(name: str, folder: Path, images: ClassImages) -> Classifier:
     """The frozen backbone of a model, with a classifier by class means."""
     run = Run.open(folder)
     backbone = frozen_backbone(run.load("cpu").model)
     if backbone is None:
         raise UsageError(
-            f"{folder} can only teach if it is a pretraining or has a frozen backbone", field="teacher"
+            f"{name} can only teach if it is a pretraining or has a frozen backbone", field="teacher"
         )
     own = ImageInput.from_dict(run.learned()[1])
     if own.channels != images.inputs.channels:
         raise UsageError(
-            f"{folder} expects {own.channels} colour channels, the images have {images.inputs.channels}",
+            f"{name} expects {own.channels} colour channels, the images have {images.inputs.channels}",
             field="teacher",
         )
     given, wanted = ((each.mean, each.std) for each in (images.inputs, own))

@@ -1,9 +1,10 @@
 """Compile every kernel for an H200, without a GPU: the interpreter accepts much that Triton does not.
 
-    python tests/engine/kernels/compile_kernels.py [float32|bfloat16]
+    python tests/engine/kernels/compile_kernels.py [float32|bfloat16] [first]
 
-Launches are intercepted, their arguments turned into a signature, and that is compiled; nothing runs. Prints
-the name of each kernel, the bytes of shared memory that a program of it needs, and its number of warps.
+Launches are intercepted, their arguments turned into a signature, and that is compiled; nothing runs. With
+`first`, only the first signature of each kernel. Prints the name of each kernel, the bytes of shared memory
+that a program of it needs, and its number of warps.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ TYPES = {
 }
 OPTIONS = ("num_warps", "num_stages")
 compiled: dict[tuple[str, str], tuple[int, int]] = {}
+first_only = "first" in sys.argv[1:]
 
 
 def compile_instead(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
@@ -37,7 +39,7 @@ def compile_instead(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: An
     signature = {name: kind_of(given[name], name in kwargs) for name in self.arg_names}
     constants = {(self.arg_names.index(n),): given[n] for n, kind in signature.items() if kind == "constexpr"}
     name = f"{self.__name__}{'_of_constants' if given.get('CONSTANT') else ''}"
-    key = (name, str([signature, constants, options]))
+    key = (name, "" if first_only else str([signature, constants, options]))
     if key not in compiled:
         result = triton.compile(ASTSource(self, signature, constants), target=TARGET, options=options)
         compiled[key] = result.metadata.shared, result.metadata.num_warps

@@ -13,12 +13,20 @@ pytest.importorskip("triton")
 SCRIPT = Path(__file__).with_name("compile_kernels.py")
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
-def test_every_kernel_compiles(dtype: str, tmp_path: Path):
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("float32", "first"),
+        pytest.param(("float32",), marks=pytest.mark.slow),
+        pytest.param(("bfloat16",), marks=pytest.mark.slow),
+    ],
+    ids=" ".join,
+)
+def test_every_kernel_compiles(options: tuple[str, ...], tmp_path: Path):
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path)  # nothing that was compiled before may count
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), dtype], capture_output=True, text=True, timeout=550, env=environment
+        [sys.executable, str(SCRIPT), *options], capture_output=True, text=True, timeout=550, env=environment
     )
     assert done.returncode == 0, done.stderr[-2000:]
     lines = [line.split() for line in done.stdout.splitlines()]

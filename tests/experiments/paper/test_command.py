@@ -11,7 +11,7 @@ from pathaware.data.importing import PartialStore
 from pathaware.data.pixels import ImageFormat
 from pathaware.experiments.paper import figures
 from pathaware.experiments.paper.method_table import render
-from pathaware.experiments.paper.tables import table1, table2, table3, table4
+from pathaware.experiments.paper.tables import further, table1, table2, table3, table4
 from pathaware.experiments.paper.time_estimate import RunPlanner, TimeEstimate
 from pathaware.experiments.run_store import Results, RunStore
 
@@ -25,8 +25,8 @@ def test_a_table_is_trained_shown_and_written_in_every_form(reproduce, tmp_path)
     assert code == 0
     assert "table3: 2 runs to train, about" in told
     assert "| K = 5, MAML |" in shown
-    assert "3 of 40,000 iterations, 1 seed" in shown
-    assert "1.13 ± 0.18" in shown
+    assert "All rows: 3 of 40,000 iterations, fp32" in shown
+    assert "1.13 ± 0.18 | 1 seed |" in shown
     assert "| K = 5, MT-Net |" in shown
     assert "K = 10" not in shown
     assert {p.suffix for p in tmp_path.glob("table3.*")} == {".md", ".tex", ".html"}
@@ -36,6 +36,20 @@ def test_a_table_is_trained_shown_and_written_in_every_form(reproduce, tmp_path)
     assert code == 0
     assert "table3: nothing to train" in told
     assert again == shown
+
+
+def test_rows_that_were_trained_differently_say_so(reproduce, tmp_path):
+    for row, iterations in (("k5-maml", "2"), ("k5-mt-net", "3")):
+        code, shown, _ = reproduce("table3", "--only", row, "--iterations", iterations, *TINY, out=tmp_path)
+        assert code == 0
+        assert f"{iterations} of 40,000 iterations, fp32" in shown
+    options = ("table3", "--only", "k5-maml", "--only", "k5-mt-net", "--no-train")
+    code, shown, _ = reproduce(*options, *TINY[2:], out=tmp_path)
+    assert code == 0
+    assert "All rows" not in shown
+    lines = {line.split(" | ")[0]: line for line in shown.splitlines() if line.startswith("| K = 5")}
+    assert "2 of 40,000 iterations" in lines["| K = 5, MAML"]
+    assert "3 of 40,000 iterations" in lines["| K = 5, MT-Net"]
 
 
 def test_progress_counts_cells_and_columns_can_be_chosen(reproduce, tmp_path):
@@ -56,7 +70,7 @@ def test_a_budget_with_iterations_is_for_the_most_informative_cells(reproduce, t
     assert "table3: 2 runs to train, about 20 s if one after another; 2 more do not fit" in told
     names = sorted(path.name for path in (tmp_path / "results").glob("*.json"))
     assert names == ["sine-k5-maml-2-seed0.json", "sine-k5-mt-net-2-seed0.json"]
-    assert "2 of 40,000 iterations, 1 seed" in shown
+    assert "All rows: 2 of 40,000 iterations" in shown
 
 
 def test_the_cells_that_the_papers_claims_are_about_come_first():
@@ -163,6 +177,8 @@ def test_every_row_of_the_papers_tables_is_there():
         groups = [row.group for row in table.rows]
         assert groups.count("others") + groups.count("ours") == 12
         assert groups.count("beyond") == 9
+    assert further().columns == [f"{data} {n}-shot" for data in ("FC100", "Omniglot") for n in (1, 5)]
+    assert {row.key for row in further().rows} >= {"maml", "meta-sgd", "pamela"}
     assert [row.key for row in table4("cifar-fs").rows][-1] == "qp4"
     for spec in (table1(), table2(), table3()):
         assert all(each.config().training.iterations >= 40_000 for each in spec.experiments())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pathaware.experiments.paper.printed import IMAGE_ACCURACY
@@ -24,19 +24,38 @@ def render(spec: TableSpec, results: Results) -> Table:
     printed = {column for row in spec.rows for column, cell in row.cells.items() if cell.printed != NOTHING}
     for column in spec.columns:
         header += [with_level(column, spec.metric), *(["the paper"] if column in printed else [])]
+    found = [
+        {column: results.of(cell.experiment, length) for column, cell in row.cells.items()}
+        for row in spec.rows
+    ]
+    lengths = {
+        _length(row.cells[column], results)
+        for row, cells in zip(spec.rows, found, strict=True)
+        for column, results in cells.items()
+        if results
+    }
+    # What all rows share is said once.
+    shared = lengths.pop() if len(lengths) == 1 and sum(map(_any_result, found)) > 1 else ""
     rows = []
-    for row in spec.rows:
-        found = {column: results.of(cell.experiment, length) for column, cell in row.cells.items()}
+    for row, cells in zip(spec.rows, found, strict=True):
         texts: list[str] = [row.label]
+        training: list[str] = []
         for column, cell in row.cells.items():
             texts += [
-                _value(cell, found[column], spec.metric),
+                _value(cell, cells[column], spec.metric),
                 *([cell.printed] if column in printed else []),
             ]
-        training = (_training(cell, found[column], spec.metric) for column, cell in row.cells.items())
-        texts.append("; ".join(dict.fromkeys(text for text in training if text != NOTHING)) or NOTHING)
+            if cells[column]:
+                seeds = _seeds(cells[column], spec.metric)
+                training.append(seeds if shared else f"{_length(cell, cells[column])}, {seeds}")
+        texts.append("; ".join(dict.fromkeys(training)) or NOTHING)
         rows.append(Row(tuple(texts), row.group))
-    return Table(spec.title, (*header, "training"), rows, spec.notes)
+    notes = (*spec.notes, *([f"All rows: {shared}."] if shared else []))
+    return Table(spec.title, (*header, "seeds" if shared else "training"), rows, notes)
+
+
+def _any_result(cells: Mapping[str, Sequence[Result]]) -> bool:
+    return any(cells.values())
 
 
 def with_level(column: str, metric: Metric) -> str:
@@ -66,14 +85,16 @@ def _value(cell: CellSpec, results: Sequence[Result], metric: Metric) -> str:
     return Remark(f"not run: {cell.reason}" if cell.reason else "not run yet")
 
 
-def _training(cell: CellSpec, results: Sequence[Result], metric: Metric) -> str:
-    """`17,000 of 60,000 iterations, 3 seeds (68.2–69.1), bf16, NVIDIA H200`"""
-    if not results:
-        return NOTHING
+def _length(cell: CellSpec, results: Sequence[Result]) -> str:
+    """`17,000 of 60,000 iterations, bf16, NVIDIA H200`"""
     full, length = cell.experiment.config().training.iterations, results[0].iterations
     part = f"{length:,}" if length == full else f"{length:,} of {full:,}"
-    seeds = "1 seed" if len(results) == 1 else f"{len(results)} seeds ({value_range(results, metric)})"
-    return f"{part} iterations, {seeds}, {results[0].precision}, {results[0].device}"
+    return f"{part} iterations, {results[0].precision}, {results[0].device}"
+
+
+def _seeds(results: Sequence[Result], metric: Metric) -> str:
+    """`3 seeds (68.20–69.10)`"""
+    return "1 seed" if len(results) == 1 else f"{len(results)} seeds ({value_range(results, metric)})"
 
 
 # All methods with the same network, data, training time and evaluation tasks.

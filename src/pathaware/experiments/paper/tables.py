@@ -133,7 +133,15 @@ BEYOND = {
     "prototypical": "Prototypical",
 }
 """Methods that the paper does not compare with."""
-DATA = {"miniimagenet": "miniImageNet", "cifar-fs": "CIFAR-FS", "tieredimagenet": "tieredImageNet"}
+FURTHER = ("maml", "fomaml", "meta-sgd", "r2d2", "prototypical", "pamela")
+"""Methods of the table of further data sets: one of each kind."""
+DATA = {
+    "miniimagenet": "miniImageNet",
+    "cifar-fs": "CIFAR-FS",
+    "tieredimagenet": "tieredImageNet",
+    "fc100": "FC100",
+    "omniglot": "Omniglot",
+}
 NOTES = (
     "Accuracy in % on new 5-way tasks, with 95 % intervals. Single models of Conv-4 with 64 filters, the "
     "checkpoint chosen on validation classes. Batch: batch norm uses the statistics of all queries, as in "
@@ -157,8 +165,17 @@ def table2(available: Callable[[str], bool] = is_imported) -> TableSpec:
     return TableSpec("table2", title, ACCURACY, *columns, NOTES)
 
 
+def further(available: Callable[[str], bool] = is_imported) -> TableSpec:
+    """Data sets that the paper does not have, with its settings."""
+    columns = _columns("further", ("fc100", "omniglot"), available, FURTHER)
+    return TableSpec("further", "Further data sets: FC100 and Omniglot", ACCURACY, *columns, NOTES)
+
+
 def _columns(
-    table: str, sets: tuple[str, ...], available: Callable[[str], bool]
+    table: str,
+    sets: tuple[str, ...],
+    available: Callable[[str], bool],
+    methods: Sequence[str] = (*LABELS, *BEYOND),
 ) -> tuple[list[str], list[RowSpec]]:
     columns = {f"{DATA[data]} {shots}-shot": (data, shots) for data in sets for shots in (1, 5)}
     rows = [
@@ -169,12 +186,13 @@ def _columns(
             group="beyond" if method in BEYOND else "ours" if method == "pamela" else "others",
         )
         for method, label in (LABELS | BEYOND).items()
+        if method in methods
     ]
     return list(columns), rows
 
 
 def _cell(table: str, method: str, data: str, shots: int, available: Callable[[str], bool]) -> CellSpec:
-    printed = IMAGE_ACCURACY[data, shots].get(method, NOTHING)
+    printed = IMAGE_ACCURACY.get((data, shots), {}).get(method, NOTHING)
     name = f"{table}-{data}-{method}-{shots}shot"
     problem = {**paper_problem(data), "shots": shots}
     # The defaults are the paper's settings.

@@ -28,6 +28,7 @@ TABLES: dict[str, Callable[[str], TableSpec]] = {
     "table3": lambda data: tables.table3(),
     "table4": tables.table4,
     "steps": tables.steps_table,
+    "further": lambda data: tables.further(),
     "methods": method_table,
 }
 COMPLEXITY = "table5"
