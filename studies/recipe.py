@@ -113,8 +113,9 @@ JOINT = Evaluation("-test-joint", "test", "mirror", "sinkhorn")
 
 def train(store: RunStore, planned: PlannedRun, evaluations: Sequence[Evaluation]) -> None:
     """Train a run and evaluate it in several ways."""
-    store.train_unless_stopped(planned, lambda: False)
     run, problem = store.open(planned), planned.config.problem
+    if not run.finished or store.result(planned) is None:
+        store.train_unless_stopped(planned, lambda: False)
     for each in evaluations:
         path = record_path(store.results_folder, planned.name, each)
         if not path.exists():

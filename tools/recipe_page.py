@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pathaware.experiments.run_store import Result
@@ -84,12 +84,20 @@ def methods(records: Path) -> Table:
     rows = []
     for data, title in DATA.items():
         for part, name in METHODS.items():
-            rows.append(Row((title, name, *(accuracy(records, data, part, *c) for c in columns))))
+            rows.append(Row((title, name, *_seeds_apart(accuracy(records, data, part, *c) for c in columns))))
         for part in list(METHODS)[1:]:
-            cells = (lead(records, data, part, *column) for column in columns)
+            cells = _seeds_apart(lead(records, data, part, *column) for column in columns)
             rows.append(Row((title, f"PAMELA − {METHODS[part]}", *cells)))
     header = (f"{shots}, {level}" for shots in ("5 shots", "1 shot") for level, _ in ran)
-    return Table("", ("", "", *header), rows)
+    return Table("", ("", "", *header, "seeds"), rows)
+
+
+def _seeds_apart(cells: Iterable[str]) -> list[str]:
+    """The cells of a row without their numbers of seeds, and those in a last one."""
+    split = [re.fullmatch(r"(.*?)(?:, (\d+) seeds)?", cell) for cell in cells]
+    found = [(each[1], each[2] or "1") for each in split if each]
+    seeds = dict.fromkeys(number for text, number in found if text not in (NOT_RUN, NOTHING))
+    return [*(text for text, _ in found), " or ".join(seeds)]
 
 
 def sine(records: Path) -> Table:

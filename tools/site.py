@@ -87,7 +87,8 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Put what was kept in its place."""
+    """Put what was kept in its place; keep a number and its interval on one line."""
+    html = re.sub(r"(?<=\d) ± (?=\d)", "\u00a0±\u00a0", html)
     return re.sub(r"(<p>)?KEPT(\d+)KEPT(?(1)</p>)", lambda m: _kept[int(m[2])], html)
 
 
