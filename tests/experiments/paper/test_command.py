@@ -26,7 +26,7 @@ def test_a_table_is_trained_shown_and_written_in_every_form(reproduce, tmp_path)
     assert "table3: 2 runs to train, about" in told
     assert "| K = 5, MAML |" in shown
     assert "All rows: 3 of 40,000 iterations, fp32" in shown
-    assert "1.13 ± 0.18 | 1 seed |" in shown
+    assert "1.13 ± 0.18 | 1 |" in shown
     assert "| K = 5, MT-Net |" in shown
     assert "K = 10" not in shown
     assert {p.suffix for p in tmp_path.glob("table3.*")} == {".md", ".tex", ".html"}

@@ -46,8 +46,10 @@ def render(spec: TableSpec, results: Results) -> Table:
                 *([cell.printed] if column in printed else []),
             ]
             if cells[column]:
-                seeds = _seeds(cells[column], spec.metric)
-                training.append(seeds if shared else f"{_length(cell, cells[column])}, {seeds}")
+                count, spread = len(cells[column]), _spread(cells[column], spec.metric)
+                seeds = "1 seed" if count == 1 else f"{count} seeds"
+                how = f"{count}" if shared else f"{_length(cell, cells[column])}, {seeds}"
+                training.append(f"{how}{spread}")
         texts.append("; ".join(dict.fromkeys(training)) or NOTHING)
         rows.append(Row(tuple(texts), row.group))
     notes = (*spec.notes, *([f"All rows: {shared}."] if shared else []))
@@ -92,9 +94,9 @@ def _length(cell: CellSpec, results: Sequence[Result]) -> str:
     return f"{part} iterations, {results[0].precision}, {results[0].device}"
 
 
-def _seeds(results: Sequence[Result], metric: Metric) -> str:
-    """`3 seeds (68.20–69.10)`"""
-    return "1 seed" if len(results) == 1 else f"{len(results)} seeds ({value_range(results, metric)})"
+def _spread(results: Sequence[Result], metric: Metric) -> str:
+    """` (68.20–69.10)`, or nothing for one seed"""
+    return "" if len(results) == 1 else f" ({value_range(results, metric)})"
 
 
 # All methods with the same network, data, training time and evaluation tasks.
