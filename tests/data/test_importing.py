@@ -37,6 +37,12 @@ def left_behind(data: Path) -> list[str]:
     return sorted(p.name for p in data.iterdir()) if data.exists() else []
 
 
+@pytest.fixture(params=[-1.0, 3600.0], ids=["in threads", "one by one"])
+def _decoding(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importing, "LONG", request.param)
+
+
+@pytest.mark.usefixtures("_decoding")
 def test_an_import_holds_every_image_of_every_class_in_order(source: Path, data: Path) -> None:
     store = import_dataset("mine", IMPORTER, source, data)
     assert [c.name for c in store.manifest.classes] == ["a", "b", "c", "d", "e"]
@@ -55,6 +61,7 @@ def test_a_truncated_jpeg_is_named_and_nothing_is_imported(source: Path, data: P
     assert left_behind(data) == []
 
 
+@pytest.mark.usefixtures("_decoding")
 def test_all_bad_files_are_named_not_only_the_first(source: Path, data: Path) -> None:
     write(source / "train/a/notes.txt", b"not an image")
     write(source / "val/d/empty.png", b"")

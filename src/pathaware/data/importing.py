@@ -5,15 +5,17 @@ A store appears only when it is complete. An interrupted import resumes where it
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
 import os
 import shutil
+import time
 import warnings
 import zlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -48,6 +50,10 @@ from pathaware.data.store import (
 )
 
 JOURNAL = "journal.jsonl"
+THREADS = 8
+"""At most this many images are decoded at a time, each of up to `MAX_PIXELS` pixels."""
+LONG = 0.005
+"""Seconds from which on images are decoded in threads."""
 
 ImportProgress: TypeAlias = Callable[[int, int, str], None]
 """Called after each class with images done, images in total, and the name of the class."""
@@ -181,8 +187,9 @@ class PartialStore:
 
     def add(self, name: str, split: Split, images: NDArray[np.uint8]) -> None:
         """Append a class."""
+        images = np.ascontiguousarray(images)  # decoded images have their channels last in memory
         packed = PackedClass.of(name, split, images)
-        remaining = np.ascontiguousarray(images).data.cast("B")
+        remaining = images.data.cast("B")
         while remaining:  # an unbuffered write may be partial
             remaining = remaining[self._pixels.write(remaining) :]
         self.done.append(packed)
@@ -266,13 +273,12 @@ def _pack(listing: Listing, form: ImageFormat, partial: PartialStore, progress: 
     problems: list[str] = []
     total = sum(len(c.images) for c in listing.classes)
     done = sum(c.count for c in partial.done)
-    # Two threads: decoding releases the GIL, and more threads would only wait for the disk.
-    with ThreadPoolExecutor(2) as pool, warnings.catch_warnings():
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, THREADS)) as pool, warnings.catch_warnings():
         from PIL import Image
 
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         for source in listing.classes[len(partial.done) :]:
-            decoded = list(pool.map(lambda image: _load(image, form), source.images))
+            decoded = _load_all(source.images, form, pool)
             problems += [d for d in decoded if isinstance(d, str)]
             # After the first bad image nothing is written, but the rest is decoded to name all bad ones.
             if not problems:
@@ -281,6 +287,18 @@ def _pack(listing: Listing, form: ImageFormat, partial: PartialStore, progress: 
             done += len(source.images)
             progress(done, total, source.name)
     return problems
+
+
+def _load_all(images: Sequence[SourceImage], form: ImageFormat, pool: Executor) -> list[Pixels | str]:
+    """Decode the images of a class, in threads if the first one takes long, as large photographs do.
+
+    For small images threads would wait for the interpreter's lock longer than they decode.
+    """
+    load = functools.partial(_load, form=form)
+    started = time.perf_counter()
+    first = [load(image) for image in images[:1]]
+    decode_rest = pool.map if time.perf_counter() - started > LONG else map
+    return [*first, *decode_rest(load, images[1:])]
 
 
 def _load(image: SourceImage, form: ImageFormat) -> Pixels | str:
