@@ -51,7 +51,9 @@ def blocks(path: Path, language: str) -> list[str]:
 def commands(path: Path) -> list[list[str]]:
     """The commands of a page's console blocks, as lists of words without comments."""
     lines = [
-        line for block in blocks(path, "console") for line in re.findall(r"^\$ (.*)", block, re.MULTILINE)
+        line
+        for block in blocks(path, "console")
+        for line in re.findall(r"^\$ (.*)", block.replace("\\\n", ""), re.MULTILINE)
     ]
     return [shlex.split(part, comments=True) for line in lines for part in line.split(" && ")]
 

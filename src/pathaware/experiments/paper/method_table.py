@@ -29,7 +29,7 @@ def render(spec: TableSpec, results: Results) -> Table:
         for row in spec.rows
     ]
     lengths = {
-        _length(row.cells[column], results)
+        _how_trained(row.cells[column], results)
         for row, cells in zip(spec.rows, found, strict=True)
         for column, results in cells.items()
         if results
@@ -48,7 +48,7 @@ def render(spec: TableSpec, results: Results) -> Table:
             if cells[column]:
                 count, spread = len(cells[column]), _spread(cells[column], spec.metric)
                 seeds = "1 seed" if count == 1 else f"{count} seeds"
-                how = f"{count}" if shared else f"{_length(cell, cells[column])}, {seeds}"
+                how = f"{count}" if shared else f"{_how_trained(cell, cells[column])}, {seeds}"
                 training.append(f"{how}{spread}")
         texts.append("; ".join(dict.fromkeys(training)) or NOTHING)
         rows.append(Row(tuple(texts), row.group))
@@ -87,7 +87,7 @@ def _value(cell: CellSpec, results: Sequence[Result], metric: Metric) -> str:
     return Remark(f"not run: {cell.reason}" if cell.reason else "not run yet")
 
 
-def _length(cell: CellSpec, results: Sequence[Result]) -> str:
+def _how_trained(cell: CellSpec, results: Sequence[Result]) -> str:
     """`17,000 of 60,000 iterations, bf16, NVIDIA H200`"""
     full, length = cell.experiment.config().training.iterations, results[0].iterations
     part = f"{length:,}" if length == full else f"{length:,} of {full:,}"
