@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pathaware.experiments.paper.printed import IMAGE_ACCURACY
@@ -28,14 +28,14 @@ def render(spec: TableSpec, results: Results) -> Table:
         {column: results.of(cell.experiment, length) for column, cell in row.cells.items()}
         for row in spec.rows
     ]
-    lengths = {
-        _how_trained(row.cells[column], results)
+    ways = {
+        _how_trained(row.cells[column], there)
         for row, cells in zip(spec.rows, found, strict=True)
-        for column, results in cells.items()
-        if results
+        for column, there in cells.items()
+        if there
     }
     # What all rows share is said once.
-    shared = lengths.pop() if len(lengths) == 1 and sum(map(_any_result, found)) > 1 else ""
+    shared = ways.pop() if len(ways) == 1 and sum(any(cells.values()) for cells in found) > 1 else ""
     rows = []
     for row, cells in zip(spec.rows, found, strict=True):
         texts: list[str] = [row.label]
@@ -54,10 +54,6 @@ def render(spec: TableSpec, results: Results) -> Table:
         rows.append(Row(tuple(texts), row.group))
     notes = (*spec.notes, *([f"All rows: {shared}."] if shared else []))
     return Table(spec.title, (*header, "seeds" if shared else "training"), rows, notes)
-
-
-def _any_result(cells: Mapping[str, Sequence[Result]]) -> bool:
-    return any(cells.values())
 
 
 def with_level(column: str, metric: Metric) -> str:
