@@ -159,7 +159,7 @@ def _accuracy(result: Result) -> str:
 
 
 def paired(one: list[Result], other: list[Result]) -> str:
-    """The mean difference on the same tasks and seeds, with its interval over tasks."""
+    """The mean difference on the same tasks and seeds, with its interval over tasks and seeds."""
     # Variants differ in settings that `paired_differences` would refuse, and in nothing else.
     values = []
     for result in one:

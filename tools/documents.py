@@ -280,18 +280,23 @@ def _paired(results: Results) -> Table:
 
 
 def _against_all(folder: Path) -> Table:
-    """PAMELA minus every other method on the same tasks of CIFAR-FS, largest lead with five shots first."""
-    compared = methods_page.compared_on_images(folder)
-    pamela, rows = compared.pop("pamela"), []
-    for name, cells in compared.items():
-        pairs = [paired_differences(pamela[column], cells[column]) for column in methods_page.COLUMNS]
-        if any(pairs):
-            lead = torch.stack(pairs[1]).mean().item() if pairs[1] else -1.0
-            rows.append(
-                (lead, Row((f"pamela − {name}", *(mean_lead(pair) if pair else NOT_RUN for pair in pairs))))
-            )
-    rows.sort(key=lambda pair: -pair[0])
-    return Table("", ("difference", *methods_page.COLUMNS), [row for _, row in rows])
+    """PAMELA minus every other method on the same tasks, largest mean lead first."""
+    columns, pairs = [], {}
+    for data in ("miniImageNet", "CIFAR-FS"):
+        compared = methods_page.compared_on_images(folder, data)
+        pamela = compared.pop("pamela")
+        columns += list(pamela)
+        for name, cells in compared.items():
+            for column in pamela:
+                pairs[name, column] = paired_differences(pamela[column], cells[column])
+    rows = []
+    for name in compared:
+        there = [torch.stack(pairs[name, column]).mean().item() for column in columns if pairs[name, column]]
+        cells = (mean_lead(pair) if (pair := pairs[name, column]) else NOT_RUN for column in columns)
+        if there:
+            rows.append((statistics.fmean(there), Row((f"pamela − {name}", *cells))))
+    rows.sort(key=lambda row: -row[0])
+    return Table("", ("difference", *columns), [row for _, row in rows])
 
 
 def _difference_cells(per_seed: list[Tensor]) -> tuple[str, str, str]:

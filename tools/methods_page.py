@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pathaware.experiments.paper.method_table import mean, method_table, render
-from pathaware.experiments.paper.tables import TableSpec, table2
-from pathaware.experiments.run_store import Experiment, Result, Results
+from pathaware.experiments.paper.tables import TableSpec, table1, table2
+from pathaware.experiments.run_store import Result, Results
 from pathaware.methods import METHODS
 from pathaware.methods.method import Method
 from pathaware.training.metric import ACCURACY
@@ -70,19 +70,16 @@ def glyph_ranking(folder: Path) -> Table:
     return Table("", (*table.header[:-1], "CPU seconds"), rows)
 
 
-def compared_on_images(folder: Path) -> dict[str, dict[str, list[Result]]]:
-    """Results of Table 2's CIFAR-FS columns by method and column, all of the same number of iterations."""
-    spec = table2(lambda data: True)
-    results = Results.read(folder).in_one_precision(_of(spec))
-    length = results.common_length(_of(spec))
+def compared_on_images(folder: Path, data: str = "CIFAR-FS") -> dict[str, dict[str, list[Result]]]:
+    """Results of Table 1 or 2 by method and column, all of the same number of iterations."""
+    columns = [f"{data} 1-shot", f"{data} 5-shot"]
+    spec = (table2 if data == "CIFAR-FS" else table1)(lambda data: True).select(columns=columns)
+    results = Results.read(folder).in_one_precision(spec.experiments())
+    length = results.common_length(spec.experiments())
     return {
-        row.key: {column: results.of(row.cells[column].experiment, length) for column in COLUMNS}
+        row.key: {column: results.of(row.cells[column].experiment, length) for column in columns}
         for row in spec.rows
     }
-
-
-def _of(spec: TableSpec) -> list[Experiment]:
-    return [row.cells[c].experiment for row in spec.rows for c in COLUMNS]
 
 
 def image_ranking(folder: Path) -> Table:

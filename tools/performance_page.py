@@ -180,13 +180,14 @@ def evaluation_table(records: Sequence[dict[str, Any]]) -> Table:
 
 LAUNCHES = (
     "Counted without a GPU (`benchmarks/launch_counts.py`): Triton's kernels, and PyTorch's operations as "
-    "one launch each, though some take more."
+    "one launch each, though some take more. The kernels are newer than those of the profile below."
 )
 FLOOR = (
     "The floor is the larger of two times: the multiplications of all convolutions at the speed of a large "
     "matrix product, and the activations at the speed of a large copy, if every pass of a block reads and "
     "writes each tensor once. Both speeds were measured in the same run. The rest of an iteration is time in "
-    "kernels beyond the floor, and time between kernels."
+    "kernels beyond the floor, and time between kernels. A profiler slows an iteration down, so totals are "
+    "above those of the other tables."
 )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -40,6 +41,7 @@ def blocks(folder: Path) -> dict[str, str]:
     records = folder / recipe.FOLDER.name
     return {
         "methods": pipe_table(methods(records)),
+        "inner-steps": pipe_table(inner_steps(records)),
         "worth": worth(records),
         "pretraining": pretrainings(folder),
         "sine": pipe_table(sine(records)),
@@ -90,6 +92,26 @@ def methods(records: Path) -> Table:
             rows.append(Row((title, f"PAMELA − {METHODS[part]}", *cells)))
     header = (f"{shots}, {level}" for shots in ("5 shots", "1 shot") for level, _ in ran)
     return Table("", ("", "", *header, "seeds"), rows)
+
+
+def inner_steps(records: Path) -> Table:
+    """By how many points the inner steps change the test accuracy, mean of the seeds."""
+    columns = {
+        f"{title}, {level}": (shots, LEVELS[level])
+        for shots, title in ((5, "5 shots"), (1, "1 shot"))
+        for level in ("alone", "joint")
+    }
+    rows = []
+    for data, title in DATA.items():
+        for part in (recipe.WHOLE, "maml", "meta-sgd"):
+            found = (recipe.results(records, data, shots, part, each) for shots, each in columns.values())
+            rows.append(Row((title, METHODS[part], *map(_change, found))))
+    return Table("", ("", "", *columns), rows)
+
+
+def _change(results: Sequence[Result]) -> str:
+    curves = [result.record["result"]["accuracy_per_step"] for result in results]
+    return f"{100 * statistics.fmean(curve[-1] - curve[0] for curve in curves):+.2f}" if curves else NOT_RUN
 
 
 def _seeds_apart(cells: Iterable[str]) -> list[str]:

@@ -12,6 +12,7 @@ from pathaware.experiments.paper.tables import sine_experiment, table2
 from pathaware.experiments.run_store import Result, Results
 from pathaware.experiments.statistics import (
     bootstrap,
+    mean_lead,
     over_seeds,
     over_seeds_and_tasks,
     over_tasks,
@@ -113,6 +114,15 @@ def test_differences_are_paired_by_seed_and_only_under_equal_conditions():
     assert not paired_differences(pamela, [result(other, 0, ACCURACY, validate=500)])
     assert not paired_differences(pamela, [result(other[:9], 0, ACCURACY)])
     assert not paired_differences(pamela, [without_values(result(other, 0, ACCURACY))])
+
+
+def test_a_lead_is_uncertain_over_tasks_and_seeds():
+    tasks = normal(6) / 100
+    assert mean_lead([tasks]) == f"{100 * tasks.mean():+.2f} ± {100 * over_tasks(tasks):.2f}"
+    moved = [tasks - tasks.mean() + lead for lead in (0.01, 0.02, 0.03)]
+    seeds = 4.302653 / 3**0.5  # Student's quantile, and the standard error of the leads 1, 2, 3
+    expected = math.hypot(100 * over_tasks(tasks), seeds)
+    assert mean_lead(moved) == f"+2.00 ± {expected:.2f}, 3 seeds"
 
 
 def test_a_table_has_one_precision_that_of_its_experiments_if_there_is_one():

@@ -75,6 +75,6 @@ def test_a_value_that_does_not_fit_in_memory_is_reported():
     record = {"device": "cuda", "base": "…", "series": {"tasks": {"points": points, **growth(points)}}}
     assert lines(record)[2] == ["tasks", "4", "failed: OutOfMemoryError: CUDA out of memory.", "–"]
     slow, fine = verdicts(record)
-    assert "time grows faster than linearly with tasks: exponent 2.00" in slow
-    assert "memory grows at most linearly with tasks: exponent 1.00" in fine
+    assert "time grows like tasks to the power 2.00, in places faster than linearly" in slow
+    assert "memory grows like tasks to the power 1.00, nowhere faster than linearly" in fine
     assert len(draw(record).axes) == 2

@@ -156,10 +156,11 @@ def verdicts(record: dict[str, Any]) -> list[str]:
     sentences = []
     for name in LINEAR:
         for quantity, fitted in record["series"].get(name, {}).get("growth", {}).items():
-            kind = "at most linearly" if fitted["at_most_linear"] else "faster than linearly"
+            steepest = f"largest {quantity}(k·n) / (k·{quantity}(n)) {fitted['worst']:.2f}"
+            where = "nowhere" if fitted["at_most_linear"] else "in places"
             sentences.append(
-                f"{quantity} grows {kind} with {name}: exponent {fitted['exponent']:.2f}, "
-                f"largest {quantity}(k·n) / (k·{quantity}(n)) {fitted['worst']:.2f}"
+                f"{quantity} grows like {name} to the power {fitted['exponent']:.2f}, {where} faster than "
+                f"linearly ({steepest})"
             )
     return sentences
 
