@@ -30,6 +30,7 @@ from pathaware.engine.handwritten import Program, handwritten_program, task_thre
 from pathaware.engine.traced import NotLowerable, trace
 
 if TYPE_CHECKING:
+    from pathaware.engine.handwritten.shared import SharedParameters
     from pathaware.engine.kernels.program import KernelProgram
 
 Forward = Callable[[Tensor, Any], Tensor]
@@ -55,7 +56,8 @@ class Execution:
 
     `forward` maps a point and inputs to outputs, `losses` maps outputs and targets to one loss per task. A
     hand-written `program` computes gradients of the two faster than autograd does; `kernel_program` and
-    `single_task` are its counterparts on a GPU, for several tasks or derivatives, and for one task.
+    `single_task` are its counterparts on a GPU, for several tasks or derivatives, and for one task. They take
+    points of all parameters; `shared` completes points where some parameters do not adapt.
     """
 
     def __init__(
@@ -65,12 +67,14 @@ class Execution:
         losses: Loss,
         program: Program | None = None,
         body: Forward | None = None,
+        shared: SharedParameters | None = None,
     ) -> None:
         self.name = name
         self.body = body
         self.forward = forward
         self.losses = losses
         self.program = program
+        self.shared = shared
 
     @cached_property
     def calls(self) -> CapturedCalls:
@@ -102,7 +106,7 @@ class Execution:
         """Outputs at a point; with `support_x`, batch norm uses the statistics of the support set only."""
         if self._predicts(point, x):
             assert self.program is not None
-            return self.program.predict(point, x, support_x)
+            return self.program.predict(self._complete(point), x, support_x)
         if support_x is None:
             return self.forward(point, x)
         count, examples = support_x.shape[1], torch.cat([support_x, x], dim=1)
@@ -124,7 +128,7 @@ class Execution:
         if not self._predicts(point, x):
             return None
         assert self.program is not None
-        return self.program.norm_statistics(point, x)
+        return self.program.norm_statistics(self._complete(point), x)
 
     def prepare(self, x: Tensor) -> Inputs:
         """Inputs for several calls of `gradient` and `task_losses`: layers that no adapted parameter affects
@@ -144,7 +148,7 @@ class Execution:
         program = None if torch.is_grad_enabled() else self._program(point, x, y, differentiable=False)
         x = x.images if isinstance(x, PreparedImages) else x
         if program is not None and isinstance(x, Tensor):
-            return program.losses(point, x, y, outputs)
+            return program.losses(self._complete(point), x, y, outputs)
         predicted = self.forward(point, x)
         if outputs is not None:
             outputs.append(predicted.detach())
@@ -153,9 +157,9 @@ class Execution:
     def query_losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """`task_losses` fused with their gradient; differentiable once."""
         program = self._program(point, x, y, differentiable=True) if point.requires_grad else None
-        return (
-            self.task_losses(point, x, y) if program is None else program.differentiable_losses(point, x, y)
-        )
+        if program is None:
+            return self.task_losses(point, x, y)
+        return program.differentiable_losses(self._complete(point), x, y)
 
     def gradient(
         self,
@@ -174,9 +178,11 @@ class Execution:
         x = x.images if isinstance(x, PreparedImages) else x
         if program is not None and isinstance(x, Tensor):
             if create_graph:
-                return program.differentiable_gradient(point, x, y)
+                losses, gradient = program.differentiable_gradient(self._complete(point), x, y)
+                return losses, self._select(gradient)
             with torch.no_grad():
-                return program.loss_and_gradient(point, x, y, outputs)[:2]
+                losses, gradient = program.loss_and_gradient(self._complete(point), x, y, outputs)[:2]
+                return losses, self._select(gradient)
         if not create_graph:
             point = point.detach().requires_grad_()
         with torch.enable_grad():
@@ -194,6 +200,12 @@ class Execution:
         settings = [a for a in arguments if not isinstance(a, Tensor)]
         key = (function.__name__, *settings, captured_state(learner))
         return self.calls(key, partial(function, *settings), *tensors)
+
+    def _complete(self, point: Tensor) -> Tensor:
+        return point if self.shared is None else self.shared.complete(point)
+
+    def _select(self, gradient: Tensor) -> Tensor:
+        return gradient if self.shared is None else self.shared.select(gradient)
 
     def _capturable(self, tensors: Sequence[Tensor]) -> bool:
         return (
@@ -241,11 +253,30 @@ def select_execution(name: ExecutionName, model: nn.Module, layout: Layout, loss
     try:
         losses, network = per_task(loss), trace(model, leaves=LAYERS)
         forward = lower(network, layout)
-        return Execution("batched", forward, losses, handwritten_program(network, layout, losses))
+        program, shared = _program(forward, Layout.of(model), losses)
+        return Execution("batched", forward, losses, program, shared=shared)
     except NotLowerable as reason:
         if name == "batched":
             raise UsageError(f"execution: 'batched' cannot run this model ({reason}); use auto") from None
     return Execution("vmap", _vmap_or_loop(outputs), per_task(loss), body=_vmap_or_loop(features))
+
+
+def _program(forward: Lowered, whole: Layout, losses: Loss) -> tuple[Program | None, SharedParameters | None]:
+    """A program of the whole network, and what completes points where some parameters do not adapt.
+
+    None where shared layers come first: these run once per path instead (`Lowered.prepare`).
+    """
+    layout = forward.layout
+    adapted = {entry.name for entry in layout.entries}
+    if adapted == {entry.name for entry in whole.entries}:
+        return handwritten_program(forward.network, layout, losses), None
+    in_order = [entry for entry in whole.entries if entry.name in adapted] == layout.entries
+    program = handwritten_program(forward.network, whole, losses) if in_order and not forward.prefix else None
+    if program is None:
+        return None, None
+    from pathaware.engine.handwritten.shared import SharedParameters  # few methods need it
+
+    return program, SharedParameters(layout, whole, forward.shared)
 
 
 class FusedEmbedding:

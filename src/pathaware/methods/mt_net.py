@@ -4,10 +4,15 @@
     mᵢ ~ Bernoulli(σ(ζᵢ))                      for every task and every output unit or filter i of a layer
     Wⱼ₊₁ = Wⱼ − α M ∘ ∇L(Wⱼ)                   row i of W, and bᵢ, adapt where mᵢ = 1; M `[T, D]`
 
-T is the metric in which W descends: the product T W moves along T Tᵀ times its own gradient. The mask is the
-subspace. T and ζ are learned through every inner gradient. A mask is drawn once per path. It is binary in the
-forward pass; ζ is learned through its relaxation, σ((ζ + logistic noise) / τ), as in the authors' program.
-Gains and shifts of norm layers do not adapt and are meta-learned, as theirs.
+T is the metric in which W descends: the product V = T W moves along T M Tᵀ times its own gradient,
+
+    Vⱼ₊₁ = Vⱼ − α T M Tᵀ ∇L(Vⱼ)                the same with T b                    V₀ = T W₀
+
+and this is what is computed: the network keeps its layers, points of a path hold T W and T b, and the engine
+runs them like those of MAML. The mask is the subspace. T and ζ are learned through every inner gradient. A
+mask is drawn once per path. It is binary in the forward pass; ζ is learned through its relaxation,
+σ((ζ + logistic noise) / τ), as in the authors' program. Gains and shifts of norm layers do not adapt and are
+meta-learned, as theirs.
 
 Departures from the authors' program:
 
@@ -20,6 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -29,25 +35,22 @@ from pathaware.core.learner import Context
 from pathaware.core.parameters import Layout
 from pathaware.core.rule import Memory, Rule
 from pathaware.methods.method import Method
-from pathaware.models.surgery import LAYERS, identity_after, insert, inserted
-
-PREFIX = "t"
+from pathaware.models.surgery import LAYERS
 
 
-def transformed(model: nn.Module) -> nn.Module:
-    """Insert a layer `t1`, `t2`, … after every convolution and linear layer."""
-    layers = {name: module for name, module in model.named_modules() if isinstance(module, LAYERS)}
-    for name in layers:
-        if "." in name or not name:
-            raise UsageError(f"model: {name or 'it'} must be a layer of an nn.Sequential for mt-net")
-    return insert(model, PREFIX, {name: identity_after(layer) for name, layer in layers.items()})
+@dataclass(frozen=True)
+class LayerPart:
+    """A layer in the flat vector: its output units, and where its weight and, if it has one, bias end."""
+
+    units: int
+    sizes: list[int]
 
 
 class MTNet(Rule):
-    """Gradient descent of the rows that a learned mask selects.
+    """Gradient descent, in a learned metric, of the rows that a learned mask selects.
 
     - `probability`: the initial probability that a row adapts; `temperature`: τ of the relaxation.
-    - ζ is `logits [units]`, the units of all adapted layers in order.
+    - T is `metrics`, one matrix `[units, units]` per layer; ζ is `logits [units]`, all layers in order.
     """
 
     def __init__(
@@ -63,22 +66,25 @@ class MTNet(Rule):
             raise UsageError(f"probability: {probability} is not allowed; above 0 and below 1")
         if temperature <= 0:
             raise UsageError(f"temperature: {temperature} is not allowed; above 0")
-        adapted = {
-            f"{name}."
-            for name, module in network.named_modules()
-            if isinstance(module, LAYERS) and not inserted(PREFIX, name)
-        }
-        super().__init__(Layout.of(network, lambda name: name.startswith(tuple(adapted))), steps)
+        adapted = {name for name, module in network.named_modules() if isinstance(module, LAYERS)}
+        super().__init__(Layout.of(network, lambda name: name.rpartition(".")[0] in adapted), steps)
         self.rate, self.temperature = rate, temperature
-        self.rows = _rows(self.layout)
-        units = max(stop for _, stop, _ in self.rows)
-        self.logits = nn.Parameter(torch.full((units,), math.log(probability / (1 - probability))))
+        self.layers = _layers(self.layout)
+        units = [layer.units for layer in self.layers]
+        self.metrics = nn.ParameterList(torch.eye(count) for count in units)
+        self.logits = nn.Parameter(torch.full((sum(units),), math.log(probability / (1 - probability))))
 
     def begin(self, start: Tensor, context: Context) -> tuple[Tensor, Memory]:
         logits = self.logits.expand(len(start), -1)
-        return start, self.broadcast(
-            torch.sigmoid(logits) if context.order == "none" else self.sample(logits)
+        mask = torch.sigmoid(logits) if context.order == "none" else self.sample(logits)
+        masks = mask.split([layer.units for layer in self.layers], dim=1)
+        # Tᵀ is part of the gradient, which is constant to first order.
+        constant = context.order == "first"
+        products = tuple(
+            t * m.unsqueeze(1) @ (t.detach() if constant else t).T
+            for t, m in zip(self.metrics, masks, strict=True)
         )
+        return self.multiply(tuple(self.metrics), start), products
 
     def sample(self, logits: Tensor) -> Tensor:
         """Binary masks `[T, units]` with the derivative of their relaxation."""
@@ -86,28 +92,31 @@ class MTNet(Rule):
         relaxed = torch.sigmoid((logits + torch.logit(uniform)) / self.temperature)
         return (relaxed > 0.5).to(relaxed.dtype) + (relaxed - relaxed.detach())
 
-    def broadcast(self, units: Tensor) -> Tensor:
-        """Repeat one number per unit, `[T, units]`, for its weights and its bias: `[T, D]`."""
-        parts = [units[:, start:stop].unsqueeze(2).expand(-1, -1, width) for start, stop, width in self.rows]
-        return torch.cat([part.flatten(1) for part in parts], dim=1)
+    def multiply(self, matrices: Sequence[Tensor], values: Tensor) -> Tensor:
+        """Multiply every layer's rows in `values [T, D]`, biases included, by its matrix `[units, units]` or
+        by one matrix per task, `[T, units, units]`."""
+        products = []
+        of_layers = values.split([sum(layer.sizes) for layer in self.layers], dim=1)
+        for matrix, layer, part in zip(matrices, self.layers, of_layers, strict=True):
+            tensors = [each.unflatten(1, (layer.units, -1)) for each in part.split(layer.sizes, dim=1)]
+            product = matrix @ (tensors[0] if len(tensors) == 1 else torch.cat(tensors, dim=2))
+            widths = [each.shape[2] for each in tensors]
+            products += [each.flatten(1) for each in product.split(widths, dim=2)]
+        return torch.cat(products, dim=1)
 
     def advance(
         self, j: int, points: Sequence[Tensor], gradient: Tensor, losses: Tensor, memory: Memory
     ) -> tuple[Tensor, Memory]:
-        return torch.addcmul(points[-1], memory, gradient, value=-self.rate), memory
+        return torch.add(points[-1], self.multiply(memory, gradient), alpha=-self.rate), memory
 
 
-def _rows(layout: Layout) -> list[tuple[int, int, int]]:
-    """First unit, last unit + 1 and entries per unit for every tensor of the layout."""
-    first: dict[str, int] = {}
-    rows, count = [], 0
+def _layers(layout: Layout) -> list[LayerPart]:
+    """The layers in the order of the flat vector: a bias directly follows its weight."""
+    layers: dict[str, LayerPart] = {}
     for entry in layout.entries:
-        units = entry.shape[0]
-        if entry.layer not in first:
-            first[entry.layer], count = count, count + units
-        start = first[entry.layer]
-        rows.append((start, start + units, entry.numel // units))
-    return rows
+        name = entry.name.rpartition(".")[0]
+        layers.setdefault(name, LayerPart(entry.shape[0], [])).sizes.append(entry.numel)
+    return list(layers.values())
 
 
 METHOD = Method(
@@ -116,5 +125,4 @@ METHOD = Method(
     "Lee and Choi, ICML 2018, arXiv:1801.05558",
     2018,
     MTNet,
-    network=transformed,
 )

@@ -307,7 +307,34 @@ def test_networks_without_a_hand_written_form_are_left_to_autograd(name):
     assert MetaLearner(model, GradientDescent(model, 1), F.mse_loss).execution.program is None
 
 
-def test_shared_parameters_are_left_to_autograd():
+SHARED = {
+    "norms": lambda name: not name.startswith(("1.", "5.")),
+    "head": lambda name: not name.startswith("9."),
+    "biases": lambda name: not name.endswith("bias"),
+    "a block": lambda name: not name.startswith(("4.", "5.")),
+}
+"""Which parameters adapt in a network of two blocks and a linear layer; the others are shared."""
+
+
+@pytest.mark.parametrize("order", ["first", "second"])
+@pytest.mark.parametrize("shared", SHARED)
+def test_shared_parameters_are_meta_learned_as_by_autograd(shared, order):
+    torch.manual_seed(1)
+    layers = [*block(2, 3), *block(3, 4), nn.Flatten(), nn.Linear(16, 3)]
+    model, episodes = nn.Sequential(*layers), image_episodes()
+    rule = GradientDescent(Layout.of(model, SHARED[shared]), 3, rate=0.1)
+    learner = MetaLearner(model, rule, F.cross_entropy)
+    assert learner.execution.program is not None
+    ours = meta_gradient(learner, episodes, order)
+    adapted = [network for network, _ in learner.adapt_each(episodes.support_x, episodes.support_y)]
+    learner.execution.program = None
+    assert distance(ours, meta_gradient(learner, episodes, order)) < 1e-10
+    again = [network for network, _ in learner.adapt_each(episodes.support_x, episodes.support_y)]
+    for one, other, x in zip(adapted, again, episodes.query_x, strict=True):
+        assert distance(one(x), other(x)) < 1e-10
+
+
+def test_layers_before_the_first_adapted_one_run_once_per_path_instead():
     model = nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1))
     rule = GradientDescent(Layout.of(model, adapted=lambda name: name.startswith("2.")), 2)
     assert MetaLearner(model, rule, F.mse_loss).execution.program is None

@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from pathaware import GradientDescent, MetaLearner
+from pathaware import GradientDescent, Layout, MetaLearner
 from pathaware.engine import kernels
 from pathaware.models.conv4 import conv4
-from tests.conftest import distance, image_episodes, with_constant_statistics
+from tests.conftest import distance, image_episodes, meta_gradient, with_constant_statistics
 
 pytest.importorskip("triton")
 
@@ -73,6 +73,19 @@ def test_losses_gradients_and_products_are_those_of_the_layers(monkeypatch, by_p
         ]
         assert len(biases) == (0 if constant else 2)
         assert not any(bias.any() for bias in biases)
+
+
+@pytest.mark.skipif(CUDA, reason="only the interpreter runs kernels in float64")
+def test_parameters_that_tasks_share_are_meta_learned_through_the_kernels(monkeypatch):
+    model, episodes = conv4(3, size=5, channels=2, width=12, blocks=2), image_episodes(size=5)
+    rule = GradientDescent(Layout.of(model, lambda name: "norm" not in name), 2, rate=0.1)
+    expected = meta_gradient(MetaLearner(model, rule, F.cross_entropy, execution="loop"), episodes)
+    learner = MetaLearner(model, rule, F.cross_entropy)
+    assert learner.execution.kernel_program is not None
+    learner.execution.program = None  # on a CPU it would be taken instead
+    monkeypatch.setattr(kernels, "usable", lambda point: True)
+    found = meta_gradient(learner, episodes)
+    assert distance(found, expected) < 1e-10
 
 
 @pytest.mark.skipif(CUDA, reason="only the interpreter runs kernels in float64")

@@ -62,8 +62,7 @@ class Chain:
 def find_chain(network: TracedNetwork, layout: Layout) -> Chain | None:
     """The network as a chain of hand-written layers, or None if some part of it has no hand-written form.
 
-    Parameters outside of the layout are shared and meta-learned through every inner gradient, which only
-    autograd can do. A layer that is called twice is left to autograd as well.
+    The layout must be that of all parameters. A layer that is called twice is left to autograd.
     """
     nodes = _sequence(network)
     images = any(type(network.module(node)) is nn.Flatten for node in nodes)
