@@ -211,7 +211,7 @@ def _percent(found: dict[str, float]) -> str:
 def reproduction_page(folder: Path) -> dict[str, str]:
     """The paper's tables, our settings, and every other result."""
     results = Results.read(folder)
-    goals = [table1(is_available), table2(is_available), table3(), table4("cifar-fs", is_available)]
+    goals = [table1(is_available), table2(is_available), table3(), table4("miniimagenet", is_available)]
     complexity = [table5(_read(path)) for path in sorted(folder.glob("complexity-*.json"))]
     return {
         **{goal.name: _rendered(goal, results) for goal in goals if goal.name != "table3"},

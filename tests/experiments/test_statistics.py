@@ -112,6 +112,10 @@ def test_differences_are_paired_by_seed_and_only_under_equal_conditions():
     assert torch.equal(difference, (one - other).double())
     assert not paired_differences(pamela, [result(other, 0, ACCURACY, guard=False)])
     assert not paired_differences(pamela, [result(other, 0, ACCURACY, validate=500)])
+    assert not paired_differences(pamela, [result(other, 0, ACCURACY, warmup=10)])
+    other_shots = result(other, 0, ACCURACY).record
+    other_shots["config"]["problem"]["shots"] = 7
+    assert not paired_differences(pamela, [Result.of(other_shots)])
     assert not paired_differences(pamela, [result(other[:9], 0, ACCURACY)])
     assert not paired_differences(pamela, [without_values(result(other, 0, ACCURACY))])
 

@@ -34,17 +34,23 @@ _DECISIVE = (
     *("head_rate", "head", "average", "evaluate_average", "distil", "temperature", "teacher", "teach"),
     *("classify", "classify_end", "dropout", "dimensions"),
 )
+_CHOOSING = ("validate", "validation_tasks")
+"""Settings that decide which checkpoint is kept."""
 IDENTITY = "identity"
 """Key of a record; records written before it existed do not have it."""
 
 
 def signature(config: Config) -> str:
     """A text that is equal for runs that differ in seed, length and the way they are computed only."""
-    problem: Any = config.problem
-    settings = {k: v for k, v in asdict(problem).items() if k != "data_dir"}
+    name, settings = _problem_settings(config)
     training = {name: getattr(config.training, name) for name in _DECISIVE}
     method_settings = sorted(config.method_settings.items(), key=str)
-    return repr((config.problem.name, settings, config.method, method_settings, training))
+    return repr((name, settings, config.method, method_settings, training))
+
+
+def _problem_settings(config: Config) -> tuple[str, dict[str, Any]]:
+    problem: Any = config.problem
+    return config.problem.name, {k: v for k, v in asdict(problem).items() if k != "data_dir"}
 
 
 def experiment_key(config: Config) -> tuple[str, str]:
@@ -140,13 +146,14 @@ class Result:
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """Conditions, besides the settings of the problem, in which two compared results must be equal."""
+        """Conditions in which two compared results must be equal: all but the method, the seed and the way in
+        which the run was computed."""
         result, training = self.record["result"], self.config.training
-        names = ("tasks", "rate", "schedule", "clip", "guard", "pretrain", "validate", "validation_tasks")
         return {
             "iterations": self.iterations,
             "precision": self.precision,
-            "training": {name: getattr(training, name) for name in names},
+            "problem": _problem_settings(self.config),
+            "training": {name: getattr(training, name) for name in (*_DECISIVE, *_CHOOSING)},
             "evaluation": (result["tasks"], result["split"], self.record.get("evaluation_seed", 0)),
             "queries": self.queries,
             "balance": result.get("balance", "balanced"),
