@@ -30,9 +30,10 @@ from pathaware.experiments.paper.tables import (
     table4,
 )
 from pathaware.experiments.run_store import Experiment, Result, Results, own_level, signature
-from pathaware.experiments.statistics import mean_lead, over_seeds, over_tasks, paired_differences
+from pathaware.experiments.statistics import mean_lead, over_seeds, paired_differences
 from pathaware.online.streams import STREAMS
 from pathaware.training.config import Config
+from pathaware.training.evaluation import interval_over_tasks
 from pathaware.training.metric import ACCURACY, MSE, Metric
 from pathaware.training.provenance import EVALUATED
 from pathaware.training.tables import NOTHING, Row, Table, pipe_table
@@ -304,7 +305,7 @@ def _difference_cells(per_seed: list[Tensor]) -> tuple[str, str, str]:
     means = [float(seed.mean()) for seed in points]
     seeds = over_seeds(means)
     each = ", ".join(f"{value:+.2f}" for value in means)
-    mean_value = f"{statistics.fmean(means):+.2f} ± {over_tasks(torch.stack(points).mean(0)):.2f}"
+    mean_value = f"{statistics.fmean(means):+.2f} ± {interval_over_tasks(torch.stack(points).mean(0)):.2f}"
     return each, mean_value, NOTHING if seeds is None else f"± {seeds:.2f}"
 
 

@@ -15,9 +15,9 @@ from pathaware.experiments.statistics import (
     mean_lead,
     over_seeds,
     over_seeds_and_tasks,
-    over_tasks,
     paired_differences,
 )
+from pathaware.training.evaluation import interval_over_tasks
 from pathaware.training.metric import ACCURACY, MSE
 from pathaware.training.provenance import encode_values, identity
 
@@ -34,7 +34,7 @@ def result(values: torch.Tensor, seed: int = 0, metric=MSE, method: str = "maml"
         "config": config.to_dict(),
         "result": {
             metric.name: values.double().mean().item(),
-            f"{metric.name}_ci95": over_tasks(values.double()),
+            f"{metric.name}_ci95": interval_over_tasks(values.double()),
             "tasks": len(values),
             "split": "test",
             "queries": "batch",
@@ -69,7 +69,7 @@ def test_several_seeds_add_students_interval():
     found = over_seeds_and_tasks([result(v, s, ACCURACY) for s, v in enumerate(values)], ACCURACY)
     seeds = 4.302653 * 0.02 / math.sqrt(3)  # Student's t with two degrees of freedom, as printed in tables
     assert over_seeds([float(v.double().mean()) for v in values]) == pytest.approx(seeds, rel=1e-4)
-    assert found.half_width == pytest.approx(math.hypot(over_tasks(normal(0)), seeds), rel=1e-4)
+    assert found.half_width == pytest.approx(math.hypot(interval_over_tasks(normal(0)), seeds), rel=1e-4)
     assert found.seeds == 3
 
 
@@ -92,12 +92,12 @@ def test_an_interval_over_seeds_covers_the_mean_in_95_of_100_cases():
 def test_records_without_values_of_tasks_have_the_interval_they_state():
     found = over_seeds_and_tasks([without_values(result(normal(1).float()))], MSE)
     assert found.median is None
-    assert found.half_width == pytest.approx(over_tasks(normal(1).float().double()), rel=1e-6)
+    assert found.half_width == pytest.approx(interval_over_tasks(normal(1).float().double()), rel=1e-6)
 
 
 def test_the_bootstrap_agrees_with_the_normal_interval_and_is_skewed_where_errors_are():
     below, above = bootstrap(normal(2))
-    assert below == pytest.approx(over_tasks(normal(2)), rel=0.1)
+    assert below == pytest.approx(interval_over_tasks(normal(2)), rel=0.1)
     assert above == pytest.approx(below, rel=0.15)
     heavy = normal(3).sub(0.5).mul(20).exp()
     below, above = bootstrap(heavy)
@@ -122,10 +122,10 @@ def test_differences_are_paired_by_seed_and_only_under_equal_conditions():
 
 def test_a_lead_is_uncertain_over_tasks_and_seeds():
     tasks = normal(6) / 100
-    assert mean_lead([tasks]) == f"{100 * tasks.mean():+.2f} ± {100 * over_tasks(tasks):.2f}"
+    assert mean_lead([tasks]) == f"{100 * tasks.mean():+.2f} ± {100 * interval_over_tasks(tasks):.2f}"
     moved = [tasks - tasks.mean() + lead for lead in (0.01, 0.02, 0.03)]
     seeds = 4.302653 / 3**0.5  # Student's quantile, and the standard error of the leads 1, 2, 3
-    expected = math.hypot(100 * over_tasks(tasks), seeds)
+    expected = math.hypot(100 * interval_over_tasks(tasks), seeds)
     assert mean_lead(moved) == f"+2.00 ± {expected:.2f}, 3 seeds"
 
 

@@ -276,9 +276,6 @@ class RunStore:
     def record_path(self, planned: PlannedRun) -> Path:
         return self.results_folder / f"{planned.name}{self.suffix}.json"
 
-    def log_path(self, planned: PlannedRun) -> Path:
-        return self.folder / "logs" / f"{planned.name}.log"
-
     def evaluation_tasks(self, config: Config) -> int:
         return self.tasks or config.problem.evaluation_tasks
 

@@ -20,6 +20,7 @@ from scipy import stats
 from torch import Tensor
 
 from pathaware.experiments.run_store import Result
+from pathaware.training.evaluation import interval_over_tasks
 from pathaware.training.metric import Metric
 from pathaware.training.provenance import task_values
 
@@ -57,16 +58,11 @@ def over_seeds_and_tasks(results: Sequence[Result], metric: Metric) -> Estimate:
         half = math.hypot(statistics.fmean(ci for _, ci in pairs), seeds or 0.0)
         return Estimate(mean, mean - half, mean + half, len(results))
     by_task = torch.stack(known).mean(0)
-    below, above = bootstrap(by_task) if metric.lower_is_better else (over_tasks(by_task),) * 2
+    below, above = bootstrap(by_task) if metric.lower_is_better else (interval_over_tasks(by_task),) * 2
     median = torch.stack(known).median().item()
     low, high = (math.hypot(part, seeds or 0.0) for part in (below, above))
     least = max(mean - low, 0.0) if metric.lower_is_better else mean - low  # no error is negative
     return Estimate(mean, least, mean + high, len(results), median)
-
-
-def over_tasks(values: Tensor) -> float:
-    """Half the width of the normal interval of the mean of `values [tasks]`."""
-    return 1.96 * float(values.std()) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 
 def over_seeds(means: Sequence[float]) -> float | None:
@@ -101,7 +97,7 @@ def mean_lead(per_seed: Sequence[Tensor]) -> str:
     """
     points = 100 * torch.stack(list(per_seed))
     between = over_seeds(points.mean(1).tolist())
-    half = math.hypot(over_tasks(points.mean(0)), between or 0.0)
+    half = math.hypot(interval_over_tasks(points.mean(0)), between or 0.0)
     seeds = f", {len(per_seed)} seeds" if len(per_seed) > 1 else ""
     return f"{points.mean().item():+.2f} ± {half:.2f}{seeds}"
 

@@ -64,11 +64,6 @@ class Reliability:
     error: float
     risk_coverage: list[tuple[float, float]]
 
-    @property
-    def mean_risk(self) -> float:
-        """The area under the risk–coverage curve."""
-        return sum(risk for _, risk in self.risk_coverage) / len(self.risk_coverage)
-
 
 def reliability(outputs: Tensor, targets: Tensor, temperature: float = 1.0, bins: int = 15) -> Reliability:
     """Measure logits `[…, classes]`, divided by a temperature, with classes `targets […]`.
