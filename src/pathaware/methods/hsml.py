@@ -4,7 +4,7 @@
     p[k → k'] = softmax over k' of −‖h[k] − c[k']‖² / 2σ²                             assignment, `[T, K, K']`
     h'[k'] = Σ_k p[k → k'] tanh(W[k'] h[k] + b[k'])                                   clusters, `[T, K', d]`
     θ₀ᵢ = θ₀ ∘ sigmoid(W_g (gᵢ ⊕ hᴸ) + b_g)                                           initialisation, `[T, D]`
-    minimise L_query(θₙ) + ξ ½‖x ⊕ y − Dec(Enc(x ⊕ y))‖²
+    minimise L_query(θₙ) + ξ ½ mean of (x ⊕ y − Dec(Enc(x ⊕ y)))²
 
 A task's representation gᵢ, the only node of level 0, is assigned softly to two levels of clusters and one
 root hᴸ. Representation and root gate every parameter of the initialisation of MAML's inner loop.

@@ -14,8 +14,8 @@ Departures from the authors' program:
   is done here.
 - The norm parameters of a step are the network's own plus δ, which is initialised to zero, so that pretrained
   norm layers are kept at every step. Theirs are separate parameters per step.
-- Exact derivatives are used from the beginning (`first_order_share` = 0). Theirs uses first-order derivatives
-  in the first ten of a hundred epochs.
+- In theirs the support pass of step j and the query pass after it have the same norm parameters. Here those
+  of step j come with its new point: the support pass has those of the step before, the first the network's.
 """
 
 from __future__ import annotations
