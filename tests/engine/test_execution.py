@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -183,6 +184,42 @@ def test_building_a_learner_does_not_disturb_a_network_in_another_thread():
     learner = MetaLearner(model, GradientDescent(model, 1), F.mse_loss)
     assert learner.execution.name == "batched"
     assert torch.equal(model.answers[0], other(torch.ones(2, 1)))
+
+
+class Plain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 32), nn.Linear(32, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(torch.relu(self.a(x)))
+
+
+@pytest.mark.parametrize("head", ["learned", "prototypes"])
+@pytest.mark.parametrize("execution", ["loop", "vmap", "batched"])
+def test_threads_that_share_a_learner_do_not_disturb_each_other(execution, head):
+    model = Plain()
+    rule = GradientDescent(model, 10, rate=0.1)
+    learner = MetaLearner(model, rule, F.cross_entropy, execution=execution, head=head)
+    tasks = [(torch.randn(30, 4), torch.arange(30) % 3) for _ in range(24)]
+    before = {name: (parameter, parameter.clone()) for name, parameter in model.named_parameters()}
+
+    def adapted(task: tuple[Tensor, Tensor]) -> Tensor:
+        return rule.layout.flatten(learner.adapt(*task)).detach()
+
+    expected = [adapted(task) for task in tasks]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            found = list(threads.map(adapted, tasks))
+    finally:
+        sys.setswitchinterval(interval)
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert dict(model.named_parameters()).keys() == before.keys()
+    for name, parameter in model.named_parameters():
+        assert parameter is before[name][0]
+        assert torch.equal(parameter, before[name][1])
 
 
 def test_a_module_that_is_called_twice_keeps_its_first_name():

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import os
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal, get_args
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +23,18 @@ Granularity = Literal["model", "layer", "tensor", "filter", "tensor-channel", "p
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 NORMS = (_BatchNorm, FrozenBatchNorm, nn.GroupNorm, nn.LayerNorm)
+
+_locks: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_locks.clear)  # a thread that held one does not survive a fork
+
+
+def parameters_lock(model: nn.Module) -> Any:
+    """The lock to hold while a network's parameters are replaced, or read by name.
+
+    `functional_call` puts other tensors into the network itself, where all threads see them.
+    """
+    return _locks.setdefault(model, threading.RLock())
 
 
 @dataclass(frozen=True)
@@ -102,7 +117,8 @@ class Layout:
 
     def flatten(self, model: nn.Module) -> Tensor:
         """The network's parameters as one vector `[D]`, differentiable with respect to them."""
-        parameters = dict(model.named_parameters())
+        with parameters_lock(model):
+            parameters = dict(model.named_parameters())
         return torch.cat([parameters[e.name].reshape(-1) for e in self.entries])
 
     def views(self, point: Tensor) -> dict[str, Tensor]:
@@ -219,7 +235,6 @@ def clone_with_parameters(model: nn.Module, values: dict[str, Tensor]) -> nn.Mod
     Five times faster than `deepcopy`, because only parameters, buffers, submodules and containers are copied;
     other attributes are shared.
     """
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
     copies: dict[int, Any] = {}  # by the id of the original, so that tied parameters stay tied
     sources: list[Tensor] = []
     targets: list[Tensor] = []
@@ -244,7 +259,9 @@ def clone_with_parameters(model: nn.Module, values: dict[str, Tensor]) -> nn.Mod
             copies[id(original)] = make(original)
         return copies[id(original)]
 
-    clone = module(model)
+    with parameters_lock(model):
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        clone = module(model)
     if targets:
         torch._foreach_copy_(targets, sources)  # one launch on a GPU
     return clone

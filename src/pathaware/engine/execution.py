@@ -22,7 +22,7 @@ from pathaware.core.errors import UsageError
 from pathaware.core.head import last_linear
 from pathaware.core.learner import ExecutionName
 from pathaware.core.losses import Loss, per_task, per_task_loop
-from pathaware.core.parameters import GroupBroadcast, Layout
+from pathaware.core.parameters import GroupBroadcast, Layout, parameters_lock
 from pathaware.engine import kernels
 from pathaware.engine.batched import LAYERS, Lowered, Prepared, lower
 from pathaware.engine.cuda_graph import CapturedCalls, captured_state
@@ -313,7 +313,8 @@ def _outputs(model: nn.Module, layout: Layout) -> Forward:
     """The network at the point of one task, `[D]`, for inputs `[N, …]`."""
 
     def one(point: Tensor, inputs: Tensor) -> Tensor:
-        outputs: Tensor = functional_call(model, layout.views(point), (inputs,))
+        with parameters_lock(model):
+            outputs: Tensor = functional_call(model, layout.views(point), (inputs,))
         return outputs
 
     return one
@@ -324,12 +325,16 @@ def _features(model: nn.Module, layout: Layout) -> Forward:
 
     def one(point: Tensor, inputs: Tensor) -> Tensor:
         seen: list[Tensor] = []
-        _, last = last_linear(model)
-        hook = last.register_forward_pre_hook(lambda module, arguments: seen.append(arguments[0].flatten(1)))
-        try:
-            functional_call(model, layout.views(point), (inputs,))
-        finally:
-            hook.remove()
+
+        def see(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+            seen.append(arguments[0].flatten(1))
+
+        with parameters_lock(model):
+            hook = last_linear(model)[1].register_forward_pre_hook(see)
+            try:
+                functional_call(model, layout.views(point), (inputs,))
+            finally:
+                hook.remove()
         return seen[0]
 
     return one
