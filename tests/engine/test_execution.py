@@ -186,6 +186,20 @@ def test_building_a_learner_does_not_disturb_a_network_in_another_thread():
     assert torch.equal(model.answers[0], other(torch.ones(2, 1)))
 
 
+@pytest.mark.parametrize("loss", [F.mse_loss, nn.MSELoss(), nn.MSELoss(reduction="sum")])
+@pytest.mark.parametrize("shape", [(10,), (10, 2), (1, 1)])
+def test_targets_of_another_shape_than_the_outputs_are_refused(loss, shape):
+    model = nn.Sequential(nn.Linear(1, 4), nn.ReLU(), nn.Linear(4, 1))
+    messages = set()
+    for execution in ("loop", "vmap", "batched"):
+        learner = MetaLearner(model, GradientDescent(model, 2), loss, execution=execution)
+        for adapted in (learner.adapt, lambda x, y, path=learner.path: path(x[None], y[None], order="second")):
+            with pytest.raises(UsageError, match="needs equal shapes") as refused:
+                adapted(torch.randn(10, 1), torch.randn(shape))
+            messages.add(str(refused.value))
+    assert len(messages) == 1
+
+
 class Plain(nn.Module):
     def __init__(self) -> None:
         super().__init__()

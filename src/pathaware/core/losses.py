@@ -8,14 +8,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pathaware.core.errors import UsageError
+
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs `[N, …]`, targets `[N, …]`) → a scalar, such as `F.mse_loss` or `nn.CrossEntropyLoss()`."""
 
 
 def per_task_loop(loss: Loss) -> Loss:
     """Apply any loss to one task after another."""
+    compares = loss is F.mse_loss or isinstance(loss, nn.MSELoss)
 
     def losses(outputs: Tensor, targets: Tensor) -> Tensor:
+        if compares:
+            check_shapes(outputs, targets)
         return torch.stack([loss(o, t) for o, t in zip(outputs, targets, strict=True)])
 
     return losses
@@ -40,7 +45,18 @@ def _is_plain_cross_entropy(loss: Loss) -> bool:
     )
 
 
+def check_shapes(outputs: Tensor, targets: Tensor) -> None:
+    """Raise if the shapes of outputs and targets, `[T, N, …]`, differ: they would be broadcast."""
+    if outputs.shape != targets.shape:
+        per_example = list(outputs.shape[1:]), list(targets.shape[1:])
+        raise UsageError(
+            f"targets: the outputs of a task have shape {per_example[0]}, its targets {per_example[1]}; "
+            "the mean squared error needs equal shapes"
+        )
+
+
 def mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    check_shapes(outputs, targets)
     return (outputs - targets).square().flatten(1).mean(1)
 
 

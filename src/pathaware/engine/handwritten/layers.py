@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathaware.core.losses import Loss, cross_entropy, mean_squared_error
+from pathaware.core.losses import Loss, check_shapes, cross_entropy, mean_squared_error
 from pathaware.core.path import being_traced
 
 Parameters = dict[str, Tensor]
@@ -257,6 +257,7 @@ class MeanSquaredError(HandwrittenLoss):
         return targets.ndim == 3
 
     def loss_and_gradient(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Saved]:
+        check_shapes(outputs, targets)
         error = outputs - targets
         gradient = error * _scale(error)
         return torch.linalg.vecdot(error.flatten(1), gradient.flatten(1)) / 2, gradient, []
