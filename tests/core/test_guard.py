@@ -6,9 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.func import functional_call
 
-from pathaware import Episodes, GradientDescent, Layout, MetaLearner, Path
-from tests.conftest import meta_gradient, regression_episodes, small_problem
+from pathaware import Episodes, GradientDescent, Layout, MetaLearner, MetaSGD, Pamela, Path
+from pathaware.methods.alfa import Alfa
+from pathaware.methods.meta_lstm import MetaLSTM
+from tests.conftest import distance, meta_gradient, regression_episodes, small_problem
 
 
 def path(losses: list[list[float]]) -> Path:
@@ -77,3 +80,73 @@ def test_one_diverging_task_does_not_spoil_the_gradient_of_the_others(order):
     guarded, unguarded = meta_gradient(learner, wild, order), meta_gradient(free, wild, order)
     assert guarded.isfinite().all()
     assert not unguarded.norm() < 1e6 * guarded.norm()  # very large, or NaN
+
+
+RULES = {
+    "maml": GradientDescent,
+    "meta-sgd": MetaSGD,
+    "pamela": lambda m, steps: Pamela(m, steps, skip=1),
+    "head only": lambda m, steps: GradientDescent(Layout.of(m, lambda name: name.startswith("2.")), steps),
+    "alfa": Alfa,
+    "meta-lstm": MetaLSTM,
+}
+
+
+WAYS = [  # execution, checkpoint, branches
+    ("loop", False, True),
+    ("loop", True, True),
+    ("vmap", False, False),
+    ("batched", False, True),
+    ("batched", False, False),
+    ("batched", True, True),
+]
+
+
+@pytest.mark.parametrize(("execution", "checkpoint", "branches"), WAYS)
+@pytest.mark.parametrize("name", RULES)
+def test_a_task_that_overflows_leaves_the_meta_gradient_of_the_others(
+    name, execution, checkpoint, branches, monkeypatch
+):
+    """Without branches the guard is that of a GPU, which may not look at the losses."""
+    if not branches:
+        monkeypatch.setattr("pathaware.core.path.may_branch", lambda values: False)
+    model = nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1)).float()
+    calm = regression_episodes(tasks=3).to(dtype=torch.float32)
+    rule = RULES[name](model, steps=3).float()
+    learner = MetaLearner(model, rule, F.mse_loss, execution=execution, checkpoint=checkpoint)
+    alone = 3 * meta_gradient(learner, calm)
+    for scale in (1e6, 1e9, 1e12, 1e25):
+        wild = Episodes(*(torch.cat([t, t[:1]]) for t in calm.tensors()))
+        wild.support_x[-1] *= scale
+        assert learner.task_losses(wild).isfinite().all()
+        found = 4 * meta_gradient(learner, wild)
+        assert found.isfinite().all()
+        end = learner.end(learner.path(wild.support_x, wild.support_y))[-1:]
+        if torch.equal(end, rule.layout.flatten(model)[None]):
+            # Its own part is the derivative of its query loss at θ₀.
+            loss = functional_call(model, {}, wild.query_x[-1]) - wild.query_y[-1]
+            parameters = list(learner.parameters())
+            own = torch.autograd.grad(loss.square().mean(), parameters, materialize_grads=True)
+            assert distance(found, alone + torch.cat([part.flatten() for part in own])) < 1e-5
+
+
+@pytest.mark.parametrize("shift", [-5.0, -30.0])
+def test_a_negative_initial_loss_does_not_stop_a_task(shift):
+    model = nn.Linear(1, 1)
+    x = torch.randn(2, 20, 1)
+    rule = GradientDescent(model, 5, rate=0.1)
+    plain, shifted = (
+        MetaLearner(model, rule, lambda outputs, targets, by=by: F.mse_loss(outputs, targets) + by)
+        for by in (0.0, shift)
+    )
+    assert torch.equal(shifted.path(x, 2 * x).end, plain.path(x, 2 * x).end)
+
+
+def test_a_task_with_a_negative_initial_loss_still_stops_when_it_diverges():
+    model = nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1))
+    episodes = regression_episodes(tasks=4)
+    loss = lambda outputs, targets: F.mse_loss(outputs, targets) - 30  # noqa: E731
+    taken = MetaLearner(model, GradientDescent(model, 6, rate=5.0), loss).path(*episodes.tensors()[:2])
+    assert (taken.losses[0] < 0).all()
+    assert all(point.abs().max() < 1e30 for point in taken.points)
+    assert torch.equal(taken.points[-1], taken.points[-2])

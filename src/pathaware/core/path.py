@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -22,7 +23,8 @@ Gradient = Callable[[int, Tensor], tuple[Tensor, Tensor]]
 """(step j, point `[T, D]`) → the support loss `[T]` and the gradient `[T, D]` that step j descends."""
 
 DIVERGED = 10.0
-"""A task takes no further step once its support loss exceeds its initial value by this factor."""
+"""A task takes no further step once its support loss exceeds its initial value by this factor, or, if that is
+negative, has grown by nine times its magnitude."""
 
 
 @dataclass
@@ -111,7 +113,9 @@ def unroll(
     """Follow `rule` for `steps` steps from the points and the memory that `Rule.begin` returned.
 
     With `guard` a task that has diverged takes no further step: its loss would square with every step, and
-    derivatives would overflow even though `Path.guarded` reverts the task in the end.
+    derivatives would overflow even though `Path.guarded` reverts the task in the end. A task whose gradient
+    overflows stops, too. The rule sees zeros instead of a stopped task's gradient and loss, and no derivative
+    passes through its point: zero times infinity would spoil the meta-gradient of all tasks.
 
     With `checkpoint` the activations of each step are recomputed in the backward pass instead of stored; the
     result is the same to the last bit.
@@ -120,13 +124,25 @@ def unroll(
     bounds: list[Tensor] = []  # of each task's support loss
 
     def advance(j: int, point: Tensor, memory: Memory) -> tuple[Tensor, Tensor, Memory]:
-        loss, descent = gradient(j, point)
-        following, memory = rule.advance(j, path.points[: j + 1], descent, loss, memory)
-        if guard and j > 0:
-            converges = loss.detach() <= bounds[0]  # False for NaN
-            if not known_full(converges):
-                following = torch.where(converges[:, None], following, point)
-        return loss, following, memory
+        points = path.points[: j + 1]
+        masked = guard and order == "second" and rule.descends_support_loss and not may_branch(point)
+        here = point.view_as(point) if masked else point
+        loss, descent = gradient(j, here)
+        if not guard:
+            return loss, *rule.advance(j, points, descent, loss, memory)
+        goes_on = _finite(loss, descent)
+        if j > 0:
+            goes_on &= loss.detach() <= bounds[0]  # False for NaN
+        if known_full(goes_on):
+            return loss, *rule.advance(j, points, descent, loss, memory)
+        each, used = goes_on[:, None], loss
+        if masked and here.requires_grad:
+            here.register_hook(partial(_zero_others, each))
+        elif order == "second" and may_branch(point):  # again, at θ₀: derivatives of shared parameters count
+            used, descent = gradient(j, torch.where(each, point, path.points[0].detach()))
+        descent, used = torch.where(each, descent, 0), torch.where(goes_on, used, 0)
+        following, memory = rule.advance(j, points, descent, used, memory)
+        return loss, torch.where(each, following, point), memory
 
     for j in range(steps):
         if order == "second" and checkpoint:
@@ -137,8 +153,24 @@ def unroll(
         path.points.append(following.detach() if order == "none" else following)
         path.losses.append(loss.detach())
         if guard and j == 0:
-            bounds.append(DIVERGED * path.losses[0])
+            bounds.append(_bound(path.losses[0]))
     return path
+
+
+def _finite(loss: Tensor, descent: Tensor) -> Tensor:
+    """Mask `[T]` of the tasks with a finite loss and a gradient whose square does not overflow."""
+    squares = torch.linalg.vector_norm(descent.detach(), dim=1)
+    return loss.detach().isfinite() & squares.isfinite()
+
+
+def _zero_others(tasks: Tensor, gradient: Tensor) -> Tensor:
+    """The gradient `[T, D]` of these tasks, `[T, 1]`, and zeros for the others."""
+    return torch.where(tasks, gradient, 0)
+
+
+def _bound(initial: Tensor) -> Tensor:
+    """The loss from which a task has diverged: a loss that may be negative grows by as much as a positive."""
+    return initial * torch.where(initial < 0, 2 - DIVERGED, DIVERGED)
 
 
 def being_traced() -> bool:
@@ -146,6 +178,11 @@ def being_traced() -> bool:
     return get_proxy_mode() is not None
 
 
+def may_branch(values: Tensor) -> bool:
+    """True if control flow may depend on tensor values: on CUDA that would be a sync."""
+    return not values.is_cuda and not being_traced()
+
+
 def known_full(tasks: Tensor) -> bool:
     """True if all tasks are flagged. On CUDA returns False without checking, to avoid a sync."""
-    return not tasks.is_cuda and not being_traced() and bool(tasks.all())
+    return may_branch(tasks) and bool(tasks.all())
