@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call
 
-from pathaware import Episodes, GradientDescent, Layout, MetaLearner, MetaSGD, Pamela, Path
+from pathaware import Episodes, GradientDescent, Layout, MetaLearner, MetaSGD, Pamela, Path, Reptile
 from pathaware.methods.alfa import Alfa
 from pathaware.methods.meta_lstm import MetaLSTM
 from tests.conftest import distance, meta_gradient, regression_episodes, small_problem
@@ -150,3 +150,24 @@ def test_a_task_with_a_negative_initial_loss_still_stops_when_it_diverges():
     assert (taken.losses[0] < 0).all()
     assert all(point.abs().max() < 1e30 for point in taken.points)
     assert torch.equal(taken.points[-1], taken.points[-2])
+
+
+@pytest.mark.parametrize("branches", [True, False])
+@pytest.mark.parametrize("scale", [1e3, 1e6])
+def test_reptile_is_not_pulled_to_the_end_of_a_path_that_diverges(scale, branches, monkeypatch):
+    if not branches:
+        monkeypatch.setattr("pathaware.core.path.may_branch", lambda values: False)
+    model = nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1)).float()
+    learner = MetaLearner(model, GradientDescent(model, 3, rate=0.05), F.mse_loss)
+    calm = regression_episodes(tasks=2).to(dtype=torch.float32)
+    expected = pulled(learner, calm)
+    wild = Episodes(*(torch.cat([t, t[:1]]) for t in calm.tensors()))
+    wild.support_x[-1] *= scale
+    assert torch.allclose(pulled(learner, wild), expected)
+
+
+def pulled(learner: MetaLearner, episodes: Episodes) -> torch.Tensor:
+    """The meta-gradient of Reptile, summed over tasks."""
+    learner.zero_grad()
+    assert Reptile().backward(learner, episodes, 1.0).isfinite().all()
+    return torch.cat([p.grad.flatten() for p in learner.model.parameters()])

@@ -67,6 +67,20 @@ class Path:
         """
         return self._guarded(self.points, j)
 
+    def best(self) -> tuple[Tensor, Tensor]:
+        """The point with the smallest loss for each task that has diverged at the end, the end for all others,
+        `[T, D]`; and the loss there, `[T]`.
+
+        For losses that come from different examples, so that a larger one alone says little.
+        """
+        kept = self.losses[-1] <= _bound(self.losses[0])  # False for NaN
+        if known_full(kept):
+            return self.end, self.losses[-1]
+        losses = torch.stack(self.losses)
+        last = len(self.points) - 1
+        which = torch.where(kept, last, losses.nan_to_num(nan=torch.inf).argmin(0))
+        return _Select.apply(which, *self.points), losses.gather(0, which[None])[0]
+
     def guarded_outputs(self, j: int = -1) -> Tensor:
         """`outputs` at the point where each task ends if it stops after step j."""
         return self._guarded(self.outputs, j)

@@ -52,10 +52,12 @@ class Reptile(MetaGradient):
             return learner.gradient(point, x[:, rows], y[:, rows])
 
         path = learner.unroll(Context(learner, x, y), steps, gradient)
-        meta_gradient = (path.points[0] - path.end).sum(0) * weight
-        learner.rule.layout.flatten(learner.model).backward(meta_gradient)
         with torch.no_grad():
-            return learner.losses(path.end, episodes.query_x, episodes.query_y)
+            path.losses.append(learner.losses(path.end, episodes.query_x, episodes.query_y))
+            end, losses = path.best() if learner.guard else (path.end, path.losses[-1])
+        meta_gradient = (path.points[0] - end).sum(0) * weight
+        learner.rule.layout.flatten(learner.model).backward(meta_gradient)
+        return losses
 
 
 METHOD = Method(
