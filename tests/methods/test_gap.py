@@ -127,3 +127,12 @@ def test_it_starts_as_maml(exact):
     found, expected = meta_gradient(learner, episodes), meta_gradient(plain, episodes)
     assert distance(found[: len(expected)], expected) < 1e-10
     assert found[len(expected) :].norm() > 0
+
+
+def test_a_task_that_is_not_finite_does_not_stop_the_exact_steps_of_the_others():
+    rule = a_rule(exact=True)
+    point, gradient = torch.zeros(2, len(rule.layout)), torch.randn(2, len(rule.layout))
+    expected = rule.step(0, [point], gradient)[0]
+    for value in (torch.nan, torch.inf):
+        gradient[1] = value
+        assert torch.allclose(rule.step(0, [point], gradient)[0], expected)
