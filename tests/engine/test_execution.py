@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathaware import GradientDescent, Layout, MetaLearner, UsageError
+from pathaware.core.losses import per_task
 from pathaware.models.conv4 import conv4
 from pathaware.models.resnet12 import resnet12
 from tests.conftest import distance, image_episodes, meta_gradient, regression_episodes
@@ -198,6 +199,14 @@ def test_targets_of_another_shape_than_the_outputs_are_refused(loss, shape):
                 adapted(torch.randn(10, 1), torch.randn(shape))
             messages.add(str(refused.value))
     assert len(messages) == 1
+
+
+def test_ignored_labels_do_not_count_in_the_mean():
+    outputs, labels = torch.randn(3, 4, 3), torch.tensor([[0, 1, -100, -100], [2, 1, 0, 0], [-100, 1, 2, 0]])
+    expected = torch.stack([F.cross_entropy(o, y) for o, y in zip(outputs, labels, strict=True)])
+    assert distance(per_task(F.cross_entropy)(outputs, labels), expected) < 1e-12
+    plain = F.cross_entropy(outputs[1], labels[1], reduction="none").mean()
+    assert torch.equal(per_task(F.cross_entropy)(outputs[1:2], labels[1:2])[0], plain)
 
 
 class Plain(nn.Module):

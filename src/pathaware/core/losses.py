@@ -13,6 +13,9 @@ from pathaware.core.errors import UsageError
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs `[N, …]`, targets `[N, …]`) → a scalar, such as `F.mse_loss` or `nn.CrossEntropyLoss()`."""
 
+IGNORED = nn.CrossEntropyLoss().ignore_index
+"""The label of an example that the cross-entropy ignores."""
+
 
 def per_task_loop(loss: Loss) -> Loss:
     """Apply any loss to one task after another."""
@@ -41,7 +44,7 @@ def _is_plain_cross_entropy(loss: Loss) -> bool:
         and loss.weight is None
         and loss.reduction == "mean"
         and loss.label_smoothing == 0
-        and loss.ignore_index == nn.CrossEntropyLoss().ignore_index
+        and loss.ignore_index == IGNORED
     )
 
 
@@ -62,4 +65,6 @@ def mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     each = F.cross_entropy(outputs.flatten(0, 1), targets.flatten(0, 1), reduction="none")
-    return each.view(targets.shape).flatten(1).mean(1)
+    mean = each.view(targets.shape).flatten(1).mean(1)
+    labels = targets.flatten(1)
+    return mean * (labels.shape[1] / (labels != IGNORED).sum(1)).to(mean.dtype)

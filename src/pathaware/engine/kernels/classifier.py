@@ -10,8 +10,8 @@ and, along a direction in which z changes by dz, W by V and b by v, with p = sof
     dl = dz Wᵀ + z Vᵀ + v,     dg = p (dl − Σ p dl) / N
     d(gW) = dgᵀ z + gᵀ dz,     d(gb) = Σ dg,     d(gz) = dg W + g V
 
-One kernel computes parts of l or dl, another everything else. A negative label is ignored, as
-PyTorch does; a label beyond the last class makes the loss NaN.
+One kernel computes parts of l or dl, another everything else. A negative label is ignored and does not count
+in N, as in PyTorch; a label beyond the last class makes the loss NaN.
 """
 
 from __future__ import annotations
@@ -179,6 +179,11 @@ def classifier_kernel(
     to_w = tl.zeros((K, DEPTH), ACC)
     to_b = tl.zeros((K,), ACC)
     loss = tl.zeros((ROWS,), ACC)
+    labelled = tl.zeros((ROWS,), ACC)
+    for start in range(0, count, ROWS):
+        n = start + tl.arange(0, ROWS)
+        labelled += (tl.load(targets + task * targets_stride + n, mask=n < count, other=-1) >= 0).to(ACC)
+    real_count = tl.sum(labelled, 0)
     for start in range(0, count, ROWS):
         n = start + tl.arange(0, ROWS)
         label = tl.load(targets + task * targets_stride + n, mask=n < count, other=-1)
@@ -191,7 +196,7 @@ def classifier_kernel(
         at_label = tl.sum(tl.where(chosen, scores, 0.0), 1)
         at_label = tl.where(label < CLASSES, at_label, float("nan"))
         loss += tl.where(counted, tl.log(total) + top - at_label, 0.0)
-        share = (counted.to(ACC) / count)[:, None]
+        share = (counted.to(ACC) / real_count)[:, None]
         p = odds / total[:, None]
         g = share * (p - tl.where(chosen, 1.0, 0.0))
         mask = (n < count)[:, None] & (f < features)[None, :]
@@ -220,4 +225,4 @@ def classifier_kernel(
         if TERMS > 0:
             tl.store(gb + task * gb_stride + k, to_b, mask=k < CLASSES)
         if TERMS < 2:
-            tl.store(losses + task, tl.sum(loss, 0) / count)
+            tl.store(losses + task, tl.sum(loss, 0) / real_count)
