@@ -7,6 +7,8 @@ import torch
 
 from pathaware.core.errors import RunError
 from pathaware.core.meta_gradient import Unrolled
+from pathaware.training.config import Config
+from pathaware.training.distributed import World
 from pathaware.training.session import train_sessions
 from pathaware.training.trainer import PATIENCE, MetaStep, StepOutcome, Trainer
 from tests.training.runs import stopped_run
@@ -59,6 +61,46 @@ def test_out_of_memory_names_what_helps(monkeypatch):
     out_of_memory_beyond(2, monkeypatch)
     with pytest.raises(RunError, match=r"with 25 tasks side by side: training\.chunk=1"):
         Trainer(config(iterations=3)).advance()
+
+
+def test_a_step_that_is_repeated_draws_the_same_noise(monkeypatch):
+    plain, seen = Unrolled.backward, []
+
+    def backward(self, learner, episodes, weight):
+        losses = plain(self, learner, episodes, weight)
+        seen.append(len(episodes))
+        if fails and len(seen) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return losses
+
+    monkeypatch.setattr(Unrolled, "backward", backward)
+    tables = {"problem": {"name": "sine"}, "method": {"name": "mt-net"}}
+    training = {"iterations": 5, "tasks": 4, "fit_memory": True, "device": "cpu", "dtype": "float64"}
+    results = []
+    for fails in (False, True):
+        seen.clear()
+        trainer = Trainer(Config.from_dict({**tables, "training": training}))
+        trainer.advance()
+        results.append(torch.cat([p.detach().flatten() for p in trainer.learner.parameters()]))
+    assert seen == [4, 2, 2]
+    assert torch.allclose(*results, atol=1e-12)
+
+
+def test_ranks_draw_noise_of_their_own(monkeypatch):
+    seen: list[torch.Tensor] = []
+
+    def run(self, plan):
+        seen.append(torch.rand(3))
+        return StepOutcome(torch.ones(1), torch.ones(()), torch.zeros(()))
+
+    monkeypatch.setattr(MetaStep, "run", run)
+    for world in (World(), SecondRank()):
+        Trainer(config(iterations=5), world=world).advance()
+    assert not torch.equal(*seen)
+
+
+class SecondRank(World):
+    rank = 1
 
 
 def test_fitting_memory_goes_on_with_fewer_tasks_at_a_time_and_the_same_numbers(monkeypatch):

@@ -136,7 +136,8 @@ class Trainer:
 
     An iteration depends on the configuration, the state and its own number only, so a run that was stopped
     and resumed gives the numbers of one that was not. The processes of a `world` share the tasks of each
-    meta-batch and resume from rank 0's state; their number affects rounding only.
+    meta-batch and resume from rank 0's state; their number affects rounding only, except for methods that draw
+    noise in training (MT-Net, L2L, and `training.dropout`): every rank draws noise of its own.
     """
 
     def __init__(
@@ -189,7 +190,6 @@ class Trainer:
         if self.meta.estimator.on_progress(self.iteration / training.iterations, self.learner):
             self.execution.reset()
         plan = self.source.draw(training.tasks, generator(training.seed, "train", self.iteration))
-        seed_all(training.seed, "noise", self.iteration)
         self.window.add(self._step(plan, rate))
         self.iteration += 1
         validate = bool(training.validate) and (self.done or self.iteration % training.validate == 0)
@@ -212,7 +212,10 @@ class Trainer:
         return recipe.average
 
     def _step(self, plan: Any, rate: float) -> StepOutcome:
+        seed, rank = self.config.training.seed, self.world.rank
         while True:
+            # Noise of its own for each rank, and for a repeated attempt that of the first.
+            seed_all(seed, "noise", self.iteration, *([rank] if rank else []))
             try:
                 return self.step(plan, rate)
             except (torch.OutOfMemoryError, RuntimeError) as error:
