@@ -308,7 +308,8 @@ class Classification:
         return Augmentation(self.augment, *strengths)
 
     def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return (outputs.argmax(-1) == targets).double().mean(1)
+        finite = outputs.isfinite().all(-1)  # NaN would be counted as the first class
+        return ((outputs.argmax(-1) == targets) & finite).double().mean(1)
 
 
 @dataclass(frozen=True)
