@@ -13,7 +13,7 @@ from pathaware.models import build_model
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
 from pathaware.training.provenance import evaluation_record, task_values, write_record
-from pathaware.training.session import train_run
+from pathaware.training.session import check, train_run
 from pathaware.training.trainer import build, train
 
 SMALL = {"name": "classification", "data": "glyphs", "shots": 1, "queries": 3, "width": 8}
@@ -100,3 +100,18 @@ def test_a_split_that_does_not_exist_is_refused():
     settings = config()
     with pytest.raises(UsageError, match="split: 'dev' must be one of train, val, test"):
         evaluate(build(settings), settings.problem, split="dev", tasks=1)
+
+
+def test_a_prediction_that_is_not_finite_is_wrong():
+    outputs = torch.full((1, 4, 5), torch.nan)
+    outputs[0, 3] = torch.arange(5.0)
+    targets = torch.tensor([[0, 0, 1, 4]])
+    assert config().problem.measure(outputs, targets).tolist() == [0.25]
+
+
+@pytest.mark.parametrize("head", ["prototypes", "projected"])
+@pytest.mark.parametrize("name", ["reptile", "warp-grad", "imaml", "imaml-hf"])
+def test_methods_that_use_the_first_point_of_a_path_as_initialisation_refuse_another_last_layer(name, head):
+    tables = {"problem": SMALL, "method": {"name": name}, "training": {"iterations": 2, "head": head}}
+    with pytest.raises(UsageError, match="learns the initialisation of every layer"):
+        check(Config.from_dict(tables))

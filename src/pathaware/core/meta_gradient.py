@@ -25,6 +25,9 @@ class MetaGradient(ABC):
     task_threads: ClassVar[bool] = True
     """False if it does much beside the inner loop, which PyTorch's own threads share better."""
 
+    head_start: ClassVar[bool] = True
+    """False if it takes the first point of a path for θ₀, so that the last layer cannot begin elsewhere (`head`)."""
+
     @abstractmethod
     def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:
         """Add `weight` times the sum of these tasks' meta-gradients; return their losses `[T]`.

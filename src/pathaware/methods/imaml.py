@@ -114,6 +114,8 @@ class Implicit(MetaGradient):
     `strength` is λ, `damping` is δ, `cg_damping` is ε; `cg_steps` counts conjugate-gradient iterations.
     """
 
+    head_start = False
+
     def __init__(
         self,
         *,

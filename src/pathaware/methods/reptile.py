@@ -36,6 +36,8 @@ from pathaware.methods.method import Method
 class Reptile(MetaGradient):
     """Uses θ₀ − θₙ as the meta-gradient of the initialisation."""
 
+    head_start = False
+
     def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:
         learner = require_path(learner)
         if any(True for _ in learner.rule.parameters()):

@@ -75,6 +75,8 @@ class WarpGrad(MetaGradient):
     `maml`: through the path, whose memory it needs (the paper's Warp-MAML).
     """
 
+    head_start = False
+
     def __init__(self, *, start: Start = "query") -> None:
         if start not in get_args(Start):
             raise UsageError(f"start: {start!r} must be one of {', '.join(get_args(Start))}")

@@ -173,6 +173,12 @@ def check(config: Config) -> None:
         if training.start:
             start_from(learner, Path(training.start))
         estimator = get_method(config.method).estimator(config.method_settings)
+        if training.head != "learned" and not estimator.head_start:
+            raise UsageError(
+                f"{config.method} learns the initialisation of every layer, and {training.head!r} replaces that "
+                "of the last one; leave it out",
+                field="head",
+            )
         if config.has_recipe:
             from pathaware.training.recipe import check_recipe
 
