@@ -134,3 +134,20 @@ def test_the_next_command_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     must_be_sound(refused)
     assert "pathaware train folder --data pets" in refused.errors
     assert "did you mean" not in call(["train", "miniimagenet"]).errors
+
+
+def test_a_classifier_is_not_measured_on_tasks_of_its_model(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("PATHAWARE_DATA", str(tmp_path / "data"))
+    with fresh_folder():
+        photographs()
+        assert quietly(LEARN).code == 0
+        for command in ("evaluate", "report", "plot"):
+            refused = quietly([command, "pets-classifier"])
+            must_be_sound(refused)
+            assert refused.code == 2
+            assert "RUN: pets-classifier is a saved classifier" in refused.errors
+            assert "pathaware predict pets-classifier --images DIR --score" in refused.errors
+        assert quietly(["predict", "pets-classifier", "--images", "pets", "--score"]).code == 0
+        refused = quietly(["evaluate", "photos"])
+        assert "photos was trained on miniimagenet" in refused.errors
+        assert "--data" in refused.errors

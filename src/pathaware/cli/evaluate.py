@@ -151,7 +151,7 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Adapt to new tasks and measure predictions after every inner step."""
-    from pathaware.cli.options import must_be_new
+    from pathaware.cli.options import must_be_new, open_trained
     from pathaware.cli.show import print_evaluation
     from pathaware.core.errors import UsageError
     from pathaware.inference.change_ways import load_for
@@ -159,14 +159,15 @@ def evaluate(
     from pathaware.training.evaluation import SnapshotMean
     from pathaware.training.evaluation import evaluate as measure
     from pathaware.training.provenance import evaluation_record, write_record
-    from pathaware.training.run_folder import Run
 
     for option, path in (("--record", record), ("--show", show)):
         if path:
             must_be_new(option, path, replace)
     if show and show.suffix and show.suffix.lower() not in FIGURES:
         raise UsageError(f"must end in {' or '.join(FIGURES)}, not {show}", field="show")
-    opened = Run.open(find_run(run))
+    opened = open_trained(find_run(run))
+    if data is None:
+        _must_have_data(run, opened.config.problem)
     learner, problem = load_for(opened, device, ways, shots, data)
     if baselines and not problem.frozen:
         raise UsageError("the model has no frozen features; train with --adapt head", field="baselines")
@@ -238,6 +239,23 @@ def evaluate(
     if others:
         more["baselines"] = others
     print_evaluation(opened, result, json=json, more=more)
+
+
+def _must_have_data(run: Path, problem: Any) -> None:
+    """Raise if the data set of the training, on whose tasks a run is measured by default, is not here."""
+    from pathaware.core.errors import UsageError
+    from pathaware.data import open_store
+
+    if problem.regression:
+        return
+    try:
+        open_store(problem.data, Path(problem.data_dir) if problem.data_dir else None)
+    except UsageError as error:
+        raise UsageError(
+            f"{run} was trained on {problem.data} and is measured on its tasks unless --data names other "
+            f"images; {error.message}",
+            field="run",
+        ) from None
 
 
 def _confidence(model: TrainedModel, problem: Any, result: Evaluation, show: Path | None) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from pathaware.core.errors import UsageError
 
 if TYPE_CHECKING:
     from pathaware.inference.trained_model import AdaptedClassifier, SupportSet, TrainedModel
+    from pathaware.training.run_folder import Run
 
 # Titles of the panels that group options. Every command uses the same ones.
 TASKS = "Tasks"
@@ -144,6 +146,22 @@ def must_have_room(option: str, folder: Path, names: Sequence[str]) -> None:
     except (OSError, ValueError) as error:  # the latter from a name that no system allows
         raise UsageError(f"{option}: {folder} cannot be created ({error})") from None
     must_be_writable(option, folder / names[0])
+
+
+def open_trained(folder: Path) -> Run:
+    """Open a run that is measured on tasks; a saved classifier, which has classes of its own, is refused."""
+    from pathaware.inference.trained_model import SUPPORT
+    from pathaware.training.run_folder import Run
+
+    run = Run.open(folder)
+    if (folder / SUPPORT).is_file():
+        raise UsageError(
+            f"{folder} is a saved classifier; `pathaware learn` measured it on held-out pictures. Measure it "
+            f"on new ones, in class folders, with: pathaware predict {shlex.quote(str(folder))} --images DIR "
+            "--score",
+            field="run",
+        )
+    return run
 
 
 def read_support(source: Path | None, model: TrainedModel) -> SupportSet:

@@ -30,12 +30,13 @@ def plot(
     replace: Replace = False,
 ) -> None:
     """Draw predictions, loss along the path, learned Q and P, recorded gradients, and the training curve."""
+    from pathaware.cli.options import open_trained
     from pathaware.core.errors import UsageError
     from pathaware.experiments.report.figures import figures
     from pathaware.experiments.report.style import save
-    from pathaware.training.run_folder import FIGURES, Run
+    from pathaware.training.run_folder import FIGURES
 
-    opened = [Run.open(folder) for folder in runs]
+    opened = [open_trained(folder) for folder in runs]
     if len({run.config.problem for run in opened}) > 1:
         raise UsageError(
             "runs of different problems cannot share a figure; plot them separately", field="run"

@@ -30,7 +30,7 @@ def report(
     replace: Replace = False,
 ) -> None:
     """Write results, figures and settings to one HTML file; runs of the same problem are compared."""
-    from pathaware.cli.options import must_be_new
+    from pathaware.cli.options import must_be_new, open_trained
     from pathaware.cli.show import print_table
     from pathaware.core.errors import UsageError
     from pathaware.core.settings import at_least
@@ -41,7 +41,7 @@ def report(
     at_least(1, tasks=1 if tasks is None else tasks)
     groups: dict[Problem, list[Run]] = {}
     for folder in dict.fromkeys(runs):
-        run = Run.open(folder)
+        run = open_trained(folder)
         if not run.finished:
             raise UsageError(f"{folder} is not finished; resume its training first", field="run")
         groups.setdefault(run.config.problem, []).append(run)
