@@ -192,7 +192,11 @@ def test_photographs_given_to_the_glyph_model_cause_a_warning(tmp_path, capsys):
     """And glyphs do not."""
     trees = write_classes(tmp_path / "trees", 3)
     call("predict", "glyphs", "--support", trees, "--images", trees)
-    assert capsys.readouterr().err.count("look unlike the images that the model was trained on") == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith(
+        "warning: 9 of 9 labelled pictures and 9 of 9 other pictures look unlike the images"
+    )
+    assert errors.count("\n") == 1
     glyphs, drawn = open_store("glyphs"), tmp_path / "drawn"
     test = glyphs.split("test")
     for name, start in zip("ab", test.starts.tolist(), strict=False):
@@ -215,6 +219,13 @@ def test_statistics_tell_drawings_from_photographs_and_survive_json():
     drawings[:, :, 10:12] = 0
     assert (typical.distances(drawings) > 2).all()
     assert "5 of 5 pictures look unlike" in typical.warning(drawings)
+    mixed = torch.cat([photographs[:3], drawings[:1]])
+    one = typical.warning(mixed)
+    assert "1 of 4 pictures looks unlike" in one
+    assert f"{typical.distances(drawings[:1]).item():.1f} times as far away as" in one
+    two = typical.warning(photographs[:9], torch.cat([mixed, drawings[:1]]))
+    assert two.startswith("2 of 5 labelled pictures look unlike")
+    assert f"{typical.distances(drawings[:1]).item():.1f} times as far away (median) as" in two
 
 
 def test_perceptual_hashes_find_scaled_and_recoded_images():

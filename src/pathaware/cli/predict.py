@@ -119,9 +119,8 @@ def predict(
     model = TrainedModel.open(run, device, cast("Views", views))
     labelled = read_support(support, model)
     names, pixels, problems = read_images(images, model.image_input)
-    for what, pictures in (("labelled pictures", labelled.pixels), ("pictures", pixels)):
-        if model.typical is not None and (unlike := model.typical.warning(pictures, what)):
-            print_warning(unlike)
+    if model.typical is not None and (unlike := model.typical.warning(pixels, labelled.pixels)):
+        print_warning(unlike)
     adapted = adapt(model, labelled)
     probabilities = adapted.probabilities(pixels)
     predictions = Predictions(

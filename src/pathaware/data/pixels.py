@@ -348,18 +348,29 @@ class TypicalImages:
         mean, precision = (torch.tensor(v, dtype=torch.float64) for v in (self.mean, self.precision))
         return _distances(image_statistics(pixels.cpu()), mean, precision) / self.limit
 
-    def warning(self, pixels: Tensor, what: str = "pictures") -> str | None:
-        """One sentence if many of these images look unlike the training images, else None."""
-        if not len(pixels):
+    def warning(self, pixels: Tensor, labelled: Tensor | None = None) -> str | None:
+        """One sentence if many of these images look unlike the training images, else None.
+
+        The `labelled` images of a task are counted apart from the others. The median distance is that of the
+        unlike images.
+        """
+        named = {"pictures": pixels} if labelled is None else {"labelled": labelled, "other": pixels}
+        parts, found = [], []
+        for name, images in named.items():
+            away = self.distances(images) if len(images) else torch.zeros(0)
+            unlike = away[away > 1]
+            if len(unlike) > SHARE * len(images):
+                found.append(unlike)
+                noun = name if name == "pictures" else f"{name} pictures"
+                parts.append(f"{len(unlike)} of {len(images)} {noun}")
+        if not found:
             return None
-        away = self.distances(pixels)
-        unlike = int((away > 1).sum())
-        if unlike <= SHARE * len(pixels):
-            return None
+        distance = torch.cat(found)
+        median = f"{distance.median():.1f} times as far away{' (median)' if len(distance) > 1 else ''}"
         return (
-            f"{unlike} of {len(pixels)} {what} look unlike the images that the model was trained on: by "
-            f"brightness, contrast and colour they are {away.median():.1f} times as far away (median) as "
-            "99.9 % of those images are; predictions may mean nothing"
+            f"{' and '.join(parts)} look{'s' if len(distance) == 1 else ''} unlike the images that the model "
+            f"was trained on: {median} as 99.9 % of those, by brightness, contrast and colour; predictions "
+            "may mean nothing"
         )
 
 
