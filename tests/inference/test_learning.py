@@ -166,6 +166,18 @@ def test_learning_says_what_training_needs_and_refuses_what_it_cannot_use(tmp_pa
     assert "is for a backbone" in capsys.readouterr().err
 
 
+def test_classes_that_could_not_be_measured_are_named(tmp_path, weights, capsys):
+    trees = write_classes(tmp_path / "trees", 1)
+    write_classes(trees, 2, first=1, kinds=2)  # a single ash
+    call("learn", trees, *own(weights), "--out", "a")
+    assert "not measured, because no picture of it could be held out: ash\n" in capsys.readouterr().out
+    call("learn", trees, *own(weights), "--out", "b", "--json")
+    assert json.loads(capsys.readouterr().out)["unmeasured"] == ["ash"]
+    write_classes(trees, 2, first=1)
+    call("learn", trees, *own(weights), "--out", "c")
+    assert "not measured" not in capsys.readouterr().out
+
+
 def test_folders_of_a_split_are_recognised_and_duplicates_reported(tmp_path, weights, capsys):
     write_classes(tmp_path / "set/train", 4)
     write_classes(tmp_path / "set/test", 2, first=3)  # number 3 of each class is in both

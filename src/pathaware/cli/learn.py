@@ -131,6 +131,9 @@ def _print(learned: Learned, model: TrainedModel, target: Path, notes: list[str]
         print("accuracy was not measured: no class has a picture to spare")
     else:
         print(f"accuracy {score.accuracy:.4f}: {score.right} of {score.total} held-out pictures right")
+        if missing := learned.unmeasured:
+            names = ", ".join(missing[:10]) + (f" and {len(missing) - 10:,} more" if missing[10:] else "")
+            print(one_line(f"not measured, because no picture of it could be held out: {names}"))
         if len(classes) <= WIDEST:
             header = ["true class, labelled as", *map(one_line, classes)]
             print_table(
@@ -169,6 +172,7 @@ def _summary(
         "pictures": len(learned.names),
         "held_out": len(learned.test),
         "accuracy": None if score is None else score.accuracy,
+        "unmeasured": learned.unmeasured,
         "confusion": given,
         "wrong": wrong,
         "near_duplicates": [[learned.names[a], learned.names[b]] for a, b in duplicates],

@@ -70,6 +70,12 @@ class Learned:
         classes = self.support.classes
         return [i for i, label in enumerate(self.predictions.labels) if label != classes[truth[i]]]
 
+    @property
+    def unmeasured(self) -> list[str]:
+        """Classes without a held-out image, which the accuracy says nothing about."""
+        held = set(self.support.labels[self.test].tolist())
+        return [name for i, name in enumerate(self.support.classes) if i not in held]
+
 
 def learn(
     model: TrainedModel,
