@@ -129,7 +129,8 @@ def test_the_next_command_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "error: --proportions: pets: class Cat is not in a folder train, val or test" in refused.errors
     given = call([*line, "--proportions", "0.4,0.3,0.3"], photographs)
     assert given.code == 0
-    assert "pathaware train folder --data pets" in given.out
+    assert "too small to train on: 1/1/1 classes" in given.out
+    assert "Without training: pathaware learn pets" in given.out
     refused = call(["train", "pets"])
     must_be_sound(refused)
     assert "pathaware train folder --data pets" in refused.errors

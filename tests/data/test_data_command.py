@@ -9,6 +9,8 @@ from typer.testing import CliRunner, Result
 from pathaware.cli.data import app, shown_progress
 from pathaware.core.errors import UsageError
 from pathaware.data.catalogue import IMPORTERS, open_store
+from pathaware.data.episodes import USUAL, ImageEpisodes
+from pathaware.data.store import SPLITS
 from tests.data.image_trees import class_folder, encoded, write
 
 
@@ -50,6 +52,38 @@ def test_import_list_and_show_follow_one_another(data: Path, source: Path, tmp_p
     assert shown.output.strip() == str(out)
     with Image.open(out) as sheet:
         assert sheet.width > 400
+
+
+def test_the_proposed_training_fits_the_store_and_every_store_is_shown(data: Path, tmp_path: Path) -> None:
+    def imported(name: str, classes: int, count: int, proportions: str = "0.6,0.2,0.2") -> str:
+        for number in range(classes):
+            class_folder(tmp_path / name / f"c{number}", count, first=100 * number)
+        options = ["--proportions", proportions, "--size", 8, "--min-images", 1]
+        line = run("import", name, "--from", tmp_path / name, *options).output.splitlines()[-1]
+        shown = run("show", name, "--out", tmp_path / f"{name}.png")
+        assert shown.exit_code == 0, shown.exception
+        return line
+
+    small = imported("five", 5, 8)
+    assert small.startswith("too small to train on: 3/1/1 classes")
+    assert "25 classes of 6 images" in small
+    assert "pathaware learn" in small
+    assert imported("single", 3, 1, "1,0,0").startswith("too small to train on: ")
+    assert refusal("show", "single", "--ways", 4, "--out", tmp_path / "x.png").startswith("ways 4: ")
+    for name, classes, count, options in [
+        ("some", 25, 8, " --shots 1 --queries 7"),
+        ("few", 10, 20, " --ways 2"),
+        ("many", 25, 20, ""),
+    ]:
+        line = imported(name, classes, count)
+        assert line == f"train on it with: pathaware train folder --data {name}{options}"
+        numbers = dict(zip(options.split()[::2], map(int, options.split()[1::2]), strict=True))
+        size = [
+            numbers.get(f"--{key}", usual)
+            for key, usual in zip(("ways", "shots", "queries"), USUAL, strict=True)
+        ]
+        for split in SPLITS:
+            ImageEpisodes(open_store(name), split, *size)
 
 
 def test_a_damaged_store_is_listed_as_such_beside_the_others(data: Path, source: Path) -> None:

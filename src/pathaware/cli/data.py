@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 IMPORTABLE = ", ".join(name for name in DATA_SETS if name != "glyphs")
 FOLDERS = "Class folders"
+SHOWN = 5
+"""Query images per class that `show` draws by default."""
 IMPORT_EXAMPLES = examples(
     "pathaware data import cifar-fs --from cifar-100-python.tar.gz",
     "pathaware data import birds --from photographs --proportions 0.64,0.16,0.20",
@@ -173,7 +176,7 @@ def import_(
         raise typer.Exit(130) from None
     typer.echo(f"{_summary(store)}  {store.folder}")
     if kind == "folder":
-        typer.echo(f"train on it with: pathaware train folder --data {name}")
+        typer.echo(_next_command(name, store, source))
 
 
 @app.command("list", epilog=LIST_EXAMPLES)
@@ -200,10 +203,22 @@ def show(
         str,
         typer.Argument(help="An imported data set, or glyphs.", metavar="NAME", autocompletion=complete_data),
     ],
-    ways: Annotated[int, panel_option(help="Classes in the episode.", panel=TASKS)] = 5,
-    shots: Annotated[int, panel_option(help="Support images per class.", panel=TASKS)] = 5,
-    queries: Annotated[int, panel_option(help="Query images per class.", panel=TASKS)] = 5,
-    split: Annotated[str, panel_option(help="train, val or test.", panel=TASKS)] = "test",
+    ways: Annotated[
+        int | None,
+        panel_option(help="Classes in the episode.", panel=TASKS, default="5, or as many as there are"),
+    ] = None,
+    shots: Annotated[
+        int | None,
+        panel_option(help="Support images per class.", panel=TASKS, default="5, or 1 if there are few"),
+    ] = None,
+    queries: Annotated[
+        int | None,
+        panel_option(help="Query images per class.", panel=TASKS, default="5, or as many as there are"),
+    ] = None,
+    split: Annotated[
+        str | None,
+        panel_option(help="train, val or test.", panel=TASKS, default="test, or train if it is empty"),
+    ] = None,
     seed: Annotated[int, panel_option(help="Seed of the episode.", panel=TASKS)] = 0,
     out: Annotated[
         Path | None, panel_option(help="Image file to write.", panel=OUTPUT, default="NAME-episode.png")
@@ -218,21 +233,31 @@ def show(
     from pathaware.core.seeding import generator
     from pathaware.data.catalogue import open_store
     from pathaware.data.contact_sheet import contact_sheet
-    from pathaware.data.episodes import ImageEpisodes
+    from pathaware.data.episodes import USUAL, ImageEpisodes, fitting_tasks
     from pathaware.training.checksummed import replace_file
 
     path = out or Path(f"{name}-episode.png")
     must_be_new("--out", path, replace)
     store = open_store(name, data_dir)
-    episodes = ImageEpisodes(store, split, ways, shots, queries, shuffle=False)  # class by class
-    plan = episodes.draw(1, generator(seed, "show"))
-    chosen = plan.images[0].view(shots + queries, ways).T
+    split = split or ("test" if len(store.split("test")) else "train")
     classes = store.split(split)
+    images = int(classes.counts.min()) if len(classes) else 0
+    fitting = fitting_tasks(len(classes), images) if images else USUAL
+    ways = fitting[0] if ways is None else ways
+    random = generator(seed, "show")
+    if images == 1 and queries is None and shots in (None, 1) and 1 <= ways <= len(classes):
+        shots, chosen = 1, classes.starts[torch.randperm(len(classes), generator=random)[:ways], None]
+    else:
+        shots = fitting[1] if shots is None else shots
+        queries = max(1, min(SHOWN, images - shots)) if queries is None else queries
+        # Not shuffled: class by class.
+        episodes = ImageEpisodes(store, split, ways, shots, queries, shuffle=False)
+        chosen = episodes.draw(1, random).images[0].view(shots + queries, ways).T
     rows = torch.searchsorted(classes.starts, chosen[:, 0].contiguous(), right=True) - 1
-    images = store.images[chosen].numpy()
+    pixels = store.images[chosen].numpy()
     title = f"{store.name} · {split} · {ways}-way {shots}-shot · seed {seed}"
     sheet = contact_sheet(
-        title, [classes.names[r] for r in rows.tolist()], images[:, :shots], images[:, shots:]
+        title, [classes.names[r] for r in rows.tolist()], pixels[:, :shots], pixels[:, shots:]
     )
     buffer = BytesIO()
     try:
@@ -241,6 +266,31 @@ def show(
         raise UsageError(f"{path}: {path.suffix} is not a format of images ({error})", field="out") from None
     replace_file(path, buffer.getvalue())
     typer.echo(str(path))
+
+
+def _next_command(name: str, store: ImageStore, source: Path) -> str:
+    """The command that trains on a store, with tasks that fit it, or what is missing."""
+    from pathaware.data.episodes import ENOUGH, USUAL, fitting_tasks
+    from pathaware.data.store import SPLITS
+
+    splits = [store.split(split) for split in SPLITS]
+    classes, images = min(map(len, splits)), min(int(n) for each in splits for n in each.counts)
+    if classes < 2 or images < 2:
+        train, val, test = map(len, splits)
+        return (
+            f"too small to train on: {train}/{val}/{test} classes for training, validation and test; each "
+            f"needs 2 or more, of 2 images or more. {ENOUGH[0]} classes of {ENOUGH[1]} images, split by "
+            f"0.6,0.2,0.2, are enough for tasks of {USUAL[0]} classes. Without training: "
+            f"pathaware learn {shlex.quote(str(source))}"
+        )
+    options = [
+        f" --{option} {value}"
+        for option, value, usual in zip(
+            ("ways", "shots", "queries"), fitting_tasks(classes, images), USUAL, strict=True
+        )
+        if value != usual
+    ]
+    return f"train on it with: pathaware train folder --data {name}{''.join(options)}"
 
 
 def _summary(store: ImageStore) -> str:

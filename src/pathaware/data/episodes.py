@@ -346,6 +346,24 @@ class ImageEpisodes(TaskSource):
         return episodes
 
 
+USUAL = (5, 5, 15)
+"""Ways, shots and queries of tasks, as in most papers."""
+ENOUGH = (25, 6)
+"""The classes, and images in each, that suffice for training, validation and test on tasks of five classes:
+15, 5 and 5 classes, one support image and five queries."""
+
+
+def fitting_tasks(classes: int, images: int) -> tuple[int, int, int]:
+    """Ways, shots and queries, as usual as so many classes with so many images each allow.
+
+    >>> fitting_tasks(20, 600), fitting_tasks(5, 12), fitting_tasks(3, 6)
+    ((5, 5, 15), (5, 5, 7), (3, 1, 5))
+    """
+    ways, shots, queries = USUAL
+    shots = shots if images >= 2 * shots else 1
+    return min(ways, classes), shots, min(queries, images - shots)
+
+
 def _check(store: ImageStore, split: str, classes: SplitClasses, ways: int, shots: int, queries: int) -> None:
     for name, value in (("ways", ways), ("shots", shots), ("queries", queries)):
         if value < 1:
