@@ -26,6 +26,7 @@ REFUSED = {
     "demo --scale nan": "--scale",
     "demo --scale 1e300": "--scale",
     "evaluate sine --extend --steps 999999999999": "steps",
+    "evaluate sine --steps 99": "error: --extend: is needed for 99 steps, more than the 5",
     "evaluate sine --record file": "file exists; add --replace",
     "data show glyphs --out file": "file exists; add --replace",
     "bench --rows sine --json file": "file exists; add --replace",

@@ -86,7 +86,7 @@ def test_more_steps_than_trained_need_extend_and_repeat_the_last_q():
     model, loss, _ = small_problem("mlp")
     episodes = regression_episodes()
     learner = scatter(MetaLearner(model, Pamela(model, 2, skip=1), loss))
-    with pytest.raises(UsageError, match=r"steps: 3 is more than the 2 .* extend=True"):
+    with pytest.raises(UsageError, match=r"^extend: is needed for 3 steps, more than the 2 "):
         learner.path(episodes.support_x, episodes.support_y, steps=3)
     path = learner.path(episodes.support_x, episodes.support_y, steps=3, extend=True)
     _, gradient = learner.gradient(path.points[2], episodes.support_x, episodes.support_y)

@@ -247,7 +247,7 @@ def test_two_imports_of_one_name_do_not_write_into_each_other(source: Path, data
 def test_an_imported_set_is_replaced_only_when_asked(source: Path, data: Path) -> None:
     before = import_dataset("mine", IMPORTER, source, data)
     write(source / "train/a/one_more.png", encoded(99))
-    with pytest.raises(UsageError, match="already imported; pass `replace`"):
+    with pytest.raises(UsageError, match=r"^replace: is needed to import .* again; it is already imported"):
         import_dataset("mine", IMPORTER, source, data)
     after = import_dataset("mine", IMPORTER, source, data, replace=True)
     assert (len(before), len(after), len(ImageStore.open(data / "mine"))) == (15, 16, 16)

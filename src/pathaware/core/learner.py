@@ -499,8 +499,9 @@ class MetaLearner(FewShotLearner):
             raise UsageError(f"steps: {steps} is not allowed; 0 to {MAX_STEPS if extend else trained}")
         if steps > trained and not extend:
             raise UsageError(
-                f"steps: {steps} is more than the {trained} the rule was trained for; "
-                "extend=True repeats the last step's coefficients"
+                f"is needed for {steps} steps, more than the {trained} the rule was trained for; it repeats "
+                "the last step's coefficients",
+                field="extend",
             )
         return steps
 

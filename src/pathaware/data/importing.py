@@ -247,7 +247,9 @@ def import_dataset(
     """
     folder = store_folder(name, data_dir)
     if folder.exists() and not replace:
-        raise UsageError(f"{folder}: {name} is already imported; pass `replace` to import it again")
+        raise UsageError(
+            f"is needed to import {name} again; it is already imported, in {folder}", field="replace"
+        )
     listing = importer.read(source)
     new = not folder.parent.exists()
     try:
