@@ -159,7 +159,7 @@ def test_learning_says_what_training_needs_and_refuses_what_it_cannot_use(tmp_pa
     assert "accuracy was not measured: no class has a picture to spare" in out
     assert "takes at least 20 classes with 20 images each; here 0 have as many" in out
     call("learn", tmp_path / "few", *own(weights), "--out", "a", code=2)
-    assert "--out: a exists" in capsys.readouterr().err
+    assert "--replace: is needed to replace the classifier a, which exists" in capsys.readouterr().err
     call("learn", tmp_path / "none", *own(weights), code=2)
     assert capsys.readouterr().err.startswith("error: DIR: ")
     call("learn", tmp_path / "few", "--model", "glyphs", "--weights", weights, "--out", "b", code=2)

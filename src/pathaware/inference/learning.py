@@ -199,9 +199,15 @@ def untrained_model(name: str, weights: Path | None, size: int, device: str = "a
 def must_be_free(folder: Path, replace: bool) -> None:
     """Raise if a classifier cannot be saved in this folder; `replace` allows one that is there."""
     restore_folder(folder)
-    if folder.exists() and not (replace and (folder / SUPPORT).is_file()):
-        refused = "exists and is no classifier; name a new folder" if replace else "exists; name a new folder"
-        raise UsageError(f"{folder} {refused}", field="out")
+    if not folder.exists():
+        return
+    if not (folder / SUPPORT).is_file():
+        raise UsageError(f"{folder} exists and is no classifier; name a new folder", field="out")
+    if not replace:
+        raise UsageError(
+            f"is needed to replace the classifier {folder}, which exists; or name a new folder",
+            field="replace",
+        )
 
 
 def save_classifier(learned: Learned, model: TrainedModel, folder: Path, *, replace: bool = False) -> None:
