@@ -95,7 +95,8 @@ FitMemory = Annotated[
     flag("--fit-memory", help="On out-of-memory, use smaller chunks and continue.", panel=COMPUTE),
 ]
 Json = Annotated[bool, flag("--json", help="Print one JSON object and nothing else.", panel=OUTPUT)]
-Device = Annotated[str, panel_option(help="auto, cpu, cuda or cuda:N.", panel=COMPUTE)]
+DEVICES = "auto, cpu, cuda or cuda:N."
+Device = Annotated[str, panel_option(help=DEVICES, panel=COMPUTE)]
 Replace = Annotated[bool, flag("--replace", help="Overwrite existing files.", panel=OUTPUT)]
 DataDir = Annotated[
     Path | None,

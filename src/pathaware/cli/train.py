@@ -11,7 +11,9 @@ from typer.core import TyperCommand, TyperGroup
 
 from pathaware.cli.completion import DATA_SETS, complete_data, complete_preset, complete_run
 from pathaware.cli.options import (
+    COMPUTE,
     DATA,
+    DEVICES,
     METHOD,
     OUTPUT,
     TASKS,
@@ -63,6 +65,7 @@ Adapt = Annotated[
     ),
 ]
 Width = Annotated[int | None, panel_option(help="Filters per layer.", panel=METHOD, default="64 for conv4")]
+TrainingDevice = Annotated[str | None, panel_option(help=DEVICES, panel=COMPUTE, default="auto")]
 Data = Annotated[
     str | None,
     panel_option(
@@ -167,6 +170,7 @@ def sine(
     tasks: Tasks = None,
     seed: Seed = None,
     out: Out = None,
+    device: TrainingDevice = None,
     fit_memory: FitMemory = None,
     setting: Setting = None,
     json: Json = False,
@@ -175,7 +179,13 @@ def sine(
     tables: dict[str, dict[str, Any]] = {
         "problem": {"name": "sine", "shots": shots, "queries": queries},
         "method": {"name": method, "steps": steps, "skip": skip, "rate": rate},
-        "training": {"iterations": iterations, "tasks": tasks, "seed": seed, "fit_memory": fit_memory},
+        "training": {
+            "iterations": iterations,
+            "tasks": tasks,
+            "seed": seed,
+            "device": device,
+            "fit_memory": fit_memory,
+        },
     }
     check_problem("sine", setting)
     run_training(given(tables), setting, out, json)
@@ -200,6 +210,7 @@ def images(
     data: Data = None,
     data_dir: DataDir = None,
     out: Out = None,
+    device: TrainingDevice = None,
     fit_memory: FitMemory = None,
     setting: Setting = None,
     json: Json = False,
@@ -214,7 +225,13 @@ def images(
     tables: dict[str, dict[str, Any]] = {
         "problem": {"name": "classification", "data": data or named, "data_dir": folder, **problem},
         "method": {"name": method, "steps": steps, "skip": skip, "rate": rate},
-        "training": {"iterations": iterations, "tasks": tasks, "seed": seed, "fit_memory": fit_memory},
+        "training": {
+            "iterations": iterations,
+            "tasks": tasks,
+            "seed": seed,
+            "device": device,
+            "fit_memory": fit_memory,
+        },
     }
     check_problem("classification", setting)
     run_training(over_preset(named, given(tables)), setting, out, json)
@@ -311,6 +328,9 @@ def preset(
         Path | None,
         panel_option(help="New folder for the run.", panel=OUTPUT, default="runs/PROBLEM-METHOD-seedN"),
     ] = None,
+    device: Annotated[
+        str | None, panel_option(help=DEVICES, panel=COMPUTE, default="the preset's, else auto")
+    ] = None,
     fit_memory: FitMemory = None,
     setting: Setting = None,
     json: Json = False,
@@ -319,7 +339,7 @@ def preset(
     from pathaware.training.presets import load_preset
 
     tables = load_preset(name)
-    training = {"iterations": iterations, "seed": seed, "fit_memory": fit_memory}
+    training = {"iterations": iterations, "seed": seed, "device": device, "fit_memory": fit_memory}
     tables.setdefault("training", {}).update({k: v for k, v in training.items() if v is not None})
     run_training(tables, setting, out, json)
 
