@@ -110,6 +110,14 @@ def test_an_evaluation_says_how_reliable_confidence_is(call, tmp_path):
     assert "temperature" not in text  # it belongs to predictions of each query alone
 
 
+def test_one_task_has_no_interval(call):
+    out, _ = call("evaluate glyphs --tasks 1 --queries alone --open-set --device cpu")
+    assert "over 1 test task, worst" in out
+    assert "±" not in out
+    assert "over 2 test tasks, worst" in (two := call("evaluate sine --tasks 2 --device cpu")[0])
+    assert "±" in two
+
+
 def test_a_run_is_calibrated_on_demand(here, call, monkeypatch):
     small = {"tasks": 1, "seed": 0, "split": "val", "sizes": [(2, 1)]}
     monkeypatch.setattr(calibration.fit_calibration, "__kwdefaults__", small)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from pathaware.data.store import counted
 from pathaware.training.evaluation import LEVEL_TITLES, Evaluation
 from pathaware.training.metric import ACCURACY, Metric
 from pathaware.training.refinement import JOINT
@@ -37,11 +38,17 @@ def print_evaluation(
     other = evaluation.other_tasks(run.config.problem)
     print(headline(summary, metric, f" of {evaluation.problem.label}" if other else ""))
     for name, found in more.get("baselines", {}).items():
-        print(f"{name}: {metric.name} {found[metric.name]:.4f} ± {found[f'{metric.name}_ci95']:.4f}")
+        print(f"{name}: {metric.name} {_with_interval(found, metric.name)}")
     if "calibration_error" in more:
         print(confidence(more))
     if "open_set" in more:
         _print_open_set(more["open_set"])
+
+
+def _with_interval(summary: Mapping[str, Any], name: str) -> str:
+    """A mean over tasks and its 95 % interval; one task has none."""
+    interval = f" ± {summary[f'{name}_ci95']:.4f}" if summary["tasks"] > 1 else ""
+    return f"{summary[name]:.4f}{interval}"
 
 
 def confidence(more: Mapping[str, Any]) -> str:
@@ -59,7 +66,8 @@ def _print_open_set(found: Mapping[str, Any]) -> None:
     print_table(Table.of("", ["score of foreign images", "AUROC", "FPR at 95 %"], rows))
     for row in found["refused"].get("distance", ()):
         known, foreign = (
-            f"{100 * row[who]:.1f} ± {100 * row[f'{who}_ci95']:.1f} %" for who in ("known", "foreign")
+            f"{100 * row[who]:.1f}{f' ± {100 * interval:.1f}' if found['tasks'] > 1 else ''} %"
+            for who, interval in ((who, row[f"{who}_ci95"]) for who in ("known", "foreign"))
         )
         print(f"unknown {row['asked']:g}: {known} of known and {foreign} of foreign images are refused")
 
@@ -91,8 +99,10 @@ CENTRED = "features centred over the queries (transductive)"
 def headline(summary: dict[str, Any], metric: Metric, which: str = "") -> str:
     """The result in one sentence, with split, guard and level; `which` says what tasks, if not as trained."""
     name, worst = metric.name, summary[metric.worst_key]
-    text = f"{name} {summary[name]:.4f} ± {summary[f'{name}_ci95']:.4f} over {summary['tasks']} "
-    text += f"{summary['split']} tasks{which}, worst {worst:.3g}, "
+    text = (
+        f"{name} {_with_interval(summary, name)} over {counted(summary['tasks'], summary['split'] + ' task')}"
+    )
+    text += f"{which}, worst {worst:.3g}, "
     text += f"{100 * summary['reverted']:.2f} % of tasks reverted by the divergence guard"
     if metric is ACCURACY:
         level = LEVEL_TITLES[summary["queries"]]

@@ -122,6 +122,16 @@ def _checked(document: Mapping[str, Any]) -> Manifest:
     return manifest
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things in words.
+
+    >>> counted(1, "image"), counted(2_000, "image"), counted(0, "class"), counted(1, "test task")
+    ('1 image', '2,000 images', '0 classes', '1 test task')
+    """
+    plural = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}{plural}"
+
+
 @dataclass(frozen=True)
 class SplitClasses:
     """The classes of one split: names, index of the first image, number of images."""
