@@ -258,3 +258,23 @@ def test_evaluate_knows_three_levels_and_refuses_joint_where_the_method_has_none
     refused = pathaware("evaluate", str(run), "--tasks", "5", "--queries", "joint", cwd=run.parent)
     assert refused.returncode == 2
     assert refused.stderr == "error: --queries: the method has no joint inference; use alone or batch\n"
+
+
+def test_what_follows_training_is_announced_unless_quiet(tmp_path, monkeypatch):
+    from pathaware.inference import calibration
+    from pathaware.training.problems import Classification
+
+    small = {"tasks": 1, "seed": 0, "split": "val", "sizes": [(2, 1)]}
+    monkeypatch.setattr(calibration.fit_calibration, "__kwdefaults__", small)
+    monkeypatch.setattr(Classification, "evaluation_tasks", 4)
+    line = ["train", "glyphs", "--width", "4", "--iterations", "1", "--set", "training.validate=1"]
+    line += ["--set", "training.validation_tasks=2"]
+    done = pathaware(*line, "--out", "a", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    title = "pamela on glyphs-5way-1shot"
+    assert done.stderr.splitlines()[-2:] == [
+        f"{title}: evaluating 4 test tasks …",
+        f"{title}: calibrating on validation classes …",
+    ]
+    quiet = pathaware(*line, "--out", "b", "--json", cwd=tmp_path)
+    assert (quiet.returncode, quiet.stderr) == (0, "")

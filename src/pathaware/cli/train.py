@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -391,29 +392,37 @@ def run_training(
 def train_and_evaluate(config: Config, folder: Path, json: bool, *, resume: bool = False) -> None:
     """Train and evaluate on all processes that torchrun has started, or on one; rank 0 prints."""
     from pathaware.cli.show import print_evaluation
+    from pathaware.data.store import counted
     from pathaware.training.distributed import process_group
     from pathaware.training.evaluation import evaluate
     from pathaware.training.session import load_trained, train_distributed
 
     problem = config.problem
+
+    def note(what: str) -> None:
+        if world.is_writer and not json:
+            print(f"{config.method} on {problem.label}: {what}", file=sys.stderr, flush=True)
+
     with process_group(config.training) as world:
         run = train_distributed(config, folder, world, quiet=json, resume=resume)
+        note(f"evaluating {counted(problem.evaluation_tasks, 'test task')} …")
         result = evaluate(load_trained(run, world), problem, tasks=problem.evaluation_tasks, world=world)
     if world.is_writer:
         if config.training.validate and not problem.regression:
-            _calibrate(run)
+            _calibrate(run, note)
         print_evaluation(run, result, json=json)
         if not json:
             print(f"the run is in {run.folder}; plot it with: pathaware plot {run.folder}")
 
 
-def _calibrate(run: Run) -> None:
+def _calibrate(run: Run, note: Callable[[str], None]) -> None:
     """Fit temperatures and thresholds on the validation classes of a run, if they suffice."""
     from pathaware.inference.calibration import CALIBRATION, fit_calibration
     from pathaware.inference.trained_model import TrainedModel
 
     if (run.folder / CALIBRATION).exists():  # a finished run that was resumed
         return
+    note("calibrating on validation classes …")
     try:
         model = TrainedModel.open(run.folder, run.config.training.device)
         fit_calibration(model).write(run.folder)
