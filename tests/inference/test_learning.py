@@ -14,8 +14,9 @@ from pathaware import UsageError
 from pathaware.cli import main
 from pathaware.data import open_store
 from pathaware.data.pixels import TypicalImages
-from pathaware.inference.learning import difference_hash, held_out, near_duplicates
-from pathaware.inference.trained_model import TrainedModel, shipped
+from pathaware.inference.class_folders import LabelledFolder
+from pathaware.inference.learning import difference_hash, held_out, near_duplicates, training_advice
+from pathaware.inference.trained_model import SupportSet, TrainedModel, shipped
 from tests.inference.models import class_folders
 from tests.models.residual18 import pretrained
 
@@ -157,13 +158,26 @@ def test_learning_says_what_training_needs_and_refuses_what_it_cannot_use(tmp_pa
     call("learn", write_classes(tmp_path / "few", 1), *own(weights), "--out", "a")
     out = capsys.readouterr().out
     assert "accuracy was not measured: no class has a picture to spare" in out
-    assert "takes at least 20 classes with 20 images each; here 0 have as many" in out
+    assert "takes 25 classes with 6 images each; none of yours has that many" in out
     call("learn", tmp_path / "few", *own(weights), "--out", "a", code=2)
     assert "--replace: is needed to replace the classifier a, which exists" in capsys.readouterr().err
     call("learn", tmp_path / "none", *own(weights), code=2)
     assert capsys.readouterr().err.startswith("error: DIR: ")
     call("learn", tmp_path / "few", "--model", "glyphs", "--weights", weights, "--out", "b", code=2)
     assert "is for a backbone" in capsys.readouterr().err
+
+
+def test_what_training_needs_is_one_rule(tmp_path):
+    labels = torch.arange(26).repeat_interleave(6)[:-1]  # one class has five images
+    support = SupportSet(tuple(map(str, range(26))), torch.zeros(len(labels), 3, 8, 8).byte(), labels)
+    advice = training_advice(tmp_path / "my birds", LabelledFolder(support, ()))
+    assert "25 classes have 6 images or more" in advice
+    assert "leave out the 1 smaller class, then pathaware data import" in advice
+    assert f"--from '{tmp_path / 'my birds'}'" in advice
+    few = LabelledFolder(SupportSet(("a", "b"), support.pixels[:7], labels[:7]), ())
+    assert "one of yours has that many" in training_advice(tmp_path, few)
+    guide = Path(__file__).parents[2] / "docs/own-data.md"
+    assert "**25 classes of 6 images**" in guide.read_text(encoding="utf-8")
 
 
 def test_classes_that_could_not_be_measured_are_named(tmp_path, weights, capsys):

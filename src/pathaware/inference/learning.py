@@ -7,6 +7,7 @@ adapted from (`config.toml`, `checkpoint.safetensors`) and its own labelled imag
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -22,7 +23,9 @@ from torch import Tensor
 
 from pathaware.core.errors import UsageError
 from pathaware.core.seeding import generator
+from pathaware.data.episodes import ENOUGH
 from pathaware.data.pixels import ImageInput
+from pathaware.data.store import counted
 from pathaware.inference.calibration import CALIBRATION
 from pathaware.inference.class_folders import LabelledFolder
 from pathaware.inference.predictions import Predictions, Score
@@ -41,9 +44,6 @@ from pathaware.training.run_folder import CHECKPOINT, CONFIG, METRICS, PROVENANC
 
 HELD_OUT = 0.2
 """Part of the images of each class that is held out to measure accuracy."""
-
-LEAST_CLASSES, LEAST_IMAGES = 20, 20
-"""The fewest classes, and images in each of them, that meta-training needs."""
 
 
 @dataclass(frozen=True)
@@ -146,16 +146,20 @@ def test_images(folder: LabelledFolder) -> tuple[Tensor | None, list[str]]:
 def training_advice(source: Path, folder: LabelledFolder) -> str:
     """One sentence: how to meta-train on these classes, or what is missing for it."""
     counts = folder.support.labels.bincount()
-    enough = int((counts >= LEAST_IMAGES).sum())
-    if enough < LEAST_CLASSES:
+    least_classes, least_images = ENOUGH
+    enough = int((counts >= least_images).sum())
+    if enough < least_classes:
+        yours = f"{enough} of yours have" if enough > 1 else f"{'one' if enough else 'none'} of yours has"
         return (
-            f"to meta-train a model of your own takes at least {LEAST_CLASSES} classes with {LEAST_IMAGES} "
-            f"images each; here {enough} have as many"
+            f"to meta-train a model of your own takes {least_classes} classes with {least_images} images "
+            f"each; {yours} that many"
         )
+    smaller = len(counts) - enough
+    leave = f"leave out the {counted(smaller, 'smaller class')}, then " if smaller else ""
     return (
-        f"{enough} classes have {LEAST_IMAGES} images or more, enough to meta-train a model on them: "
-        f"pathaware data import mine --from {source} --proportions 0.6,0.2,0.2, then "
-        "pathaware train folder --data mine"
+        f"{enough} classes have {least_images} images or more, enough to meta-train a model on them: {leave}"
+        f"pathaware data import mine --from {shlex.quote(str(source))} --proportions 0.6,0.2,0.2, which "
+        "names the command to train with"
     )
 
 
