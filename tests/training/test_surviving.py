@@ -100,10 +100,12 @@ def test_a_signal_lets_the_step_end_saves_and_says_how_to_go_on(tmp_path, signum
     command.wait_until((folder / "metrics.jsonl").exists)
     command.send(signum)
     assert command.wait() == code
-    assert f"resume with: pathaware train --resume '{folder}'" in command.err
+    assert "error: " not in command.err
     assert "Traceback" not in command.err
     state = Run.open(folder).state()
     assert state is not None
+    last = f"stopped after iteration {state.iteration}; resume with: pathaware train --resume '{folder}'"
+    assert command.err.splitlines()[-1] == last
     assert state.iteration > 0
 
 

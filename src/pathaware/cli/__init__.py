@@ -140,10 +140,11 @@ def main(arguments: list[str] | None = None) -> None:
     except RunError as error:
         fail(str(error), 1)
     except Stopped as stopped:
+        how = str(stopped).partition(": ")[2]  # after the name of the signal
         for folder in stopped.folders:
             command_line = f"pathaware {stopped.kind} --resume {shlex.quote(str(folder))}"
-            print(f"resume with: {command_line}", file=sys.stderr)
-        fail(str(stopped), 128 + stopped.signum)
+            print(f"{how}; resume with: {command_line}", file=sys.stderr)
+        sys.exit(128 + stopped.signum)
     except _CallError as error:
         message = error.format_message()
         if not message:  # a group without a command has printed its help

@@ -228,7 +228,8 @@ def _train(run: PretrainRun, images: ClassImages, teacher: Classifier | None, qu
                         _save_state(run, trainer, window, best)
                 if request.signum is not None and not trainer.done:
                     _save_state(run, trainer, window, best)
-                    raise Stopped(request.signum, [run.folder], "pretrain")
+                    how = f"stopped after iteration {trainer.iteration}"
+                    raise Stopped(request.signum, [run.folder], "pretrain", how)
         run.remove_states()
     except UsageError:
         run.remove_untrained()

@@ -271,7 +271,9 @@ def train_sessions(runs: Iterable[Run], *, quiet: bool = False, world: World = A
                 left = [session for session in sessions if not session.done]
                 for session in left:
                     session.save()
-                raise Stopped(signum, [session.run.folder for session in left])
+                after = sorted({session.trainer.iteration for session in left})
+                how = f"stopped after iteration {' and '.join(map(str, after))}"
+                raise Stopped(signum, [session.run.folder for session in left], how=how)
     return runs
 
 
