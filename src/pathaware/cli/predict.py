@@ -101,6 +101,7 @@ def predict(
     """Adapt to a few labelled pictures and label other pictures."""
     from pathaware.cli.options import adapt, must_be_new, print_problems, print_warning, read_support
     from pathaware.core.errors import UsageError
+    from pathaware.inference.calibration import check_share
     from pathaware.inference.class_folders import read_images
     from pathaware.inference.influence import reasons
     from pathaware.inference.open_set import unknown_images
@@ -116,6 +117,8 @@ def predict(
     for option, path in (("--out", out), ("--show", show)):
         if path is not None:
             must_be_new(option, path, replace)
+    if unknown is not None:
+        check_share(unknown)
     model = TrainedModel.open(run, device, cast("Views", views))
     labelled = read_support(support, model)
     names, pixels, problems = read_images(images, model.image_input)

@@ -43,6 +43,15 @@ TASKS = 100
 """Five-way tasks per cell; with other numbers of classes, as many as have about the same number of images."""
 
 
+def check_share(share: float) -> None:
+    """Raise if no threshold is stored for this share of known images."""
+    if not SHARES[0] <= share <= SHARES[-1]:
+        raise UsageError(
+            f"{share:g} is not allowed; {SHARES[0]:g} to {SHARES[-1]:g}, the range that was calibrated",
+            field="unknown",
+        )
+
+
 @dataclass(frozen=True)
 class Cell:
     """The temperature and the thresholds (in the order of `SHARES`) for a number of ways and shots.
@@ -78,11 +87,7 @@ class Calibration:
 
     def threshold(self, share: float, ways: int, shots: float) -> float:
         """The score that this share of known images exceeds in tasks of this size."""
-        if not SHARES[0] <= share <= SHARES[-1]:
-            raise UsageError(
-                f"{share:g} is not allowed; {SHARES[0]:g} to {SHARES[-1]:g}, the range that was calibrated",
-                field="unknown",
-            )
+        check_share(share)
         i = min(bisect_right(SHARES, share), len(SHARES) - 1)
         part = (share - SHARES[i - 1]) / (SHARES[i] - SHARES[i - 1])
         between = {
