@@ -95,9 +95,13 @@ def test_what_cannot_be_read_is_named_and_the_others_are_answered(predict, here)
     assert err == "new/bee/0.png: not an image in a known format\n"
     for path in here.glob("new/*/*.png"):
         path.write_bytes(b"broken")
-    out, err = predict("--format", "json", "--score", code=1)
-    assert json.loads(out) == []
-    assert len(err.splitlines()) == 3
+    out, err = predict("--format", "json", "--score", "--out", "none.json", code=1)
+    assert (out, (here / "none.json").exists()) == ("", False)
+    assert len(err.splitlines()) == 4  # three files, and the error
+    assert err.splitlines()[-1] == "error: --images: no picture in new can be read"
+    (here / "note.jpg").write_text("no picture")
+    out, err = predict("--images", "note.jpg", code=1)
+    assert (out, err) == ("", "error: --images: note.jpg: not an image in a known format\n")
 
 
 def test_all_problems_of_the_support_are_named(predict, here):

@@ -100,7 +100,7 @@ def predict(
 ) -> None:
     """Adapt to a few labelled pictures and label other pictures."""
     from pathaware.cli.options import adapt, must_be_new, print_problems, print_warning, read_support
-    from pathaware.core.errors import UsageError
+    from pathaware.core.errors import RunError, UsageError
     from pathaware.inference.calibration import check_share
     from pathaware.inference.class_folders import read_images
     from pathaware.inference.influence import reasons
@@ -122,6 +122,11 @@ def predict(
     model = TrainedModel.open(run, device, cast("Views", views))
     labelled = read_support(support, model)
     names, pixels, problems = read_images(images, model.image_input)
+    if not names:
+        if len(problems) == 1:
+            raise RunError(f"--images: {problems[0]}")
+        print_problems(problems)
+        raise RunError(f"--images: no picture in {images} can be read")
     if model.typical is not None and (unlike := model.typical.warning(pixels, labelled.pixels)):
         print_warning(unlike)
     adapted = adapt(model, labelled)
@@ -134,7 +139,7 @@ def predict(
         reasons(model, labelled, pixels, probabilities.argmax(1)) if why else None,
         tuple(_writable("/".join(Path(name).parts[-2:])) for name in labelled.names),
     )
-    truths = true_labels(images, predictions) if score and names else None
+    truths = true_labels(images, predictions) if score else None
     _write(predictions, chosen, out, top)
     if show is not None:
         from pathaware.inference.prediction_sheet import prediction_sheet
