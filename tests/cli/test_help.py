@@ -159,6 +159,13 @@ def test_stated_defaults_are_true():
     assert shown("train", "cifar-fs")["width"] == f"{width} for conv4"
 
 
+def test_commands_that_take_the_same_models_say_so_alike():
+    """`TrainedModel.open` takes runs, classifiers and shipped models."""
+    commands = [LEAVES[(name,)] for name in ("predict", "serve", "suggest", "export")]
+    (text,) = {p.help for command in commands for p in command.params if p.name == "run"}
+    assert all(word in text for word in ("run", "classifier", "glyphs", "photos"))
+
+
 def examples(path: tuple[str, ...]) -> list[str]:
     title, *lines = (COMMANDS[path].epilog or "").splitlines()
     assert title == "Examples:"

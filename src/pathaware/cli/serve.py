@@ -6,10 +6,8 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from pathaware.cli.completion import complete_model
 from pathaware.cli.options import OUTPUT, Device, examples, panel_option
+from pathaware.cli.predict import Model
 from pathaware.core.errors import UsageError
 
 EXAMPLES = examples(
@@ -20,12 +18,7 @@ SERVER = "Server"
 
 
 def serve(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            help="Folder of a run on images, or glyphs.", metavar="RUN", autocompletion=complete_model
-        ),
-    ],
+    run: Model,
     port: Annotated[
         int, panel_option(help="Port to listen on; 0 for any free one.", panel=SERVER, min=0, max=65535)
     ] = 8765,
@@ -72,7 +65,9 @@ def serve(
     limits = Limits(forget_minutes=forget_after)
     bound = bind(host, port)
     local = is_loopback(bound)
-    app = make_app(model, run.resolve().name, limits, hosts=[host, *(allow_host or [])], addresses=not local)
+    app = make_app(
+        model, Path(run).resolve().name, limits, hosts=[host, *(allow_host or [])], addresses=not local
+    )
     address = address_of(bound)
     if not local:
         print(
