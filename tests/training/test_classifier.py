@@ -478,7 +478,7 @@ def test_the_command_trains_and_prints_json(tmp_path, capsys):
         (["pretrain", "shapes", "--minutes", "-1"], "--minutes: -1.0 is not allowed"),
         (["pretrain", "shapes", "--set", "batch"], "--set: 'batch' is not of the form"),
         (["pretrain", "shapes", "--splits", "test"], "--splits: 'test' must be"),
-        (["pretrain", "--resume", "nowhere"], "RUN: nowhere is not a run folder"),
+        (["pretrain", "--resume", "nowhere"], "--resume: nowhere: no such folder"),
         (["pretrain", "shapes", "--width", "4,5"], "widths: conv4 has no such setting"),
     ],
 )

@@ -48,7 +48,7 @@ def open_store(name: str, directory: Path | None = None) -> ImageStore:
     available = sorted({GLYPHS} | {path.name for path in imported_stores(directory)})
     raise UsageError(
         f"data set {name!r}: not in {folder.parent} (available: {', '.join(available)}); "
-        f"import it with `pathaware data import {name}`"
+        f"import it with `pathaware data import {name} --from FOLDER`"
         f"{'' if name in IMPORTERS else did_you_mean(name, [*IMPORTERS, *available])}"
     )
 

@@ -38,7 +38,15 @@ from pathaware.training.distributed import StopRequest
 from pathaware.training.pretraining import PROJECTION
 from pathaware.training.progress import MetricsWindow, ProgressDisplay
 from pathaware.training.provenance import environment, revision
-from pathaware.training.run_folder import CHECKPOINT, CONFIG, FolderLock, Run, RunFolder, read_run_tables
+from pathaware.training.run_folder import (
+    CHECKPOINT,
+    CONFIG,
+    FolderLock,
+    Run,
+    RunFolder,
+    must_exist,
+    read_run_tables,
+)
 from pathaware.training.state import State
 
 TIMED_STEPS = 20
@@ -135,6 +143,7 @@ def resume_pretraining(
     folder: Path, *, quiet: bool = False, find: Callable[[str], Path] = Path
 ) -> PretrainRun:
     """Resume a pretraining that was stopped; a finished one is returned unchanged."""
+    must_exist(folder, "resume")
     run = PretrainRun.open(folder)
     if run.finished:
         return run

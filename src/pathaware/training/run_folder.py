@@ -217,6 +217,18 @@ class RunFolder(ABC):
                 lock.release()
 
 
+def must_exist(folder: Path, field: str) -> None:
+    """Raise if there is no such folder."""
+    try:
+        exists = folder.exists()
+    except (OSError, ValueError):  # a name that no file can have
+        exists = False
+    if not exists:
+        raise UsageError(
+            f"{folder}: no such folder{did_you_mean(str(folder), neighbours(folder))}", field=field
+        )
+
+
 def read_run_tables(folder: Path) -> dict[str, Any]:
     """The tables of `config.toml` in a run folder."""
     try:

@@ -21,7 +21,7 @@ from pathaware.training.gradient_probe import probed_tensor
 from pathaware.training.pretraining import start_from
 from pathaware.training.progress import EventFile, Progress, ProgressDisplay, duration
 from pathaware.training.provenance import training_origin
-from pathaware.training.run_folder import CONFIG, HISTOGRAMS, FolderLock, Run
+from pathaware.training.run_folder import CONFIG, HISTOGRAMS, FolderLock, Run, must_exist
 from pathaware.training.trainer import Trainer, build
 
 
@@ -210,6 +210,7 @@ def train_run(config: Config, folder: Path, *, quiet: bool = False) -> Run:
 
 def open_to_resume(folder: Path, given: Mapping[str, Mapping[str, Any]]) -> Run:
     """Open a run to resume. Settings that are `given` must be those of the run."""
+    must_exist(folder, "resume")
     run = Run.open(folder)
     tables = run.config.to_dict()
     for table, values in given.items():
