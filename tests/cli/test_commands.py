@@ -147,7 +147,7 @@ def test_methods_shows_the_update_and_the_settings_of_one(tmp_path):
         (("glyphs", "--model", "nowhere:net"), "model: nowhere:net cannot be imported"),
         (("cifar-fs", "--data-dir", "empty"), "data set 'cifar-fs': not in"),
         (("folder",), "--data: name the imported data set to train on"),
-        (("preset", "table9"), "preset: 'table9' must be a TOML file or one of glyphs"),
+        (("preset", "table9"), "preset: 'table9' must be a TOML file or one of those that"),
     ],
 )
 def test_bad_input_is_one_line_that_names_the_option_and_exit_code_2(tmp_path, arguments, message):

@@ -58,7 +58,7 @@ def test_a_path_that_cannot_be_one_is_no_run_folder(name):
 
 @pytest.mark.parametrize("name", ["a\0b", "a\0b.toml", "x" * 300])
 def test_a_name_that_cannot_be_a_files_is_no_preset(name):
-    with pytest.raises(UsageError, match=r"preset: .* must be a TOML file or one of"):
+    with pytest.raises(UsageError, match=r"preset: .* must be a TOML file or one of those"):
         load_preset(name)
 
 

@@ -7,9 +7,10 @@ import hashlib
 import pytest
 
 from pathaware import UsageError
+from pathaware.cli import main
 from pathaware.training.classifier import Pretraining
 from pathaware.training.config import Config
-from pathaware.training.presets import load_preset, presets
+from pathaware.training.presets import all_presets, load_preset, presets
 from pathaware.training.pretrain_run import default_folder
 from pathaware.training.trainer import build
 
@@ -149,8 +150,30 @@ def test_images_are_augmented_where_the_paper_does_it():
             assert problem.augment == (problem.data != "tieredimagenet"), name
 
 
-def test_an_unknown_preset_is_refused_with_the_known_ones():
-    with pytest.raises(
-        UsageError, match="preset: 'table9' must be a TOML file or one of glyphs, recipe-cifar-fs-1shot, "
-    ):
-        load_preset("table9")
+def test_an_unknown_preset_is_refused_with_close_ones():
+    with pytest.raises(UsageError, match=r"preset: 'nosuch' must be a TOML file .* --list` prints$"):
+        load_preset("nosuch")
+    with pytest.raises(UsageError, match=r"did you mean .* Also close: ") as refused:
+        load_preset("table2-cifar-fs-pamela-5-strict")
+    assert "table2-cifar-fs-pamela-5shot-strict" in str(refused.value)
+    assert len(str(refused.value)) < 300
+
+
+def test_all_presets_include_the_strict_ones_and_can_be_loaded(capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["train", "preset", "--list"])
+    assert not left.value.code
+    listed = capsys.readouterr().out.split()
+    assert listed == all_presets()
+    assert set(presets()) < set(listed)
+    assert "table3-sine-k10-maml-strict" in listed
+    for name in set(listed) - set(presets()):
+        Config.from_dict(load_preset(name))
+
+
+def test_the_preset_of_glyphs_can_be_trained_by_its_name(tmp_path, capsys):
+    """It is the example of `train preset --help`."""
+    with pytest.raises(SystemExit) as left:
+        main(["train", "preset", "glyphs", "--iterations", "0", "--out", str(tmp_path / "run")])
+    assert left.value.code == 2
+    assert "iterations: 0 is not allowed" in capsys.readouterr().err

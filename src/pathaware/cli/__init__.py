@@ -113,7 +113,7 @@ command = typer.main.get_command(app)
 """The parser of the command line, built once."""
 
 LONGEST = 2000
-"""Characters of an error message; the longest of ours lists all presets."""
+"""Characters of an error message."""
 
 _ARGUMENTS = {"run": "RUN", "file": "FILE", "target": "TARGET", "folder": "DIR", "name": "NAME"}
 

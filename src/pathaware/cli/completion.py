@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from pathaware.core.settings import data_dir
-from pathaware.training.presets import presets
+from pathaware.training.presets import all_presets
 
 DATA_SETS = ("miniimagenet", "cifar-fs", "fc100", "tieredimagenet", "omniglot", "glyphs")
 """Known data sets: `pathaware.data.IMPORTERS`, and glyphs, which need no import."""
@@ -31,7 +31,7 @@ def complete_data(incomplete: str) -> list[str]:
 
 
 def complete_preset(incomplete: str) -> list[str]:
-    return _beginning(incomplete, presets())
+    return _beginning(incomplete, all_presets())
 
 
 def complete_run(incomplete: str) -> list[str]:

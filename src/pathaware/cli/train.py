@@ -297,6 +297,14 @@ app.command(
 )(images)
 
 
+def _print_presets(wanted: bool) -> None:
+    if wanted:
+        from pathaware.training.presets import all_presets
+
+        print("\n".join(all_presets()))
+        raise typer.Exit
+
+
 @app.command(
     "preset",
     epilog=examples(
@@ -308,11 +316,23 @@ def preset(
     name: Annotated[
         str,
         typer.Argument(
-            help="Name of a preset, such as table2-cifar-fs-pamela-5shot, or a TOML file.",
+            help="Name of a preset, such as table2-cifar-fs-pamela-5shot; --list prints all. Or a TOML file.",
             metavar="NAME",
             autocompletion=complete_preset,
         ),
     ],
+    listed: Annotated[
+        bool,
+        typer.Option(
+            "--list",
+            help="Print the names of all presets and exit.",
+            rich_help_panel=OUTPUT,
+            metavar="",
+            show_default=False,
+            callback=_print_presets,
+            is_eager=True,
+        ),
+    ] = False,
     iterations: Annotated[
         int | None,
         panel_option(help="Number of meta-iterations.", panel=TRAINING, default="the preset's"),
@@ -337,9 +357,11 @@ def preset(
     json: Json = False,
 ) -> None:
     """Train a named configuration, such as a row of the paper's tables, or your own TOML file."""
-    from pathaware.training.presets import load_preset
+    from pathaware.training.presets import load_preset, presets
 
     tables = load_preset(name)
+    if name in presets():  # glyphs, the defaults of `train glyphs`, leaves the method open
+        tables.setdefault("method", {}).setdefault("name", "pamela")
     training = {"iterations": iterations, "seed": seed, "device": device, "fit_memory": fit_memory}
     tables.setdefault("training", {}).update({k: v for k, v in training.items() if v is not None})
     run_training(tables, setting, out, json)

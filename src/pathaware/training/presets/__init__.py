@@ -10,10 +10,11 @@ paper's accuracy".
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from pathaware.core.errors import UsageError, did_you_mean
+from pathaware.core.errors import UsageError
 
 FOLDER = Path(__file__).parent
 
@@ -57,9 +58,14 @@ SINE_ITERATIONS = {5: 80_000, 10: 40_000, 20: 40_000}
 
 
 def presets() -> list[str]:
-    """The names of all presets."""
+    """The names of all presets, without the `-strict` ones."""
     files = (path.stem for path in FOLDER.glob("*.toml"))
     return sorted([*files, *_table_rows(), *_sine_rows(), *_recipes(), *_sine_recipes()])
+
+
+def all_presets() -> list[str]:
+    """The names of all presets and of the `-strict` ones."""
+    return sorted([*presets(), *(f"{row}{STRICT}" for row in (*_table_rows(), *_sine_rows()))])
 
 
 def load_preset(name: str) -> dict[str, dict[str, Any]]:
@@ -84,9 +90,12 @@ def load_preset(name: str) -> dict[str, dict[str, Any]]:
     except (OSError, ValueError) as error:
         if isinstance(error, UnicodeDecodeError):
             raise UsageError(f"preset: {path} is not valid TOML ({error})") from None
-        known = presets()
+        near = get_close_matches(name, all_presets(), n=3, cutoff=0.5)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        hint += f" Also close: {', '.join(near[1:])}" if near[1:] else ""
         raise UsageError(
-            f"preset: {name!r} must be a TOML file or one of {', '.join(known)}{did_you_mean(name, known)}"
+            f"preset: {name[:80]!r} must be a TOML file or one of those that `pathaware train preset --list` "
+            f"prints{hint}"
         ) from None
     try:
         return read_toml(text)
