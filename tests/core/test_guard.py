@@ -92,24 +92,12 @@ RULES = {
 }
 
 
-WAYS = [  # execution, checkpoint, branches
-    ("loop", False, True),
-    ("loop", True, True),
-    ("vmap", False, False),
-    ("batched", False, True),
-    ("batched", False, False),
-    ("batched", True, True),
-]
+WAYS = [("loop", False), ("loop", True), ("vmap", False), ("batched", False), ("batched", True)]
 
 
-@pytest.mark.parametrize(("execution", "checkpoint", "branches"), WAYS)
+@pytest.mark.parametrize(("execution", "checkpoint"), WAYS)
 @pytest.mark.parametrize("name", RULES)
-def test_a_task_that_overflows_leaves_the_meta_gradient_of_the_others(
-    name, execution, checkpoint, branches, monkeypatch
-):
-    """Without branches the guard is that of a GPU, which may not look at the losses."""
-    if not branches:
-        monkeypatch.setattr("pathaware.core.path.may_branch", lambda values: False)
+def test_a_task_that_overflows_leaves_the_meta_gradient_of_the_others(name, execution, checkpoint):
     model = nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1)).float()
     calm = regression_episodes(tasks=3).to(dtype=torch.float32)
     rule = RULES[name](model, steps=3).float()

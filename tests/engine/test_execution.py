@@ -194,7 +194,8 @@ def test_targets_of_another_shape_than_the_outputs_are_refused(loss, shape):
     messages = set()
     for execution in ("loop", "vmap", "batched"):
         learner = MetaLearner(model, GradientDescent(model, 2), loss, execution=execution)
-        for adapted in (learner.adapt, lambda x, y, path=learner.path: path(x[None], y[None], order="second")):
+        follow = learner.path
+        for adapted in (learner.adapt, lambda x, y, path=follow: path(x[None], y[None], order="second")):
             with pytest.raises(UsageError, match="needs equal shapes") as refused:
                 adapted(torch.randn(10, 1), torch.randn(shape))
             messages.add(str(refused.value))

@@ -64,12 +64,12 @@ def test_out_of_memory_names_what_helps(monkeypatch):
 
 
 def test_a_step_that_is_repeated_draws_the_same_noise(monkeypatch):
-    plain, seen = Unrolled.backward, []
+    plain, seen, failing = Unrolled.backward, [], []
 
     def backward(self, learner, episodes, weight):
         losses = plain(self, learner, episodes, weight)
         seen.append(len(episodes))
-        if fails and len(seen) == 1:
+        if failing[-1] and len(seen) == 1:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return losses
 
@@ -78,6 +78,7 @@ def test_a_step_that_is_repeated_draws_the_same_noise(monkeypatch):
     training = {"iterations": 5, "tasks": 4, "fit_memory": True, "device": "cpu", "dtype": "float64"}
     results = []
     for fails in (False, True):
+        failing.append(fails)
         seen.clear()
         trainer = Trainer(Config.from_dict({**tables, "training": training}))
         trainer.advance()

@@ -26,7 +26,7 @@ class MetaGradient(ABC):
     """False if it does much beside the inner loop, which PyTorch's own threads share better."""
 
     head_start: ClassVar[bool] = True
-    """False if it takes the first point of a path for θ₀, so that the last layer cannot begin elsewhere (`head`)."""
+    """False if it takes the first point of a path for θ₀: then the last layer cannot begin elsewhere."""
 
     @abstractmethod
     def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -68,8 +67,8 @@ class Path:
         return self._guarded(self.points, j)
 
     def best(self) -> tuple[Tensor, Tensor]:
-        """The point with the smallest loss for each task that has diverged at the end, the end for all others,
-        `[T, D]`; and the loss there, `[T]`.
+        """The end of each task, or, if it has diverged there, the point with the smallest loss, `[T, D]`, and
+        the loss there, `[T]`.
 
         For losses that come from different examples, so that a larger one alone says little.
         """
@@ -79,7 +78,8 @@ class Path:
         losses = torch.stack(self.losses)
         last = len(self.points) - 1
         which = torch.where(kept, last, losses.nan_to_num(nan=torch.inf).argmin(0))
-        return _Select.apply(which, *self.points), losses.gather(0, which[None])[0]
+        point: Tensor = _Select.apply(which, *self.points)
+        return point, losses.gather(0, which[None])[0]
 
     def guarded_outputs(self, j: int = -1) -> Tensor:
         """`outputs` at the point where each task ends if it stops after step j."""
@@ -127,32 +127,31 @@ def unroll(
     """Follow `rule` for `steps` steps from the points and the memory that `Rule.begin` returned.
 
     With `guard` a task that has diverged takes no further step: its loss would square with every step, and
-    derivatives would overflow even though `Path.guarded` reverts the task in the end. A task whose gradient
-    overflows stops, too. The rule sees zeros instead of a stopped task's gradient and loss, and no derivative
-    passes through its point: zero times infinity would spoil the meta-gradient of all tasks.
+    derivatives would overflow even though `Path.guarded` reverts the task in the end. On a CPU a task whose
+    gradient overflows stops, too, and leaves the meta-gradient of the others as it is. On a GPU, where asking
+    would be a sync, it may make that of the batch NaN; training then skips the step.
 
     With `checkpoint` the activations of each step are recomputed in the backward pass instead of stored; the
     result is the same to the last bit.
     """
     path = Path(rule.layout, [initial])
     bounds: list[Tensor] = []  # of each task's support loss
+    started: list[Tensor] = []  # the tasks whose first gradient is finite, if that is not true of all
 
     def advance(j: int, point: Tensor, memory: Memory) -> tuple[Tensor, Tensor, Memory]:
         points = path.points[: j + 1]
-        masked = guard and order == "second" and rule.descends_support_loss and not may_branch(point)
-        here = point.view_as(point) if masked else point
-        loss, descent = gradient(j, here)
-        if not guard:
-            return loss, *rule.advance(j, points, descent, loss, memory)
-        goes_on = _finite(loss, descent)
-        if j > 0:
-            goes_on &= loss.detach() <= bounds[0]  # False for NaN
+        loss, descent = gradient(j, point)
+        below = loss.detach() <= bounds[0] if guard and j > 0 else None  # False for NaN
+        if not guard or not may_branch(point):
+            following, memory = rule.advance(j, points, descent, loss, memory)
+            return loss, following if below is None else torch.where(below[:, None], following, point), memory
+        goes_on = _finite(loss, descent) if below is None else below & started[0] if started else below
         if known_full(goes_on):
             return loss, *rule.advance(j, points, descent, loss, memory)
+        if j == 0:
+            started[:] = [goes_on]
         each, used = goes_on[:, None], loss
-        if masked and here.requires_grad:
-            here.register_hook(partial(_zero_others, each))
-        elif order == "second" and may_branch(point):  # again, at θ₀: derivatives of shared parameters count
+        if order == "second":  # again, at θ₀ for tasks that stop: zero times infinity would be NaN
             used, descent = gradient(j, torch.where(each, point, path.points[0].detach()))
         descent, used = torch.where(each, descent, 0), torch.where(goes_on, used, 0)
         following, memory = rule.advance(j, points, descent, used, memory)
@@ -173,18 +172,13 @@ def unroll(
 
 def _finite(loss: Tensor, descent: Tensor) -> Tensor:
     """Mask `[T]` of the tasks with a finite loss and a gradient whose square does not overflow."""
-    squares = torch.linalg.vector_norm(descent.detach(), dim=1)
-    return loss.detach().isfinite() & squares.isfinite()
-
-
-def _zero_others(tasks: Tensor, gradient: Tensor) -> Tensor:
-    """The gradient `[T, D]` of these tasks, `[T, 1]`, and zeros for the others."""
-    return torch.where(tasks, gradient, 0)
+    norms: Tensor = torch.linalg.vector_norm(descent.detach(), dim=1)
+    return loss.detach().isfinite() & norms.isfinite()
 
 
 def _bound(initial: Tensor) -> Tensor:
-    """The loss from which a task has diverged: a loss that may be negative grows by as much as a positive."""
-    return initial * torch.where(initial < 0, 2 - DIVERGED, DIVERGED)
+    """The loss above which a task has diverged: a negative one may grow by as much as a positive one."""
+    return torch.maximum(DIVERGED * initial, (2 - DIVERGED) * initial)
 
 
 def being_traced() -> bool:

@@ -66,7 +66,7 @@ def singular_vectors(wide: Tensor) -> Tensor:
     """U `[T, n, n]` of matrices `[T, n, N]`, n ≤ N, largest singular value first; without a gradient."""
     if wide.is_cuda and torch.cuda.is_current_stream_capturing():
         raise UsageError("exact: a CUDA graph cannot record singular vectors; set training.graph=false")
-    finite = wide.detach().nan_to_num(0.0, 0.0, 0.0)  # the decomposition of one diverged task would fail for all
+    finite = wide.detach().nan_to_num(0.0, 0.0, 0.0)  # one diverged task would raise for all
     vectors: Tensor = torch.linalg.svd(finite, full_matrices=False).U
     return vectors
 

@@ -175,8 +175,8 @@ def check(config: Config) -> None:
         estimator = get_method(config.method).estimator(config.method_settings)
         if training.head != "learned" and not estimator.head_start:
             raise UsageError(
-                f"{config.method} learns the initialisation of every layer, and {training.head!r} replaces that "
-                "of the last one; leave it out",
+                f"{config.method} learns the initialisation of every layer, and {training.head!r} would "
+                "replace that of the last one; leave it out",
                 field="head",
             )
         if config.has_recipe:

@@ -136,8 +136,8 @@ class Trainer:
 
     An iteration depends on the configuration, the state and its own number only, so a run that was stopped
     and resumed gives the numbers of one that was not. The processes of a `world` share the tasks of each
-    meta-batch and resume from rank 0's state; their number affects rounding only, except for methods that draw
-    noise in training (MT-Net, L2L, and `training.dropout`): every rank draws noise of its own.
+    meta-batch and resume from rank 0's state. Their number affects rounding only, except where noise is drawn
+    in training (MT-Net, L2L, `training.dropout`): every rank draws its own.
     """
 
     def __init__(
