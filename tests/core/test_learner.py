@@ -7,7 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from pathaware import Episodes, GradientDescent, MetaLearner, Pamela, Reptile, Unrolled, UsageError
+from pathaware import Episodes, GradientDescent, MetaLearner, MetaSGD, Pamela, Reptile, Unrolled, UsageError
+from pathaware.core.settings import at_least
+from pathaware.methods.alfa import Alfa
+from pathaware.methods.maml_plus_plus import MamlPlusPlus
 from pathaware.models.mlp import mlp
 from tests.conftest import distance, meta_gradient, regression_episodes, small_problem
 
@@ -107,3 +110,70 @@ def test_the_meta_gradient_does_not_depend_on_what_was_adapted_before():
     first = meta_gradient(learner, episodes)
     learner.adapt(episodes.support_x[0], episodes.support_y[0])
     assert torch.equal(meta_gradient(learner, episodes), first)
+
+
+@pytest.mark.parametrize("kind", [GradientDescent, MetaSGD, Pamela, Alfa, MamlPlusPlus])
+def test_a_step_size_is_any_number_that_is_not_negative(kind):
+    model = mlp(1, (4,), 1)
+    x = torch.randn(5, 1)
+    MetaLearner(model, kind(model, 2, rate=1), F.mse_loss).adapt(x, x)
+    for rate in (-1, -0.5, float("nan")):
+        with pytest.raises(UsageError, match="rate: .* is not allowed; at least 0"):
+            kind(model, 2, rate=rate)
+
+
+def test_a_bound_is_not_met_by_nan():
+    at_least(0, rate=0)
+    with pytest.raises(UsageError, match="rate: nan is not allowed"):
+        at_least(0, rate=float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        (((2, 5, 1), (2, 4, 1), (2, 3, 1), (2, 3, 1)), "support set: inputs and targets must have equal numbers"),
+        (((2, 5, 1), (2, 5, 1), (2, 3, 1), (2, 2, 1)), "query set: inputs and targets must have equal numbers"),
+        (((2, 0, 1), (2, 0, 1), (2, 3, 1), (2, 3, 1)), "support set: it is empty"),
+        (((2, 5, 1), (2, 5, 1), (2, 0, 1), (2, 0, 1)), "query set: it is empty"),
+        (((5,), (5,), (5,), (5,)), "support set: inputs and targets need an axis of tasks"),
+        (((), (), (), ()), "support set: inputs and targets need an axis of tasks"),
+    ],
+)
+def test_episodes_that_do_not_fit_together_are_refused(shapes, message):
+    with pytest.raises(UsageError, match=message):
+        Episodes(*map(torch.zeros, shapes))
+
+
+def test_a_support_set_that_cannot_be_adapted_to_is_refused():
+    model = mlp(1, (4,), 1)
+    learner = MetaLearner(model, GradientDescent(model, 2), F.mse_loss)
+    with pytest.raises(UsageError, match=r"equal numbers of tasks and examples, got \[1, 5\] and \[1, 4\]"):
+        learner.adapt(torch.zeros(5, 1), torch.zeros(4, 1))
+    with pytest.raises(UsageError, match="support set: it is empty"):
+        learner.adapt(torch.zeros(0, 1), torch.zeros(0, 1))
+    with pytest.raises(UsageError, match="need an axis of tasks and one of examples"):
+        learner.adapt(torch.tensor(1.0), torch.tensor(1.0))
+    for value in (torch.nan, torch.inf):
+        with pytest.raises(UsageError, match="the loss before adaptation is not finite"):
+            learner.adapt(torch.full((5, 1), value), torch.zeros(5, 1))
+
+
+def test_a_rule_of_another_network_is_refused():
+    model, wider, deeper = mlp(1, (4,), 1), mlp(1, (5,), 1), mlp(1, (4, 4), 1)
+    with pytest.raises(UsageError, match=r"rule: it was built for another network; .* has shape \[4, 1\]"):
+        MetaLearner(model, Pamela(wider), F.mse_loss)
+    with pytest.raises(UsageError, match="rule: it was built for another network"):
+        MetaLearner(model, Pamela(deeper), F.mse_loss)
+
+
+@pytest.mark.parametrize("execution", ["loop", "vmap", "batched"])
+def test_labels_and_losses_that_cannot_be_used_are_refused(execution):
+    model = mlp(2, (4,), 3)
+    rule = GradientDescent(model, 2)
+    x, y = torch.randn(6, 2), torch.arange(6) % 3
+    learner = MetaLearner(model, rule, F.cross_entropy, execution=execution)
+    with pytest.raises(UsageError, match=r"labels must be of dtype torch\.long, not torch\.int32"):
+        learner.adapt(x, y.int())
+    each = MetaLearner(model, rule, nn.CrossEntropyLoss(reduction="none"), execution=execution)
+    with pytest.raises(UsageError, match=r"one number per task, not a tensor of shape \[6\]"):
+        each.adapt(x, y)

@@ -37,9 +37,11 @@ class Episodes:
     query_boxes: Tensor | None = None
 
     def __post_init__(self) -> None:
-        counts = [t.shape[0] for t in self.tensors()]
+        counts = [t.shape[0] if t.ndim else None for t in self.tensors()]
         if len(set(counts)) != 1:
             raise UsageError(f"episodes: the four tensors must share their task axis, got {counts}")
+        check_examples(self.support_x, self.support_y, "support set")
+        check_examples(self.query_x, self.query_y, "query set")
 
     def __len__(self) -> int:
         return self.support_x.shape[0]
@@ -69,6 +71,22 @@ class Episodes:
     def _each(self, change: Callable[[Tensor], Tensor]) -> Episodes:
         extra = (None if t is None else change(t) for t in (self.query_images, self.query_boxes))
         return Episodes(*map(change, self.tensors()), *extra)
+
+
+def check_examples(x: Tensor, y: Tensor, name: str) -> None:
+    """Raise unless `x [T, N, …]` and `y [T, N, …]` are inputs and targets of the same examples, at least one."""
+    if x.ndim < 2 or y.ndim < 2:
+        raise UsageError(
+            f"{name}: inputs and targets need an axis of tasks and one of examples, got shapes "
+            f"{list(x.shape)} and {list(y.shape)}"
+        )
+    if x.shape[:2] != y.shape[:2]:
+        raise UsageError(
+            f"{name}: inputs and targets must have equal numbers of tasks and examples, got {list(x.shape[:2])} "
+            f"and {list(y.shape[:2])}"
+        )
+    if x.shape[1] == 0:
+        raise UsageError(f"{name}: it is empty; at least one example per task")
 
 
 def share_of(tasks: int, worker: int, workers: int) -> range:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pathaware.core.batch_norm import TaskStatistics
-from pathaware.core.episodes import Episodes
+from pathaware.core.episodes import Episodes, check_examples
 from pathaware.core.errors import UsageError
 from pathaware.core.learner import (
     ExecutionName,
@@ -126,6 +126,7 @@ class HeadLearner(FewShotLearner):
 
     def fit(self, support_x: Tensor, support_y: Tensor) -> Fitted:
         """Fit the head to the support sets of T tasks, `support_x [T, S, …]`."""
+        check_examples(support_x, support_y, "support set")
         return self.head.fit(self.embed(support_x), support_y)
 
     def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from pathaware.core.batch_norm import FrozenBatchNorm, freeze_batch_norm, set_statistics
-from pathaware.core.episodes import Episodes
+from pathaware.core.episodes import Episodes, check_examples
 from pathaware.core.errors import UsageError
 from pathaware.core.losses import Loss
 from pathaware.core.parameters import clone_with_parameters
@@ -174,6 +174,18 @@ def refuse_running_statistics(model: nn.Module) -> None:
             )
 
 
+def _check_layout(model: nn.Module, rule: Rule) -> None:
+    """Raise if the rule was built for another network."""
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    for entry in rule.layout.entries:
+        if shapes.get(entry.name) != entry.shape:
+            found = f"has shape {list(shapes[entry.name])}" if entry.name in shapes else "does not exist"
+            raise UsageError(
+                f"rule: it was built for another network; {entry.name} of shape {list(entry.shape)} {found} in "
+                "the model"
+            )
+
+
 @dataclass(frozen=True)
 class Context:
     """T tasks during their adaptation, as a rule sees them.
@@ -255,6 +267,7 @@ class MetaLearner(FewShotLearner):
 
         super().__init__()
         refuse_running_statistics(model)
+        _check_layout(model, rule)
         self.model = model
         self.rule = rule
         self.loss = loss
@@ -305,6 +318,7 @@ class MetaLearner(FewShotLearner):
         kept. More `steps` than the rule was trained for need `extend=True`, which repeats the coefficients of
         the last trained step. `query_x [T, Q, …]` are the queries, for rules with joint inference.
         """
+        check_examples(support_x, support_y, "support set")
         steps = self._steps(steps, extend)
         with torch.set_grad_enabled(order == "second"):
             prepared = self.execution.prepare(support_x)
@@ -451,7 +465,11 @@ class MetaLearner(FewShotLearner):
         """Adapt to one task, `support_x [S, …]`; return a copy of the model with the new parameters."""
         examples = [t[None] for t in (support_x, support_y, query_x) if t is not None]
         with torch.no_grad():
-            (end,) = self._run(self._end, self._steps(steps, extend), *examples)
+            end, *losses = self._run(self._end, self._steps(steps, extend), *examples)
+        if not all(loss.isfinite().all() for loss in losses):
+            raise UsageError(
+                "support set: the loss before adaptation is not finite; look for NaN, infinite or very large values"
+            )
         return self._network(end)
 
     def _run(self, function: Callable[..., Sequence[Tensor]], *arguments: Any) -> Sequence[Tensor]:
@@ -460,7 +478,9 @@ class MetaLearner(FewShotLearner):
     def _end(
         self, steps: int, support_x: Tensor, support_y: Tensor, query_x: Tensor | None = None
     ) -> list[Tensor]:
-        return [self.end(self.path(support_x, support_y, steps=steps, extend=True, query_x=query_x))]
+        """The end of the path, and the support loss at θ₀ if it was computed."""
+        path = self.path(support_x, support_y, steps=steps, extend=True, query_x=query_x)
+        return [self.end(path), *path.losses[:1]]
 
     def _predicted(
         self, steps: int, level: QueryLevel, support_x: Tensor, support_y: Tensor, query_x: Tensor

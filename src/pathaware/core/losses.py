@@ -20,11 +20,20 @@ IGNORED = nn.CrossEntropyLoss().ignore_index
 def per_task_loop(loss: Loss) -> Loss:
     """Apply any loss to one task after another."""
     compares = loss is F.mse_loss or isinstance(loss, nn.MSELoss)
+    classifies = loss is F.cross_entropy or isinstance(loss, nn.CrossEntropyLoss)
 
     def losses(outputs: Tensor, targets: Tensor) -> Tensor:
         if compares:
             check_shapes(outputs, targets)
-        return torch.stack([loss(o, t) for o, t in zip(outputs, targets, strict=True)])
+        if classifies:
+            _check_labels(targets)
+        found = torch.stack([loss(o, t) for o, t in zip(outputs, targets, strict=True)])
+        if found.ndim != 1:
+            raise UsageError(
+                f"loss: it must return one number per task, not a tensor of shape {list(found.shape[1:])}; use "
+                "a mean or a sum"
+            )
+        return found
 
     return losses
 
@@ -58,12 +67,19 @@ def check_shapes(outputs: Tensor, targets: Tensor) -> None:
         )
 
 
+def _check_labels(targets: Tensor) -> None:
+    """Raise if labels have a dtype that PyTorch's cross-entropy does not take."""
+    if not targets.is_floating_point() and targets.dtype not in (torch.long, torch.uint8):
+        raise UsageError(f"targets: labels must be of dtype torch.long, not {targets.dtype}; call .long()")
+
+
 def mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     check_shapes(outputs, targets)
     return (outputs - targets).square().flatten(1).mean(1)
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    _check_labels(targets)
     each = F.cross_entropy(outputs.flatten(0, 1), targets.flatten(0, 1), reduction="none")
     mean = each.view(targets.shape).flatten(1).mean(1)
     labels = targets.flatten(1)

@@ -55,9 +55,9 @@ def coerce(name: str, value: Any, hint: Any) -> Any:
 
 
 def at_least(least: float, **settings: float) -> None:
-    """Raise if any of these settings is below `least`."""
+    """Raise if any of these settings is below `least` or NaN."""
     for name, value in settings.items():
-        if value < least:
+        if not value >= least:
             raise UsageError(f"{name}: {value} is not allowed; at least {least}")
 
 

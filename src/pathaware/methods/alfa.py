@@ -46,9 +46,9 @@ class Alfa(Rule):
         adapt_norms: bool = False,
     ) -> None:
         super().__init__(without_norms(network, adapt_norms), steps)
-        at_least(0, decay=decay)
+        at_least(0, rate=rate, decay=decay)
         layers = len(self.layout.entries)
-        self.rates = nn.Parameter(torch.full((steps, layers), rate))
+        self.rates = nn.Parameter(torch.full((steps, layers), float(rate)))
         self.decays = nn.Parameter(torch.full((steps, layers), rate * decay))
         self.generator = perceptron(2 * layers, 2 * layers, output=1.0)
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from pathaware.core.parameters import Layout
 from pathaware.core.rule import Rule
+from pathaware.core.settings import at_least
 from pathaware.methods.method import Method
 
 
@@ -37,6 +38,7 @@ class GradientDescent(Rule):
 
     def __init__(self, network: nn.Module | Layout, steps: int = 5, *, rate: float = 0.01) -> None:
         super().__init__(network, steps)
+        at_least(0, rate=rate)
         self.rate = rate
 
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:

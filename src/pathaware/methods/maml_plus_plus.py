@@ -62,7 +62,7 @@ class MamlPlusPlus(GradientDescent):
         super().__init__(network, steps, rate=rate)
         self.q_groups = GroupBroadcast(self.layout, "tensor") if learned_rates else None
         if self.q_groups is not None:
-            self.q = nn.Parameter(torch.full((steps, self.q_groups.groups), rate))
+            self.q = nn.Parameter(torch.full((steps, self.q_groups.groups), float(rate)))
         self.norms: nn.Parameter | None = None
         parts = torch.arange(len(self.layout)).split(self.layout.sizes)
         entries = zip(self.layout.entries, parts, strict=True)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from pathaware.core.parameters import Layout
 from pathaware.core.rule import Rule
+from pathaware.core.settings import at_least
 from pathaware.methods.method import Method
 
 
@@ -30,7 +31,8 @@ class MetaSGD(Rule):
 
     def __init__(self, network: nn.Module | Layout, steps: int = 1, *, rate: float = 0.01) -> None:
         super().__init__(network, steps)
-        self.q = nn.Parameter(torch.full((len(self.layout),), rate))
+        at_least(0, rate=rate)
+        self.q = nn.Parameter(torch.full((len(self.layout),), float(rate)))
 
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
         return torch.addcmul(points[-1], self.q, gradient, value=-1)

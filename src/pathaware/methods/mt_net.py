@@ -34,6 +34,7 @@ from pathaware.core.errors import UsageError
 from pathaware.core.learner import Context
 from pathaware.core.parameters import Layout
 from pathaware.core.rule import Memory, Rule
+from pathaware.core.settings import at_least
 from pathaware.methods.method import Method
 from pathaware.models.surgery import LAYERS
 
@@ -62,6 +63,7 @@ class MTNet(Rule):
         probability: float = 0.5,
         temperature: float = 1.0,
     ) -> None:
+        at_least(0, rate=rate)
         if not 0 < probability < 1:
             raise UsageError(f"probability: {probability} is not allowed; above 0 and below 1")
         if temperature <= 0:

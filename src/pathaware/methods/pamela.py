@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from pathaware.core.errors import UsageError
 from pathaware.core.parameters import Granularity, GroupBroadcast, Layout
 from pathaware.core.rule import Memory, Rule
+from pathaware.core.settings import at_least
 from pathaware.engine.execution import broadcast, preconditioned_step
 from pathaware.methods.method import Method
 
@@ -54,6 +55,7 @@ class Pamela(Rule):
         p_granularity: Granularity = "layer",
     ) -> None:
         super().__init__(network, steps)
+        at_least(0, rate=rate)
         if skip is not None and not 1 <= skip <= steps:
             raise UsageError(f"skip: {skip} is not allowed; 1 to {steps} (the number of steps), or none")
         if q not in get_args(QSharing):
@@ -62,7 +64,7 @@ class Pamela(Rule):
         self.skips = list(range(self.interval, steps, self.interval))  # the steps j that end in a skip
         self.q_groups = GroupBroadcast(self.layout, q_granularity)
         self.p_groups = GroupBroadcast(self.layout, p_granularity)
-        initial = torch.full((steps if q == "per-step" else 1, self.q_groups.groups), rate)
+        initial = torch.full((steps if q == "per-step" else 1, self.q_groups.groups), float(rate))
         if q == "constant":
             self.register_buffer("q", initial, persistent=False)
         else:

@@ -163,7 +163,7 @@ def evaluate(
     reference = next(learner.parameters())
     if split not in ("train", "val", "test"):
         raise UsageError(f"split: {split!r} must be one of train, val, test")
-    at_least(1, tasks=tasks)
+    at_least(1, tasks=tasks, **({} if batch is None else {"batch": batch}))
     source = _source(problem, split, balance, reference, learner)
     values, reverted, outputs, targets = [], [], [], []
     batch = batch or _side_by_side(problem, reference.device, views, refine)
