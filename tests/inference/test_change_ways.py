@@ -15,6 +15,9 @@ from tests.inference.models import CPU, INK, config, model, pixels
 COUNTED = [name for name, method in METHODS.items() if method.kind.fixed_ways]
 """Methods with parameters tied to class indices, which cannot take more classes than in training."""
 
+REFUSED = [("metal", 2), ("metal", 3), ("metal", 7), ("gap", 2), ("gap", 3)]
+"""MeTAL's hidden layers grow with the classes; GAP has scales of features if there are fewer than classes."""
+
 
 def labels(classes: int) -> torch.Tensor:
     """Labels of two images per class and a third one of the first class."""
@@ -25,6 +28,10 @@ def labels(classes: int) -> torch.Tensor:
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_takes_other_numbers_of_classes(method, classes):
     trained, y = model(method), labels(classes)
+    if (method, classes) in REFUSED:
+        with pytest.raises(UsageError, match=rf"cannot take {classes} \(the entries of .* belong to no class\)"):
+            trained.adapt(pixels(len(y)), y, classes)
+        return
     if classes > 5 and method in COUNTED:
         with pytest.raises(
             UsageError, match=f"can take fewer, not {classes}; train it with ways = {classes}"
@@ -97,3 +104,41 @@ def test_classes_with_few_pictures_count_as_much_as_those_with_many():
     uneven = trained.adapt(x, y, 3).probabilities(pixels(4, seed=1))
     again = trained.adapt(x[even], y[even], 3).probabilities(pixels(4, seed=1))
     assert torch.allclose(uneven, again, atol=1e-6)
+
+
+PARTS = {  # tensors with classes along a part of an axis: the axis, and what precedes and follows the classes
+    "hsml": {
+        "rule.encoder.0.weight": (1, 32, 0),
+        "rule.decoder.2.weight": (0, 32, 0),
+        "rule.decoder.2.bias": (0, 32, 0),
+    },
+    "mt-net": {"rule.logits": (0, 16, 0)},
+    "mann": {"head.controller.weight_ih": (1, 4, 40)},
+    "lstm": {"head.cells.0.weight_ih": (1, 4, 0)},
+}
+
+
+@pytest.mark.parametrize("classes", [3, 7])
+@pytest.mark.parametrize("method", PARTS)
+def test_only_the_part_of_an_axis_that_belongs_to_classes_is_repeated(method, classes):
+    if classes > 5 and method in COUNTED:
+        pytest.skip("takes no more classes than in training")
+    learned = scattered(method)
+    state = change_ways(config(method), learned, INK, classes, CPU).state_dict()
+    for name, (axis, before, after) in PARTS[method].items():
+        turns = [before + i % 5 for i in range(classes)]
+        kept = [*range(before), *turns, *range(before + 5, before + 5 + after)]
+        assert learned[name].shape[axis] == before + 5 + after
+        assert torch.equal(state[name], learned[name].index_select(axis, torch.tensor(kept)).to(state[name]))
+
+
+@pytest.mark.parametrize("classes", [3, 7])
+def test_gates_of_hsml_keep_their_parameters(classes):
+    learned = scattered("hsml")
+    own, other = (change_ways(config("hsml"), learned, INK, n, CPU) for n in (5, classes))
+    assert isinstance(own, MetaLearner)
+    assert isinstance(other, MetaLearner)
+    before, after = (each.rule.layout.views(each.rule.gates.weight.T) for each in (own, other))
+    turns = [i % 5 for i in range(classes)]
+    for name, values in before.items():
+        assert torch.equal(after[name], values[:, turns] if name.startswith("head") else values)

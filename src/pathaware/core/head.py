@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -54,6 +55,11 @@ class Head(nn.Module, ABC):
     def observe(self, features: Tensor, labels: Tensor) -> None:
         """Called once before training on a frozen network, with the features `[N, F]` of all training images
         and their classes `[N]`. Override it to take statistics."""
+
+    def class_blocks(self) -> Mapping[str, tuple[int, Sequence[int]]]:
+        """Learned tensors in which classes are only a part of an axis, by name: that axis, and the sizes of the
+        blocks along it. Each block is converted by itself if the number of classes changes (`change_ways`)."""
+        return {}
 
     @abstractmethod
     def fit(self, features: Tensor, targets: Tensor) -> Fitted:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
@@ -81,6 +81,11 @@ class Rule(nn.Module):
     def descends_support_loss(self) -> bool:
         """True if `objective` is not overridden, so that inner gradients need no autograd."""
         return type(self).objective is Rule.objective
+
+    def class_blocks(self) -> Mapping[str, tuple[int, Sequence[int]]]:
+        """Learned tensors in which classes are only a part of an axis, by name: that axis, and the sizes of the
+        blocks along it. Each block is converted by itself if the number of classes changes (`change_ways`)."""
+        return {}
 
     def coefficient_steps(self, name: str) -> Sequence[int]:
         """The step that uses each row of a coefficient in `broadcasts`; empty if one row serves all steps."""

@@ -4,12 +4,15 @@ Tasks number their classes at random, so any trained row of the last layer can i
 fewer classes than in training, the first rows are used; with more, rows are repeated in turn, and so are the
 coefficients that belong to them. A class among K has 1/K of the examples, so the gradient of its row scales
 as 1/K; learned step sizes of these rows are therefore scaled by K, so that rows move as far as in training.
+
+Learned tensors in which classes are a part of an axis are converted part by part (`Rule.class_blocks`). A method
+whose tensors depend on the number of classes in another way, such as MeTAL with its hidden layers, is refused.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -54,7 +57,7 @@ def change_ways(
         dataclasses.replace(config, problem=dataclasses.replace(problem, ways=classes)), device, inputs
     )
     try:
-        changed.load_state_dict(_converted_state(trained, changed))
+        changed.load_state_dict(_converted_state(trained, changed, (problem.ways, classes)))
     except ValueError as error:
         raise UsageError(
             f"classes: {config.method} was trained for {problem.ways} and cannot take {classes} ({error}); "
@@ -85,8 +88,10 @@ def load_for(
     return change_ways(run.config, learned, inputs, changed.ways, place), changed
 
 
-def _converted_state(trained: FewShotLearner, changed: FewShotLearner) -> dict[str, Tensor]:
-    """Return the state of `trained` in the shapes of `changed`."""
+def _converted_state(
+    trained: FewShotLearner, changed: FewShotLearner, ways: tuple[int, int]
+) -> dict[str, Tensor]:
+    """Return the state of `trained` in the shapes of `changed`; `ways` are their numbers of classes."""
     source, target = trained.state_dict(), changed.state_dict()
     broadcasts, step_sizes, layouts = {}, set(), None
     if isinstance(trained, MetaLearner) and isinstance(changed, MetaLearner):
@@ -94,6 +99,7 @@ def _converted_state(trained: FewShotLearner, changed: FewShotLearner) -> dict[s
         layouts = old.layout, new.layout
         step_sizes = {f"rule.{name}" for name in old.step_sizes}
         broadcasts = {f"rule.{n}": (b, new.broadcasts()[n]) for n, b in old.broadcasts().items()}
+    blocks, changed_blocks = _class_blocks(trained), _class_blocks(changed)
     state = {}
     for name, value in source.items():
         shape = target[name].shape
@@ -105,9 +111,34 @@ def _converted_state(trained: FewShotLearner, changed: FewShotLearner) -> dict[s
             state[name] = _per_group(_converted_flat(before(value), *layouts, scale=scale), after)
         elif layouts and (value.shape[-1], shape[-1]) == (len(layouts[0]), len(layouts[1])):
             state[name] = _converted_flat(value, *layouts, scale=scale)
-        else:
+        elif name in blocks:
+            state[name] = _by_blocks(value, *(found[name] for found in (blocks, changed_blocks)))
+        elif all(sizes == ways or sizes[0] == sizes[1] for sizes in zip(value.shape, shape, strict=True)):
             state[name] = repeat_classes(value, shape)
+        else:
+            raise ValueError(f"the entries of {name} belong to no class")
     return state
+
+
+Blocks = dict[str, tuple[int, Sequence[int]]]
+
+
+def _class_blocks(learner: FewShotLearner) -> Blocks:
+    """`class_blocks` of a learner's rule or head, by the names of its state."""
+    if isinstance(learner, HeadLearner):
+        return {f"head.{name}": blocks for name, blocks in learner.head.class_blocks().items()}
+    rule = learner.rule.class_blocks() if isinstance(learner, MetaLearner) else {}
+    return {f"rule.{name}": blocks for name, blocks in rule.items()}
+
+
+def _by_blocks(values: Tensor, before: tuple[int, Sequence[int]], after: tuple[int, Sequence[int]]) -> Tensor:
+    """Repeat values in turn within each block along an axis."""
+    (axis, old), (_, new) = before, after
+    parts = []
+    for part, size in zip(values.split(list(old), axis), new, strict=True):
+        shape = torch.Size([*part.shape[:axis], size, *part.shape[axis + 1 :]])
+        parts.append(repeat_classes(part, shape))
+    return torch.cat(parts, axis)
 
 
 def _converted_flat(values: Tensor, before: Layout, after: Layout, *, scale: bool) -> Tensor:

@@ -22,6 +22,7 @@ Departures from the authors' program:
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -88,8 +89,8 @@ class HSML(GradientDescent):
         if not 0 < gate < 1:
             raise UsageError(f"gate: {gate} is not allowed; above 0 and below 1")
         self.outputs = last_linear(network)[1].out_features
-        self.embedding, features = _embedding(network)
-        pairs = features + self.outputs
+        self.embedding, self.features = _embedding(network)
+        pairs = self.features + self.outputs
         self.encoder = nn.Sequential(
             nn.Linear(pairs, 2 * size), nn.ReLU(), nn.Linear(2 * size, size), nn.ReLU()
         )
@@ -98,6 +99,11 @@ class HSML(GradientDescent):
         self.levels = nn.Sequential(*(Level(count, size, sigma) for count in (clusters, groups, 1)))
         self.gates = nn.Linear(2 * size, len(self.layout))
         nn.init.constant_(self.gates.bias, math.log(gate / (1 - gate)))
+
+    def class_blocks(self) -> Mapping[str, tuple[int, Sequence[int]]]:
+        pairs = self.features, self.outputs
+        rows = {"decoder.2.weight": (0, pairs), "decoder.2.bias": (0, pairs)}
+        return {"encoder.0.weight": (1, pairs), **rows, "gates.weight": (0, self.layout.sizes)}
 
     def begin(self, start: Tensor, context: Context) -> tuple[Tensor, Memory]:
         task = self.represent(context.support_x, context.support_y)

@@ -26,6 +26,7 @@ Departures from the authors' program:
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Literal, get_args
 
@@ -76,6 +77,9 @@ class SequenceLearner(Head):
         nn.init.normal_(cells[0].weight_ih[:, self.features :], std=LABEL)
         self.cells = nn.ModuleList(cells)
         self.decode = nn.Linear(hidden, self.outputs)
+
+    def class_blocks(self) -> Mapping[str, tuple[int, Sequence[int]]]:
+        return {"cells.0.weight_ih": (1, (self.features, self.outputs))}
 
     def fit(self, features: Tensor, targets: Tensor) -> Fitted:
         labels = one_hot(targets, self.outputs, features)

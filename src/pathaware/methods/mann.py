@@ -26,6 +26,8 @@ Departures from the authors' program:
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -70,6 +72,9 @@ class Mann(Head):
         self.gate = nn.Linear(hidden, 1)
         self.decode = nn.Linear(hidden + size, self.outputs)
         self.gain = nn.Parameter(torch.tensor(gain))
+
+    def class_blocks(self) -> Mapping[str, tuple[int, Sequence[int]]]:
+        return {"controller.weight_ih": (1, (self.features, self.outputs, self.size))}
 
     def fit(self, features: Tensor, targets: Tensor) -> Fitted:
         tasks, labels = len(features), one_hot(targets, self.outputs, features)

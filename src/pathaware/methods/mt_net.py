@@ -24,7 +24,7 @@ Departures from the authors' program:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -75,6 +75,9 @@ class MTNet(Rule):
         units = [layer.units for layer in self.layers]
         self.metrics = nn.ParameterList(torch.eye(count) for count in units)
         self.logits = nn.Parameter(torch.full((sum(units),), math.log(probability / (1 - probability))))
+
+    def class_blocks(self) -> Mapping[str, tuple[int, Sequence[int]]]:
+        return {"logits": (0, [layer.units for layer in self.layers])}
 
     def begin(self, start: Tensor, context: Context) -> tuple[Tensor, Memory]:
         logits = self.logits.expand(len(start), -1)
