@@ -118,7 +118,7 @@ def test_a_step_size_is_any_number_that_is_not_negative(kind):
     x = torch.randn(5, 1)
     MetaLearner(model, kind(model, 2, rate=1), F.mse_loss).adapt(x, x)
     for rate in (-1, -0.5, float("nan")):
-        with pytest.raises(UsageError, match="rate: .* is not allowed; at least 0"):
+        with pytest.raises(UsageError, match=r"rate: .* is not allowed; at least 0"):
             kind(model, 2, rate=rate)
 
 
@@ -131,8 +131,8 @@ def test_a_bound_is_not_met_by_nan():
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
-        (((2, 5, 1), (2, 4, 1), (2, 3, 1), (2, 3, 1)), "support set: inputs and targets must have equal numbers"),
-        (((2, 5, 1), (2, 5, 1), (2, 3, 1), (2, 2, 1)), "query set: inputs and targets must have equal numbers"),
+        (((2, 5, 1), (2, 4, 1), (2, 3, 1), (2, 3, 1)), "support set: inputs and targets must"),
+        (((2, 5, 1), (2, 5, 1), (2, 3, 1), (2, 2, 1)), "query set: inputs and targets must"),
         (((2, 0, 1), (2, 0, 1), (2, 3, 1), (2, 3, 1)), "support set: it is empty"),
         (((2, 5, 1), (2, 5, 1), (2, 0, 1), (2, 0, 1)), "query set: it is empty"),
         (((5,), (5,), (5,), (5,)), "support set: inputs and targets need an axis of tasks"),

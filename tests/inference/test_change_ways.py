@@ -29,7 +29,8 @@ def labels(classes: int) -> torch.Tensor:
 def test_every_method_takes_other_numbers_of_classes(method, classes):
     trained, y = model(method), labels(classes)
     if (method, classes) in REFUSED:
-        with pytest.raises(UsageError, match=rf"cannot take {classes} \(the entries of .* belong to no class\)"):
+        refusal = rf"cannot take {classes} \(the entries of .* belong to no class\)"
+        with pytest.raises(UsageError, match=refusal):
             trained.adapt(pixels(len(y)), y, classes)
         return
     if classes > 5 and method in COUNTED:

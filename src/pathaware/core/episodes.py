@@ -74,7 +74,7 @@ class Episodes:
 
 
 def check_examples(x: Tensor, y: Tensor, name: str) -> None:
-    """Raise unless `x [T, N, …]` and `y [T, N, …]` are inputs and targets of the same examples, at least one."""
+    """Raise unless `x [T, N, …]` and `y [T, N, …]` are inputs and targets of the same N ≥ 1 examples."""
     if x.ndim < 2 or y.ndim < 2:
         raise UsageError(
             f"{name}: inputs and targets need an axis of tasks and one of examples, got shapes "
@@ -82,8 +82,8 @@ def check_examples(x: Tensor, y: Tensor, name: str) -> None:
         )
     if x.shape[:2] != y.shape[:2]:
         raise UsageError(
-            f"{name}: inputs and targets must have equal numbers of tasks and examples, got {list(x.shape[:2])} "
-            f"and {list(y.shape[:2])}"
+            f"{name}: inputs and targets must have equal numbers of tasks and examples, got "
+            f"{list(x.shape[:2])} and {list(y.shape[:2])}"
         )
     if x.shape[1] == 0:
         raise UsageError(f"{name}: it is empty; at least one example per task")

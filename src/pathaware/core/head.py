@@ -57,8 +57,9 @@ class Head(nn.Module, ABC):
         and their classes `[N]`. Override it to take statistics."""
 
     def class_blocks(self) -> Mapping[str, tuple[int, Sequence[int]]]:
-        """Learned tensors in which classes are only a part of an axis, by name: that axis, and the sizes of the
-        blocks along it. Each block is converted by itself if the number of classes changes (`change_ways`)."""
+        """Learned tensors in which classes are only a part of an axis, by name: that axis, and the sizes of
+        the blocks along it. If the number of classes changes, `change_ways` converts each block by itself.
+        """
         return {}
 
     @abstractmethod

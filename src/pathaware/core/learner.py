@@ -181,8 +181,8 @@ def _check_layout(model: nn.Module, rule: Rule) -> None:
         if shapes.get(entry.name) != entry.shape:
             found = f"has shape {list(shapes[entry.name])}" if entry.name in shapes else "does not exist"
             raise UsageError(
-                f"rule: it was built for another network; {entry.name} of shape {list(entry.shape)} {found} in "
-                "the model"
+                f"rule: it was built for another network; {entry.name} of shape {list(entry.shape)} {found} "
+                "in the model"
             )
 
 
@@ -468,7 +468,8 @@ class MetaLearner(FewShotLearner):
             end, *losses = self._run(self._end, self._steps(steps, extend), *examples)
         if not all(loss.isfinite().all() for loss in losses):
             raise UsageError(
-                "support set: the loss before adaptation is not finite; look for NaN, infinite or very large values"
+                "support set: the loss before adaptation is not finite; look for NaN, infinite or very large "
+                "values"
             )
         return self._network(end)
 

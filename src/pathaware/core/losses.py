@@ -30,8 +30,8 @@ def per_task_loop(loss: Loss) -> Loss:
         found = torch.stack([loss(o, t) for o, t in zip(outputs, targets, strict=True)])
         if found.ndim != 1:
             raise UsageError(
-                f"loss: it must return one number per task, not a tensor of shape {list(found.shape[1:])}; use "
-                "a mean or a sum"
+                f"loss: it must return one number per task, not a tensor of shape {list(found.shape[1:])}; "
+                "use a mean or a sum"
             )
         return found
 

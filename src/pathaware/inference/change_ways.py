@@ -5,8 +5,8 @@ fewer classes than in training, the first rows are used; with more, rows are rep
 coefficients that belong to them. A class among K has 1/K of the examples, so the gradient of its row scales
 as 1/K; learned step sizes of these rows are therefore scaled by K, so that rows move as far as in training.
 
-Learned tensors in which classes are a part of an axis are converted part by part (`Rule.class_blocks`). A method
-whose tensors depend on the number of classes in another way, such as MeTAL with its hidden layers, is refused.
+Learned tensors in which classes are a part of an axis are converted part by part (`Rule.class_blocks`). A
+method whose tensors depend on the number of classes in another way, such as MeTAL, is refused.
 """
 
 from __future__ import annotations
