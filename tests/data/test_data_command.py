@@ -173,3 +173,11 @@ def test_progress_on_a_terminal_is_a_bar(
     with shown_progress("pets") as progress:
         progress(5, 10, "cat")
     assert "pets · cat" in capsys.readouterr().err
+
+
+def test_a_single_problem_of_an_import_is_said_once(data: Path, tmp_path: Path) -> None:
+    class_folder(tmp_path / "pets/cat", 1)
+    class_folder(tmp_path / "pets/dog", 2, first=10)
+    refused = run("import", "pets", "--from", tmp_path / "pets", "--proportions", "1,0,0")
+    assert "class cat" not in refused.output
+    assert str(refused.exception).endswith("class cat: 1 image found, at least 2 expected")

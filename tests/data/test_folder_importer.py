@@ -97,10 +97,10 @@ def test_classes_with_too_few_images_are_all_named(tmp_path: Path) -> None:
     with pytest.raises(ImportRefused) as refused:
         FolderImporter(min_images=3).read(tmp_path)
     assert refused.value.problems == (
-        "class dog: 1 images found, at least 3 expected",
+        "class dog: 1 image found, at least 3 expected",
         "class fox: 2 images found, at least 3 expected",
     )
-    with pytest.raises(ImportRefused, match="class dog: 1 images found, at least 2 expected"):
+    with pytest.raises(ImportRefused, match="class dog: 1 image found, at least 2 expected"):
         FolderImporter().read(tmp_path)
 
 

@@ -118,7 +118,7 @@ def test_missing_and_short_classes_are_all_named(tmp_path: Path) -> None:
     with pytest.raises(ImportRefused) as refused:
         MiniImageNet(images_per_class=2).read(tmp_path)
     assert refused.value.problems == (
-        "class n01532829: 1 images found, 2 expected",
+        "class n01532829: 1 image found, 2 expected",
         "class n02110063: 0 images found, 2 expected",
     )
 

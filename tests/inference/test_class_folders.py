@@ -51,7 +51,7 @@ def test_an_archive_may_hold_the_folder_itself(kind, tmp_path):
     class_folders(tmp_path / "all/pets", {"ant": 2, "bee": 1})
     support = read_support(packed(tmp_path / "all", kind), FORM)
     assert (support.classes, support.labels.tolist()) == (("ant", "bee"), [0, 0, 1])
-    with pytest.raises(UsageError, match="has 1 folders"):  # a folder is what its path says
+    with pytest.raises(UsageError, match="has 1 folder with"):  # a folder is what its path says
         read_support(tmp_path / "all", FORM)
 
 

@@ -169,7 +169,8 @@ def import_(
         with shown_progress(name) as progress:
             store = import_dataset(name, chosen, source, data_dir, replace=replace_, progress=progress)
     except ImportRefused as refused:
-        print_problems(refused.problems)
+        if len(refused.problems) > 1:  # a single one is the message of the error
+            print_problems(refused.problems)
         raise
     except KeyboardInterrupt:
         typer.echo(f"{name}: interrupted; run the same command to resume", err=True)

@@ -68,6 +68,7 @@ def export(
         return
     from pathaware.cli.options import adapt, must_be_new, read_support
     from pathaware.core.errors import UsageError
+    from pathaware.data.store import counted
     from pathaware.inference.export.export import export as write
     from pathaware.inference.export.export import script_path, write_script
     from pathaware.inference.export.formats import get_format
@@ -92,8 +93,8 @@ def export(
         _print_json(done, labelled.classes, written)
         return
     print(
-        f"{path}: {len(labelled.classes)} classes, {done.bytes:,} bytes; probabilities of {done.images} "
-        f"pictures differ from the package's by at most {done.difference:.1e}"
+        f"{path}: {counted(len(labelled.classes), 'class')}, {done.bytes:,} bytes; probabilities of "
+        f"{counted(done.images, 'picture')} differ from the package's by at most {done.difference:.1e}"
     )
     if written:
         print(f"{written}: python {written} picture.png …")
@@ -115,6 +116,7 @@ def _export_learner(
 
     from pathaware.cli.options import must_be_new
     from pathaware.core.errors import UsageError
+    from pathaware.data.store import counted
     from pathaware.inference.export.learner import export_learner
     from pathaware.inference.trained_model import TrainedModel, find_run
 
@@ -132,8 +134,9 @@ def _export_learner(
         print(dumps({**asdict(done), "path": str(path)}))
         return
     print(
-        f"{path}: learns {done.ways} classes from {done.shots} pictures each, {done.bytes:,} bytes; its "
-        f"probabilities differ from the package's by at most {done.difference:.1e} on {done.tasks} tasks"
+        f"{path}: learns {done.ways} classes from {counted(done.shots, 'picture')} each, "
+        f"{done.bytes:,} bytes; its probabilities differ from the package's by at most {done.difference:.1e} on "
+        f"{counted(done.tasks, 'task')}"
     )
 
 

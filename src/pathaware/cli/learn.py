@@ -78,6 +78,7 @@ def learn(
     from pathaware.cli.options import listed_problems, must_be_new, print_warning
     from pathaware.core.errors import UsageError
     from pathaware.core.settings import trust
+    from pathaware.data.store import counted
     from pathaware.inference import learning
     from pathaware.inference.class_folders import read_labelled
     from pathaware.inference.trained_model import TrainedModel
@@ -101,10 +102,12 @@ def learn(
     learned = learning.learn(opened, labelled.support, labelled.names, test, hold_out=hold_out, seed=seed)
     duplicates = learning.duplicates_across(labelled.support, learned.test)
     if duplicates:
+        copies = len({second for _, second in duplicates})
+        are = f"{counted(copies, 'held-out picture')} {'is' if copies == 1 else 'are'}"
         first, second = (labelled.names[i] for i in duplicates[0])
         notes.append(
-            f"{len(duplicates)} held-out pictures are nearly equal to learned ones, such as {second} to "
-            f"{first}; they make the accuracy too good"
+            f"{are} nearly equal to learned ones, such as {second} to {first}; that makes the "
+            "accuracy too good"
         )
     if opened.typical is not None and (unlike := opened.typical.warning(labelled.support.pixels)):
         print_warning(unlike)
@@ -121,6 +124,7 @@ def learn(
 def _print(learned: Learned, model: TrainedModel, target: Path, notes: list[str], advice: str) -> None:
     from pathaware.cli import one_line
     from pathaware.cli.show import print_table
+    from pathaware.data.store import counted
     from pathaware.inference.learning import confusion
     from pathaware.training.tables import Table
 
@@ -130,7 +134,8 @@ def _print(learned: Learned, model: TrainedModel, target: Path, notes: list[str]
     if score is None:
         print("accuracy was not measured: no class has a picture to spare")
     else:
-        print(f"accuracy {score.accuracy:.4f}: {score.right} of {score.total} held-out pictures right")
+        held_out = counted(score.total, "held-out picture")
+        print(f"accuracy {score.accuracy:.4f}: {score.right} of {held_out} right")
         if missing := learned.unmeasured:
             names = ", ".join(missing[:10]) + (f" and {len(missing) - 10:,} more" if missing[10:] else "")
             print(one_line(f"not measured, because no picture of it could be held out: {names}"))
@@ -183,6 +188,7 @@ def _summary(
 
 def _draw(learned: Learned, path: Path) -> None:
     """Draw the wrong pictures with what was learned, or an empty list of them."""
+    from pathaware.data.store import counted
     from pathaware.inference.prediction_sheet import prediction_sheet
     from pathaware.inference.predictions import Predictions
     from pathaware.training.checksummed import replace_file
@@ -197,7 +203,7 @@ def _draw(learned: Learned, path: Path) -> None:
     names = [learned.names[i] for i in chosen.tolist()]
     found = Predictions(names, learned.support.classes, probabilities)
     truths = [learned.support.classes[i] for i in learned.support.labels[chosen].tolist()]
-    title = f"{len(rows)} of {len(learned.test)} held-out pictures got a wrong label"
+    title = f"{len(rows)} of {counted(len(learned.test), 'held-out picture')} got a wrong label"
     buffer = BytesIO()
     prediction_sheet(title, learned.support, learned.support.pixels[chosen], found, truths).save(
         buffer, "PNG"

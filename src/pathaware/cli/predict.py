@@ -101,6 +101,7 @@ def predict(
     """Adapt to a few labelled pictures and label other pictures."""
     from pathaware.cli.options import adapt, must_be_new, print_problems, print_warning, read_support
     from pathaware.core.errors import RunError, UsageError
+    from pathaware.data.store import counted
     from pathaware.inference.calibration import check_share
     from pathaware.inference.class_folders import read_images
     from pathaware.inference.influence import reasons
@@ -144,7 +145,8 @@ def predict(
     if show is not None:
         from pathaware.inference.prediction_sheet import prediction_sheet
 
-        title = f"{images.absolute().name} · {len(names):,} pictures, {len(labelled.classes)} classes"
+        title = f"{images.absolute().name} · {counted(len(names), 'picture')}, "
+        title += counted(len(labelled.classes), "class")
         buffer = BytesIO()
         prediction_sheet(title, labelled, pixels, predictions, truths).save(buffer, "PNG")
         replace_file(show, buffer.getvalue())

@@ -185,6 +185,8 @@ def _print(run: PretrainRun, json: bool) -> None:
     """Print what was trained and how good its features are."""
     import json as jsonlib
 
+    from pathaware.data.store import counted
+
     found = run.load()
     rows = list(run.metrics())
     summary = {
@@ -199,7 +201,8 @@ def _print(run: PretrainRun, json: bool) -> None:
     if json:
         print(jsonlib.dumps(summary))
         return
-    print(f"{len(found.classes)} classes, {run.settings.epochs} epochs, loss {summary['loss']:.4f}")
+    trained = f"{counted(len(found.classes), 'class')}, {counted(run.settings.epochs, 'epoch')}"
+    print(f"{trained}, loss {summary['loss']:.4f}")
     if found.accuracy is not None:
         accuracy = f"{100 * found.accuracy:.2f} % at epoch {found.epoch}"
         print(f"5-way 5-shot prototypes of validation classes: {accuracy}")

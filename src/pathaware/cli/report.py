@@ -34,6 +34,7 @@ def report(
     from pathaware.cli.show import print_table
     from pathaware.core.errors import UsageError
     from pathaware.core.settings import at_least
+    from pathaware.data.store import counted
     from pathaware.experiments.report.run_report import compare, write_report
     from pathaware.training.problems import Problem
     from pathaware.training.run_folder import Run
@@ -54,6 +55,6 @@ def report(
         print_table(comparisons[-1].results)
     names = " and ".join(problem.label for problem in groups)
     every = [run for group in groups.values() for run in group]
-    what = every[0].config.method if len(every) == 1 else f"{len(every)} runs"
+    what = every[0].config.method if len(every) == 1 else counted(len(every), "run")
     write_report(path, f"{what} on {names}", comparisons)
     print(path)

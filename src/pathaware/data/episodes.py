@@ -18,7 +18,7 @@ from pathaware.core.episodes import Episodes, TaskSource, share_of
 from pathaware.core.errors import UsageError
 from pathaware.core.seeding import fork, generator
 from pathaware.core.settings import at_least
-from pathaware.data.store import ImageStore, SplitClasses
+from pathaware.data.store import ImageStore, SplitClasses, counted
 
 Placement = Literal["auto", "device", "host"]
 
@@ -369,13 +369,15 @@ def _check(store: ImageStore, split: str, classes: SplitClasses, ways: int, shot
         if value < 1:
             raise UsageError(f"{name} {value}: must be at least 1")
     if len(classes) < ways:
-        raise UsageError(f"ways {ways}: the {split} split of {store.name} has only {len(classes)} classes")
+        raise UsageError(
+            f"ways {ways}: the {split} split of {store.name} has only {counted(len(classes), 'class')}"
+        )
     smallest = int(classes.counts.argmin())
     if int(classes.counts[smallest]) < shots + queries:
         raise UsageError(
             f"shots {shots} and queries {queries}: class {classes.names[smallest]} of {store.name} "
-            f"has only {int(classes.counts[smallest])} images; training takes shots + queries of every "
-            "class, prediction any number"
+            f"has only {counted(int(classes.counts[smallest]), 'image')}; training takes shots + queries of "
+            "every class, prediction any number"
         )
 
 

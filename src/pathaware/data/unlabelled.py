@@ -10,7 +10,7 @@ from pathaware.core.episodes import Episodes, TaskSource
 from pathaware.core.errors import UsageError
 from pathaware.core.settings import at_least
 from pathaware.data.episodes import Augmentation, EpisodePlan, ImageViews, Placement
-from pathaware.data.store import ImageStore
+from pathaware.data.store import ImageStore, counted
 
 CHARACTERS = Augmentation(affine=0.2, drop=0.5)
 """For ink on black. The authors shift Omniglot by up to 6 of 28 pixels and set half of the pixels to 0."""
@@ -48,7 +48,8 @@ class UnlabelledEpisodes(TaskSource):
         self._images = torch.tensor([i for start, count in inside for i in range(start, start + count)])
         if len(self._images) < ways:
             raise UsageError(
-                f"ways {ways}: the {split} split of {store.name} has only {len(self._images)} images"
+                f"ways {ways}: the {split} split of {store.name} has only "
+                f"{counted(len(self._images), 'image')}"
             )
         self.store, self.ways, self.shots, self.queries = store, ways, shots, queries
         default = CHARACTERS if store.manifest.ink else PHOTOGRAPHS

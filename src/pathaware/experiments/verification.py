@@ -16,6 +16,7 @@ import torch
 
 from pathaware.core.errors import UsageError
 from pathaware.data.catalogue import GLYPHS
+from pathaware.data.store import counted
 from pathaware.training.checksummed import tensor_digest
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate, interval_over_tasks
@@ -171,5 +172,5 @@ def retrain(record: Mapping[str, Any]) -> Retrained:
     assert values is not None  # `obstacle` has seen to it
     relative = (found - values).abs() / values.abs().clamp(min=ROUNDING)
     if wrong := int((relative > ROUNDING).sum()):
-        lines.append(f"{wrong} of {len(values)} tasks have other values")
+        lines.append(f"other values of {wrong} of {counted(len(values), 'task')}")
     return Retrained(lines, int((found != values).sum()), float(relative.max()))

@@ -16,7 +16,7 @@ from pathaware.data.importers.folder import IMAGE_SUFFIXES, SPLIT_FOLDERS, UNREA
 from pathaware.data.importers.source import SourceImage
 from pathaware.data.importers.trees import open_tree
 from pathaware.data.pixels import BadImage, ImageInput
-from pathaware.data.store import Split
+from pathaware.data.store import Split, counted
 from pathaware.inference.change_ways import MAX_CLASSES
 from pathaware.inference.trained_model import SupportSet
 
@@ -80,7 +80,8 @@ def read_labelled(
             splits[image.label] = by_split[name.parts[top]]
     if not problems and not 2 <= len(by_class) <= MAX_CLASSES:
         raise UsageError(
-            f"{source} has {len(by_class)} folders with pictures; 2 to {MAX_CLASSES} can be learned",
+            f"{source} has {counted(len(by_class), 'folder')} with pictures; 2 to {MAX_CLASSES} can be "
+            "learned",
             field=field,
         )
     pixels, labels, names = [], [], []

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from pathaware.core.errors import UsageError
 from pathaware.core.learner import FewShotLearner
 from pathaware.data.pixels import ImageLike
+from pathaware.data.store import counted
 from pathaware.inference.change_ways import MAX_CLASSES
 from pathaware.inference.influence import explain, suspicious_labels
 from pathaware.inference.open_set import unknown_images
@@ -98,11 +99,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             warnings.filterwarnings("ignore", "The number of unique classes is greater than 50%")
             check_classification_targets(labels)
         if len(labels) != len(pixels):
-            raise ValueError(f"y: {len(labels)} labels for {len(pixels)} images")
+            raise ValueError(f"y: {counted(len(labels), 'label')} for {counted(len(pixels), 'image')}")
         classes, indices = np.unique(labels, return_inverse=True)
         if not 2 <= len(classes) <= MAX_CLASSES:
-            count = f"{len(classes)} class{'' if len(classes) == 1 else 'es'}"
-            raise ValueError(f"y: {count}; 2 to {MAX_CLASSES} can be learned")
+            raise ValueError(f"y: {counted(len(classes), 'class')}; 2 to {MAX_CLASSES} can be learned")
         if self.unknown is not None and self._unknown_label(classes) in classes.tolist():
             raise ValueError(f"y: {self._unknown_label(classes)!r} is the label of unknown images")
         self._adapted: AdaptedClassifier = model.adapt(pixels, torch.from_numpy(indices), len(classes))

@@ -27,6 +27,7 @@ from pathaware.core.settings import at_least
 from pathaware.data.catalogue import open_store
 from pathaware.data.labelled import ClassImages
 from pathaware.data.pixels import ImageInput
+from pathaware.data.store import counted
 from pathaware.models import build_model
 from pathaware.training.config import Training, build_settings
 from pathaware.training.pretraining import PROJECTION, read_pretraining
@@ -109,7 +110,9 @@ class Pretraining:
             if getattr(self, name) <= 0:
                 raise UsageError(f"{name}: {getattr(self, name)} is not allowed; a positive number")
         if self.warmup >= self.epochs:
-            raise UsageError(f"warmup: {self.warmup} is not allowed; fewer than the {self.epochs} epochs")
+            raise UsageError(
+                f"warmup: {self.warmup} is not allowed; fewer than the {counted(self.epochs, 'epoch')}"
+            )
         if self.chosen_splits not in (["train"], ["train", "val"]):
             raise UsageError(f"{self.splits!r} must be one of train, train,val", field="splits")
         _ = self.training  # checks the rest

@@ -26,7 +26,7 @@ from pathaware.core.learner import FewShotLearner, MetaLearner, QueryLevel, Step
 from pathaware.core.losses import per_task
 from pathaware.core.path import Order
 from pathaware.data.episodes import Augmentation, EpisodePlan, ImageEpisodes, ImageViews
-from pathaware.data.store import ImageStore, SplitClasses
+from pathaware.data.store import ImageStore, SplitClasses, counted
 from pathaware.data.unbalanced import UnbalancedQueries, VaryingTasks
 from pathaware.methods.prototypical import class_means
 from pathaware.models.backbones import FrozenBackbone, frozen_backbone
@@ -99,7 +99,7 @@ def _shown(batches: Iterable[Tensor], count: int) -> Iterator[Tensor]:
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task(f"features of {count:,} images", total=count)
+        bar = progress.add_task(f"features of {counted(count, 'image')}", total=count)
         for batch in batches:
             yield batch
             progress.advance(bar, len(batch))

@@ -16,6 +16,7 @@ from pathaware.data.importers.pickles import as_text, text_keys, unpickle
 from pathaware.data.importers.source import Listing, Pixels, SourceImage, by_lists, class_lists, exactly
 from pathaware.data.importers.trees import Tree, open_tree
 from pathaware.data.pixels import PHOTO_32, ImageFormat
+from pathaware.data.store import counted
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def _from_python(tree: Tree, folder: PurePosixPath) -> dict[str, list[SourceImag
         for index, number in enumerate(labels):
             if not 0 <= number < len(names):
                 raise UsageError(
-                    f"{label}: image {index} has label {number}, meta names {len(names)} classes"
+                    f"{label}: image {index} has label {number}, meta names {counted(len(names), 'class')}"
                 )
             image = SourceImage(f"{label}, image {index}", partial(_pixels, data[index]))
             found[names[number]].append(image)

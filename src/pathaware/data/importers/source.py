@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pathaware.core.errors import UsageError
 from pathaware.data.pixels import ImageFormat
-from pathaware.data.store import SPLITS, Split
+from pathaware.data.store import SPLITS, Split, counted
 
 Pixels: TypeAlias = NDArray[np.uint8]
 
@@ -79,7 +79,7 @@ def refuse_miscounted(
 ) -> None:
     """Raise an error that names every class with a wrong number of images."""
     problems = [
-        f"class {c.name}: {len(c.images)} images found, {required} expected"
+        f"class {c.name}: {counted(len(c.images), 'image')} found, {required} expected"
         for c in classes
         if (required := expected(len(c.images))) is not None
     ]

@@ -25,7 +25,7 @@ from pathaware.data.importers.source import (
 )
 from pathaware.data.importers.trees import Tree, open_tree
 from pathaware.data.pixels import PHOTO_84, ImageFormat
-from pathaware.data.store import SPLITS, Split
+from pathaware.data.store import SPLITS, Split, counted
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class TieredImageNet:
             images = sum(len(c.images) for c in here)
             required = images if self.images_per_split is None else self.images_per_split[position]
             if len(here) != expected[split]:
-                problems.append(f"{split}: {len(here)} classes found, {expected[split]} expected")
+                problems.append(f"{split}: {counted(len(here), 'class')} found, {expected[split]} expected")
             if images != required:
                 problems.append(f"{split}: {images:,} images found, {required:,} expected")
         if problems:
@@ -80,7 +80,9 @@ def _from_pickles(tree: Tree, pickles: list[str]) -> list[SourceClass]:
         label = tree.label(file)
         numbers, names = _labels(tree, str(PurePosixPath(file).with_name(f"{split}_labels.pkl")))
         if len(numbers) != len(reader.load(file)):
-            raise UsageError(f"{label}: {len(reader.load(file))} images for {len(numbers)} labels")
+            raise UsageError(
+                f"{label}: {counted(len(reader.load(file)), 'image')} for {counted(len(numbers), 'label')}"
+            )
         for number in np.unique(numbers).tolist():
             images = [
                 SourceImage(f"{label}, image {index}", partial(_encoded, reader, file, index))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pathaware.data.store import counted
 from pathaware.experiments.paper.printed import IMAGE_ACCURACY
 from pathaware.experiments.paper.tables import DATA, CellSpec, RowSpec, TableSpec, is_imported
 from pathaware.experiments.run_store import Experiment, Result, Results, own_level
@@ -47,7 +48,7 @@ def render(spec: TableSpec, results: Results) -> Table:
             ]
             if cells[column]:
                 count, spread = len(cells[column]), _spread(cells[column], spec.metric)
-                seeds = "1 seed" if count == 1 else f"{count} seeds"
+                seeds = counted(count, "seed")
                 how = f"{count}" if shared else f"{_how_trained(cell, cells[column])}, {seeds}"
                 training.append(f"{how}{spread}")
         texts.append("; ".join(dict.fromkeys(training)) or NOTHING)

@@ -12,6 +12,7 @@ from typing import Any
 
 from pathaware.core.errors import UsageError
 from pathaware.data.catalogue import GLYPHS, IMPORTERS
+from pathaware.data.store import counted
 from pathaware.experiments.paper import complexity, figures, tables
 from pathaware.experiments.paper.method_table import method_table, render
 from pathaware.experiments.paper.tables import TableSpec
@@ -106,7 +107,7 @@ class Reproduction:
         if length.iterations is not None and length.budget is not None:
             runs = planner.within(missing, length.budget)
         estimated, started = planner.seconds(runs), time.perf_counter()
-        count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+        count = counted(len(runs), "run")
         beyond = f"; {len(missing) - len(runs)} more do not fit" if len(runs) < len(missing) else ""
         duration = format_duration(estimated)
         self.say(f"{name}: {count} to train, about {duration} if one after another{beyond}")

@@ -17,6 +17,7 @@ from pathaware.core.learner import FewShotLearner, MetaLearner
 from pathaware.core.parameters import Layout
 from pathaware.core.rule import Rule
 from pathaware.core.seeding import generator
+from pathaware.data.store import counted
 from pathaware.experiments.report.gradient_figures import gradient_histograms
 from pathaware.experiments.report.style import INK, TRUTH, labels, run_styles, styled, subplots
 from pathaware.training.evaluation import evaluate
@@ -165,7 +166,7 @@ def metric_per_step(
         scale = "log" if metric.lower_is_better else "linear"
         axes.set(xlabel="inner steps", ylabel=metric.title, yscale=scale)
         axes.set_xticks(range(longest))
-        axes.set_title(f"{measured[0].tasks} new tasks: mean, central 50 % and 90 %")
+        axes.set_title(f"{counted(measured[0].tasks, 'new task')}: mean, central 50 % and 90 %")
         axes.legend()
     return figure
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pathaware.core.errors import UsageError
+from pathaware.data.store import counted
 from pathaware.experiments.paper.printed import ADDRESS, paper_result
 from pathaware.experiments.report.figures import figures
 from pathaware.experiments.report.style import data_uri, labels
@@ -75,8 +76,8 @@ def _notes(names: Sequence[str], summaries: Sequence[dict[str, Any]], metric: Me
     """How the runs were evaluated."""
     summary = summaries[0]
     notes = [
-        f"Before and after adaptation. Evaluated on {summary['tasks']:,} new tasks of the {summary['split']} "
-        "split, the same for every run; means with 95 % confidence intervals.",
+        f"Before and after adaptation. Evaluated on {counted(summary['tasks'], 'new task')} of the "
+        f"{summary['split']} split, the same for every run; means with 95 % confidence intervals.",
         "Reverted: tasks that the divergence guard returned to an earlier point of their path.",
     ]
     if metric is ACCURACY:

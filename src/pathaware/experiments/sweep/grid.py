@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from pathaware.data.store import counted
 from pathaware.experiments.run_store import PlannedRun, RunStore
 from pathaware.experiments.sweep.summary import Outcome
 from pathaware.experiments.sweep.worker import PAUSE
@@ -21,7 +22,7 @@ def run_grid(
     done = len(runs) - len(waiting)
     with pool:
         at_once = min(pool.size, len(runs))
-        say(f"{len(runs)} runs, {len(waiting)} to train or evaluate, {at_once} at a time")
+        say(f"{counted(len(runs), 'run')}, {len(waiting)} to train or evaluate, {at_once} at a time")
         while waiting or pool.running:
             while waiting and pool.free:
                 pool.submit(waiting.popleft())

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pathaware.data.store import counted
 from pathaware.experiments.paper.method_table import mean, value_range
 from pathaware.experiments.run_store import PlannedRun, Result, RunStore
 from pathaware.experiments.sweep.plan import SEED, format_value, short_names, short_value
@@ -78,6 +79,6 @@ def _reason(outcome: Outcome) -> str:
 def _notes(outcomes: Sequence[Outcome], store: RunStore) -> list[str]:
     tasks = store.evaluation_tasks(outcomes[0].run.config)
     return [
-        f"Evaluated on {tasks:,} tasks of the {_SPLITS[store.split]} split, the same for every run: means, "
-        "with 95 % intervals over tasks."
+        f"Evaluated on {counted(tasks, 'task')} of the {_SPLITS[store.split]} split, the same for every run: "
+        "means, with 95 % intervals over tasks."
     ]
