@@ -135,8 +135,8 @@ def _export_learner(
         return
     print(
         f"{path}: learns {done.ways} classes from {counted(done.shots, 'picture')} each, "
-        f"{done.bytes:,} bytes; its probabilities differ from the package's by at most {done.difference:.1e} on "
-        f"{counted(done.tasks, 'task')}"
+        f"{done.bytes:,} bytes; its probabilities differ from the package's by at most "
+        f"{done.difference:.1e} on {counted(done.tasks, 'task')}"
     )
 
 
