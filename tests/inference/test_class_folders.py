@@ -78,7 +78,7 @@ def test_every_picture_at_fault_is_named(tmp_path):
 @pytest.mark.parametrize("classes", [1, 101])
 def test_too_few_or_too_many_classes_are_refused(classes, tmp_path):
     class_folders(tmp_path / "pets", {f"c{i}": 1 for i in range(classes)})
-    with pytest.raises(UsageError, match=f"has {classes} folders with pictures; 2 to 100"):
+    with pytest.raises(UsageError, match=f"has {classes} folders? with pictures; 2 to 100"):
         read_support(tmp_path / "pets", FORM)
 
 
