@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pathaware.core.errors import UsageError
 from pathaware.data.importers.trees import MAX_FILE
-from pathaware.data.store import ClassSpan, ImageStore, checksum
+from pathaware.data.store import ClassSpan, ImageStore, checksum, counted
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -354,15 +354,14 @@ class TypicalImages:
         The `labelled` images of a task are counted apart from the others. The median distance is that of the
         unlike images.
         """
-        named = {"pictures": pixels} if labelled is None else {"labelled": labelled, "other": pixels}
+        kinds = {"": pixels} if labelled is None else {"labelled ": labelled, "other ": pixels}
         parts, found = [], []
-        for name, images in named.items():
+        for kind, images in kinds.items():
             away = self.distances(images) if len(images) else torch.zeros(0)
             unlike = away[away > 1]
             if len(unlike) > SHARE * len(images):
                 found.append(unlike)
-                noun = name if name == "pictures" else f"{name} pictures"
-                parts.append(f"{len(unlike)} of {len(images)} {noun}")
+                parts.append(f"{len(unlike)} of {counted(len(images), f'{kind}picture')}")
         if not found:
             return None
         distance = torch.cat(found)
