@@ -13,7 +13,7 @@ EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 EXPECTED = {
     "maml_sine": r"error on 100 new waves after each step: [\d. ]+",
     "pamela_images": r"after step 5: [\d.]+ %",
-    "custom_rule": r"Momentum: error [\d.]+ on 200 new waves; learned \{'alpha': .*'beta'",
+    "custom_rule": r"Momentum: error [\d.]+ on 200 new waves; learned, on average \{'alpha': .*'mu'",
     "own_images": r"gamma/3\.png: gamma \(\d+ %\)",
 }
 
