@@ -2,8 +2,8 @@
 
 python examples/custom_rule.py
 
-After 1,000 iterations the error on new waves is about half that of MAML (0.29 and 0.55, seed 0). The step size
-per parameter makes the difference: with a single one, the error is no smaller than MAML's.
+After 1,000 iterations the error on new waves is about half that of MAML (0.29 and 0.55, seed 0). The step
+size per parameter makes the difference: with a single one, the error is no smaller than MAML's.
 """
 
 import torch

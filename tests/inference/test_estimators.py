@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -162,3 +163,23 @@ def test_a_model_is_read_again_only_if_its_files_have_changed(glyphs, tmp_path, 
     (run / "checkpoint.safetensors").unlink()
     with pytest.raises(UsageError):
         classifier.fit(*glyphs)
+
+
+def test_a_single_image_where_a_list_is_expected_is_refused():
+    for single in ("new", Path("new"), b"GIF"):
+        with pytest.raises(UsageError, match="X: must be a list of images"):
+            FewShotClassifier("glyphs", device="cpu").fit(single, ["a"])
+
+
+def test_a_regressor_reads_its_run_once(monkeypatch):
+    from pathaware.inference import estimators
+
+    estimators._opened_learner.cache_clear()
+    opened, read = [], estimators.Run.open
+    monkeypatch.setattr(estimators.Run, "open", lambda folder: opened.append(folder) or read(folder))
+    x = np.linspace(-4, 4, 10)[:, None]
+    values = [FewShotRegressor("sine", device="cpu").fit(x, np.sin(x[:, 0])).predict(x) for _ in range(3)]
+    assert len(opened) == 1
+    assert all((each == values[0]).all() for each in values)
+    other = FewShotRegressor("sine", device="cpu").fit(x, np.cos(x[:, 0])).predict(x)
+    assert not (other == values[0]).all()

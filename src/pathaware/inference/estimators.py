@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from functools import lru_cache
+from os import PathLike
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,6 +36,7 @@ from pathaware.training.evaluation import Views
 from pathaware.training.run_folder import Run
 
 Images = Sequence[ImageLike] | NDArray[Any] | Tensor
+Stamps = tuple[tuple[str, int, int], ...]
 
 
 class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -164,6 +166,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return -1 if np.issubdtype(classes.dtype, np.number) else "unknown"
 
     def _pixels(self, model: TrainedModel | AdaptedClassifier, X: Images) -> Tensor:
+        if isinstance(X, (str, bytes, PathLike)):
+            raise UsageError("must be a list of images; write [image] for a single one", field="X")
         try:
             pixels = model.image_input.stack(X, "X")
         except UsageError as error:
@@ -233,7 +237,16 @@ class FewShotRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _open_learner(run: str | Path, device: str) -> tuple[FewShotLearner, int]:
-    opened = Run.open(find_run(run))
+    """The learner of a run and its number of features, kept as `_open` keeps models."""
+    folder = find_run(run)
+    stamps = _stamps(folder)
+    if stamps is None:
+        return _read_learner(folder, run, device)
+    return _opened_learner(str(folder.resolve()), str(run), device, stamps)
+
+
+def _read_learner(folder: Path, run: str | Path, device: str) -> tuple[FewShotLearner, int]:
+    opened = Run.open(folder)
     if not opened.config.problem.regression:
         raise UsageError(
             f"{run} was trained on {opened.config.problem.label}; use FewShotClassifier", field="run"
@@ -246,16 +259,26 @@ def _open(run: str | Path, device: str, views: Views) -> TrainedModel:
     """The model of a run. Of those opened last it is not read and built again, unless its files have changed:
     `cross_val_score` fits the same estimator many times."""
     folder = find_run(run)
-    try:
-        files = [(path.name, path.stat()) for path in sorted(folder.iterdir())]
-    except OSError:  # `TrainedModel.open` says what is wrong
+    stamps = _stamps(folder)
+    if stamps is None:  # `TrainedModel.open` says what is wrong
         return TrainedModel.open(run, device, views)
-    stamps = tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in files)
     return _opened(str(folder.resolve()), str(run), device, views, stamps)
 
 
+def _stamps(folder: Path) -> Stamps | None:
+    """Names, times and sizes of the files of a run; None if it cannot be read."""
+    try:
+        files = [(path.name, path.stat()) for path in sorted(folder.iterdir())]
+    except OSError:
+        return None
+    return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in files)
+
+
 @lru_cache(maxsize=4)
-def _opened(
-    folder: str, run: str, device: str, views: Views, stamps: tuple[tuple[str, int, int], ...]
-) -> TrainedModel:
+def _opened_learner(folder: str, run: str, device: str, stamps: Stamps) -> tuple[FewShotLearner, int]:
+    return _read_learner(Path(folder), run, device)
+
+
+@lru_cache(maxsize=4)
+def _opened(folder: str, run: str, device: str, views: Views, stamps: Stamps) -> TrainedModel:
     return TrainedModel.open(run, device, views)
