@@ -101,7 +101,7 @@ def test_evaluate_records_what_made_the_result(run, tmp_path):
 def test_more_steps_than_trained_must_be_asked_for(run):
     refused = pathaware("evaluate", str(run), "--steps", "7", "--tasks", "5", cwd=run.parent)
     assert refused.returncode == 2
-    assert "steps: 7 is more than the 5" in refused.stderr
+    assert "--extend: is needed for 7 steps, more than the 5" in refused.stderr
     allowed = pathaware(
         "evaluate", str(run), "--steps", "7", "--tasks", "5", "--extend", "--json", cwd=run.parent
     )

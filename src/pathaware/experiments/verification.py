@@ -172,5 +172,5 @@ def retrain(record: Mapping[str, Any]) -> Retrained:
     assert values is not None  # `obstacle` has seen to it
     relative = (found - values).abs() / values.abs().clamp(min=ROUNDING)
     if wrong := int((relative > ROUNDING).sum()):
-        lines.append(f"other values of {wrong} of {counted(len(values), 'task')}")
+        lines.append(f"values differ for {wrong} of {counted(len(values), 'task')}")
     return Retrained(lines, int((found != values).sum()), float(relative.max()))

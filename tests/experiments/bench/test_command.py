@@ -59,7 +59,7 @@ def test_scaling_writes_a_json_file_and_a_figure(tmp_path, monkeypatch, capsys):
     target, figure = tmp_path / "bench-growth.json", tmp_path / "bench-growth.png"
     options = ("--scaling", "--rows", "steps", "--repeats", "1", "--device", "cpu", "--threads", "1")
     assert pathaware(*options, "--json", str(target), "--plot", str(figure)) == 0
-    assert "linearly with steps: exponent" in capsys.readouterr().out
+    assert "time grows like steps to the power" in capsys.readouterr().out
     assert set(json.loads(target.read_text())["series"]) == {"steps"}
     assert figure.read_bytes()[:4] == b"\x89PNG"
     page = render(tmp_path, tmp_path)
