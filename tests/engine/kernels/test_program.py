@@ -77,8 +77,8 @@ def test_losses_gradients_and_products_are_those_of_the_layers(monkeypatch, by_p
 
 @pytest.mark.skipif(CUDA, reason="only the interpreter runs kernels in float64")
 def test_parameters_that_tasks_share_are_meta_learned_through_the_kernels(monkeypatch):
-    model, episodes = conv4(3, size=5, channels=2, width=12, blocks=2), image_episodes(size=5)
-    rule = GradientDescent(Layout.of(model, lambda name: "norm" not in name), 2, rate=0.1)
+    model, episodes = conv4(3, size=4, channels=2, width=4, blocks=2), image_episodes(size=4)
+    rule = GradientDescent(Layout.of(model, lambda name: "norm" not in name), 1, rate=0.1)
     expected = meta_gradient(MetaLearner(model, rule, F.cross_entropy, execution="loop"), episodes)
     learner = MetaLearner(model, rule, F.cross_entropy)
     assert learner.execution.kernel_program is not None

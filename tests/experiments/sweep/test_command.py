@@ -185,7 +185,8 @@ def test_the_run_of_a_worker_that_is_killed_is_resumed_and_no_other_is_touched(t
 
 
 @LINUX
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
 def test_a_sweep_on_a_dask_cluster_survives_the_death_of_a_worker(tmp_path, hold, sweep, workers):
     distributed = pytest.importorskip("distributed")
     path = written(tmp_path, LONG, HELD)
