@@ -88,16 +88,13 @@ class ProblemResults:
     def compared(self) -> tuple[list[Result], list[Result]]:
         """MAML and PAMELA under equal conditions: iterations, precision, settings, tasks and seeds.
 
-        Of several lengths the largest that both have counts; nothing is returned if they share none.
+        Of several lengths that both have, the one with the most seeds counts, then the largest; nothing is
+        returned if they share none.
         """
-        lengths = [{r.iterations for r in self._of(key)} for key in ("maml", "pamela")]
-        for length in sorted(set.intersection(*lengths), reverse=True):
-            pair = comparable(
-                *([r for r in self._of(k) if r.iterations == length] for k in ("maml", "pamela"))
-            )
-            if pair[0]:
-                return pair
-        return [], []
+        both = [self._of(key) for key in ("maml", "pamela")]
+        lengths = sorted(set.intersection(*({r.iterations for r in found} for found in both)))
+        pairs = [comparable(*([r for r in found if r.iterations == n] for found in both)) for n in lengths]
+        return max(reversed(pairs), key=lambda pair: len(pair[0]), default=([], []))
 
     def _of(self, key: str) -> list[Result]:
         return self.results.matching(self.experiments[key].config())
@@ -270,10 +267,12 @@ def _paired(results: Results) -> Table:
     for spec in (table1(is_available), table2(is_available)):
         cells = {row.key: row.cells for row in spec.rows}
         for column in spec.columns:
-            chosen = results.in_one_precision([each[column].experiment for each in cells.values()])
+            experiments = [each[column].experiment for each in cells.values()]
+            chosen = results.in_one_precision(experiments)
+            length = chosen.common_length(experiments)
             for one, other in PAIRS:
                 per_seed = paired_differences(
-                    *(chosen.of(cells[key][column].experiment) for key in (one, other))
+                    *(chosen.of(cells[key][column].experiment, length) for key in (one, other))
                 )
                 if per_seed:
                     rows.append(Row((column, f"{one} − {other}", *_difference_cells(per_seed))))

@@ -30,7 +30,8 @@ EXAMPLES = examples(
 )
 
 TARGETS = (
-    "table1 to table5, steps (the number of inner steps), further (FC100 and Omniglot), fig4, fig5, fig6, "
+    "table1 to table5, full (MAML and PAMELA at the paper's length), steps (the number of inner steps), "
+    "further (FC100 and Omniglot), fig4, fig5, fig6, "
     "gradients (Section 3.2 on sine waves), gradients-conv4 (on images), methods (all of ours, trained for "
     "the same time), or all"
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +12,11 @@ from pathaware.data.importing import PartialStore
 from pathaware.data.pixels import ImageFormat
 from pathaware.experiments.paper import figures
 from pathaware.experiments.paper.method_table import render
-from pathaware.experiments.paper.tables import further, table1, table2, table3, table4
+from pathaware.experiments.paper.tables import full_length, further, table1, table2, table3, table4
 from pathaware.experiments.paper.time_estimate import RunPlanner, TimeEstimate
 from pathaware.experiments.run_store import Results, RunStore
 
+RESULTS = Path(__file__).parents[3] / "results"
 TINY = ("--tasks", "3", "--set", "training.tasks=2", "--set", "method.steps=2")
 
 
@@ -184,9 +186,29 @@ def test_every_row_of_the_papers_tables_is_there():
         assert all(each.config().training.iterations >= 40_000 for each in spec.experiments())
 
 
+def test_runs_of_the_papers_length_have_a_table_of_their_own(tmp_path):
+    """They do not replace the rows of another table, whose methods have other lengths."""
+    for method in ("maml", "pamela"):
+        name = f"cifar-fs-{method}-5shot-12000-seed0.json"
+        text = (RESULTS / name).read_text(encoding="utf-8")
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    record = json.loads(text)
+    record["config"]["training"]["iterations"] = 60_000
+    record["result"]["accuracy"] = 0.9
+    (tmp_path / "longer.json").write_text(json.dumps(record), encoding="utf-8")
+    shown = {}
+    for spec in (table2, full_length):
+        table = render(spec(lambda data: True), Results.read(tmp_path))
+        row = next(row for row in table.rows if row.cells[0].startswith("PAMELA"))
+        shown[spec] = row.cells[table.header.index("CIFAR-FS 5-shot, batch")]
+    assert shown[table2].startswith("76.")
+    assert shown[full_length].startswith("90.00")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["full", "--iterations", "5"], "--iterations: the runs of full have 60,000"),
         (["table9"], "TARGET: 'table9' must be one of table1"),
         (["table3", "--only", "k7-maml"], "--only: 'k7-maml' is not a row of table3; it has k5-maml"),
         (["fig4", "--only", "maml"], "--only: fig4 has no rows"),

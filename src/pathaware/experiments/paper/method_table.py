@@ -20,13 +20,18 @@ def render(spec: TableSpec, results: Results) -> Table:
     if spec.equal_time:
         return _render_ranking(spec, results)
     results = results.in_one_precision(spec.experiments())
-    length = results.common_length(spec.experiments()) if spec.equal_iterations else None
+    length = spec.iterations or results.common_length(spec.experiments())
     header: list[str] = ["method"]
     printed = {column for row in spec.rows for column, cell in row.cells.items() if cell.printed != NOTHING}
     for column in spec.columns:
         header += [with_level(column, spec.metric), *(["the paper"] if column in printed else [])]
+    # The length that most rows share comes first; another one is better than none where rows may differ.
+    lengths = [length] if spec.iterations or spec.equal_iterations else [length, None]
     found = [
-        {column: results.of(cell.experiment, length) for column, cell in row.cells.items()}
+        {
+            column: next(filter(None, (results.of(cell.experiment, each) for each in lengths)), [])
+            for column, cell in row.cells.items()
+        }
         for row in spec.rows
     ]
     ways = {

@@ -45,7 +45,8 @@ class TableSpec:
     """A table of the paper.
 
     With `equal_iterations` all rows must be trained for the same number of iterations, with `equal_time` for
-    the same time; runs of the latter are of no use to other tables.
+    the same time; runs of the latter are of no use to other tables. With `iterations`, only runs of that
+    length count.
     """
 
     name: str
@@ -56,6 +57,7 @@ class TableSpec:
     notes: Sequence[str] = ()
     equal_iterations: bool = False
     equal_time: bool = False
+    iterations: int | None = None
 
     def experiments(self) -> list[Experiment]:
         return [cell.experiment for row in self.rows for cell in row.cells.values()]
@@ -133,6 +135,8 @@ BEYOND = {
     "prototypical": "Prototypical",
 }
 """Methods that the paper does not compare with."""
+FULL_LENGTH = 60_000
+"""The paper's number of iterations for images."""
 FURTHER = ("maml", "fomaml", "meta-sgd", "r2d2", "prototypical", "pamela")
 """Methods of the table of further data sets: one of each kind."""
 DATA = {
@@ -169,6 +173,13 @@ def further(available: Callable[[str], bool] = is_imported) -> TableSpec:
     """Data sets that the paper does not have, with its settings."""
     columns = _columns("further", ("fc100", "omniglot"), available, FURTHER)
     return TableSpec("further", "Further data sets: FC100 and Omniglot", ACCURACY, *columns, NOTES)
+
+
+def full_length(available: Callable[[str], bool] = is_imported) -> TableSpec:
+    """MAML and PAMELA, trained for as long as in the paper."""
+    columns = _columns("full", ("miniimagenet", "cifar-fs"), available, ("maml", "pamela"))
+    title = f"MAML and PAMELA after {FULL_LENGTH:,} iterations"
+    return TableSpec("full", title, ACCURACY, *columns, NOTES, iterations=FULL_LENGTH)
 
 
 def _columns(

@@ -30,6 +30,7 @@ TABLES: dict[str, Callable[[str], TableSpec]] = {
     "table4": tables.table4,
     "steps": tables.steps_table,
     "further": lambda data: tables.further(),
+    "full": lambda data: tables.full_length(),
     "methods": method_table,
 }
 COMPLEXITY = "table5"
@@ -92,18 +93,32 @@ class Reproduction:
         chosen = spec.select(rows, columns)
         if self.train:
             planner, experiments = RunPlanner(self.store), chosen.available()
-            length = replace(self.length, equal_iterations=spec.equal_iterations, equal_time=spec.equal_time)
-            self._train(spec.name, planner, planner.missing(experiments, length, self.seeds), experiments)
+            length = self._length(spec)
+            missing = planner.missing(experiments, length, self.seeds)
+            self._train(spec.name, planner, missing, experiments, length)
         return render(chosen, self.store.results(spec.experiments() if spec.equal_time else ()))
 
+    def _length(self, spec: TableSpec) -> TrainingLength:
+        length = replace(self.length, equal_iterations=spec.equal_iterations, equal_time=spec.equal_time)
+        if spec.iterations is None:
+            return length
+        if length.iterations not in (None, spec.iterations):
+            raise UsageError(f"the runs of {spec.name} have {spec.iterations:,}", field="iterations")
+        return replace(length, iterations=spec.iterations)
+
     def _train(
-        self, name: str, planner: RunPlanner, runs: Sequence[PlannedRun], cells: Sequence[Experiment]
+        self,
+        name: str,
+        planner: RunPlanner,
+        runs: Sequence[PlannedRun],
+        cells: Sequence[Experiment],
+        length: TrainingLength,
     ) -> None:
         """Train `runs`; say after each how many of the `cells` are done, and how much time is left."""
         if not runs:
             self.say(f"{name}: nothing to train")
             return
-        missing, length = runs, self.length
+        missing = runs
         if length.iterations is not None and length.budget is not None:
             runs = planner.within(missing, length.budget)
         estimated, started = planner.seconds(runs), time.perf_counter()
@@ -149,10 +164,11 @@ class Reproduction:
             # A record is not enough: a figure needs the network.
             planner = RunPlanner(self.store)
             missing = [e for e in experiments if self.store.trained(e) is None]
-            self._train(figure.name, planner, planner.anew(missing, self.length), experiments)
-        runs = [run for e in experiments if (run := self.store.trained(e)) is not None]
-        if not runs:
+            runs = planner.anew(missing, self.length)
+            self._train(figure.name, planner, runs, experiments, self.length)
+        trained = [run for e in experiments if (run := self.store.trained(e)) is not None]
+        if not trained:
             raise UsageError(f"{figure.name}: none of its runs has been trained")
-        for name, drawn in figure.draw(runs, self.store.results_folder):
+        for name, drawn in figure.draw(trained, self.store.results_folder):
             for suffix in ("svg", "png"):
                 self.say(str(save(drawn, self.out / f"{name}.{suffix}")))
