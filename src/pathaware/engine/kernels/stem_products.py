@@ -38,9 +38,8 @@ from pathaware.engine.kernels.windows import cells_of, channel_values, put
 _PARTS = 528
 """Number of programs of a pass: four per multiprocessor of an H200."""
 
-_BLOCK, _WARPS, _STAGES = 64, 4, 2
-"""Number of windows that a program computes at once (fewer with many channels), of its warps, and of its
-pipeline stages."""
+_BLOCK, _WARPS = 64, 4
+"""Number of windows that a program computes at once (fewer with many channels), and of its warps."""
 
 NOWHERE = tl.constexpr(4)
 """The position of a window's maximum if it does not exist or is not positive."""
@@ -112,7 +111,7 @@ def forward(
     stem_forward_kernel[(_programs(images, filters), tasks)](
         images.stored, filters.packed, filters.moments, gamma, beta, z, where, gamma.stride(0),
         beta.stride(0), images.windows, eps,
-        WIDTH=gamma.shape[1], PRECISION=dot_precision(z), **_settings(images, filters),
+        WIDTH=gamma.shape[1], PRECISION=dot_precision(z), **_settings(images, filters, stages=3),
     )  # fmt: skip
     return z, where
 
@@ -148,7 +147,7 @@ def tangent(
     dz = empty(images.stored, *where.shape)
     stem_tangent_kernel[(_programs(images, filters), tasks)](
         images.stored, along, constant, where, dz, images.windows,
-        PRECISION=dot_precision(dz), **_settings(images, filters),
+        PRECISION=dot_precision(dz), **_settings(images, filters, stages=3),
     )  # fmt: skip
     return dz
 
@@ -174,7 +173,7 @@ def _sums(gz: Tensor, where: Tensor, images: Images, filters: Filters) -> Tensor
     partial = empty(gz, tasks, parts, channels, depth, dtype=accumulator(gz)[0])
     stem_sums_kernel[(parts, tasks)](
         gz, where, images.stored, partial, images.windows,
-        PIECES=number_of_pieces(gz), PIECE=piece(), **_settings(images, filters),
+        PIECES=number_of_pieces(gz), PIECE=piece(), **_settings(images, filters, stages=2),
     )  # fmt: skip
     return partial
 
@@ -199,15 +198,15 @@ def _tf32(filters: Tensor) -> bool:
     return dot_precision(filters) == "tf32"
 
 
-def _settings(images: Images, filters: Filters) -> dict[str, object]:
-    """Arguments that all kernels that pass over windows share."""
+def _settings(images: Images, filters: Filters, stages: int) -> dict[str, object]:
+    """Arguments that all kernels that pass over windows share; `stages` are those of their pipelines."""
     return {
         "C": filters.packed.shape[1],
         "DEPTH": filters.packed.shape[2],
         "ACC": accumulator(images.stored)[1],
         "BLOCK": _windows(filters.packed.shape[1]),
         "num_warps": _WARPS,
-        "num_stages": _STAGES,
+        "num_stages": stages,
     }
 
 
