@@ -196,7 +196,7 @@ def test_filters_may_be_views_of_a_flat_point():
 
 @pytest.mark.parametrize(("pieces", "error"), [(1, 3e-3), (2, 2e-5), (3, 1e-6)])
 def test_more_pieces_make_a_weight_gradient_more_exact(monkeypatch, pieces, error):
-    monkeypatch.setattr(weight_gradients, "_pieces", lambda x: pieces)
+    monkeypatch.setattr(weight_gradients, "number_of_pieces", lambda x: pieces)
     if not CUDA:  # the interpreter has no products of bfloat16; float16 is split in the same way
         monkeypatch.setattr(weight_gradients, "_PIECE", torch.float16)
     if pieces == 1:

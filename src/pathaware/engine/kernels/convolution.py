@@ -73,7 +73,8 @@ def convolve(
     outputs = filters.shape[2]
     y = empty(x, tasks, images, height, width, outputs)
     pixels = images * height * width
-    rows, warps, stages = _shape(pixels * tasks, x.dtype == torch.bfloat16)
+    terms = 1 if x2 is None else 2
+    rows, warps, stages = _shape(pixels * tasks, x.dtype == torch.bfloat16, stats, terms)
     tiles = blocks(pixels, rows)
     partial = empty(filters, tasks, 2, outputs, tiles, dtype=accumulator(x)[0]) if stats else y
     convolve_kernel[(tiles, tasks)](
@@ -90,7 +91,7 @@ def convolve(
         OUTPUTS=outputs,
         ROWS=rows,
         DEPTH=min(inputs, 64),
-        TERMS=1 if x2 is None else 2,
+        TERMS=terms,
         STATS=stats,
         PRECISION=dot_precision(x),
         ACC=accumulator(x)[1],
@@ -100,13 +101,19 @@ def convolve(
     return y, join_moments(partial, pixels, rows) if stats else None
 
 
-def _shape(pixels: int, reduced: bool) -> tuple[int, int, int]:
+def _shape(pixels: int, reduced: bool, stats: bool, terms: int) -> tuple[int, int, int]:
     """Pixels, warps and pipeline stages of a program: the fastest of those tried on an H200.
 
     Large tiles read the filters less often; small ones keep all multiprocessors busy with few pixels.
     """
+    if reduced and pixels >= 16_000:
+        if stats:
+            return 128, 4, 3
+        return 128, 8, 4 if terms == 2 and pixels < 64_000 else 3
+    if reduced and pixels >= 8_000:
+        return 128, 8, 3
     if pixels >= 64_000:
-        return (128, 8, 3) if reduced else (128, 8, 2)
+        return 128, 8, 2
     return (64, 4, 3) if pixels >= 16_000 else (64, 8, 3)
 
 

@@ -140,7 +140,7 @@ class Stem(Function):
         moments = stem.moments_of(images, weight) if moments is None else moments
         z, peaks = stem.normalise(images, weight, moments, gamma, beta, eps)
         ctx.size, ctx.eps = (images.height, images.width), eps
-        ctx.save_for_backward(weight, gamma, beta, images.padded, moments, peaks)
+        ctx.save_for_backward(weight, gamma, beta, images.stored, moments, peaks)
         return z
 
     @staticmethod

@@ -177,13 +177,13 @@ def hvp(
     tasks, images, height, width, channels = y.shape
     more = sums if dgz is None else _sums(dgz, y, peaks, moments, gamma, beta, eps, pooling)
     cells = images * blocks(height, 2) * blocks(width, 2)
-    block = _windows(channels)
+    block = max(8, _windows(channels) // 2)  # it holds twice as many values as the other passes
     gy = empty(y, *y.shape)
     hvp_kernel[(blocks(cells, block), tasks)](
         gz if dgz is None else dgz, u, c, gz, y, moments, sums, second, more, gamma, beta, gy, ggamma, gbeta,
         c.stride(0), gamma.stride(0), beta.stride(0), ggamma.stride(0), sums.shape[1], second.shape[1],
         more.shape[1], cells, images, height, width, eps,
-        **_settings(y, moments, gamma), SUMS=_parts(sums),
+        **(_settings(y, moments, gamma) | {"BLOCK": block}), SUMS=_parts(sums),
         SECOND=_parts(second), MORE=0 if dgz is None else _parts(more), POOL=POOLS[pooling],
     )  # fmt: skip
     return gy

@@ -132,15 +132,15 @@ class KernelProgram(Program):
     def prepare(self, x: Tensor) -> KernelProgram:
         """The same program for these images only. What it knows of them is computed here, once per path."""
         prepared = copy(self)
-        prepared.images_prepared = self._padded(x.to(kernels.storage(x)))
+        prepared.images_prepared = self._stored(x.to(kernels.storage(x)))
         prepared.moments_prepared = self._constant_moments()
         return prepared
 
     def _blocks(self, p: list[Parameters], images: Tensor) -> tuple[Tensor, list[Saved]]:
         """The output of the last block, and what each block saved."""
         saved: list[Saved] = []
-        x: Any = self.images_prepared or self._padded(images.to(kernels.storage(p[0]["weight"])))
-        blocks, packed = self.blocks(x.padded.dtype), self._filters(p, x.padded)
+        x: Any = self.images_prepared or self._stored(images.to(kernels.storage(p[0]["weight"])))
+        blocks, packed = self.blocks(x.stored.dtype), self._filters(p, x.stored)
         moments = self.moments_prepared or self._constant_moments()
         for block, own, filters, constant in zip(blocks, p, packed, moments, strict=False):
             x, saved_by_block = block.forward(own, filters, x, constant)
@@ -157,7 +157,7 @@ class KernelProgram(Program):
         """True if the first block is that of `stem_products`, which needs the statistics of the images."""
         return dtype in PRODUCTS and self.layers[0].frozen is None
 
-    def _padded(self, x: Tensor) -> Images:
+    def _stored(self, x: Tensor) -> Images:
         """Images `[T, N, I, H, W]` as the first block reads them."""
         return stem_products.Images.of(x) if self._by_products(x.dtype) else stem.Images.of(x)
 
@@ -268,7 +268,7 @@ class Stem:
     ) -> tuple[Tensor, Saved]:
         moments = stem.moments_of(images, p["weight"]) if constant is None else constant
         z, peaks = stem.normalise(images, p["weight"], moments, p["gain"], p["shift"], self.eps)
-        return z, [images.padded, moments, peaks]
+        return z, [images.stored, moments, peaks]
 
     def backward(
         self, p: Parameters, saved: Saved, gz: Tensor, g: Parameters, gradients: FilterGradients
@@ -315,7 +315,7 @@ class ProductStem:
     ) -> tuple[Tensor, Saved]:
         packed = stem_products.Filters.of(p["weight"], images)
         z, where = stem_products.forward(images, packed, p["gain"], p["shift"], self.eps)
-        return z, [images.padded, images.products, packed.packed, packed.moments, where]
+        return z, [images.stored, images.products, packed.packed, packed.moments, where]
 
     def backward(
         self, p: Parameters, saved: Saved, gz: Tensor, g: Parameters, gradients: FilterGradients
@@ -349,6 +349,5 @@ class ProductStem:
 
     @staticmethod
     def _constants(saved: Saved) -> tuple[stem_products.Images, stem_products.Filters, Tensor]:
-        padded, products, packed, moments, where = saved[:5]
-        images = stem_products.Images(padded, products, *_sides(padded, where))
-        return images, stem_products.Filters(packed, moments), where
+        stored, products, packed, moments, where = saved[:5]
+        return stem_products.Images(stored, products), stem_products.Filters(packed, moments), where

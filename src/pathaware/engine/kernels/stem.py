@@ -59,7 +59,7 @@ _BLOCK = 16
 class Images:
     """Images of T tasks, padded for the kernels, and their size without padding."""
 
-    padded: Tensor
+    stored: Tensor
     height: int
     width: int
 
@@ -71,7 +71,7 @@ class Images:
 
     @property
     def count(self) -> int:
-        return self.padded.shape[1]
+        return self.stored.shape[1]
 
     @property
     def cells(self) -> int:
@@ -88,9 +88,9 @@ def moments_of(images: Images, weight: Tensor) -> Tensor:
     pixels = images.count * images.height * images.width
     rows = 128
     tiles = blocks(pixels, rows)
-    partial = empty(weight, tasks, 2, channels, tiles, dtype=accumulator(images.padded)[0])
+    partial = empty(weight, tasks, 2, channels, tiles, dtype=accumulator(images.stored)[0])
     stem_moments_kernel[(tiles, tasks)](
-        images.padded, weight, partial, weight.stride(0), pixels, *images.sizes(),
+        images.stored, weight, partial, weight.stride(0), pixels, *images.sizes(),
         ROWS=rows, **_settings(images, weight),
     )  # fmt: skip
     return join_moments(partial, pixels, rows)
@@ -101,10 +101,10 @@ def normalise(
 ) -> tuple[Tensor, Tensor]:
     """z and ŷ at each window's maximum, both `[T, N, H/2, W/2, C]`."""
     count, height, width = images.sizes()
-    z = empty(images.padded, len(weight), count, height // 2, width // 2, moments.shape[-1])
+    z = empty(images.stored, len(weight), count, height // 2, width // 2, moments.shape[-1])
     peaks = empty(z, *z.shape)
     stem_normalise_kernel[(blocks(images.cells, _BLOCK), len(weight))](
-        images.padded, weight, moments, gamma, beta, z, peaks, weight.stride(0), gamma.stride(0),
+        images.stored, weight, moments, gamma, beta, z, peaks, weight.stride(0), gamma.stride(0),
         beta.stride(0), images.cells, *images.sizes(), eps, **_block_settings(images, weight, moments),
     )  # fmt: skip
     return z, peaks
@@ -119,7 +119,7 @@ def backward(
     parts = _number_of_parts(images, len(weight))
     filters = empty(weight, len(weight), parts, *weight.shape[1:], dtype=accumulator(gz)[0])
     stem_backward_kernel[(parts, len(weight))](
-        gz, images.padded, weight, moments, gamma, beta, sums, filters, ggamma, gbeta, weight.stride(0),
+        gz, images.stored, weight, moments, gamma, beta, sums, filters, ggamma, gbeta, weight.stride(0),
         gamma.stride(0), beta.stride(0), ggamma.stride(0), sums.shape[1], images.cells, *images.sizes(), eps,
         SUMS=triton.next_power_of_2(sums.shape[1]), **_block_settings(images, weight, moments),
     )  # fmt: skip
@@ -137,13 +137,13 @@ def tangent(
     partial = empty(weight, tasks, parts, 3, moments.shape[-1], dtype=accumulator(gz)[0])
     strides = weight.stride(0), v.stride(0), gamma.stride(0), beta.stride(0)
     stem_sum_second_kernel[(parts, tasks)](
-        gz, images.padded, weight, v, moments, gamma, beta, partial, *strides, images.cells, *images.sizes(),
+        gz, images.stored, weight, v, moments, gamma, beta, partial, *strides, images.cells, *images.sizes(),
         eps, **_block_settings(images, weight, moments),
     )  # fmt: skip
     second = few_parts(partial)
     dz = empty(gz, *gz.shape)
     stem_tangent_kernel[(blocks(images.cells, _BLOCK), tasks)](
-        images.padded, weight, v, c, b, moments, second, gamma, beta, dz, *strides, c.stride(0), b.stride(0),
+        images.stored, weight, v, c, b, moments, second, gamma, beta, dz, *strides, c.stride(0), b.stride(0),
         second.shape[1], images.cells, *images.sizes(), eps,
         SECOND=triton.next_power_of_2(second.shape[1]), **_block_settings(images, weight, moments),
     )  # fmt: skip
@@ -161,7 +161,7 @@ def hvp(
     parts = _number_of_parts(images, tasks)
     filters = empty(weight, tasks, parts, *weight.shape[1:], dtype=accumulator(gz)[0])
     stem_hvp_kernel[(parts, tasks)](
-        gz if dgz is None else dgz, gz, images.padded, weight, v, c, moments, sums, second, more, gamma, beta,
+        gz if dgz is None else dgz, gz, images.stored, weight, v, c, moments, sums, second, more, gamma, beta,
         filters, ggamma, gbeta, weight.stride(0), v.stride(0), gamma.stride(0), beta.stride(0), c.stride(0),
         ggamma.stride(0), sums.shape[1], second.shape[1], more.shape[1], images.cells, *images.sizes(), eps,
         SUMS=triton.next_power_of_2(sums.shape[1]), SECOND=triton.next_power_of_2(second.shape[1]),
@@ -177,14 +177,14 @@ def _number_of_parts(images: Images, tasks: int) -> int:
 
 def _settings(images: Images, weight: Tensor) -> dict[str, object]:
     """Arguments that all kernels below share."""
-    inputs = images.padded.shape[2]
+    inputs = images.stored.shape[2]
     return {
         "WIDTH": weight.shape[1],
         "C": stored_channels(weight.shape[1]),
         "INPUTS": inputs,
         "DEPTH": max(16, triton.next_power_of_2(9 * inputs)),
-        "PRECISION": dot_precision(images.padded),
-        "ACC": accumulator(images.padded)[1],
+        "PRECISION": dot_precision(images.stored),
+        "ACC": accumulator(images.stored)[1],
     }
 
 

@@ -15,7 +15,9 @@ with G for gz, dG for a change of gz, and the coefficients of `windows.hvp_coeff
 images only has to find z and the position of each maximum, G, or dz. The rest is computed in float64 for one
 channel at a time: it is little work, and differences of large sums would lose digits in float32.
 
-Images are padded as in `stem`.
+p is stored for the four pixels of every window, once per path: a pass then reads rows of memory, where it
+would else compute an address and a mask for every value. In bfloat16 these are 256 bytes per window, about
+twice as many as its output has, and reading them takes less time than all the rest of a pass.
 """
 
 from __future__ import annotations
@@ -30,13 +32,14 @@ from torch import Tensor
 
 from pathaware.engine.kernels.launch import accumulator, blocks, dot_precision, empty, stored_channels
 from pathaware.engine.kernels.stem import corner_of, images_of
+from pathaware.engine.kernels.weight_gradient import add_product, number_of_pieces, piece, pieces_of
 from pathaware.engine.kernels.windows import cells_of, channel_values, put
 
-_PARTS = 1056
-"""Number of parts of a sum: eight programs per multiprocessor of an H200."""
+_PARTS = 528
+"""Number of programs of a pass: four per multiprocessor of an H200."""
 
-_BLOCK, _WARPS = 16, 4
-"""Number of windows that a program computes at once, and of its warps."""
+_BLOCK, _WARPS = 64, 4
+"""Number of windows that a program computes at once (fewer with many channels), and of its warps."""
 
 NOWHERE = tl.constexpr(4)
 """The position of a window's maximum if it does not exist or is not positive."""
@@ -44,31 +47,37 @@ NOWHERE = tl.constexpr(4)
 
 @dataclass(frozen=True)
 class Images:
-    """Images of T tasks, padded for the kernels, their size without padding, and S `[T, K, K]`."""
+    """p for the four pixels of each whole window of T tasks, `[T, N, H/2, W/2, 4, K]`, and S `[T, K, K]`."""
 
-    padded: Tensor
+    stored: Tensor
     products: Tensor
-    height: int
-    width: int
 
     @classmethod
     def of(cls, x: Tensor) -> Images:
-        """Pad `x [T, N, I, H, W]` and compute S."""
-        height, width = x.shape[-2:]
+        """Gather the pixels' values from `x [T, N, I, H, W]`, and add up their products."""
+        tasks, count, inputs, height, width = x.shape
         padded = F.pad(x, (1, 1 + width % 2, 1, 1 + height % 2))
-        return cls(padded, _products(padded, height, width), height, width)
+        depth, block = _depth(inputs), 32
+        stored = empty(x, tasks, count, height // 2, width // 2, 4, depth)
+        cells = count * blocks(height, 2) * blocks(width, 2)
+        parts = min(_PARTS // tasks + 1, blocks(cells, block))
+        dtype, acc = accumulator(x)
+        partial = empty(x, tasks, parts, depth, depth, dtype=dtype)
+        precise = "tf32x3" if x.dtype == torch.float32 else "ieee"
+        stem_products_kernel[(parts, tasks)](
+            padded, stored, partial, cells, count, height, width,
+            BLOCK=block, INPUTS=inputs, DEPTH=depth, PRECISION=precise, ACC=acc,
+        )  # fmt: skip
+        products = empty(x, tasks, depth, depth, dtype=torch.float64)
+        stem_join_kernel[(depth, tasks)](
+            partial, products, parts, DEPTH=depth, PARTS=triton.next_power_of_2(parts)
+        )
+        return cls(stored, products)
 
     @property
-    def count(self) -> int:
-        return self.padded.shape[1]
-
-    @property
-    def cells(self) -> int:
-        """Number of windows per task, including those that are cut off."""
-        return self.count * blocks(self.height, 2) * blocks(self.width, 2)
-
-    def sizes(self) -> tuple[int, int, int]:
-        return self.count, self.height, self.width
+    def windows(self) -> int:
+        """Number of windows per task."""
+        return self.stored[0, ..., 0, 0].numel()
 
 
 @dataclass(frozen=True)
@@ -82,7 +91,7 @@ class Filters:
     def of(cls, weight: Tensor, images: Images) -> Filters:
         """Moments over all pixels of `images`; both are float64, as far as the images are exact."""
         tasks, channels, depth = len(weight), stored_channels(weight.shape[1]), images.products.shape[-1]
-        packed = empty(images.padded, tasks, channels, depth)
+        packed = empty(images.stored, tasks, channels, depth)
         moments = empty(weight, tasks, 2, channels)
         stem_moments_kernel[(channels, tasks)](
             weight, images.products, packed, moments, weight.stride(0),
@@ -97,13 +106,12 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """z `[T, N, H/2, W/2, C]`, and which of the four pixels of each window is its maximum, in int8."""
     tasks, channels, _ = filters.packed.shape
-    count, height, width = images.sizes()
-    z = empty(images.padded, tasks, count, height // 2, width // 2, channels)
+    z = empty(images.stored, *images.stored.shape[:4], channels)
     where = empty(z, *z.shape, dtype=torch.int8)
-    stem_forward_kernel[(_number_of_parts(images, tasks), tasks)](
-        images.padded, filters.packed, filters.moments, gamma, beta, z, where, gamma.stride(0),
-        beta.stride(0), images.cells, *images.sizes(), eps,
-        WIDTH=gamma.shape[1], **_settings(images, filters),
+    stem_forward_kernel[(_programs(images, filters), tasks)](
+        images.stored, filters.packed, filters.moments, gamma, beta, z, where, gamma.stride(0),
+        beta.stride(0), images.windows, eps,
+        WIDTH=gamma.shape[1], PRECISION=dot_precision(z), **_settings(images, filters, stages=3),
     )  # fmt: skip
     return z, where
 
@@ -136,10 +144,10 @@ def tangent(
         c.stride(0), b.stride(0), gamma.stride(0), eps,
         WIDTH=v.shape[1], TAPS=9 * v.shape[2], C=channels, DEPTH=depth, TF32=_tf32(along), num_warps=1,
     )  # fmt: skip
-    dz = empty(images.padded, *where.shape)
-    stem_tangent_kernel[(_number_of_parts(images, tasks), tasks)](
-        images.padded, along, constant, where, dz, images.cells, *images.sizes(),
-        **_settings(images, filters),
+    dz = empty(images.stored, *where.shape)
+    stem_tangent_kernel[(_programs(images, filters), tasks)](
+        images.stored, along, constant, where, dz, images.windows,
+        PRECISION=dot_precision(dz), **_settings(images, filters, stages=3),
     )  # fmt: skip
     return dz
 
@@ -158,38 +166,26 @@ def hvp(
     )  # fmt: skip
 
 
-def _products(padded: Tensor, height: int, width: int) -> Tensor:
-    tasks, count, inputs = padded.shape[:3]
-    depth, rows = _depth(inputs), 64
-    pixels = count * height * width
-    parts = min(_PARTS // (2 * tasks) + 1, blocks(pixels, rows))
-    dtype, acc = accumulator(padded)
-    partial = empty(padded, tasks, parts, depth, depth, dtype=dtype)
-    precise = "tf32x3" if padded.dtype == torch.float32 else "ieee"
-    stem_products_kernel[(parts, tasks)](
-        padded, partial, pixels, count, height, width,
-        ROWS=rows, INPUTS=inputs, DEPTH=depth, PRECISION=precise, ACC=acc,
-    )  # fmt: skip
-    products = empty(padded, tasks, depth, depth, dtype=torch.float64)
-    stem_join_kernel[(depth, tasks)](
-        partial, products, parts, DEPTH=depth, PARTS=triton.next_power_of_2(parts)
-    )
-    return products
-
-
 def _sums(gz: Tensor, where: Tensor, images: Images, filters: Filters) -> Tensor:
     """The parts `[T, parts, C, K]` of G."""
     tasks, channels, depth = filters.packed.shape
-    parts = _number_of_parts(images, tasks)
+    parts = _programs(images, filters)
     partial = empty(gz, tasks, parts, channels, depth, dtype=accumulator(gz)[0])
     stem_sums_kernel[(parts, tasks)](
-        gz, where, images.padded, partial, images.cells, *images.sizes(), **_settings(images, filters)
-    )
+        gz, where, images.stored, partial, images.windows,
+        PIECES=number_of_pieces(gz), PIECE=piece(), **_settings(images, filters, stages=2),
+    )  # fmt: skip
     return partial
 
 
-def _number_of_parts(images: Images, tasks: int) -> int:
-    return min(_PARTS // tasks + 1, blocks(images.cells, _BLOCK))
+def _programs(images: Images, filters: Filters) -> int:
+    tasks, channels, _ = filters.packed.shape
+    return min(_PARTS // tasks + 1, blocks(images.windows, _windows(channels)))
+
+
+def _windows(channels: int) -> int:
+    """Number of windows per program, so that four pixels of each fit in registers."""
+    return max(16, min(_BLOCK, 64 * _BLOCK // channels))
 
 
 def _depth(inputs: int) -> int:
@@ -202,21 +198,20 @@ def _tf32(filters: Tensor) -> bool:
     return dot_precision(filters) == "tf32"
 
 
-def _settings(images: Images, filters: Filters) -> dict[str, object]:
-    """Arguments that all kernels that pass over windows share."""
+def _settings(images: Images, filters: Filters, stages: int) -> dict[str, object]:
+    """Arguments that all kernels that pass over windows share; `stages` are those of their pipelines."""
     return {
         "C": filters.packed.shape[1],
-        "INPUTS": images.padded.shape[2],
         "DEPTH": filters.packed.shape[2],
-        "PRECISION": dot_precision(images.padded),
-        "ACC": accumulator(images.padded)[1],
-        "BLOCK": _BLOCK,
+        "ACC": accumulator(images.stored)[1],
+        "BLOCK": _windows(filters.packed.shape[1]),
         "num_warps": _WARPS,
+        "num_stages": stages,
     }
 
 
 @triton.jit
-def _patches(x, corner, ok, height, width, INPUTS: tl.constexpr, DEPTH: tl.constexpr):
+def _gathered(x, corner, ok, height, width, INPUTS: tl.constexpr, DEPTH: tl.constexpr):
     """p of each pixel, `[BLOCK, DEPTH]`, zero where not `ok`; `corner` is where each begins in the images."""
     k = tl.arange(0, DEPTH)
     across = width + width % 2 + 2
@@ -230,6 +225,13 @@ def _patches(x, corner, ok, height, width, INPUTS: tl.constexpr, DEPTH: tl.const
 
 
 @triton.jit
+def _pixels(x, w, ok, i: tl.constexpr, DEPTH: tl.constexpr):
+    """p of pixel i of windows w, `[BLOCK, DEPTH]`, zero where not `ok`."""
+    at = x + (w * 4 + i)[:, None] * DEPTH + tl.arange(0, DEPTH)[None, :]
+    return tl.load(at, mask=ok[:, None], other=0.0)
+
+
+@triton.jit
 def _rows(data, task, C: tl.constexpr, DEPTH: tl.constexpr):
     """The filters `[C, DEPTH]` of a task."""
     at = (task * C + tl.arange(0, C))[:, None] * DEPTH + tl.arange(0, DEPTH)[None, :]
@@ -238,29 +240,42 @@ def _rows(data, task, C: tl.constexpr, DEPTH: tl.constexpr):
 
 @triton.jit
 def _times(
-    x, corner, ok, filters, height, width, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
-    PRECISION: tl.constexpr, ACC: tl.constexpr,
-):  # fmt: skip
-    """The convolution at some pixels, `[BLOCK, C]`."""
-    patches = _patches(x, corner, ok, height, width, INPUTS, DEPTH)
-    return tl.dot(patches, tl.trans(filters), input_precision=PRECISION, out_dtype=ACC)
+    x, w, ok, filters, i: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr, ACC: tl.constexpr
+):
+    """The convolution at pixel i of windows w, `[BLOCK, C]`."""
+    pixels = _pixels(x, w, ok, i, DEPTH)
+    return tl.dot(pixels, tl.trans(filters), input_precision=PRECISION, out_dtype=ACC)
 
 
 @triton.jit
 def stem_products_kernel(
-    x, partial, pixels, count, height, width, ROWS: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
-    PRECISION: tl.constexpr, ACC: tl.constexpr,
+    x, stored, partial, cells, count, height, width, BLOCK: tl.constexpr, INPUTS: tl.constexpr,
+    DEPTH: tl.constexpr, PRECISION: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
+    """Stores p for all whole windows, and the parts of S, which counts the pixels of all windows."""
     part = tl.program_id(0)
     parts = tl.num_programs(0)
     task = tl.program_id(1).to(tl.int64)
     x = images_of(x, task, count, height, width, INPUTS)
-    total = tl.zeros((DEPTH, DEPTH), ACC)
-    for first in range(part * ROWS, pixels, parts * ROWS):
-        m = first + tl.arange(0, ROWS)
-        p = _patches(x, corner_of(m, height, width, INPUTS), m < pixels, height, width, INPUTS, DEPTH)
-        total = tl.dot(tl.trans(p), p, total, input_precision=PRECISION, out_dtype=ACC)
+    stored += task * count * (height // 2) * (width // 2) * 4 * DEPTH
+    across = width + width % 2 + 2
     k = tl.arange(0, DEPTH)
+    total = tl.zeros((DEPTH, DEPTH), ACC)
+    for start in range(part * BLOCK, cells, parts * BLOCK):
+        first, inside, right, below, pooled = cells_of(start + tl.arange(0, BLOCK), cells, height, width)
+        corner = corner_of(first, height, width, INPUTS)
+        whole = right & below
+        for i in tl.static_range(4):
+            ok = inside
+            if i % 2 == 1:
+                ok = ok & right
+            if i >= 2:
+                ok = ok & below
+            at = corner + (i // 2) * across + i % 2
+            p = _gathered(x, at, ok, height, width, INPUTS, DEPTH)
+            total = tl.dot(tl.trans(p), p, total, input_precision=PRECISION, out_dtype=ACC)
+            to = stored + (pooled * 4 + i)[:, None] * DEPTH + k[None, :]
+            tl.store(to, p, mask=whole[:, None])
     tl.store(partial + ((task * parts + part) * DEPTH + k[:, None]) * DEPTH + k[None, :], total)
 
 
@@ -338,65 +353,61 @@ def stem_moments_kernel(
 
 @triton.jit
 def stem_forward_kernel(
-    x, filters, moments, gamma, beta, z, where, gamma_stride, beta_stride, cells, count, height, width, eps,
-    WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
-    PRECISION: tl.constexpr, ACC: tl.constexpr,
+    x, filters, moments, gamma, beta, z, where, gamma_stride, beta_stride, windows, eps,
+    WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
+    ACC: tl.constexpr,
 ):  # fmt: skip
     task = tl.program_id(1).to(tl.int64)
     mean, scale, gain, shift = channel_values(
         moments, gamma, beta, gamma_stride, beta_stride, task, eps, WIDTH, C, ACC
     )
+    gain *= scale
     filters = _rows(filters, task, C, DEPTH)
-    x = images_of(x, task, count, height, width, INPUTS)
-    z += task * count * (height // 2) * (width // 2) * C
-    where += task * count * (height // 2) * (width // 2) * C
-    across = width + width % 2 + 2
-    for start in range(tl.program_id(0) * BLOCK, cells, tl.num_programs(0) * BLOCK):
-        first, _, right, below, pooled = cells_of(start + tl.arange(0, BLOCK), cells, height, width)
-        whole = right & below
-        corner = corner_of(first, height, width, INPUTS)
-        top = (_times(x, corner, whole, filters, height, width, INPUTS, DEPTH, PRECISION, ACC) - mean) * scale
-        top = top * gain + shift
+    x += task * windows * 4 * DEPTH
+    z += task * windows * C
+    where += task * windows * C
+    for start in range(tl.program_id(0) * BLOCK, windows, tl.num_programs(0) * BLOCK):
+        w = start + tl.arange(0, BLOCK)
+        ok = w < windows
+        top = (_times(x, w, ok, filters, 0, DEPTH, PRECISION, ACC) - mean) * gain + shift
         found = tl.zeros((BLOCK, C), tl.int32)
         for i in tl.static_range(1, 4):
-            at = corner + (i // 2) * across + i % 2
-            y = _times(x, at, whole, filters, height, width, INPUTS, DEPTH, PRECISION, ACC)
-            y = (y - mean) * scale * gain + shift
+            y = (_times(x, w, ok, filters, i, DEPTH, PRECISION, ACC) - mean) * gain + shift
             found = tl.where(y > top, i, found)
             top = tl.maximum(top, y)
         found = tl.where(top > 0, found, NOWHERE)
-        put(z, pooled, whole, tl.maximum(top, 0.0), C)
-        put(where, pooled, whole, found, C)
+        put(z, w, ok, tl.maximum(top, 0.0), C)
+        put(where, w, ok, found, C)
 
 
 @triton.jit
 def stem_sums_kernel(
-    gz, where, x, partial, cells, count, height, width,
-    C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
-    PRECISION: tl.constexpr, ACC: tl.constexpr,
+    gz, where, x, partial, windows,
+    C: tl.constexpr, BLOCK: tl.constexpr, DEPTH: tl.constexpr, PIECES: tl.constexpr, PIECE: tl.constexpr,
+    ACC: tl.constexpr,
 ):  # fmt: skip
+    """The summed axis is the outer one of both factors, as in `weight_gradient`."""
     part = tl.program_id(0)
     parts = tl.num_programs(0)
     task = tl.program_id(1).to(tl.int64)
-    x = images_of(x, task, count, height, width, INPUTS)
-    gz += task * count * (height // 2) * (width // 2) * C
-    where += task * count * (height // 2) * (width // 2) * C
-    across = width + width % 2 + 2
+    x += task * windows * 4 * DEPTH
+    gz += task * windows * C
+    where += task * windows * C
     c = tl.arange(0, C)
     k = tl.arange(0, DEPTH)
     total = tl.zeros((C, DEPTH), ACC)
-    for start in range(part * BLOCK, cells, parts * BLOCK):
-        first, _, right, below, pooled = cells_of(start + tl.arange(0, BLOCK), cells, height, width)
-        whole = right & below
-        corner = corner_of(first, height, width, INPUTS)
-        at = pooled[:, None] * C + c[None, :]
-        grad = tl.load(gz + at, mask=whole[:, None], other=0.0)
-        found = tl.load(where + at, mask=whole[:, None], other=NOWHERE)
+    for start in range(part * BLOCK, windows, parts * BLOCK):
+        w = start + tl.arange(0, BLOCK)
+        ok = w < windows
+        at = w[:, None] * C + c[None, :]
+        grad = tl.load(gz + at, mask=ok[:, None], other=0.0)
+        found = tl.load(where + at, mask=ok[:, None], other=NOWHERE)
         for i in tl.static_range(4):
-            at = corner + (i // 2) * across + i % 2
-            patches = _patches(x, at, whole, height, width, INPUTS, DEPTH)
-            there = tl.where(found == i, grad, 0.0).to(patches.dtype)
-            total = tl.dot(tl.trans(there), patches, total, input_precision=PRECISION, out_dtype=ACC)
+            pixels = _pixels(x, w, ok, i, DEPTH)
+            there = tl.where(found == i, grad, 0.0).to(pixels.dtype)
+            a0, a1, a2 = pieces_of(there, PIECES, PIECE)
+            b0, b1, b2 = pieces_of(pixels, PIECES, PIECE)
+            total = add_product(total, a0, a1, a2, b0, b1, b2, PIECES, ACC)
     tl.store(partial + ((task * parts + part) * C + c[:, None]) * DEPTH + k[None, :], total)
 
 
@@ -464,29 +475,25 @@ def stem_direction_kernel(
 
 @triton.jit
 def stem_tangent_kernel(
-    x, filters, constant, where, dz, cells, count, height, width,
-    C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
-    PRECISION: tl.constexpr, ACC: tl.constexpr,
+    x, filters, constant, where, dz, windows,
+    C: tl.constexpr, BLOCK: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     task = tl.program_id(1).to(tl.int64)
     filters = _rows(filters, task, C, DEPTH)
     c = tl.arange(0, C)
     plus = tl.load(constant + task * C + c)[None, :].to(ACC)
-    x = images_of(x, task, count, height, width, INPUTS)
-    where += task * count * (height // 2) * (width // 2) * C
-    dz += task * count * (height // 2) * (width // 2) * C
-    across = width + width % 2 + 2
-    for start in range(tl.program_id(0) * BLOCK, cells, tl.num_programs(0) * BLOCK):
-        first, _, right, below, pooled = cells_of(start + tl.arange(0, BLOCK), cells, height, width)
-        whole = right & below
-        corner = corner_of(first, height, width, INPUTS)
-        found = tl.load(where + pooled[:, None] * C + c[None, :], mask=whole[:, None], other=NOWHERE)
+    x += task * windows * 4 * DEPTH
+    where += task * windows * C
+    dz += task * windows * C
+    for start in range(tl.program_id(0) * BLOCK, windows, tl.num_programs(0) * BLOCK):
+        w = start + tl.arange(0, BLOCK)
+        ok = w < windows
+        found = tl.load(where + w[:, None] * C + c[None, :], mask=ok[:, None], other=NOWHERE)
         there = tl.zeros((BLOCK, C), ACC)
         for i in tl.static_range(4):
-            at = corner + (i // 2) * across + i % 2
-            y = _times(x, at, whole, filters, height, width, INPUTS, DEPTH, PRECISION, ACC)
+            y = _times(x, w, ok, filters, i, DEPTH, PRECISION, ACC)
             there = tl.where(found == i, y + plus, there)
-        put(dz, pooled, whole, there, C)
+        put(dz, w, ok, there, C)
 
 
 @triton.jit

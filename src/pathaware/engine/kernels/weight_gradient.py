@@ -38,7 +38,7 @@ def weight_gradient_parts(x: Tensor, g: Tensor, x2: Tensor | None = None, g2: Te
     tasks, images, height, width, inputs = x.shape[-5:]
     outputs = g.shape[-1]
     pixels = images * height * width
-    pieces = len(x) if x.ndim == 6 else _pieces(x)
+    pieces = len(x) if x.ndim == 6 else number_of_pieces(x)
     taps, depth, warps, stages = _shape(outputs * inputs, pixels * tasks, pieces)
     chunks = blocks(pixels, depth)
     splits = max(1, min(_PROGRAMS * taps // (9 * tasks), chunks))
@@ -85,11 +85,16 @@ def _shape(filters: int, pixels: int, pieces: int) -> tuple[int, int, int, int]:
     return 1, 32, 4, 4
 
 
-def _pieces(x: Tensor) -> int:
+def number_of_pieces(x: Tensor) -> int:
     """Number of pieces, so that products are at least as exact as `dot_precision` asks for."""
     if x.dtype != torch.float32:
         return 1
     return 2 if dot_precision(x) == "tf32" else 3
+
+
+def piece() -> tl.dtype:
+    """The dtype of pieces in kernels."""
+    return {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}[_PIECE]
 
 
 def split(tensors: list[Tensor]) -> list[Tensor]:
@@ -97,7 +102,7 @@ def split(tensors: list[Tensor]) -> list[Tensor]:
 
     Others are returned as they are.
     """
-    pieces = _pieces(tensors[0])
+    pieces = number_of_pieces(tensors[0])
     if pieces == 1:
         return tensors
     out = [empty(data, pieces, *data.shape, dtype=_PIECE) for data in tensors]
@@ -166,12 +171,12 @@ def weight_gradient_kernel(
             at_x = from_x + (m + down * width + right)[:, None] * INPUTS + i[None, :]
             valid = inside & (row >= 0) & (row < height)
             b0, b1, b2 = _load_pieces(at_x, valid & (column >= 0) & (column < width), next_x, PIECES)
-            t0 = _add_product(t0, a0, a1, a2, b0, b1, b2, PIECES, ACC)
+            t0 = add_product(t0, a0, a1, a2, b0, b1, b2, PIECES, ACC)
             if TAPS == 3:  # the taps of a row read the same pixels, each one further to the right
                 b0, b1, b2 = _load_pieces(at_x + INPUTS, valid, next_x, PIECES)
-                t1 = _add_product(t1, a0, a1, a2, b0, b1, b2, PIECES, ACC)
+                t1 = add_product(t1, a0, a1, a2, b0, b1, b2, PIECES, ACC)
                 b0, b1, b2 = _load_pieces(at_x + 2 * INPUTS, valid & (column + 2 < width), next_x, PIECES)
-                t2 = _add_product(t2, a0, a1, a2, b0, b1, b2, PIECES, ACC)
+                t2 = add_product(t2, a0, a1, a2, b0, b1, b2, PIECES, ACC)
     at = ((task * tl.num_programs(1) + split) * 9 + tap) * OUTPUTS * INPUTS
     at = partial + at + o[:, None] * INPUTS + i[None, :]
     tl.store(at, t0)
@@ -194,7 +199,23 @@ def _load_pieces(at, ok, further, PIECES: tl.constexpr):
 
 
 @triton.jit
-def _add_product(total, a0, a1, a2, b0, b1, b2, PIECES: tl.constexpr, ACC: tl.constexpr):
+def pieces_of(value, PIECES: tl.constexpr, PIECE: tl.constexpr):
+    """All pieces of a block in registers, or the block itself if there is one; as `_load_pieces`."""
+    p0 = value
+    if PIECES > 1:
+        p0 = value.to(PIECE)
+    p1 = p0
+    p2 = p0
+    if PIECES > 1:
+        rest = value - p0.to(value.dtype)
+        p1 = rest.to(PIECE)
+        if PIECES > 2:
+            p2 = (rest - p1.to(value.dtype)).to(PIECE)
+    return p0, p1, p2
+
+
+@triton.jit
+def add_product(total, a0, a1, a2, b0, b1, b2, PIECES: tl.constexpr, ACC: tl.constexpr):
     """total + aᵀ b: all pairs of pieces except those too small to matter, smallest first."""
     if PIECES > 2:
         total = tl.dot(tl.trans(a1), b1, total, out_dtype=ACC)
