@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
@@ -22,7 +22,7 @@ from pathaware.core.rule import Rule
 
 if TYPE_CHECKING:
     from pathaware.core.prototype_start import PrototypeStart
-    from pathaware.engine.execution import Execution, Inputs
+    from pathaware.engine.execution import Execution, Inputs, Passes
 
 ExecutionName = Literal["auto", "loop", "vmap", "batched"]
 """How tasks run side by side, see `pathaware.engine.execution`."""
@@ -205,13 +205,21 @@ class Context:
     """Points where `gradient` was asked for, and the outputs for the support set there; `order` none only."""
     weights: Tensor | None = None
     """Weights `[T, S]` of the support examples, see `pathaware.inference.influence`; None means ones."""
+    prepared_queries: Inputs | None = None
+    """`query_x` as `Execution.prepare` returned them."""
+    passes: Passes | None = None
+    """What predicts at the point of the current step, so that its objective can be differentiated fast."""
 
     def __len__(self) -> int:
         return len(self.support_x)
 
     def predict(self, point: Tensor, x: Tensor) -> Tensor:
         """Outputs of the network at a point `[T, D]` for inputs `[T, N, …]`."""
-        return self.learner.predict(point, x)
+        if self.passes is None or point is not self.passes.here:
+            return self.learner.predict(point, x)
+        known = (self.support_x, self.prepared), (self.query_x, self.prepared_queries)
+        found = (prepared for inputs, prepared in known if inputs is x and prepared is not None)
+        return self.passes.predict(next(found, x))
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of each task: `[T]`."""
@@ -322,7 +330,10 @@ class MetaLearner(FewShotLearner):
         steps = self._steps(steps, extend)
         with torch.set_grad_enabled(order == "second"):
             prepared = self.execution.prepare(support_x)
-        context = Context(self, support_x, support_y, query_x, order, prepared)
+            queries = self.execution.prepare(query_x) if self.joint and query_x is not None else None
+        context = Context(
+            self, support_x, support_y, query_x, order, prepared, prepared_queries=queries
+        )
         path = self.unroll(context, steps)
         if self.guard:
             seen: list[Tensor] = []
@@ -359,14 +370,16 @@ class MetaLearner(FewShotLearner):
 
     def inner_gradient(self, j: int, point: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """The support loss `[T]` at a point and the gradient `[T, D]` that step j of the rule descends."""
+        if self.rule.descends_support_loss:
+            return context.gradient(point)
+        second = context.order == "second"
         with torch.enable_grad():
-            here = point if context.order == "second" else point.detach().requires_grad_()
-            objective = self.rule.objective(j, here, context)
+            start = point if second else point.detach().requires_grad_()
+            passes = self.execution.passes(start, create_graph=second)
+            objective = self.rule.objective(j, passes.here, replace(context, passes=passes))
             if objective is not None:
                 losses, descended = objective
-                create_graph = context.order == "second"
-                (gradient,) = torch.autograd.grad(descended.sum(), here, create_graph=create_graph)
-                return losses, gradient
+                return losses, passes.gradient(descended.sum())
         return context.gradient(point)
 
     def inner_gradients(self, episodes: Episodes, name: str) -> list[Tensor]:

@@ -30,7 +30,7 @@ from pathaware.engine.handwritten import Program, handwritten_program, task_thre
 from pathaware.engine.traced import NotLowerable, trace
 
 if TYPE_CHECKING:
-    from pathaware.engine.handwritten.shared import SharedParameters
+    from pathaware.engine.handwritten.nodes import Pass, SharedParameters
     from pathaware.engine.kernels.program import KernelProgram
 
 Forward = Callable[[Tensor, Any], Tensor]
@@ -190,6 +190,10 @@ class Execution:
             (gradient,) = torch.autograd.grad(losses.sum(), point, create_graph=create_graph)
         return losses, gradient
 
+    def passes(self, point: Tensor, *, create_graph: bool = False) -> Passes:
+        """Passes through the network at a point, and the gradient of a function of their outputs."""
+        return Passes(self, point, create_graph)
+
     def run(
         self, learner: nn.Module, function: Callable[..., Sequence[Tensor]], *arguments: Any
     ) -> Sequence[Tensor]:
@@ -235,6 +239,55 @@ class Execution:
         return None
 
 
+class Passes:
+    """Passes of several inputs through the network at a point `[T, D]`, and the gradient of what is made of
+    their outputs.
+
+    `here` stands for the point in what else depends on it. Autograd differentiates the function of `here` and
+    of the outputs; where there is a program, that pulls the derivative back from the outputs to the point.
+    """
+
+    def __init__(self, execution: Execution, point: Tensor, create_graph: bool) -> None:
+        self.execution = execution
+        self.create_graph = create_graph
+        self.here = point.view_as(point)
+        self.point = point
+        self.passes: list[Pass] = []
+
+    @cached_property
+    def whole(self) -> Tensor:
+        return self.execution._complete(self.point)
+
+    def predict(self, x: Inputs) -> Tensor:
+        """Outputs for x."""
+        program = self.execution.program
+        images = x.images if isinstance(x, PreparedImages) else x
+        if kernels.usable(self.point):
+            program = x.program if isinstance(x, PreparedImages) else self.execution.kernel_program
+        if isinstance(images, Prepared) or program is None or not program.supports_outputs(self.point, images):
+            return self.execution.forward(self.here, images)
+        from pathaware.engine.handwritten.nodes import Pass  # few methods need it
+
+        self.passes.append(Pass(program, self.whole, images, create_graph=self.create_graph))
+        return self.passes[-1].outputs
+
+    def gradient(self, value: Tensor) -> Tensor:
+        """The gradient `[T, D]` of a sum over tasks, differentiable once if `create_graph` is set."""
+        outputs = [each.outputs for each in self.passes]
+        of_here, *cotangents = torch.autograd.grad(
+            value, [self.here, *outputs], create_graph=self.create_graph, allow_unused=True
+        )
+        gradient: Tensor | None = None
+        for each, cotangent in zip(self.passes, cotangents, strict=True):
+            if cotangent is not None:
+                pulled = each.pull(cotangent)
+                gradient = pulled if gradient is None else gradient + pulled
+        if gradient is None:
+            return torch.zeros_like(self.point) if of_here is None else of_here
+        selected = self.execution._select(gradient)
+        return selected if of_here is None else selected + of_here
+
+
 def select_execution(name: ExecutionName, model: nn.Module, layout: Layout, loss: Loss) -> Execution:
     """Choose how to run `model`. `auto` takes the fastest that the model allows.
 
@@ -274,7 +327,7 @@ def _program(forward: Lowered, whole: Layout, losses: Loss) -> tuple[Program | N
     program = handwritten_program(forward.network, whole, losses) if in_order and not forward.prefix else None
     if program is None:
         return None, None
-    from pathaware.engine.handwritten.shared import SharedParameters  # few methods need it
+    from pathaware.engine.handwritten.nodes import SharedParameters  # few methods need it
 
     return program, SharedParameters(layout, whole, forward.shared)
 

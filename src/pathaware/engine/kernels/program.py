@@ -71,6 +71,9 @@ class KernelProgram(Program):
         labels = y.ndim == 2 and y.dtype == torch.long
         return constant and labels and x.ndim == 5 and kernels.usable(point)
 
+    def supports_outputs(self, point: Tensor, x: Tensor) -> bool:
+        return not x.requires_grad and x.ndim == 5 and kernels.usable(point)
+
     def one_by_one(self, x: Tensor) -> bool:
         return False  # a GPU has no use for the processor's cache, and small launches leave it idle
 
@@ -94,34 +97,92 @@ class KernelProgram(Program):
         losses, gz = classifier.losses_and_gradient(
             parts, z, p[-1]["weight"], y, g[-1]["weight"], g[-1]["bias"]
         )
-        filters, blocks = FilterGradients(z), self.blocks(z.dtype)
-        for i in reversed(range(len(saved))):
-            gz = blocks[i].backward(p[i], saved[i], gz, g[i], filters)
-        filters.wait()
+        self._pull_blocks(p, saved, gz, g)
         return losses, gradient, [*saved, [z, parts, y]]
+
+    def outputs(self, point: Tensor, x: Tensor) -> tuple[Tensor, list[Saved]]:
+        p = self._by_layer(point)
+        z, saved = self._blocks(p, x)
+        parts = classifier.logits(z, p[-1]["weight"], p[-1]["bias"])
+        return classifier.joined(parts, p[-1]["weight"].shape[1]), [*saved, [z]]
+
+    def pull(self, point: Tensor, cotangent: Tensor, saved: list[Saved]) -> Tensor:
+        p, cotangent = self._by_layer(point), cotangent.contiguous()
+        gradient = torch.zeros_like(point, memory_format=torch.contiguous_format)
+        g = self._by_layer(gradient)
+        *of_blocks, of_classifier = saved
+        gz = classifier.pull(
+            cotangent, of_classifier[0], p[-1]["weight"], g[-1]["weight"], g[-1]["bias"]
+        )
+        self._pull_blocks(p, of_blocks, gz, g)
+        of_classifier.append(cotangent)
+        return gradient
+
+    def push(self, point: Tensor, direction: Tensor, saved: list[Saved]) -> tuple[Tensor, list[Any]]:
+        p, v = self._by_layer(point), self._by_layer(direction.contiguous())
+        z = saved[-1][0]
+        dz, tangents = self._push_blocks(p, v, saved, z)
+        moved = classifier.tangent_logits(z, p[-1]["weight"], dz, v[-1]["weight"], v[-1]["bias"])
+        return classifier.joined(moved, p[-1]["weight"].shape[1]), [*tangents, dz]
+
+    def pull_tangent(
+        self, point: Tensor, direction: Tensor, saved: list[Saved], tangents: list[Any], dc: Tensor
+    ) -> Tensor:
+        direction = direction.contiguous()
+        p, v = self._by_layer(point), self._by_layer(direction)
+        product = torch.zeros_like(direction)
+        hv = self._by_layer(product)
+        z, cotangent = saved[-1]
+        dg = classifier.pull_tangent(
+            cotangent, dc.contiguous(), z, tangents[-1], p[-1]["weight"], v[-1]["weight"],
+            hv[-1]["weight"], hv[-1]["bias"],
+        )  # fmt: skip
+        self._pull_tangent_blocks(p, v, saved, tangents, dg, hv)
+        return product
 
     def hvp(self, point: Tensor, direction: Tensor, saved: list[Saved]) -> Tensor:
         direction = direction.contiguous()
         p, v = self._by_layer(point), self._by_layer(direction)
         product = torch.zeros_like(direction)
         hv = self._by_layer(product)
-        dz: Any = None
-        tangents: list[Saved] = []
         z, parts, y = saved[-1]
-        filters, blocks = self._filters(v, z), self.blocks(z.dtype)
-        for i, block in enumerate(blocks):
-            dz, tangent = block.tangent(p[i], v[i], filters[i], saved[i], dz)
-            tangents.append(tangent)
+        dz, tangents = self._push_blocks(p, v, saved, z)
         linear, along, out = p[-1], v[-1], hv[-1]
         moved = classifier.tangent_logits(z, linear["weight"], dz, along["weight"], along["bias"])
         dg = classifier.hvp(
             parts, moved, z, dz, linear["weight"], along["weight"], y, out["weight"], out["bias"]
         )
-        gradients = FilterGradients(z)
+        self._pull_tangent_blocks(p, v, saved, tangents, dg, hv)
+        return product
+
+    def _pull_blocks(self, p: list[Parameters], saved: list[Saved], gz: Any, g: list[Parameters]) -> None:
+        """Write the gradients of all blocks for that of the last one's output."""
+        filters, blocks = FilterGradients(gz), self.blocks(gz.dtype)
+        for i in reversed(range(len(blocks))):
+            gz = blocks[i].backward(p[i], saved[i], gz, g[i], filters)
+        filters.wait()
+
+    def _push_blocks(
+        self, p: list[Parameters], v: list[Parameters], saved: list[Saved], z: Tensor
+    ) -> tuple[Tensor, list[Saved]]:
+        """The tangent of the last block's output z, and what each block keeps for `_pull_tangent_blocks`."""
+        dz: Any = None
+        tangents: list[Saved] = []
+        filters, blocks = self._filters(v, z), self.blocks(z.dtype)
+        for i, block in enumerate(blocks):
+            dz, tangent = block.tangent(p[i], v[i], filters[i], saved[i], dz)
+            tangents.append(tangent)
+        return dz, tangents
+
+    def _pull_tangent_blocks(
+        self, p: list[Parameters], v: list[Parameters], saved: list[Saved], tangents: list[Any], dg: Any,
+        hv: list[Parameters],
+    ) -> None:  # fmt: skip
+        """Write the derivatives of the gradients that `_pull_blocks` writes."""
+        gradients, blocks = FilterGradients(dg), self.blocks(dg.dtype)
         for i in reversed(range(len(blocks))):
             dg = blocks[i].hvp(p[i], v[i], saved[i], tangents[i], dg, hv[i], gradients)
         gradients.wait()
-        return product
 
     def blocks(self, dtype: torch.dtype) -> list[Any]:
         """The blocks for activations that are stored in this dtype."""
