@@ -440,6 +440,15 @@ def broadcast(groups: GroupBroadcast, coefficients: Tensor) -> Tensor:
     return spread
 
 
+def sums_of_parts(values: Tensor, starts: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Sums `[T, parts]` over parts of `values [T, D]` that have these sizes and begin at `starts`."""
+    if kernels.usable(values):
+        from pathaware.engine.kernels.update import sum_groups  # needs Triton
+
+        return sum_groups(values, starts)
+    return torch.stack([part.sum(1) for part in values.split_with_sizes(list(sizes), dim=1)], dim=1)
+
+
 def preconditioned_step(
     point: Tensor, gradient: Tensor, q: Tensor, earlier: Tensor | None = None, p: Tensor | None = None
 ) -> Tensor:

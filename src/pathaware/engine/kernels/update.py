@@ -75,13 +75,20 @@ class Broadcast(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, values: Tensor) -> tuple[Tensor, None]:
-        groups, values = ctx.groups, values.contiguous()
-        sums = values.new_empty(len(values), groups.groups)
-        block, warps = (256, 4) if groups.groups >= 64 else (4096, 16)  # many short sums, or a few long ones
-        sum_groups_kernel[(groups.groups, len(values))](
-            values, groups.order, groups.starts, sums, values.shape[1], BLOCK=block, num_warps=warps
-        )
-        return sums, None
+        return sum_groups(values, ctx.groups.starts, ctx.groups.order), None
+
+
+def sum_groups(values: Tensor, starts: Tensor, order: Tensor | None = None) -> Tensor:
+    """Sums `[n, groups]` of `values [n, D]`; group g is `order[starts[g] : starts[g + 1]]`, or, without an
+    order, lies at these places itself."""
+    values, groups = values.contiguous(), len(starts) - 1
+    sums = values.new_empty(len(values), groups)
+    block, warps = (256, 4) if groups >= 64 else (4096, 16)  # many short sums, or a few long ones
+    sum_groups_kernel[(groups, len(values))](
+        values, starts if order is None else order, starts, sums, values.shape[1],
+        ORDERED=order is None, BLOCK=block, num_warps=warps,
+    )  # fmt: skip
+    return sums
 
 
 @triton.jit
@@ -134,8 +141,11 @@ def update_derivative_kernel(
 
 
 @triton.jit
-def sum_groups_kernel(values, order, starts, sums, size, BLOCK: tl.constexpr):
-    """Sums the values of each group g of a row, which lie at `order[starts[g] : starts[g + 1]]`."""
+def sum_groups_kernel(
+    values, order, starts, sums, size, ORDERED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Sums the values of each group g of a row, which lie at `order[starts[g] : starts[g + 1]]`; if they are
+    ORDERED, at `starts[g]` and after."""
     group = tl.program_id(0)
     row = tl.program_id(1)
     values += row * size
@@ -144,5 +154,6 @@ def sum_groups_kernel(values, order, starts, sums, size, BLOCK: tl.constexpr):
     total = tl.zeros((BLOCK,), values.dtype.element_ty)
     for first in range(start, end, BLOCK):
         at = first + tl.arange(0, BLOCK)
-        total += tl.load(values + tl.load(order + at, mask=at < end, other=0), mask=at < end, other=0.0)
+        place = at if ORDERED else tl.load(order + at, mask=at < end, other=0)
+        total += tl.load(values + place, mask=at < end, other=0.0)
     tl.store(sums + row * tl.num_programs(0) + group, tl.sum(total, 0))
