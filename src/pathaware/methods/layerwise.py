@@ -98,9 +98,26 @@ def perceptron(inputs: int, outputs: int, *, output: float | None = None) -> nn.
     return nn.Sequential(nn.Linear(inputs, inputs), nn.ReLU(), last)
 
 
+def joined(parts: Sequence[Tensor], dim: int) -> Tensor:
+    """`torch.cat`, whose second derivative in PyTorch fills a tensor with zeros for every part."""
+    whole: Tensor = _Joined.apply(dim, *parts)
+    return whole
+
+
+class _Joined(Function):
+    @staticmethod
+    def forward(ctx: Any, dim: int, *parts: Tensor) -> Tensor:
+        ctx.dim, ctx.sizes = dim, [part.shape[dim] for part in parts]
+        return torch.cat(parts, dim)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *gradient.split_with_sizes(ctx.sizes, ctx.dim)
+
+
 def standardised(values: Tensor, eps: float = 1e-12) -> Tensor:
     """Normalise each task's values `[T, …]` to zero mean and unit variance, (x − μ) / √(s² + ε)."""
-    normal: Tensor = _Standardised.apply(values.flatten(1), eps)[0]
+    normal: Tensor = _Standardised.apply(values.flatten(1), eps)
     return normal.view(values.shape)
 
 
@@ -111,17 +128,16 @@ class _Standardised(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
         n = x.shape[1]
         k = sqrt((n - 1) / n)
         y, mean, scale = torch.native_layer_norm(x, [n], None, None, eps * k * k)
         y = y * k
         ctx.save_for_backward(x, y, mean, scale)
-        ctx.mark_non_differentiable(mean, scale)
-        return y, mean, scale
+        return y
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor, None]:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
         return _StandardisedGradient.apply(g, *ctx.saved_tensors), None
 
 

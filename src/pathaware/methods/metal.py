@@ -28,7 +28,7 @@ from pathaware.core.head import last_linear, one_hot
 from pathaware.core.learner import Context, FewShotLearner, require_path
 from pathaware.core.meta_gradient import Unrolled
 from pathaware.core.path import Order
-from pathaware.methods.layerwise import Layers, perceptron, standardised, without_norms
+from pathaware.methods.layerwise import Layers, joined, perceptron, standardised, without_norms
 from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method
 
@@ -58,10 +58,10 @@ class AdaptiveLoss(nn.Module):
     def adapted(self, states: Tensor) -> list[Tensor]:
         """φ′ of each task, one `[T, …, …]` per tensor: all of them are scaled and shifted as one vector."""
         phi = list(self.loss.parameters())
-        gamma, delta = self.adapter(states).chunk(2, dim=1)
-        both = self.tensors.spread(torch.cat([self.multipliers * gamma, self.offsets * delta]))
+        factors = torch.stack([self.multipliers, self.offsets])
+        predicted = self.adapter(states).view(-1, *factors.shape) * factors
         flat = torch.cat([tensor.flatten() for tensor in phi])
-        scales, shifts = both.chunk(2)
+        scales, shifts = self.tensors.spread(predicted.flatten(0, 1)).view(-1, 2, len(flat)).unbind(1)
         own = torch.addcmul(flat + shifts, scales, flat).split_with_sizes(self.tensors.sizes, dim=1)
         return [
             part.view(len(states), -1, tensor.shape[-1]) for part, tensor in zip(own, phi, strict=True)
@@ -96,16 +96,16 @@ class TaskAdaptiveLoss(GradientDescent):
         outputs = context.predict(point, context.support_x)
         losses = context.losses(outputs, context.support_y)
         means = self.layers.means(point)
-        state = torch.cat([losses[:, None], means], dim=1)
+        state = joined([losses[:, None], means], 1)
         labels = one_hot(context.support_y, outputs.shape[2], outputs)
-        features = standardised(torch.cat([per_example(state, outputs), outputs, labels], dim=2))
+        features = standardised(joined([per_example(state, outputs), outputs, labels], 2))
         descended = losses + self.support[j](features, standardised(state)).mean(1)
         if len(self.query) and context.query_x is not None:
             outputs = context.predict(point, context.query_x)
             certainty = negative_entropy(outputs)
             if context.support_y.is_floating_point():
                 certainty = torch.zeros_like(certainty)
-            features = standardised(torch.cat([per_example(means, outputs), outputs, certainty], dim=2))
+            features = standardised(joined([per_example(means, outputs), outputs, certainty], 2))
             descended = descended + self.query[j](features, features.mean(1)).mean(1)
         return losses, descended
 
