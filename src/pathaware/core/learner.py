@@ -328,12 +328,8 @@ class MetaLearner(FewShotLearner):
         """
         check_examples(support_x, support_y, "support set")
         steps = self._steps(steps, extend)
-        with torch.set_grad_enabled(order == "second"):
-            prepared = self.execution.prepare(support_x)
-            queries = self.execution.prepare(query_x) if self.joint and query_x is not None else None
-        context = Context(
-            self, support_x, support_y, query_x, order, prepared, prepared_queries=queries
-        )
+        context = self.context(support_x, support_y, query_x, order)
+        prepared = support_x if context.prepared is None else context.prepared
         path = self.unroll(context, steps)
         if self.guard:
             seen: list[Tensor] = []
@@ -344,6 +340,15 @@ class MetaLearner(FewShotLearner):
         if [id(point) for point, _ in context.outputs] == [id(point) for point in path.points]:
             path.outputs = [outputs for _, outputs in context.outputs]
         return path
+
+    def context(
+        self, support_x: Tensor, support_y: Tensor, query_x: Tensor | None = None, order: Order = "none"
+    ) -> Context:
+        """T tasks for `unroll`, with what all steps share computed once."""
+        with torch.set_grad_enabled(order == "second"):
+            prepared = self.execution.prepare(support_x)
+            queries = self.execution.prepare(query_x) if self.joint and query_x is not None else None
+        return Context(self, support_x, support_y, query_x, order, prepared, prepared_queries=queries)
 
     def unroll(self, context: Context, steps: int, gradient: Gradient | None = None) -> Path:
         """Follow the rule from θ₀, using `gradient` if given, else the gradient of the rule's objective."""
@@ -417,7 +422,7 @@ class MetaLearner(FewShotLearner):
         """The loss of each task at a point: `[T]`."""
         return self.execution.task_losses(point, x, y)
 
-    def query_losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def query_losses(self, point: Tensor, x: Inputs, y: Tensor) -> Tensor:
         """Per-task loss, fused with its gradient; differentiable once."""
         return self.execution.query_losses(point, x, y)
 

@@ -154,12 +154,13 @@ class Execution:
             outputs.append(predicted.detach())
         return self.losses(predicted, y)
 
-    def query_losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def query_losses(self, point: Tensor, x: Inputs, y: Tensor) -> Tensor:
         """`task_losses` fused with their gradient; differentiable once."""
         program = self._program(point, x, y, differentiable=True) if point.requires_grad else None
-        if program is None:
+        images = x.images if isinstance(x, PreparedImages) else x
+        if program is None or isinstance(images, Prepared):
             return self.task_losses(point, x, y)
-        return program.differentiable_losses(self._complete(point), x, y)
+        return program.differentiable_losses(self._complete(point), images, y)
 
     def gradient(
         self,
@@ -264,7 +265,11 @@ class Passes:
         images = x.images if isinstance(x, PreparedImages) else x
         if kernels.usable(self.point):
             program = x.program if isinstance(x, PreparedImages) else self.execution.kernel_program
-        if isinstance(images, Prepared) or program is None or not program.supports_outputs(self.point, images):
+        if (
+            isinstance(images, Prepared)
+            or program is None
+            or not program.supports_outputs(self.point, images)
+        ):
             return self.execution.forward(self.here, images)
         from pathaware.engine.handwritten.nodes import Pass  # few methods need it
 

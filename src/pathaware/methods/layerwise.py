@@ -163,7 +163,13 @@ class _StandardisedGradient(Function):
         of_g, of_u = torch.bmm(both, y.unsqueeze(2)).unbind(1)
         pulled = _jacobian(torch.addcmul(of_u * g, of_g, u), x, mean, scale)
         total = torch.addcmul(pulled, (u * product).sum(1, keepdim=True), y)
-        return _jacobian(u, x, mean, scale), total * (scale * (-sqrt((n - 1) / n) / (n - 1))), None, None, None
+        return (
+            _jacobian(u, x, mean, scale),
+            total * (scale * (-sqrt((n - 1) / n) / (n - 1))),
+            None,
+            None,
+            None,
+        )
 
 
 def _jacobian(g: Tensor, x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:

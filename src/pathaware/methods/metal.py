@@ -63,9 +63,7 @@ class AdaptiveLoss(nn.Module):
         flat = torch.cat([tensor.flatten() for tensor in phi])
         scales, shifts = self.tensors.spread(predicted.flatten(0, 1)).view(-1, 2, len(flat)).unbind(1)
         own = torch.addcmul(flat + shifts, scales, flat).split_with_sizes(self.tensors.sizes, dim=1)
-        return [
-            part.view(len(states), -1, tensor.shape[-1]) for part, tensor in zip(own, phi, strict=True)
-        ]
+        return [part.view(len(states), -1, tensor.shape[-1]) for part, tensor in zip(own, phi, strict=True)]
 
 
 class TaskAdaptiveLoss(GradientDescent):

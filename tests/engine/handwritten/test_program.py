@@ -86,6 +86,15 @@ IMAGES = {
         nn.Flatten(),
         nn.Linear(5 * 4, 3),
     ],
+    "a convolution between": lambda: [
+        *block(2, 3),
+        nn.Conv2d(3, 4, 3, padding=1),
+        *block(4, 5),
+        nn.Conv2d(5, 5, 1, bias=False),
+        nn.Flatten(),
+        nn.Linear(20, 3),
+    ],
+    "a convolution first": lambda: [nn.Conv2d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(108, 3)],
     "an activation between": lambda: [*block(2, 3), nn.Tanh(), *block(3, 5), nn.Flatten(), nn.Linear(20, 3)],
 }
 

@@ -100,7 +100,9 @@ def test_a_method_learns_on_the_kernels_what_it_learns_in_a_loop(monkeypatch, na
     for execution in ("loop", "batched"):
         torch.manual_seed(1)
         model = conv4(3, size=5, channels=2, width=5, blocks=2)
-        learner = scattered(method.build(model, dict(settings), F.cross_entropy, execution=execution).double())
+        learner = scattered(
+            method.build(model, dict(settings), F.cross_entropy, execution=execution).double()
+        )
         if execution == "batched":
             assert learner.execution.kernel_program is not None
             learner.execution.program = None  # on a CPU it would be taken instead
@@ -196,3 +198,10 @@ def test_only_networks_that_the_kernels_compute_have_a_program(change: dict[str,
     learner = learner_of(conv4(**{"ways": 5, "size": 8, "channels": 3, "width": 16, "blocks": 2, **change}))
     assert learner.execution.program is not None
     assert (learner.execution.kernel_program is not None) is fits
+
+
+def test_a_program_of_kernels_starts_with_a_block():
+    first, *others = conv4(5, size=8, channels=3, width=16, blocks=2)
+    learner = learner_of(nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), first, *others))
+    assert learner.execution.program is not None
+    assert learner.execution.kernel_program is None

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from pathaware.core.losses import Loss
 from pathaware.core.parameters import Layout
 from pathaware.core.path import being_traced
-from pathaware.engine.handwritten.conv_block import ConvBlock
+from pathaware.engine.handwritten.conv_block import ConvBlock, PlainConvolution
 from pathaware.engine.handwritten.layers import (
     HANDWRITTEN_LOSSES,
     Flatten,
@@ -91,6 +91,10 @@ def _links(network: TracedNetwork, nodes: list[fx.Node], images: bool) -> list[L
             block = blocks[node]
             links.append(_block(network, block))
             inside |= {block.norm, block.relu, block.pool}
+        elif type(module) is nn.Conv2d and images and _plain(module):
+            kernel, padding = module.kernel_size[0], module.padding[0]
+            assert isinstance(padding, int)
+            links.append(Link(PlainConvolution(kernel, padding), _names(network, node)))
         elif type(module) is nn.Linear and not images:
             links.append(Link(Linear(), _names(network, node)))
         elif type(module) is nn.Flatten and images and (module.start_dim, module.end_dim) == (1, -1):
@@ -108,6 +112,14 @@ def _links(network: TracedNetwork, nodes: list[fx.Node], images: bool) -> list[L
 def _supported(block: ConvBlockNodes) -> bool:
     """True if the hand-written layer computes this block: padding must be a number below the kernel size."""
     return isinstance(block.padding, int) and block.padding < block.kernel and block.pooling != "average"
+
+
+def _plain(module: nn.Conv2d) -> bool:
+    """True if the hand-written layer computes this convolution, which no batch norm and pooling follow."""
+    (kernel, across), padding = module.kernel_size, module.padding
+    square = kernel == across and isinstance(padding, tuple) and padding[0] == padding[1] < kernel
+    usual = module.padding_mode == "zeros" and module.groups == 1
+    return square and usual and module.stride == (1, 1) and module.dilation == (1, 1)
 
 
 def _block(network: TracedNetwork, block: ConvBlockNodes) -> Link:

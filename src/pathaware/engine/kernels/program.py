@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pathaware.engine import kernels
 from pathaware.engine.handwritten import Program
-from pathaware.engine.handwritten.conv_block import ConvBlock
+from pathaware.engine.handwritten.conv_block import ConvBlock, PlainConvolution
 from pathaware.engine.handwritten.layers import CrossEntropy, Flatten, Linear, Parameters, Saved
 from pathaware.engine.kernels import classifier, normalisation, stem, stem_products
 from pathaware.engine.kernels.convolution import convolve, pack_all
@@ -42,7 +42,8 @@ def kernel_program(program: Program | None) -> KernelProgram | None:
 
 
 def _computed(program: Program) -> bool:
-    """True for conv blocks, `nn.Flatten`, one linear layer and the cross-entropy."""
+    """True for conv blocks with convolutions between them, `nn.Flatten`, one linear layer and the
+    cross-entropy."""
     if len(program.layers) < 3 or not isinstance(program.loss, CrossEntropy):
         return False
     *blocks, flatten, linear = program.layers
@@ -52,9 +53,10 @@ def _computed(program: Program) -> bool:
     *of_blocks, _, of_linear = (link.names for link in program.links)
     if "bias" not in of_linear or shapes[of_linear["bias"]][0] > classifier.MAX_CLASSES:
         return False
-    return all(
-        isinstance(block, ConvBlock)
-        and (block.kernel, block.padding, block.pool) == (3, 1, 2)
+    return isinstance(blocks[0], ConvBlock) and all(
+        isinstance(block, ConvBlock | PlainConvolution)
+        and (block.kernel, block.padding) == (3, 1)
+        and (block.pool == 2 if isinstance(block, ConvBlock) else "bias" in names)
         and kernels.can_convolve(*shapes[names["weight"]][1::-1], first=i == 0)
         for i, (block, names) in enumerate(zip(blocks, of_blocks, strict=True))
     )
@@ -111,9 +113,7 @@ class KernelProgram(Program):
         gradient = torch.zeros_like(point, memory_format=torch.contiguous_format)
         g = self._by_layer(gradient)
         *of_blocks, of_classifier = saved
-        gz = classifier.pull(
-            cotangent, of_classifier[0], p[-1]["weight"], g[-1]["weight"], g[-1]["bias"]
-        )
+        gz = classifier.pull(cotangent, of_classifier[0], p[-1]["weight"], g[-1]["weight"], g[-1]["bias"])
         self._pull_blocks(p, of_blocks, gz, g)
         of_classifier.append(cotangent)
         return gradient
@@ -188,7 +188,7 @@ class KernelProgram(Program):
         """The blocks for activations that are stored in this dtype."""
         first, *others = self.layers[:-2]
         start = ProductStem(first.eps) if self._by_products(dtype) else Stem(first.eps)
-        return [start, *(Block(block.eps) for block in others)]
+        return [start, *(Block(b.eps) if isinstance(b, ConvBlock) else Between() for b in others)]
 
     def prepare(self, x: Tensor) -> KernelProgram:
         """The same program for these images only. What it knows of them is computed here, once per path."""
@@ -224,7 +224,12 @@ class KernelProgram(Program):
 
     def _filters(self, p: list[Parameters], like: Tensor) -> list[Any]:
         """The filters of each block as `convolve` reads them; the first block takes them as they are."""
-        return [None, *pack_all([own["weight"] for own in p[1:-2]], like)]
+        layers = list(zip(self.layers, p, strict=True))[1:-2]
+        of_kind = {
+            kind: iter(pack_all([own["weight"] for layer, own in layers if isinstance(layer, kind)], like))
+            for kind in (ConvBlock, PlainConvolution)  # each equally spaced
+        }
+        return [None, *(next(of_kind[type(layer)]) for layer, _ in layers)]
 
 
 def _sides(padded: Tensor, pooled: Tensor) -> tuple[int, int]:
@@ -316,6 +321,48 @@ class Block:
         dgy_split, dx_split = split([dgy, dx])
         filters.add(hv["weight"], x_split, dgy_split, dx_split, gy_split)
         return convolve(dgy, reverse, gy, back)[0]
+
+
+class Between:
+    """A convolution with bias on `x [T, N, H, W, C]`, alone between blocks."""
+
+    def forward(
+        self, p: Parameters, filters: tuple[Tensor, Tensor], x: Tensor, constant: None
+    ) -> tuple[Tensor, Saved]:
+        forward, reverse = filters
+        return convolve(x, forward, bias=p["bias"])[0], [x, forward, reverse]
+
+    def backward(
+        self, p: Parameters, saved: Saved, gz: Tensor, g: Parameters, filters: FilterGradients
+    ) -> Tensor:
+        x, _, reverse = saved
+        factors = split([x, gz])
+        filters.add(g["weight"], *factors)
+        _sum_pixels(gz, g["bias"])
+        saved += [gz, *factors]
+        return convolve(gz, reverse)[0]
+
+    def tangent(
+        self, p: Parameters, v: Parameters, filters: tuple[Tensor, Tensor], saved: Saved, dx: Tensor
+    ) -> tuple[Tensor, Saved]:
+        along, back = filters
+        return convolve(dx, saved[1], saved[0], along, bias=v["bias"])[0], [dx, back]
+
+    def hvp(
+        self, p: Parameters, v: Parameters, saved: Saved, tangent: Saved, dgz: Tensor, hv: Parameters,
+        filters: FilterGradients,
+    ) -> Tensor:  # fmt: skip
+        _, _, reverse, gz, x_split, gz_split = saved
+        dx, back = tangent
+        dgz_split, dx_split = split([dgz, dx])
+        filters.add(hv["weight"], x_split, dgz_split, dx_split, gz_split)
+        _sum_pixels(dgz, hv["bias"])
+        return convolve(dgz, reverse, gz, back)[0]
+
+
+def _sum_pixels(gz: Tensor, out: Tensor) -> None:
+    """Sum `gz [T, N, H, W, C]` over all pixels into `out`, which may have fewer channels."""
+    torch.sum(gz.flatten(1, 3)[..., : out.shape[1]], dim=1, dtype=out.dtype, out=out)
 
 
 class Stem:
