@@ -207,6 +207,9 @@ class Context:
     """Weights `[T, S]` of the support examples, see `pathaware.inference.influence`; None means ones."""
     prepared_queries: Inputs | None = None
     """`query_x` as `Execution.prepare` returned them."""
+    kept: list[tuple[Tensor, Tensor, Tensor, Tensor]] = field(default_factory=list)
+    """The last point where a rule with `curvature` asked for the gradient, the same point as a leaf, and the
+    loss and the gradient with their graph."""
     passes: Passes | None = None
     """What predicts at the point of the current step, so that its objective can be differentiated fast."""
 
@@ -228,6 +231,9 @@ class Context:
     def gradient(self, point: Tensor) -> tuple[Tensor, Tensor]:
         """The support loss `[T]` and its gradient `[T, D]`, differentiable if `order` is second."""
         x = self.support_x if self.prepared is None else self.prepared
+        if self.order != "second" and self.learner.rule.curvature:
+            self.kept[:] = [(point, *self._with_graph(point))]
+            return self.kept[0][2].detach(), self.kept[0][3].detach()
         if self.order != "none":
             create_graph = self.order == "second"
             return self.learner.execution.gradient(point, x, self.support_y, create_graph=create_graph)
@@ -235,6 +241,32 @@ class Context:
         both = self.learner.execution.gradient(point, x, self.support_y, outputs=seen)
         self.outputs.extend((point, outputs) for outputs in seen)
         return both
+
+    def curvature(self, point: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """The support loss `[T]` and the product v ↦ H v with its Hessian at a point; all other `[T, D]`.
+
+        Only the products are computed if a rule with `curvature` has just asked for the gradient there.
+        """
+        known = [kept[1:] for kept in self.kept if kept[0] is point]
+        here, losses, gradient = known[0] if known else self._with_graph(point)
+
+        def product(v: Tensor) -> Tensor:
+            (hvp,) = torch.autograd.grad(gradient, here, v, retain_graph=True)
+            return hvp
+
+        return losses.detach(), product
+
+    def _with_graph(self, point: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The point as a leaf, and the loss and its gradient there."""
+        x = self.support_x if self.prepared is None else self.prepared
+        with torch.enable_grad():
+            here = point.detach().requires_grad_()
+            return here, *self.learner.execution.gradient(here, x, self.support_y, create_graph=True)
+
+    def task_losses(self, point: Tensor) -> Tensor:
+        """The support loss `[T]` at a point."""
+        x = self.support_x if self.prepared is None else self.prepared
+        return self.learner.execution.task_losses(point, x, self.support_y)
 
 
 class MetaLearner(FewShotLearner):
