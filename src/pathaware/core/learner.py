@@ -22,7 +22,8 @@ from pathaware.core.rule import Rule
 
 if TYPE_CHECKING:
     from pathaware.core.prototype_start import PrototypeStart
-    from pathaware.engine.execution import Execution, Inputs, Passes
+    from pathaware.engine.execution import Execution, Inputs
+    from pathaware.engine.handwritten.nodes import Passes
 
 ExecutionName = Literal["auto", "loop", "vmap", "batched"]
 """How tasks run side by side, see `pathaware.engine.execution`."""

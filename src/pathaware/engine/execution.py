@@ -30,7 +30,7 @@ from pathaware.engine.handwritten import Program, handwritten_program, task_thre
 from pathaware.engine.traced import NotLowerable, trace
 
 if TYPE_CHECKING:
-    from pathaware.engine.handwritten.nodes import Pass, SharedParameters
+    from pathaware.engine.handwritten.nodes import Passes, SharedParameters
     from pathaware.engine.kernels.program import KernelProgram
 
 Forward = Callable[[Tensor, Any], Tensor]
@@ -193,6 +193,8 @@ class Execution:
 
     def passes(self, point: Tensor, *, create_graph: bool = False) -> Passes:
         """Passes through the network at a point, and the gradient of a function of their outputs."""
+        from pathaware.engine.handwritten.nodes import Passes  # few methods need it
+
         return Passes(self, point, create_graph)
 
     def run(
@@ -238,59 +240,6 @@ class Execution:
             if program is not None and program.supports(point, images, y, differentiable=differentiable):
                 return program
         return None
-
-
-class Passes:
-    """Passes of several inputs through the network at a point `[T, D]`, and the gradient of what is made of
-    their outputs.
-
-    `here` stands for the point in what else depends on it. Autograd differentiates the function of `here` and
-    of the outputs; where there is a program, that pulls the derivative back from the outputs to the point.
-    """
-
-    def __init__(self, execution: Execution, point: Tensor, create_graph: bool) -> None:
-        self.execution = execution
-        self.create_graph = create_graph
-        self.here = point.view_as(point)
-        self.point = point
-        self.passes: list[Pass] = []
-
-    @cached_property
-    def whole(self) -> Tensor:
-        return self.execution._complete(self.point)
-
-    def predict(self, x: Inputs) -> Tensor:
-        """Outputs for x."""
-        program = self.execution.program
-        images = x.images if isinstance(x, PreparedImages) else x
-        if kernels.usable(self.point):
-            program = x.program if isinstance(x, PreparedImages) else self.execution.kernel_program
-        if (
-            isinstance(images, Prepared)
-            or program is None
-            or not program.supports_outputs(self.point, images)
-        ):
-            return self.execution.forward(self.here, images)
-        from pathaware.engine.handwritten.nodes import Pass  # few methods need it
-
-        self.passes.append(Pass(program, self.whole, images, create_graph=self.create_graph))
-        return self.passes[-1].outputs
-
-    def gradient(self, value: Tensor) -> Tensor:
-        """The gradient `[T, D]` of a sum over tasks, differentiable once if `create_graph` is set."""
-        outputs = [each.outputs for each in self.passes]
-        of_here, *cotangents = torch.autograd.grad(
-            value, [self.here, *outputs], create_graph=self.create_graph, allow_unused=True
-        )
-        gradient: Tensor | None = None
-        for each, cotangent in zip(self.passes, cotangents, strict=True):
-            if cotangent is not None:
-                pulled = each.pull(cotangent)
-                gradient = pulled if gradient is None else gradient + pulled
-        if gradient is None:
-            return torch.zeros_like(self.point) if of_here is None else of_here
-        selected = self.execution._select(gradient)
-        return selected if of_here is None else selected + of_here
 
 
 def select_execution(name: ExecutionName, model: nn.Module, layout: Layout, loss: Loss) -> Execution:
@@ -443,6 +392,34 @@ def broadcast(groups: GroupBroadcast, coefficients: Tensor) -> Tensor:
         return fused
     spread: Tensor = groups(coefficients)
     return spread
+
+
+LSTM_ROWS = 64
+"""Hidden units, and three more, up to which the kernel of Meta-LSTM runs."""
+
+
+def lstm_step(
+    point: Tensor, gradient: Tensor, memory: tuple[Tensor, ...], cell: tuple[Tensor, Tensor],
+    gates: tuple[Tensor, ...], p: float,
+) -> tuple[Tensor, tuple[Tensor, ...]] | None:  # fmt: skip
+    """A step of Meta-LSTM by one kernel, or None where it cannot run: the next point `[T, D]` and memory.
+
+    `memory` are `[T, H, D]` twice and `[T, 2, D]`; `cell` are weights `[4·H, 2 + H]` and a bias `[T, 4·H]`;
+    `gates` are weights `[2, H]`, and a bias and the weights of point and gates, `[2, 1]` each.
+    """
+    weight, bias = cell
+    units = weight.shape[1] - 2
+    rows = max(16, 1 << (units + 2).bit_length())
+    if not kernels.usable(gradient) or rows > LSTM_ROWS:
+        return None
+    from pathaware.engine.kernels.update import LSTMStep  # needs Triton
+
+    shared = weight.roll(-2, 1).expand(len(bias), -1, -1)
+    whole = torch.cat([shared, bias.unsqueeze(2)], dim=2).unflatten(1, (4, units))
+    padded = torch.nn.functional.pad(whole, (0, rows - units - 3, 0, rows - units))
+    of_gates = torch.nn.functional.pad(torch.cat(gates, dim=1), (0, rows - units - 3))
+    following, *after = LSTMStep.apply(point, gradient, *memory, padded, of_gates, p)
+    return following, tuple(after)
 
 
 def sums_of_parts(values: Tensor, starts: Tensor, sizes: Sequence[int]) -> Tensor:

@@ -28,7 +28,13 @@ TYPES = {
     torch.int64: "*i64",
     torch.int8: "*i8",
 }
-VARIANTS = {"CONSTANT": "_of_constants", "GIVEN": "_of_given", "BIAS": "_with_bias", "ORDERED": "_of_layers"}
+VARIANTS = {
+    "CONSTANT": "_of_constants",
+    "GIVEN": "_of_given",
+    "BIAS": "_with_bias",
+    "ORDERED": "_of_layers",
+    "LATER": "_of_memory",
+}
 OPTIONS = ("num_warps", "num_stages")
 compiled: dict[tuple[str, str], tuple[int, int]] = {}
 first_only = "first" in sys.argv[1:]
@@ -66,7 +72,7 @@ def main(dtype: torch.dtype) -> None:
     from pathaware.core.batch_norm import freeze_running_statistics
     from pathaware.engine.kernels import program as programs
     from pathaware.engine.kernels.functions import Stem, block
-    from pathaware.engine.kernels.update import Broadcast, Update, sum_groups
+    from pathaware.engine.kernels.update import Broadcast, LSTMStep, Update, sum_groups
     from pathaware.engine.traced import fold_biases
     from pathaware.methods.warp_grad import warped
     from pathaware.models.conv4 import conv4
@@ -122,6 +128,11 @@ def main(dtype: torch.dtype) -> None:
     along, tangents = program.push(point, gradient, saved)
     program.pull_tangent(point, gradient, saved, tangents, along)
     sum_groups(point, torch.tensor([0, 5, len(program.layout)]))
+    memory = [leaf(4, units, 1000) for units in (20, 20, 2)]
+    weights = leaf(4, 4, 32, 32), leaf(2, 32)
+    after = LSTMStep.apply(leaf(4, 1000), torch.zeros(4, 1000), *memory, *weights, 10.0)
+    for of in (after[0], sum(each.sum() for each in after)):
+        of.sum().backward(retain_graph=True)
     for (name, _), needs in compiled.items():
         print(name, *needs)
 

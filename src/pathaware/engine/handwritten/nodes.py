@@ -17,6 +17,7 @@ the outputs at a point θ, a direction v `[T, D]`, and d the derivative along it
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pathaware.core.parameters import Layout
+from pathaware.engine import kernels
+from pathaware.engine.batched import Prepared
 
 if TYPE_CHECKING:
+    from pathaware.engine.execution import Execution, Inputs
     from pathaware.engine.handwritten.layers import Saved
     from pathaware.engine.handwritten.program import Program
 
@@ -188,3 +192,51 @@ class _Pull(torch.autograd.Function):
         along, tangents = ctx.one.program.push(ctx.one.point, direction, saved)
         ctx.one.moved = direction, saved, tangents
         return None, along, None
+
+
+class Passes:
+    """Passes of several inputs through the network at a point `[T, D]`, and the gradient of what is made of
+    their outputs.
+
+    `here` stands for the point in what else depends on it. Autograd differentiates the function of `here` and
+    of the outputs; where there is a program, that pulls the derivative back from the outputs to the point.
+    """
+
+    def __init__(self, execution: Execution, point: Tensor, create_graph: bool) -> None:
+        self.execution = execution
+        self.create_graph = create_graph
+        self.here = point.view_as(point)
+        self.point = point
+        self.passes: list[Pass] = []
+
+    @cached_property
+    def whole(self) -> Tensor:
+        return self.execution._complete(self.point)
+
+    def predict(self, x: Inputs) -> Tensor:
+        """Outputs for x."""
+        program = self.execution.program
+        if kernels.usable(self.point):
+            program = self.execution.kernel_program
+        if not isinstance(x, Tensor | Prepared):
+            program, x = x.program, x.images
+        if isinstance(x, Prepared) or program is None or not program.supports_outputs(self.point, x):
+            return self.execution.forward(self.here, x)
+        self.passes.append(Pass(program, self.whole, x, create_graph=self.create_graph))
+        return self.passes[-1].outputs
+
+    def gradient(self, value: Tensor) -> Tensor:
+        """The gradient `[T, D]` of a sum over tasks, differentiable once if `create_graph` is set."""
+        outputs = [each.outputs for each in self.passes]
+        of_here, *cotangents = torch.autograd.grad(
+            value, [self.here, *outputs], create_graph=self.create_graph, allow_unused=True
+        )
+        gradient: Tensor | None = None
+        for each, cotangent in zip(self.passes, cotangents, strict=True):
+            if cotangent is not None:
+                pulled = each.pull(cotangent)
+                gradient = pulled if gradient is None else gradient + pulled
+        if gradient is None:
+            return torch.zeros_like(self.point) if of_here is None else of_here
+        selected = self.execution._select(gradient)
+        return selected if of_here is None else selected + of_here
