@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from unittest import mock
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 from pathaware import Episodes, GradientDescent, Layout, MetaLearner
+from pathaware.core import path
 from pathaware.core.errors import UsageError
 from pathaware.core.meta_gradient import MetaGradient, Unrolled
 from pathaware.methods.imaml import Implicit, LineSearchDescent
@@ -77,10 +79,31 @@ def test_a_line_search_halves_steps_until_the_objective_does_not_grow():
     def objective(point):  # least at 1
         return (point - 1).square().sum(1)
 
-    sizes = backtrack(
-        objective, torch.zeros(4, 1), -torch.ones(4, 1), torch.tensor([[1.0], [2.0], [7.0], [99.0]])
-    )
-    assert sizes.flatten().tolist() == [1.0, 2.0, 1.75, 0.0]
+    start, sizes = torch.zeros(4, 1), torch.tensor([[1.0], [2.0], [7.0], [99.0]])
+    found = backtrack(objective, objective(start), start, -torch.ones(4, 1), sizes)
+    assert found.flatten().tolist() == [1.0, 2.0, 1.75, 0.0]
+    with mock.patch.object(path, "may_branch", return_value=False):  # as on a GPU, all at once
+        assert torch.equal(backtrack(objective, objective(start), start, -torch.ones(4, 1), sizes), found)
+
+
+@pytest.mark.parametrize("name", ["imaml", "imaml-hf"])
+@pytest.mark.parametrize("kind", ["conv", "mlp"])
+def test_a_search_that_tries_all_sizes_at_once_takes_the_same_steps(name, kind):
+    learner, outer, episodes = learner_of(name, kind, steps=3, rate=100.0)
+    expected = estimated(scattered(learner, 0.5), outer, episodes)
+    points = learner.path(episodes.support_x, episodes.support_y).points
+    with mock.patch.object(path, "may_branch", return_value=False):
+        found = learner.path(episodes.support_x, episodes.support_y).points
+        assert distance(torch.stack(found), torch.stack(points)) < 1e-10
+        assert distance(estimated(learner, outer, episodes), expected) < 1e-10
+
+
+def test_a_step_computes_its_gradient_once():
+    learner, _, episodes = learner_of("imaml", steps=3)
+    counted = mock.Mock(side_effect=learner.execution.gradient)
+    with mock.patch.object(learner.execution, "gradient", counted):
+        learner.path(episodes.support_x, episodes.support_y)
+    assert counted.call_count == 3
 
 
 def test_no_step_raises_the_regularised_loss():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
@@ -23,6 +23,7 @@ from pathaware.core.rule import Rule
 if TYPE_CHECKING:
     from pathaware.core.prototype_start import PrototypeStart
     from pathaware.engine.execution import Execution, Inputs
+    from pathaware.engine.handwritten.nodes import Passes
 
 ExecutionName = Literal["auto", "loop", "vmap", "batched"]
 """How tasks run side by side, see `pathaware.engine.execution`."""
@@ -205,13 +206,24 @@ class Context:
     """Points where `gradient` was asked for, and the outputs for the support set there; `order` none only."""
     weights: Tensor | None = None
     """Weights `[T, S]` of the support examples, see `pathaware.inference.influence`; None means ones."""
+    prepared_queries: Inputs | None = None
+    """`query_x` as `Execution.prepare` returned them."""
+    kept: list[tuple[Tensor, Tensor, Tensor, Tensor]] = field(default_factory=list)
+    """The last point where a rule with `curvature` asked for the gradient, the same point as a leaf, and the
+    loss and the gradient with their graph."""
+    passes: Passes | None = None
+    """What predicts at the point of the current step, so that its objective can be differentiated fast."""
 
     def __len__(self) -> int:
         return len(self.support_x)
 
     def predict(self, point: Tensor, x: Tensor) -> Tensor:
         """Outputs of the network at a point `[T, D]` for inputs `[T, N, …]`."""
-        return self.learner.predict(point, x)
+        if self.passes is None or point is not self.passes.here:
+            return self.learner.predict(point, x)
+        known = (self.support_x, self.prepared), (self.query_x, self.prepared_queries)
+        found = (prepared for inputs, prepared in known if inputs is x and prepared is not None)
+        return self.passes.predict(next(found, x))
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of each task: `[T]`."""
@@ -220,6 +232,9 @@ class Context:
     def gradient(self, point: Tensor) -> tuple[Tensor, Tensor]:
         """The support loss `[T]` and its gradient `[T, D]`, differentiable if `order` is second."""
         x = self.support_x if self.prepared is None else self.prepared
+        if self.order != "second" and self.learner.rule.curvature:
+            self.kept[:] = [(point, *self._with_graph(point))]
+            return self.kept[0][2].detach(), self.kept[0][3].detach()
         if self.order != "none":
             create_graph = self.order == "second"
             return self.learner.execution.gradient(point, x, self.support_y, create_graph=create_graph)
@@ -227,6 +242,32 @@ class Context:
         both = self.learner.execution.gradient(point, x, self.support_y, outputs=seen)
         self.outputs.extend((point, outputs) for outputs in seen)
         return both
+
+    def curvature(self, point: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """The support loss `[T]` and the product v ↦ H v with its Hessian at a point; all other `[T, D]`.
+
+        Only the products are computed if a rule with `curvature` has just asked for the gradient there.
+        """
+        known = [kept[1:] for kept in self.kept if kept[0] is point]
+        here, losses, gradient = known[0] if known else self._with_graph(point)
+
+        def product(v: Tensor) -> Tensor:
+            (hvp,) = torch.autograd.grad(gradient, here, v, retain_graph=True)
+            return hvp
+
+        return losses.detach(), product
+
+    def _with_graph(self, point: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The point as a leaf, and the loss and its gradient there."""
+        x = self.support_x if self.prepared is None else self.prepared
+        with torch.enable_grad():
+            here = point.detach().requires_grad_()
+            return here, *self.learner.execution.gradient(here, x, self.support_y, create_graph=True)
+
+    def task_losses(self, point: Tensor) -> Tensor:
+        """The support loss `[T]` at a point."""
+        x = self.support_x if self.prepared is None else self.prepared
+        return self.learner.execution.task_losses(point, x, self.support_y)
 
 
 class MetaLearner(FewShotLearner):
@@ -320,9 +361,8 @@ class MetaLearner(FewShotLearner):
         """
         check_examples(support_x, support_y, "support set")
         steps = self._steps(steps, extend)
-        with torch.set_grad_enabled(order == "second"):
-            prepared = self.execution.prepare(support_x)
-        context = Context(self, support_x, support_y, query_x, order, prepared)
+        context = self.context(support_x, support_y, query_x, order)
+        prepared = support_x if context.prepared is None else context.prepared
         path = self.unroll(context, steps)
         if self.guard:
             seen: list[Tensor] = []
@@ -333,6 +373,15 @@ class MetaLearner(FewShotLearner):
         if [id(point) for point, _ in context.outputs] == [id(point) for point in path.points]:
             path.outputs = [outputs for _, outputs in context.outputs]
         return path
+
+    def context(
+        self, support_x: Tensor, support_y: Tensor, query_x: Tensor | None = None, order: Order = "none"
+    ) -> Context:
+        """T tasks for `unroll`, with what all steps share computed once."""
+        with torch.set_grad_enabled(order == "second"):
+            prepared = self.execution.prepare(support_x)
+            queries = self.execution.prepare(query_x) if self.joint and query_x is not None else None
+        return Context(self, support_x, support_y, query_x, order, prepared, prepared_queries=queries)
 
     def unroll(self, context: Context, steps: int, gradient: Gradient | None = None) -> Path:
         """Follow the rule from θ₀, using `gradient` if given, else the gradient of the rule's objective."""
@@ -359,14 +408,16 @@ class MetaLearner(FewShotLearner):
 
     def inner_gradient(self, j: int, point: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """The support loss `[T]` at a point and the gradient `[T, D]` that step j of the rule descends."""
+        if self.rule.descends_support_loss:
+            return context.gradient(point)
+        second = context.order == "second"
         with torch.enable_grad():
-            here = point if context.order == "second" else point.detach().requires_grad_()
-            objective = self.rule.objective(j, here, context)
+            start = point if second else point.detach().requires_grad_()
+            passes = self.execution.passes(start, create_graph=second)
+            objective = self.rule.objective(j, passes.here, replace(context, passes=passes))
             if objective is not None:
                 losses, descended = objective
-                create_graph = context.order == "second"
-                (gradient,) = torch.autograd.grad(descended.sum(), here, create_graph=create_graph)
-                return losses, gradient
+                return losses, passes.gradient(descended.sum())
         return context.gradient(point)
 
     def inner_gradients(self, episodes: Episodes, name: str) -> list[Tensor]:
@@ -404,7 +455,7 @@ class MetaLearner(FewShotLearner):
         """The loss of each task at a point: `[T]`."""
         return self.execution.task_losses(point, x, y)
 
-    def query_losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def query_losses(self, point: Tensor, x: Inputs, y: Tensor) -> Tensor:
         """Per-task loss, fused with its gradient; differentiable once."""
         return self.execution.query_losses(point, x, y)
 

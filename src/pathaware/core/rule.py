@@ -33,6 +33,8 @@ class Rule(nn.Module):
     """Names of learned step sizes. They are scaled when the number of classes changes (see `change_ways`)."""
     fixed_ways: ClassVar[bool] = False
     """True if learned parameters are tied to class indices, which rules out more classes than in training."""
+    curvature: ClassVar[bool] = False
+    """True if steps ask for `Context.curvature` at the point of their gradient."""
     sequential: ClassVar[bool] = False
     """True if predictions depend on the order of the support set."""
 

@@ -30,7 +30,7 @@ from pathaware.engine.handwritten import Program, handwritten_program, task_thre
 from pathaware.engine.traced import NotLowerable, trace
 
 if TYPE_CHECKING:
-    from pathaware.engine.handwritten.shared import SharedParameters
+    from pathaware.engine.handwritten.nodes import Passes, SharedParameters
     from pathaware.engine.kernels.program import KernelProgram
 
 Forward = Callable[[Tensor, Any], Tensor]
@@ -154,12 +154,13 @@ class Execution:
             outputs.append(predicted.detach())
         return self.losses(predicted, y)
 
-    def query_losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def query_losses(self, point: Tensor, x: Inputs, y: Tensor) -> Tensor:
         """`task_losses` fused with their gradient; differentiable once."""
         program = self._program(point, x, y, differentiable=True) if point.requires_grad else None
-        if program is None:
+        images = x.images if isinstance(x, PreparedImages) else x
+        if program is None or isinstance(images, Prepared):
             return self.task_losses(point, x, y)
-        return program.differentiable_losses(self._complete(point), x, y)
+        return program.differentiable_losses(self._complete(point), images, y)
 
     def gradient(
         self,
@@ -189,6 +190,12 @@ class Execution:
             losses = self.task_losses(point, x, y, outputs)
             (gradient,) = torch.autograd.grad(losses.sum(), point, create_graph=create_graph)
         return losses, gradient
+
+    def passes(self, point: Tensor, *, create_graph: bool = False) -> Passes:
+        """Passes through the network at a point, and the gradient of a function of their outputs."""
+        from pathaware.engine.handwritten.nodes import Passes  # few methods need it
+
+        return Passes(self, point, create_graph)
 
     def run(
         self, learner: nn.Module, function: Callable[..., Sequence[Tensor]], *arguments: Any
@@ -274,7 +281,7 @@ def _program(forward: Lowered, whole: Layout, losses: Loss) -> tuple[Program | N
     program = handwritten_program(forward.network, whole, losses) if in_order and not forward.prefix else None
     if program is None:
         return None, None
-    from pathaware.engine.handwritten.shared import SharedParameters  # few methods need it
+    from pathaware.engine.handwritten.nodes import SharedParameters  # few methods need it
 
     return program, SharedParameters(layout, whole, forward.shared)
 
@@ -385,6 +392,43 @@ def broadcast(groups: GroupBroadcast, coefficients: Tensor) -> Tensor:
         return fused
     spread: Tensor = groups(coefficients)
     return spread
+
+
+LSTM_ROWS = 64
+"""Hidden units, and three more, up to which the kernel of Meta-LSTM runs."""
+
+
+def lstm_step(
+    point: Tensor, gradient: Tensor, memory: tuple[Tensor, ...], cell: tuple[Tensor, Tensor],
+    gates: tuple[Tensor, ...], p: float,
+) -> tuple[Tensor, tuple[Tensor, ...]] | None:  # fmt: skip
+    """A step of Meta-LSTM by one kernel, or None where it cannot run: the next point `[T, D]` and memory.
+
+    `memory` are `[T, H, D]` twice and `[T, 2, D]`; `cell` are weights `[4·H, 2 + H]` and a bias `[T, 4·H]`;
+    `gates` are weights `[2, H]`, and a bias and the weights of point and gates, `[2, 1]` each.
+    """
+    weight, bias = cell
+    units = weight.shape[1] - 2
+    rows = max(16, 1 << (units + 2).bit_length())
+    if not kernels.usable(gradient) or rows > LSTM_ROWS:
+        return None
+    from pathaware.engine.kernels.update import LSTMStep  # needs Triton
+
+    shared = weight.roll(-2, 1).expand(len(bias), -1, -1)
+    whole = torch.cat([shared, bias.unsqueeze(2)], dim=2).unflatten(1, (4, units))
+    padded = torch.nn.functional.pad(whole, (0, rows - units - 3, 0, rows - units))
+    of_gates = torch.nn.functional.pad(torch.cat(gates, dim=1), (0, rows - units - 3))
+    following, *after = LSTMStep.apply(point, gradient, *memory, padded, of_gates, p)
+    return following, tuple(after)
+
+
+def sums_of_parts(values: Tensor, starts: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Sums `[T, parts]` over parts of `values [T, D]` that have these sizes and begin at `starts`."""
+    if kernels.usable(values):
+        from pathaware.engine.kernels.update import sum_groups  # needs Triton
+
+        return sum_groups(values, starts)
+    return torch.stack([part.sum(1) for part in values.split_with_sizes(list(sizes), dim=1)], dim=1)
 
 
 def preconditioned_step(

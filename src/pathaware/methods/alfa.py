@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from pathaware.core.parameters import Layout
 from pathaware.core.rule import Rule
 from pathaware.core.settings import at_least
-from pathaware.methods.layerwise import layer_means, over_layers, perceptron, without_norms
+from pathaware.methods.layerwise import Layers, perceptron, without_norms
 from pathaware.methods.method import Method
 
 
@@ -47,20 +47,20 @@ class Alfa(Rule):
     ) -> None:
         super().__init__(without_norms(network, adapt_norms), steps)
         at_least(0, rate=rate, decay=decay)
-        layers = len(self.layout.entries)
+        self.layers, layers = Layers(self.layout.sizes), len(self.layout.entries)
         self.rates = nn.Parameter(torch.full((steps, layers), float(rate)))
         self.decays = nn.Parameter(torch.full((steps, layers), rate * decay))
         self.generator = perceptron(2 * layers, 2 * layers, output=1.0)
 
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
         alpha, beta = self.hyperparameters(j, points[-1], gradient)
-        decayed = over_layers(self.layout, beta) * points[-1]
-        return torch.addcmul(decayed, over_layers(self.layout, alpha), gradient, value=-1)
+        decayed = self.layers.spread(beta) * points[-1]
+        return torch.addcmul(decayed, self.layers.spread(alpha), gradient, value=-1)
 
     def hyperparameters(self, j: int, point: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
         """αⱼ and βⱼ, `[T, layers]` each, from a point and its gradient `[T, D]`."""
         j = min(j, self.steps - 1)
-        state = torch.cat([layer_means(self.layout, point), layer_means(self.layout, gradient)], dim=1)
+        state = torch.cat([self.layers.means(point), self.layers.means(gradient)], dim=1)
         a, b = self.generator(state).chunk(2, dim=1)
         return self.rates[j] * a, 1 - self.decays[j] * b
 

@@ -39,7 +39,7 @@ from pathaware.core.rule import Memory
 from pathaware.core.settings import at_least
 from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method
-from pathaware.methods.second_order import backtrack, conjugate_gradients, dots, hessian
+from pathaware.methods.second_order import TRIALS, backtrack, conjugate_gradients, dots, tries_all
 
 STRENGTH = 0.5
 """The default λ."""
@@ -72,6 +72,8 @@ class LineSearchDescent(ProximalDescent):
     `rate` is where the search starts if the loss has no minimum along the gradient.
     """
 
+    curvature = True
+
     def __init__(
         self, network: nn.Module | Layout, steps: int = 10, *, rate: float = 0.01, strength: float = STRENGTH
     ) -> None:
@@ -79,26 +81,34 @@ class LineSearchDescent(ProximalDescent):
         super().__init__(network, steps, rate=rate, strength=strength)
 
     def begin(self, start: Tensor, context: Context) -> tuple[Tensor, Memory]:
-        return start, context
+        """The memory are the tasks, and the tasks of a line search, which may try all sizes at once."""
+        if not tries_all(start):
+            return start, (context, context)
+        examples = (context.support_x, context.support_y)
+        x, y = (data.repeat(TRIALS, *[1] * (data.ndim - 1)) for data in examples)
+        return start, (context, context.learner.context(x, y))
 
     def advance(
         self, j: int, points: Sequence[Tensor], gradient: Tensor, losses: Tensor, memory: Memory
     ) -> tuple[Tensor, Memory]:
-        context: Context = memory
+        context, searched = memory
         gradient = self.regularised(points, gradient)
         here, origin = points[-1].detach(), points[0].detach()
-        product = hessian(context.learner, here, context.support_x, context.support_y)
+        loss, product = context.curvature(points[-1])
 
         def regularised_hvp(v: Tensor) -> Tensor:
             return torch.add(product(v), v, alpha=self.strength)
 
+        def regularised(loss: Tensor, point: Tensor) -> Tensor:
+            away = (point.view(-1, *origin.shape) - origin).square().sum(2).flatten()
+            return torch.add(loss, away, alpha=self.strength / 2)
+
         def objective(point: Tensor) -> Tensor:
-            loss = context.learner.losses(point, context.support_x, context.support_y)
-            return torch.add(loss, (point - origin).square().sum(1), alpha=self.strength / 2)
+            return regularised(searched.task_losses(point), point)
 
         direction, size = self.direction(gradient, regularised_hvp)
         with torch.no_grad():
-            size = backtrack(objective, here, direction, size)
+            size = backtrack(objective, regularised(loss, here), here, direction, size)
         return torch.addcmul(points[-1], size, direction, value=-1), memory
 
     def direction(self, gradient: Tensor, hvp: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
@@ -139,7 +149,7 @@ class Implicit(MetaGradient):
         x, y = episodes.support_x, episodes.support_y
         end = learner.end(learner.path(x, y, query_x=episodes.query_x))
         losses, gradient = learner.gradient(end, episodes.query_x, episodes.query_y)
-        hvp = hessian(learner, end, x, y)
+        _, hvp = learner.context(x, y).curvature(end)
 
         def product(v: Tensor) -> Tensor:
             return torch.add(self.identity * v, hvp(v), alpha=1 / self.divisor)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from pathaware.core.learner import Context
 from pathaware.core.parameters import Layout
 from pathaware.core.rule import Memory
-from pathaware.methods.layerwise import layer_means, over_layers, perceptron, without_norms
+from pathaware.methods.layerwise import Layers, perceptron, without_norms
 from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method
 
@@ -35,16 +35,16 @@ class Forgetting(GradientDescent):
         self, network: nn.Module | Layout, steps: int = 5, *, rate: float = 0.01, adapt_norms: bool = False
     ) -> None:
         super().__init__(without_norms(network, adapt_norms), steps, rate=rate)
-        layers = len(self.layout.entries)
+        self.layers, layers = Layers(self.layout.sizes), len(self.layout.entries)
         self.attenuator = perceptron(layers, layers)
 
     def begin(self, start: Tensor, context: Context) -> tuple[Tensor, Memory]:
         _, gradient = context.gradient(start)
-        return over_layers(self.layout, self.attenuation(gradient)) * start, None
+        return self.layers.spread(self.attenuation(gradient)) * start, None
 
     def attenuation(self, gradient: Tensor) -> Tensor:
         """γ, `[T, layers]`, from the gradient `[T, D]` at the shared initialisation."""
-        return torch.sigmoid(self.attenuator(layer_means(self.layout, gradient)))
+        return torch.sigmoid(self.attenuator(self.layers.means(gradient)))
 
 
 METHOD = Method(

@@ -32,6 +32,7 @@ from pathaware.core.meta_gradient import first_order
 from pathaware.core.parameters import Layout
 from pathaware.core.rule import Memory, Rule
 from pathaware.core.settings import at_least
+from pathaware.engine.execution import lstm_step
 from pathaware.methods.method import Method
 
 P = 10.0
@@ -81,21 +82,26 @@ class MetaLSTM(Rule):
     def advance(
         self, j: int, points: Sequence[Tensor], gradient: Tensor, losses: Tensor, memory: Memory
     ) -> tuple[Tensor, Memory]:
-        hidden, state, gates = memory
         point, gradient = points[-1], gradient.detach()
-        hidden, state = self._lstm(preprocessed(gradient), preprocessed(losses.detach()), hidden, state)
+        of_loss, of_rest = self.cell.weight.tensor_split([2], dim=1)
+        # a task's loss is the same for all its coordinates, so it acts as a bias
+        bias = nn.functional.linear(preprocessed(losses.detach()), of_loss, self.cell.bias)
+        weights = self.gates.weight, self.gates.bias[:, None], self.of_point, self.of_gates
+        fused = lstm_step(point, gradient, memory, (of_rest, bias), weights, P)
+        if fused is not None:
+            return fused
+        hidden, state, gates = memory
+        hidden, state = self._lstm(preprocessed(gradient), of_rest, bias, hidden, state)
         raw = _linear(self.gates.weight, hidden, self.gates.bias[:, None])
         gates = torch.sigmoid(raw + point[:, None] * self.of_point + gates * self.of_gates)
         forget, update = gates.unbind(1)
         return forget * point - update * gradient, (hidden, state, gates)
 
     def _lstm(
-        self, gradients: Tensor, losses: Tensor, hidden: Tensor, state: Tensor
+        self, gradients: Tensor, weight: Tensor, bias: Tensor, hidden: Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """h and s. A task's loss is the same for all its coordinates, so it acts as a bias."""
-        of_loss, of_rest = self.cell.weight.tensor_split([2], dim=1)
-        bias = nn.functional.linear(losses, of_loss, self.cell.bias)
-        raw = _linear(of_rest, torch.cat([gradients, hidden], dim=1), bias[..., None])
+        """h and s."""
+        raw = _linear(weight, torch.cat([gradients, hidden], dim=1), bias[..., None])
         raw_gates, candidate = raw.split([3 * self.hidden, self.hidden], dim=1)
         update, forget, output = raw_gates.sigmoid().chunk(3, dim=1)
         state = forget * state + update * candidate.tanh()

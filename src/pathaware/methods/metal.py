@@ -28,7 +28,7 @@ from pathaware.core.head import last_linear, one_hot
 from pathaware.core.learner import Context, FewShotLearner, require_path
 from pathaware.core.meta_gradient import Unrolled
 from pathaware.core.path import Order
-from pathaware.methods.layerwise import layer_means, perceptron, without_norms
+from pathaware.methods.layerwise import Layers, joined, perceptron, standardised, without_norms
 from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method
 
@@ -43,21 +43,27 @@ class AdaptiveLoss(nn.Module):
     def __init__(self, features: int, states: int) -> None:
         super().__init__()
         self.loss = perceptron(features, 1, output=0.0)
-        tensors = len(list(self.loss.parameters()))
+        self.tensors = Layers([phi.numel() for phi in self.loss.parameters()])
+        tensors = len(self.tensors.sizes)
         self.adapter = perceptron(states, 2 * tensors)
         self.multipliers = nn.Parameter(torch.zeros(tensors))
         self.offsets = nn.Parameter(torch.zeros(tensors))
 
     def forward(self, features: Tensor, states: Tensor) -> Tensor:
         """Losses `[T, N]` from `features [T, N, F]` of examples and `states [T, G]` of tasks."""
-        gamma, delta = (part[:, :, None, None] for part in self.adapter(states).chunk(2, dim=1))
-        scale = 1 + self.multipliers[:, None, None] * gamma
-        shift = self.offsets[:, None, None] * delta
-        adapted = [scale[:, i] * phi + shift[:, i] for i, phi in enumerate(self.loss.parameters())]
-        weight, bias, last_weight, last_bias = adapted
-        hidden = F.relu(features @ weight.transpose(1, 2) + bias)
-        losses: Tensor = hidden @ last_weight.transpose(1, 2) + last_bias
-        return losses.squeeze(2)
+        weight, bias, last_weight, last_bias = self.adapted(states)
+        hidden = F.relu(torch.baddbmm(bias, features, weight.mT))
+        return torch.baddbmm(last_bias, hidden, last_weight.mT).squeeze(2)
+
+    def adapted(self, states: Tensor) -> list[Tensor]:
+        """φ′ of each task, one `[T, …, …]` per tensor: all of them are scaled and shifted as one vector."""
+        phi = list(self.loss.parameters())
+        factors = torch.stack([self.multipliers, self.offsets])
+        predicted = self.adapter(states).view(-1, *factors.shape) * factors
+        flat = torch.cat([tensor.flatten() for tensor in phi])
+        scales, shifts = self.tensors.spread(predicted.flatten(0, 1)).view(-1, 2, len(flat)).unbind(1)
+        own = torch.addcmul(flat + shifts, scales, flat).split_with_sizes(self.tensors.sizes, dim=1)
+        return [part.view(len(states), -1, tensor.shape[-1]) for part, tensor in zip(own, phi, strict=True)]
 
 
 class TaskAdaptiveLoss(GradientDescent):
@@ -75,6 +81,7 @@ class TaskAdaptiveLoss(GradientDescent):
         super().__init__(without_norms(network, adapt_norms), steps, rate=rate)
         _, head = last_linear(network)
         layers, outputs = len(self.layout.entries), head.out_features
+        self.layers = Layers(self.layout.sizes)
         features = 1 + layers + 2 * outputs
         self.support = nn.ModuleList(AdaptiveLoss(features, 1 + layers) for _ in range(steps))
         features = layers + outputs + 1
@@ -86,17 +93,17 @@ class TaskAdaptiveLoss(GradientDescent):
         j = min(j, self.steps - 1)
         outputs = context.predict(point, context.support_x)
         losses = context.losses(outputs, context.support_y)
-        means = layer_means(self.layout, point)
-        state = torch.cat([losses[:, None], means], dim=1)
+        means = self.layers.means(point)
+        state = joined([losses[:, None], means], 1)
         labels = one_hot(context.support_y, outputs.shape[2], outputs)
-        features = standardised(torch.cat([per_example(state, outputs), outputs, labels], dim=2))
+        features = standardised(joined([per_example(state, outputs), outputs, labels], 2))
         descended = losses + self.support[j](features, standardised(state)).mean(1)
         if len(self.query) and context.query_x is not None:
             outputs = context.predict(point, context.query_x)
             certainty = negative_entropy(outputs)
             if context.support_y.is_floating_point():
                 certainty = torch.zeros_like(certainty)
-            features = standardised(torch.cat([per_example(means, outputs), outputs, certainty], dim=2))
+            features = standardised(joined([per_example(means, outputs), outputs, certainty], 2))
             descended = descended + self.query[j](features, features.mean(1)).mean(1)
         return losses, descended
 
@@ -137,13 +144,6 @@ def negative_entropy(outputs: Tensor) -> Tensor:
     """Σ p log p `[T, N, 1]` of logits `[T, N, classes]`."""
     logs = outputs.log_softmax(2)
     return (logs.exp() * logs).sum(2, keepdim=True)
-
-
-def standardised(values: Tensor) -> Tensor:
-    """Normalise each task's values `[T, …]` to zero mean and unit variance."""
-    axes = tuple(range(1, values.ndim))
-    variance, mean = torch.var_mean(values, axes, keepdim=True)
-    return (values - mean) / (variance + 1e-12).sqrt()
 
 
 METHOD = Method(

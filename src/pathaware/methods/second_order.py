@@ -1,5 +1,4 @@
-"""Second-order optimisation for iMAML, separately for each task: Hessian-vector products, conjugate gradients
-and a line search."""
+"""Second-order optimisation for iMAML, separately for each task: conjugate gradients and a line search."""
 
 from __future__ import annotations
 
@@ -8,22 +7,33 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pathaware.core.learner import MetaLearner
-from pathaware.core.path import known_full
+from pathaware.core import path
+from pathaware.core.path import being_traced, known_full
 
 TRIALS = 5
 """Step sizes that a line search tries, each half of the one before."""
 
 
+def tries_all(point: Tensor) -> bool:
+    """True if `backtrack` tries all step sizes, and all at once: a captured CUDA graph cannot branch."""
+    return not path.may_branch(point) and not being_traced()
+
+
 def backtrack(
-    objective: Callable[[Tensor], Tensor], point: Tensor, direction: Tensor, size: Tensor
+    objective: Callable[[Tensor], Tensor], before: Tensor, point: Tensor, direction: Tensor, size: Tensor
 ) -> Tensor:
     """Halve step sizes `[T, 1]` until the objective `[T]` does not grow; zero where it grows with every size.
 
-    On a CPU the search ends when all tasks are served. A captured CUDA graph always tries all sizes.
+    `before` is the objective at the point. On a CPU the search ends when all tasks are served. Where it
+    `tries_all`, the objective gets the points of all sizes, `[TRIALS · T, D]`.
     """
-    before = objective(point)
     limit = before + 8 * torch.finfo(before.dtype).eps * before.abs()  # rounding at the minimum
+    if tries_all(point):
+        factors = 0.5 ** torch.arange(TRIALS, device=size.device).to(size.dtype)
+        trials = torch.addcmul(point, factors[:, None, None] * size, direction, value=-1)
+        falls = objective(trials.flatten(0, 1)).view(TRIALS, -1) <= limit
+        largest = torch.where(falls, factors[:, None], 0).amax(0)
+        return largest[:, None] * size
     for trial in range(TRIALS):
         grows = ~(objective(point - size * direction) <= limit)
         if known_full(~grows):
@@ -33,36 +43,25 @@ def backtrack(
     return size
 
 
-def hessian(learner: MetaLearner, point: Tensor, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
-    """The Hessian-vector product v ↦ H v of each task's loss at its point; all `[T, D]`."""
-    with torch.enable_grad():
-        here = point.detach().requires_grad_()
-        gradient = learner.gradient(here, x, y, create_graph=True)[1]
-
-    def product(v: Tensor) -> Tensor:
-        (hvp,) = torch.autograd.grad(gradient, here, v, retain_graph=True)
-        return hvp
-
-    return product
-
-
 @torch.no_grad()
 def conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, steps: int) -> Tensor:
     """x with A x ≈ b, where each row of `b [T, D]` is a separate system and `product` multiplies by its A.
 
     A row stops when it is solved, or when its A turns out not to be positive definite.
     """
-    x, residual, direction = torch.zeros_like(b), b, b
+    x, residual, direction, zero = b, b, b, b.new_zeros(())
     size = dots(residual, residual)
-    for _ in range(steps):
+    for step in range(steps):
         image = product(direction)
         curvature = dots(direction, image)
-        active = (curvature > 0) & (size > 0)
-        step_size = torch.where(active, size / curvature, 0)
-        x = x + step_size * direction
-        residual = residual - step_size * image
+        active = torch.minimum(curvature, size) > 0  # False for NaN
+        step_size = torch.where(active, size / curvature, zero)
+        x = torch.addcmul(x, step_size, direction) if step else step_size * direction
+        if step == steps - 1:
+            break
+        residual = torch.addcmul(residual, step_size, image, value=-1)
         previous, size = size, dots(residual, residual)
-        direction = torch.where(active, residual + size / previous * direction, 0)
+        direction = torch.where(active, torch.addcmul(residual, size / previous, direction), zero)
     return x
 
 

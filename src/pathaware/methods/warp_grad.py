@@ -18,6 +18,7 @@ Departures from the authors' program:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal, get_args
 
 import torch
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 
 from pathaware.core.episodes import Episodes
 from pathaware.core.errors import UsageError
-from pathaware.core.learner import Context, FewShotLearner, MetaLearner, require_path
+from pathaware.core.learner import FewShotLearner, MetaLearner, require_path
 from pathaware.core.meta_gradient import MetaGradient
 from pathaware.core.parameters import Layout
 from pathaware.core.settings import at_least
@@ -86,17 +87,19 @@ class WarpGrad(MetaGradient):
         learner = require_path(learner)
         x, y, query_x, query_y = episodes.tensors()
         adapted, shared = _split_parameters(learner)
+        context = learner.context(x, y)
+        differentiable, queries = replace(context, order="second"), learner.execution.prepare(query_x)
 
         def warped_gradient(j: int, point: Tensor) -> tuple[Tensor, Tensor]:
             """Also adds ∇φ of the loss after this step, and frees its graph before the next step."""
             with torch.enable_grad():
                 here = point.detach().requires_grad_()
-                losses, gradient = learner.gradient(here, x, y, create_graph=True)
-                query_losses = learner.losses(learner.rule.step(j, [here], gradient), query_x, query_y)
+                losses, gradient = differentiable.gradient(here)
+                query_losses = learner.query_losses(learner.rule.step(j, [here], gradient), queries, query_y)
                 (query_losses.sum() * (weight / learner.rule.steps)).backward(inputs=shared)
             return losses.detach(), gradient.detach()
 
-        path = learner.unroll(Context(learner, x, y), learner.rule.steps, warped_gradient)
+        path = learner.unroll(context, learner.rule.steps, warped_gradient)
         if self.start == "maml":
             losses = learner.task_losses(episodes)
             (losses.sum() * weight).backward(inputs=adapted)

@@ -86,6 +86,15 @@ IMAGES = {
         nn.Flatten(),
         nn.Linear(5 * 4, 3),
     ],
+    "a convolution between": lambda: [
+        *block(2, 3),
+        nn.Conv2d(3, 4, 3, padding=1),
+        *block(4, 5),
+        nn.Conv2d(5, 5, 1, bias=False),
+        nn.Flatten(),
+        nn.Linear(20, 3),
+    ],
+    "a convolution first": lambda: [nn.Conv2d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(108, 3)],
     "an activation between": lambda: [*block(2, 3), nn.Tanh(), *block(3, 5), nn.Flatten(), nn.Linear(20, 3)],
 }
 
@@ -444,3 +453,46 @@ def test_threads_of_tasks_start_again_in_a_forked_process(two_threads):
         time.sleep(0.01)
         ended, status = os.waitpid(child, os.WNOHANG)
     assert status == 0
+
+
+class Descends(GradientDescent):
+    """Descends a function of the outputs for two inputs and of the point itself."""
+
+    function: str = "curved"
+
+    def objective(self, j, point, context):
+        outputs = context.predict(point, context.support_x)
+        losses = context.losses(outputs, context.support_y)
+        if self.function == "linear":  # nothing of the outputs' derivative depends on the outputs
+            return losses.detach(), outputs.flatten(1).mean(1)
+        if self.function == "point":
+            return losses.detach(), point.square().sum(1)
+        others = context.predict(point, context.support_x.flip(1) + 1)
+        return losses, losses + (others.sin() * outputs).flatten(1).mean(1) + point.square().mean(1).sqrt()
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("function", ["curved", "linear", "point"])
+@pytest.mark.parametrize("kind", ["all", "some"])
+def test_steps_that_descend_another_function_have_the_loops_meta_gradient(function, kind, checkpoint):
+    model = nn.Sequential(*block(2, 3), nn.Flatten(), nn.Linear(48, 3))
+    rule = Descends(Layout.of(model, lambda name: kind == "all" or name[0] != "1"), 2, rate=0.1)
+    rule.function = function
+    episodes = image_episodes(size=8)
+    found = {}
+    for execution in ("loop", "batched"):
+        learner = MetaLearner(model, rule, F.cross_entropy, execution=execution, checkpoint=checkpoint)
+        assert (learner.execution.program is None) is (execution == "loop")
+        ends = learner.path(*episodes.tensors()[:2]).end
+        found[execution] = torch.cat([meta_gradient(learner, episodes), ends.flatten()])
+    assert distance(found["batched"], found["loop"]) < 1e-10
+
+
+def test_an_objective_is_pulled_back_by_the_program(monkeypatch):
+    calls = []
+    pull = programs.Program.pull
+    monkeypatch.setattr(programs.Program, "pull", lambda *args: (calls.append(1), pull(*args))[1])
+    model = nn.Sequential(*block(2, 3), nn.Flatten(), nn.Linear(48, 3))
+    learner = MetaLearner(model, Descends(model, 3), F.cross_entropy)
+    learner.path(*image_episodes(size=8).tensors()[:2])
+    assert len(calls) == 6, "two passes at every step"

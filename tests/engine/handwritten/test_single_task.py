@@ -8,19 +8,22 @@ import torch.nn.functional as F
 
 from pathaware import GradientDescent, MetaLearner
 from pathaware.engine.handwritten.single_task import SingleTaskProgram
+from pathaware.methods.warp_grad import warped
 from tests.conftest import distance, small_problem, with_constant_statistics
+from tests.methods.checks import scattered
 
 CUDA = torch.cuda.is_available()
 
 
 def one_task(kind: str) -> tuple[MetaLearner, tuple[torch.Tensor, ...]]:
-    model, loss, episodes = small_problem(kind.removeprefix("constant "))
+    model, loss, episodes = small_problem(kind.split()[-1])
     model = with_constant_statistics(model) if kind.startswith("constant") else model
+    model = scattered(warped(model)) if kind.startswith("warped") else model
     learner = MetaLearner(model, GradientDescent(model, 3, rate=0.05), loss)
     return learner, (episodes.support_x[:1], episodes.support_y[:1])
 
 
-@pytest.mark.parametrize("kind", ["mlp", "conv", "constant conv"])
+@pytest.mark.parametrize("kind", ["mlp", "conv", "constant conv", "warped conv"])
 def test_losses_and_gradients_are_those_of_autograd(kind):
     learner, task = one_task(kind)
     point = learner.rule.layout.flatten(learner.model).detach()[None].requires_grad_()
@@ -55,7 +58,7 @@ def test_ignored_labels_are_left_to_autograd_even_after_others():
 
 
 @pytest.mark.skipif(not CUDA, reason="needs a GPU")
-@pytest.mark.parametrize("kind", ["conv", "constant conv"])
+@pytest.mark.parametrize("kind", ["conv", "constant conv", "warped conv"])
 def test_an_adaptation_on_a_gpu_ends_where_the_loop_ends(kind):
     learner, task = one_task(kind)
     loop = MetaLearner(learner.model, learner.rule, F.cross_entropy, execution="loop").cuda()

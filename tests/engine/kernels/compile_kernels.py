@@ -28,6 +28,13 @@ TYPES = {
     torch.int64: "*i64",
     torch.int8: "*i8",
 }
+VARIANTS = {
+    "CONSTANT": "_of_constants",
+    "GIVEN": "_of_given",
+    "BIAS": "_with_bias",
+    "ORDERED": "_of_layers",
+    "LATER": "_of_memory",
+}
 OPTIONS = ("num_warps", "num_stages")
 compiled: dict[tuple[str, str], tuple[int, int]] = {}
 first_only = "first" in sys.argv[1:]
@@ -38,7 +45,7 @@ def compile_instead(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: An
     given = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}
     signature = {name: kind_of(given[name], name in kwargs) for name in self.arg_names}
     constants = {(self.arg_names.index(n),): given[n] for n, kind in signature.items() if kind == "constexpr"}
-    name = f"{self.__name__}{'_of_constants' if given.get('CONSTANT') else ''}"
+    name = self.__name__ + "".join(suffix for flag, suffix in VARIANTS.items() if given.get(flag))
     key = (name, "" if first_only else str([signature, constants, options]))
     if key not in compiled:
         result = triton.compile(ASTSource(self, signature, constants), target=TARGET, options=options)
@@ -65,8 +72,9 @@ def main(dtype: torch.dtype) -> None:
     from pathaware.core.batch_norm import freeze_running_statistics
     from pathaware.engine.kernels import program as programs
     from pathaware.engine.kernels.functions import Stem, block
-    from pathaware.engine.kernels.update import Broadcast, Update
+    from pathaware.engine.kernels.update import Broadcast, LSTMStep, Update, sum_groups
     from pathaware.engine.traced import fold_biases
+    from pathaware.methods.warp_grad import warped
     from pathaware.models.conv4 import conv4
 
     def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -111,6 +119,20 @@ def main(dtype: torch.dtype) -> None:
             _, gradient, saved = program.loss_and_gradient(point, x, y)
             program.hvp(point, gradient, saved)
         program.losses(point, x, y)
+    model = warped(conv4(5, size=16))
+    program = programs.kernel_program(MetaLearner(model, Pamela(model, 2), F.cross_entropy).execution.program)
+    assert program is not None
+    point = torch.zeros(4, len(program.layout))
+    outputs, saved = program.outputs(point, x)
+    gradient = program.pull(point, outputs, saved)
+    along, tangents = program.push(point, gradient, saved)
+    program.pull_tangent(point, gradient, saved, tangents, along)
+    sum_groups(point, torch.tensor([0, 5, len(program.layout)]))
+    memory = [leaf(4, units, 1000) for units in (20, 20, 2)]
+    weights = leaf(4, 4, 32, 32), leaf(2, 32)
+    after = LSTMStep.apply(leaf(4, 1000), torch.zeros(4, 1000), *memory, *weights, 10.0)
+    for of in (after[0], sum(each.sum() for each in after)):
+        of.sum().backward(retain_graph=True)
     for (name, _), needs in compiled.items():
         print(name, *needs)
 

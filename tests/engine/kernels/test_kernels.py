@@ -494,3 +494,33 @@ def test_the_fused_update_and_its_derivative_are_those_of_the_rule(monkeypatch, 
     for ours, theirs in zip(found[1], found[0], strict=True):
         assert (ours is None) == (theirs is None)
         assert ours is None or distance(ours, theirs) < CLOSE
+
+
+@pytest.mark.parametrize("hidden", [3, 14])
+def test_a_step_of_meta_lstm_is_that_of_its_layers(monkeypatch, hidden):
+    """Also where a program takes several rounds, gradients are tiny or zero, and tasks share a point."""
+    from pathaware.engine.kernels import update
+    from pathaware.methods.meta_lstm import MetaLSTM
+
+    monkeypatch.setattr(update, "_PROGRAMS", 2)
+    rule = MetaLSTM(nn.Linear(20, 13), 3, hidden=hidden).to(DEVICE, DTYPE)
+    with torch.no_grad():
+        for parameter in rule.parameters():
+            parameter.add_(torch.randn_like(parameter))
+    size = len(rule.layout)
+    start, weights = leaf(size), leaf(2, size).detach()
+    signs = torch.arange(size, device=DEVICE) % 5 - 2
+    gradients = (10 ** (4 * leaf(3, 2, size).detach()) * signs).clamp(-3, 3)
+    losses = leaf(3, 2).detach().abs()
+    found = []
+    for usable in (False, True):
+        monkeypatch.setattr(kernels, "usable", lambda point, usable=usable: usable)
+        point, memory = rule.begin(start.expand(2, -1), None)
+        for j in range(3):
+            point, memory = rule.advance(j, [point], gradients[j], losses[j], memory)
+        wanted = [start, *rule.parameters()]
+        of_point = torch.autograd.grad((point * weights).sum(), wanted, retain_graph=True)
+        of_memory = torch.autograd.grad(sum(each.sin().sum() for each in memory), wanted)
+        found.append([point, *memory, *of_point, *of_memory])
+    for plain, fused in zip(*found, strict=True):
+        assert distance(fused, plain) < (1e-3 if CUDA else 1e-10)

@@ -9,8 +9,10 @@ from torch import nn
 
 from pathaware import GradientDescent, Layout, MetaLearner
 from pathaware.engine import kernels
+from pathaware.methods import get_method
 from pathaware.models.conv4 import conv4
 from tests.conftest import distance, image_episodes, meta_gradient, with_constant_statistics
+from tests.methods.checks import estimated, scattered
 
 pytest.importorskip("triton")
 
@@ -86,6 +88,31 @@ def test_parameters_that_tasks_share_are_meta_learned_through_the_kernels(monkey
     monkeypatch.setattr(kernels, "usable", lambda point: True)
     found = meta_gradient(learner, episodes)
     assert distance(found, expected) < 1e-10
+
+
+@pytest.mark.skipif(CUDA, reason="only the interpreter runs kernels in float64")
+@pytest.mark.parametrize("name", ["metal", "warp-grad", "alfa"])
+def test_a_method_learns_on_the_kernels_what_it_learns_in_a_loop(monkeypatch, name):
+    """Objectives of steps, layers between the blocks, and sums over layers."""
+    method, episodes = get_method(name), image_episodes(size=5)
+    settings = {"rate": 0.1, "steps": 2}
+    found = []
+    for execution in ("loop", "batched"):
+        torch.manual_seed(1)
+        model = conv4(3, size=5, channels=2, width=5, blocks=2)
+        learner = scattered(
+            method.build(model, dict(settings), F.cross_entropy, execution=execution).double()
+        )
+        if execution == "batched":
+            assert learner.execution.kernel_program is not None
+            learner.execution.program = None  # on a CPU it would be taken instead
+            monkeypatch.setattr(kernels, "usable", lambda point: True)
+            with monkeypatch.context() as patch:  # nothing is left to PyTorch's layers
+                patch.setattr(learner.execution, "forward", None)
+                found.append(estimated(learner, method.estimator({}), episodes))
+        else:
+            found.append(estimated(learner, method.estimator({}), episodes))
+    assert distance(*found) < 1e-10
 
 
 @pytest.mark.skipif(CUDA, reason="only the interpreter runs kernels in float64")
@@ -171,3 +198,10 @@ def test_only_networks_that_the_kernels_compute_have_a_program(change: dict[str,
     learner = learner_of(conv4(**{"ways": 5, "size": 8, "channels": 3, "width": 16, "blocks": 2, **change}))
     assert learner.execution.program is not None
     assert (learner.execution.kernel_program is not None) is fits
+
+
+def test_a_program_of_kernels_starts_with_a_block():
+    first, *others = conv4(5, size=8, channels=3, width=16, blocks=2)
+    learner = learner_of(nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), first, *others))
+    assert learner.execution.program is not None
+    assert learner.execution.kernel_program is None

@@ -139,6 +139,72 @@ def _joined(images: list[Tensor]) -> Tensor:
     return joined.reshape(len(rows), -1, joined.shape[-1])
 
 
+class PlainConvolution(Layer):
+    """A convolution with or without bias, on its own: images `[T, N, H, W, C]` to `[T, N, H′, W′, C′]`."""
+
+    frozen = None
+
+    def __init__(self, kernel: int, padding: int) -> None:
+        self.kernel = kernel
+        self.padding = padding
+        self.convolution = Convolution(kernel, padding)
+
+    def forward(self, p: Parameters, x: Tensor) -> tuple[Tensor, Saved]:
+        source = self.convolution.source(x)
+        return self._images(self._affine(p, source), x), [x, source]
+
+    def backward(
+        self, p: Parameters, saved: Saved, g: Tensor, gradient: Parameters, needs_input_grad: bool
+    ) -> Tensor | None:
+        x, source = saved[0], saved.pop()  # `tangent` gathers rows again
+        gz = g.reshape(len(x), -1, g.shape[-1])
+        saved.append(gz)
+        return self._gradients(p, source, gz, x, gradient, needs_input_grad)
+
+    def tangent(
+        self, p: Parameters, v: Parameters, saved: Saved, dx: Tensor | None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor | None]]:
+        x = saved[0]
+        source, dx_source = self.convolution.source(x), None
+        dz = self._affine(v, source)
+        if dx is not None:
+            dx_source = self.convolution.source(dx)
+            dz += self.convolution(dx_source, p["weight"])
+        return self._images(dz, x), (source, dx_source)
+
+    def hvp(
+        self,
+        p: Parameters,
+        v: Parameters,
+        saved: Saved,
+        tangent: tuple[Tensor, Tensor | None],
+        dg: Tensor,
+        hv: Parameters,
+        needs_input_grad: bool,
+    ) -> Tensor | None:
+        (x, gz), (source, dx_source) = saved, tangent
+        dgx = self._gradients(p, source, dg.reshape(gz.shape), x, hv, needs_input_grad)
+        if dx_source is not None:
+            more = self.convolution.gradients(dx_source, gz, x, p["weight"], False)[1]
+            hv["weight"] = hv["weight"] + more
+        return None if dgx is None else dgx.add_(self.convolution.input_gradient(gz, x, v["weight"]))
+
+    def _affine(self, p: Parameters, source: Tensor) -> Tensor:
+        z = self.convolution(source, p["weight"])
+        return z.add_(_channels(p["bias"])) if "bias" in p else z
+
+    def _gradients(
+        self, p: Parameters, source: Tensor, gz: Tensor, x: Tensor, gradient: Parameters, needs_gx: bool
+    ) -> Tensor | None:
+        gx, gradient["weight"] = self.convolution.gradients(source, gz, x, p["weight"], needs_gx)
+        if "bias" in p:
+            gradient["bias"] = gz.sum(1)
+        return gx
+
+    def _images(self, z: Tensor, x: Tensor) -> Tensor:
+        return z.view(*x.shape[:2], *self.convolution.sides(x), -1)
+
+
 @dataclass(frozen=True)
 class _Tangent:
     """Results of the tangent pass that `hvp` needs; `_passed` means at positions that the pool passes on."""

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from pathaware.core.losses import Loss
 from pathaware.core.parameters import Layout
 from pathaware.core.path import being_traced
-from pathaware.engine.handwritten.conv_block import ConvBlock
+from pathaware.engine.handwritten.conv_block import ConvBlock, PlainConvolution
 from pathaware.engine.handwritten.layers import (
     HANDWRITTEN_LOSSES,
     Flatten,
@@ -91,6 +91,10 @@ def _links(network: TracedNetwork, nodes: list[fx.Node], images: bool) -> list[L
             block = blocks[node]
             links.append(_block(network, block))
             inside |= {block.norm, block.relu, block.pool}
+        elif type(module) is nn.Conv2d and images and _plain(module):
+            kernel, padding = module.kernel_size[0], module.padding[0]
+            assert isinstance(padding, int)
+            links.append(Link(PlainConvolution(kernel, padding), _names(network, node)))
         elif type(module) is nn.Linear and not images:
             links.append(Link(Linear(), _names(network, node)))
         elif type(module) is nn.Flatten and images and (module.start_dim, module.end_dim) == (1, -1):
@@ -108,6 +112,14 @@ def _links(network: TracedNetwork, nodes: list[fx.Node], images: bool) -> list[L
 def _supported(block: ConvBlockNodes) -> bool:
     """True if the hand-written layer computes this block: padding must be a number below the kernel size."""
     return isinstance(block.padding, int) and block.padding < block.kernel and block.pooling != "average"
+
+
+def _plain(module: nn.Conv2d) -> bool:
+    """True if the hand-written layer computes this convolution, which no batch norm and pooling follow."""
+    (kernel, across), padding = module.kernel_size, module.padding
+    square = kernel == across and isinstance(padding, tuple) and padding[0] == padding[1] < kernel
+    usual = module.padding_mode == "zeros" and module.groups == 1
+    return square and usual and module.stride == (1, 1) and module.dilation == (1, 1)
 
 
 def _block(network: TracedNetwork, block: ConvBlockNodes) -> Link:
@@ -219,6 +231,10 @@ class Program:
             not point.is_cuda and constant and x.ndim == (5 if self.images else 3) and self.loss.supports(y)
         )
 
+    def supports_outputs(self, point: Tensor, x: Tensor) -> bool:
+        """True if the program computes `outputs` with these arguments, and their derivatives."""
+        return not (point.is_cuda or x.requires_grad) and x.ndim == (5 if self.images else 3)
+
     def one_by_one(self, x: Tensor) -> bool:
         """True if tasks should run one after another for a loss and its gradient."""
         return self.images and x[0, :, 0].numel() >= LARGE
@@ -265,7 +281,7 @@ class Program:
         return _joined(losses)
 
     def _losses(self, point: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        predicted, _ = self._forward(self._by_layer(point), x)
+        predicted, _ = self.outputs(point, x)
         return self.loss.loss_and_gradient(predicted, y)[0], predicted
 
     def loss_and_gradient(
@@ -285,13 +301,9 @@ class Program:
     def _loss_and_gradient(
         self, point: Tensor, x: Tensor, y: Tensor
     ) -> tuple[Tensor, Tensor, list[Saved], Tensor]:
-        p = self._by_layer(point)
-        predicted, saved = self._forward(p, x)
+        predicted, saved = self.outputs(point, x)
         losses, g, saved_by_loss = self.loss.loss_and_gradient(predicted, y)
-        gradients: list[Parameters] = [{} for _ in self.links]
-        for i in reversed(range(len(self.links))):
-            g = self.layers[i].backward(p[i], saved[i], g, gradients[i], i > 0)
-        return losses, self._flat(gradients), [*saved, saved_by_loss], predicted
+        return losses, self.pull(point, g, saved), [*saved, saved_by_loss], predicted
 
     def hvp(self, point: Tensor, direction: Tensor, saved: list[Saved]) -> Tensor:
         """The Hessian of each task's loss at its point, times its direction: `[T, D]`."""
@@ -304,27 +316,54 @@ class Program:
         return _joined(map_groups(self._hvp, list(arguments)))
 
     def _hvp(self, point: Tensor, direction: Tensor, saved: list[Saved]) -> Tensor:
-        products: list[Parameters] = [{} for _ in self.links]
         with torch.inference_mode(not being_traced()):  # less overhead per operation
-            p, v = self._by_layer(point), self._by_layer(direction)
-            tangents: list[Any] = []
-            d: Any = None
-            for i, layer in enumerate(self.layers):
-                d, tangent = layer.tangent(p[i], v[i], saved[i], d)
-                tangents.append(tangent)
-            d = self.loss.hvp(saved[-1], d)
-            for i in reversed(range(len(self.links))):
-                d = self.layers[i].hvp(p[i], v[i], saved[i], tangents[i], d, products[i], i > 0)
+            d, tangents = self.push(point, direction, saved)
+            products = self._pull_tangent(point, direction, saved, tangents, self.loss.hvp(saved[-1], d))
         return self._flat(products)
 
-    def _forward(self, p: list[Parameters], x: Tensor) -> tuple[Tensor, list[Saved]]:
+    def outputs(self, point: Tensor, x: Tensor) -> tuple[Tensor, list[Saved]]:
+        """Outputs o `[T, N, …]` and what each layer saved. This and the next three have no groups of tasks;
+        see `engine.handwritten.nodes` for the symbols."""
         saved: list[Saved] = []
         if self.images:
             x = self._images(x)
-        for layer, own in zip(self.layers, p, strict=True):
+        for layer, own in zip(self.layers, self._by_layer(point), strict=True):
             x, saved_by_layer = layer.forward(own, x)
             saved.append(saved_by_layer)
         return x, saved
+
+    def pull(self, point: Tensor, cotangent: Tensor, saved: list[Saved]) -> Tensor:
+        """Jᵀ c, `[T, D]`; adds to `saved` what the next two need."""
+        p, g = self._by_layer(point), cotangent
+        gradients: list[Parameters] = [{} for _ in self.links]
+        for i in reversed(range(len(self.links))):
+            g = self.layers[i].backward(p[i], saved[i], g, gradients[i], i > 0)
+        return self._flat(gradients)
+
+    def push(self, point: Tensor, direction: Tensor, saved: list[Saved]) -> tuple[Tensor, list[Any]]:
+        """J v `[T, N, …]`, and what each layer keeps of this pass."""
+        p, v = self._by_layer(point), self._by_layer(direction)
+        tangents: list[Any] = []
+        d: Any = None
+        for i, layer in enumerate(self.layers):
+            d, tangent = layer.tangent(p[i], v[i], saved[i], d)
+            tangents.append(tangent)
+        return d, tangents
+
+    def pull_tangent(
+        self, point: Tensor, direction: Tensor, saved: list[Saved], tangents: list[Any], dc: Tensor
+    ) -> Tensor:
+        """d(Jᵀ) c + Jᵀ dc, `[T, D]`."""
+        return self._flat(self._pull_tangent(point, direction, saved, tangents, dc))
+
+    def _pull_tangent(
+        self, point: Tensor, direction: Tensor, saved: list[Saved], tangents: list[Any], dc: Tensor
+    ) -> list[Parameters]:
+        p, v, d = self._by_layer(point), self._by_layer(direction), dc
+        products: list[Parameters] = [{} for _ in self.links]
+        for i in reversed(range(len(self.links))):
+            d = self.layers[i].hvp(p[i], v[i], saved[i], tangents[i], d, products[i], i > 0)
+        return products
 
     def _images(self, x: Tensor) -> Tensor:
         """Images `[T, N, C, H, W]` in the layout of the first layer."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathaware.engine.handwritten.conv_block import ConvBlock
+from pathaware.engine.handwritten.conv_block import ConvBlock, PlainConvolution
 from pathaware.engine.handwritten.layers import FirstOrderLayer, Flatten, Parameters, Saved
 from pathaware.engine.handwritten.program import Program
 
@@ -44,6 +44,8 @@ class SingleTaskProgram(Program):
 def _single_task(layer: Any) -> Any:
     if isinstance(layer, ConvBlock):
         return SingleTaskBlock(layer)
+    if isinstance(layer, PlainConvolution):
+        return SingleTaskConvolution(layer)
     return SingleTaskFlatten() if isinstance(layer, Flatten) else layer
 
 
@@ -89,6 +91,30 @@ class SingleTaskBlock(FirstOrderLayer):
         if self.frozen is None:
             return (None, None), True
         return (self.frozen.running_mean, self.frozen.running_var), False
+
+
+class SingleTaskConvolution(FirstOrderLayer):
+    """A convolution on images `[N, C, H, W]` of one task; parameters are `[1, …]`."""
+
+    def __init__(self, layer: PlainConvolution) -> None:
+        self.padding = [layer.padding] * 2
+
+    def forward(self, p: Parameters, x: Tensor) -> tuple[Tensor, Saved]:
+        bias = p["bias"].squeeze(0) if "bias" in p else None
+        return torch.conv2d(x, p["weight"].squeeze(0), bias, 1, self.padding), [x]
+
+    def backward(
+        self, p: Parameters, saved: Saved, g: Tensor, gradient: Parameters, needs_input_grad: bool
+    ) -> Tensor | None:
+        outputs = p["weight"].shape[1]
+        gx, weight, bias = _ops.convolution_backward(
+            g, saved[0], p["weight"].squeeze(0), [outputs], [1, 1], self.padding, [1, 1], False, [0, 0], 1,
+            [needs_input_grad, True, "bias" in p],
+        )  # fmt: skip
+        gradient["weight"] = weight.unsqueeze(0)
+        if "bias" in p:
+            gradient["bias"] = bias.unsqueeze(0)
+        return gx if needs_input_grad else None
 
 
 class SingleTaskFlatten(FirstOrderLayer):

@@ -10,8 +10,9 @@ and, along a direction in which z changes by dz, W by V and b by v, with p = sof
     dl = dz Wᵀ + z Vᵀ + v,     dg = p (dl − Σ p dl) / N
     d(gW) = dgᵀ z + gᵀ dz,     d(gb) = Σ dg,     d(gz) = dg W + g V
 
-One kernel computes parts of l or dl, another everything else. A negative label is ignored and does not count
-in N, as in PyTorch; a label beyond the last class makes the loss NaN.
+One kernel computes parts of l or dl, another everything else. For another function of the logits than the
+cross-entropy, `pull` and `pull_tangent` take its g and dg as they are. A negative label is ignored and does
+not count in N, as in PyTorch; a label beyond the last class makes the loss NaN.
 """
 
 from __future__ import annotations
@@ -69,6 +70,27 @@ def hvp(
     return gz
 
 
+def joined(parts: Tensor, classes: int) -> Tensor:
+    """The logits `[T, N, classes]`, or their derivative, from their parts."""
+    return parts.sum(1)[..., :classes]
+
+
+def pull(g: Tensor, z: Tensor, weight: Tensor, gw: Tensor, gb: Tensor) -> Tensor:
+    """gz for a given g `[T, N, classes]`; writes the gradients of the weight and the bias."""
+    gz = empty(z, *z.shape)
+    _finish(g[:, None], g[:, None], z, z, weight, weight, g, g, gz, gw, gb, terms=1, given=True)
+    return gz
+
+
+def pull_tangent(
+    g: Tensor, dg: Tensor, z: Tensor, dz: Tensor, weight: Tensor, direction: Tensor, gw: Tensor, gb: Tensor
+) -> Tensor:
+    """d(gz) for a given g and dg; writes the derivatives of the gradients of the weight and the bias."""
+    gz = empty(z, *z.shape)
+    _finish(g[:, None], dg[:, None], z, dz, weight, direction, g, g, gz, gw, gb, terms=2, given=True)
+    return gz
+
+
 def _products(z: Tensor, weight: Tensor, bias: Tensor, z2: Tensor, weight2: Tensor, terms: int) -> Tensor:
     """Parts of z Wᵀ + b, or of z Wᵀ + b + z2 W2ᵀ, `[T, parts, N, K]`."""
     tasks, count, height, width, channels = z.shape
@@ -87,7 +109,7 @@ def _products(z: Tensor, weight: Tensor, bias: Tensor, z2: Tensor, weight2: Tens
 
 def _finish(
     parts: Tensor, tangents: Tensor, z: Tensor, dz: Tensor, weight: Tensor, direction: Tensor,
-    targets: Tensor, losses: Tensor, gz: Tensor, gw: Tensor, gb: Tensor, terms: int,
+    targets: Tensor, losses: Tensor, gz: Tensor, gw: Tensor, gb: Tensor, terms: int, given: bool = False,
 ) -> None:  # fmt: skip
     tasks, count, height, width, channels = z.shape
     pixels = height * width
@@ -96,8 +118,8 @@ def _finish(
         parts, tangents, z, dz, weight, direction, targets, losses, gz, gw, gb, weight.stride(0),
         direction.stride(0), targets.stride(0), gw.stride(0), gb.stride(0), count, parts.shape[1],
         tangents.shape[1], pixels,
-        CLASSES=weight.shape[1], K=parts.shape[-1], WIDTH=weight.shape[2] // pixels, C=channels, ROWS=_ROWS,
-        DEPTH=_DEPTH, TERMS=terms, PARTS=triton.next_power_of_2(parts.shape[1]),
+        CLASSES=weight.shape[1], K=_rounded(weight.shape[1]), WIDTH=weight.shape[2] // pixels, C=channels,
+        ROWS=_ROWS, DEPTH=_DEPTH, TERMS=terms, GIVEN=given, PARTS=triton.next_power_of_2(parts.shape[1]),
         PRECISION=dot_precision(weight), ACC=accumulator(z)[1],
     )  # fmt: skip
 
@@ -161,10 +183,13 @@ def classifier_kernel(
     parts, tangents, z, dz, weight, direction, targets, losses, gz, gw, gb, stride, direction_stride,
     targets_stride, gw_stride, gb_stride, count, number, tangent_number, pixels,
     CLASSES: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr,
-    DEPTH: tl.constexpr, TERMS: tl.constexpr, PARTS: tl.constexpr, PRECISION: tl.constexpr,
-    ACC: tl.constexpr,
+    DEPTH: tl.constexpr, TERMS: tl.constexpr, GIVEN: tl.constexpr, PARTS: tl.constexpr,
+    PRECISION: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """TERMS is 0 for losses only, 1 with their gradient, 2 for the derivative of the gradient."""
+    """TERMS is 0 for losses only, 1 with their gradient, 2 for the derivative of the gradient.
+
+    With GIVEN, `parts` and `tangents` are g and dg `[T, N, CLASSES]`, and there are no labels.
+    """
     chunk = tl.program_id(0)
     task = tl.program_id(1).to(tl.int64)
     features = pixels * C
@@ -180,25 +205,29 @@ def classifier_kernel(
     to_b = tl.zeros((K,), ACC)
     loss = tl.zeros((ROWS,), ACC)
     labelled = tl.zeros((ROWS,), ACC)
-    for start in range(0, count, ROWS):
+    for start in range(0, count if not GIVEN else 0, ROWS):
         n = start + tl.arange(0, ROWS)
         labelled += (tl.load(targets + task * targets_stride + n, mask=n < count, other=-1) >= 0).to(ACC)
     real_count = tl.sum(labelled, 0)
     for start in range(0, count, ROWS):
         n = start + tl.arange(0, ROWS)
-        label = tl.load(targets + task * targets_stride + n, mask=n < count, other=-1)
-        scores = tl.where(known, _joined(parts, number, task, n, count, K, PARTS), float("-inf"))
-        top = tl.max(scores, 1)
-        odds = tl.exp(scores - top[:, None])
-        total = tl.sum(odds, 1)
-        chosen = k[None, :] == label[:, None]
-        counted = label >= 0
-        at_label = tl.sum(tl.where(chosen, scores, 0.0), 1)
-        at_label = tl.where(label < CLASSES, at_label, float("nan"))
-        loss += tl.where(counted, tl.log(total) + top - at_label, 0.0)
-        share = (counted.to(ACC) / real_count)[:, None]
-        p = odds / total[:, None]
-        g = share * (p - tl.where(chosen, 1.0, 0.0))
+        if GIVEN:
+            each = (task * count + n)[:, None] * CLASSES + k[None, :]
+            g = tl.load(parts + each, mask=(n < count)[:, None] & known, other=0.0).to(ACC)
+        else:
+            label = tl.load(targets + task * targets_stride + n, mask=n < count, other=-1)
+            scores = tl.where(known, _joined(parts, number, task, n, count, K, PARTS), float("-inf"))
+            top = tl.max(scores, 1)
+            odds = tl.exp(scores - top[:, None])
+            total = tl.sum(odds, 1)
+            chosen = k[None, :] == label[:, None]
+            counted = label >= 0
+            at_label = tl.sum(tl.where(chosen, scores, 0.0), 1)
+            at_label = tl.where(label < CLASSES, at_label, float("nan"))
+            loss += tl.where(counted, tl.log(total) + top - at_label, 0.0)
+            share = (counted.to(ACC) / real_count)[:, None]
+            p = odds / total[:, None]
+            g = share * (p - tl.where(chosen, 1.0, 0.0))
         mask = (n < count)[:, None] & (f < features)[None, :]
         rows = (task * count + n)[:, None] * features + f[None, :]
         if TERMS > 0:
@@ -209,8 +238,11 @@ def classifier_kernel(
             back = tl.dot(g, w, input_precision=PRECISION, out_dtype=ACC)
             tl.store(gz + rows, back.to(gz.dtype.element_ty), mask=mask)
         if TERMS == 2:
-            moved = p * _joined(tangents, tangent_number, task, n, count, K, PARTS)
-            dg = share * (moved - p * tl.sum(moved, 1)[:, None])
+            if GIVEN:
+                dg = tl.load(tangents + each, mask=(n < count)[:, None] & known, other=0.0).to(ACC)
+            else:
+                moved = p * _joined(tangents, tangent_number, task, n, count, K, PARTS)
+                dg = share * (moved - p * tl.sum(moved, 1)[:, None])
             da = tl.load(dz + rows, mask=mask, other=0.0).to(ACC)
             to_b += tl.sum(dg, 0)
             to_w = tl.dot(tl.trans(dg), a, to_w, input_precision=PRECISION, out_dtype=ACC)
@@ -224,5 +256,5 @@ def classifier_kernel(
     if chunk == 0:
         if TERMS > 0:
             tl.store(gb + task * gb_stride + k, to_b, mask=k < CLASSES)
-        if TERMS < 2:
+        if TERMS < 2 and not GIVEN:
             tl.store(losses + task, tl.sum(loss, 0) / real_count)

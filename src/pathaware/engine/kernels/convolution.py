@@ -62,9 +62,11 @@ def _spacing(weights: Sequence[Tensor]) -> int | None:
 
 
 def convolve(
-    x: Tensor, filters: Tensor, x2: Tensor | None = None, filters2: Tensor | None = None, stats: bool = False
-) -> tuple[Tensor, Tensor | None]:
-    """Convolve `x [T, N, H, W, I]` with packed `filters [T, 9, O, I]`; add `x2` convolved with `filters2`.
+    x: Tensor, filters: Tensor, x2: Tensor | None = None, filters2: Tensor | None = None, stats: bool = False,
+    bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """Convolve `x [T, N, H, W, I]` with packed `filters [T, 9, O, I]`; add `x2` convolved with `filters2`,
+    and a bias of `[T, O]` or fewer channels.
 
     Returns `[T, N, H, W, O]` and, with `stats`, the mean and variance of every output channel, `[T, 2, O]`,
     which are computed while the result is still in registers.
@@ -84,9 +86,12 @@ def convolve(
         filters if filters2 is None else filters2,
         y,
         partial,
+        y if bias is None else bias,
+        0 if bias is None else bias.stride(0),
         pixels,
         height,
         width,
+        BIAS=0 if bias is None else bias.shape[1],
         INPUTS=inputs,
         OUTPUTS=outputs,
         ROWS=rows,
@@ -148,9 +153,12 @@ def convolve_kernel(
     filters2,
     y,
     partial,
+    bias,
+    bias_stride,
     pixels,
     height,
     width,
+    BIAS: tl.constexpr,
     INPUTS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     ROWS: tl.constexpr,
@@ -174,6 +182,8 @@ def convolve_kernel(
     filters2 += task * 9 * OUTPUTS * INPUTS
     SLICES: tl.constexpr = INPUTS // DEPTH
     total = tl.zeros((ROWS, OUTPUTS), ACC)
+    if BIAS > 0:
+        total += tl.load(bias + task * bias_stride + o, mask=o < BIAS, other=0.0).to(ACC)[None, :]
     for term in tl.static_range(TERMS):
         source = x if term == 0 else x2
         weights = filters if term == 0 else filters2

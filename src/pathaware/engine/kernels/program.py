@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pathaware.engine import kernels
 from pathaware.engine.handwritten import Program
-from pathaware.engine.handwritten.conv_block import ConvBlock
+from pathaware.engine.handwritten.conv_block import ConvBlock, PlainConvolution
 from pathaware.engine.handwritten.layers import CrossEntropy, Flatten, Linear, Parameters, Saved
 from pathaware.engine.kernels import classifier, normalisation, stem, stem_products
 from pathaware.engine.kernels.convolution import convolve, pack_all
@@ -42,7 +42,8 @@ def kernel_program(program: Program | None) -> KernelProgram | None:
 
 
 def _computed(program: Program) -> bool:
-    """True for conv blocks, `nn.Flatten`, one linear layer and the cross-entropy."""
+    """True for conv blocks with convolutions between them, `nn.Flatten`, one linear layer and the
+    cross-entropy."""
     if len(program.layers) < 3 or not isinstance(program.loss, CrossEntropy):
         return False
     *blocks, flatten, linear = program.layers
@@ -52,9 +53,10 @@ def _computed(program: Program) -> bool:
     *of_blocks, _, of_linear = (link.names for link in program.links)
     if "bias" not in of_linear or shapes[of_linear["bias"]][0] > classifier.MAX_CLASSES:
         return False
-    return all(
-        isinstance(block, ConvBlock)
-        and (block.kernel, block.padding, block.pool) == (3, 1, 2)
+    return isinstance(blocks[0], ConvBlock) and all(
+        isinstance(block, ConvBlock | PlainConvolution)
+        and (block.kernel, block.padding) == (3, 1)
+        and (block.pool == 2 if isinstance(block, ConvBlock) else "bias" in names)
         and kernels.can_convolve(*shapes[names["weight"]][1::-1], first=i == 0)
         for i, (block, names) in enumerate(zip(blocks, of_blocks, strict=True))
     )
@@ -70,6 +72,9 @@ class KernelProgram(Program):
         constant = not (x.requires_grad or y.requires_grad)
         labels = y.ndim == 2 and y.dtype == torch.long
         return constant and labels and x.ndim == 5 and kernels.usable(point)
+
+    def supports_outputs(self, point: Tensor, x: Tensor) -> bool:
+        return not x.requires_grad and x.ndim == 5 and kernels.usable(point)
 
     def one_by_one(self, x: Tensor) -> bool:
         return False  # a GPU has no use for the processor's cache, and small launches leave it idle
@@ -94,40 +99,96 @@ class KernelProgram(Program):
         losses, gz = classifier.losses_and_gradient(
             parts, z, p[-1]["weight"], y, g[-1]["weight"], g[-1]["bias"]
         )
-        filters, blocks = FilterGradients(z), self.blocks(z.dtype)
-        for i in reversed(range(len(saved))):
-            gz = blocks[i].backward(p[i], saved[i], gz, g[i], filters)
-        filters.wait()
+        self._pull_blocks(p, saved, gz, g)
         return losses, gradient, [*saved, [z, parts, y]]
+
+    def outputs(self, point: Tensor, x: Tensor) -> tuple[Tensor, list[Saved]]:
+        p = self._by_layer(point)
+        z, saved = self._blocks(p, x)
+        parts = classifier.logits(z, p[-1]["weight"], p[-1]["bias"])
+        return classifier.joined(parts, p[-1]["weight"].shape[1]), [*saved, [z]]
+
+    def pull(self, point: Tensor, cotangent: Tensor, saved: list[Saved]) -> Tensor:
+        p, cotangent = self._by_layer(point), cotangent.contiguous()
+        gradient = torch.zeros_like(point, memory_format=torch.contiguous_format)
+        g = self._by_layer(gradient)
+        *of_blocks, of_classifier = saved
+        gz = classifier.pull(cotangent, of_classifier[0], p[-1]["weight"], g[-1]["weight"], g[-1]["bias"])
+        self._pull_blocks(p, of_blocks, gz, g)
+        of_classifier.append(cotangent)
+        return gradient
+
+    def push(self, point: Tensor, direction: Tensor, saved: list[Saved]) -> tuple[Tensor, list[Any]]:
+        p, v = self._by_layer(point), self._by_layer(direction.contiguous())
+        z = saved[-1][0]
+        dz, tangents = self._push_blocks(p, v, saved, z)
+        moved = classifier.tangent_logits(z, p[-1]["weight"], dz, v[-1]["weight"], v[-1]["bias"])
+        return classifier.joined(moved, p[-1]["weight"].shape[1]), [*tangents, dz]
+
+    def pull_tangent(
+        self, point: Tensor, direction: Tensor, saved: list[Saved], tangents: list[Any], dc: Tensor
+    ) -> Tensor:
+        direction = direction.contiguous()
+        p, v = self._by_layer(point), self._by_layer(direction)
+        product = torch.zeros_like(direction)
+        hv = self._by_layer(product)
+        z, cotangent = saved[-1]
+        dg = classifier.pull_tangent(
+            cotangent, dc.contiguous(), z, tangents[-1], p[-1]["weight"], v[-1]["weight"],
+            hv[-1]["weight"], hv[-1]["bias"],
+        )  # fmt: skip
+        self._pull_tangent_blocks(p, v, saved, tangents, dg, hv)
+        return product
 
     def hvp(self, point: Tensor, direction: Tensor, saved: list[Saved]) -> Tensor:
         direction = direction.contiguous()
         p, v = self._by_layer(point), self._by_layer(direction)
         product = torch.zeros_like(direction)
         hv = self._by_layer(product)
-        dz: Any = None
-        tangents: list[Saved] = []
         z, parts, y = saved[-1]
-        filters, blocks = self._filters(v, z), self.blocks(z.dtype)
-        for i, block in enumerate(blocks):
-            dz, tangent = block.tangent(p[i], v[i], filters[i], saved[i], dz)
-            tangents.append(tangent)
+        dz, tangents = self._push_blocks(p, v, saved, z)
         linear, along, out = p[-1], v[-1], hv[-1]
         moved = classifier.tangent_logits(z, linear["weight"], dz, along["weight"], along["bias"])
         dg = classifier.hvp(
             parts, moved, z, dz, linear["weight"], along["weight"], y, out["weight"], out["bias"]
         )
-        gradients = FilterGradients(z)
+        self._pull_tangent_blocks(p, v, saved, tangents, dg, hv)
+        return product
+
+    def _pull_blocks(self, p: list[Parameters], saved: list[Saved], gz: Any, g: list[Parameters]) -> None:
+        """Write the gradients of all blocks for that of the last one's output."""
+        filters, blocks = FilterGradients(gz), self.blocks(gz.dtype)
+        for i in reversed(range(len(blocks))):
+            gz = blocks[i].backward(p[i], saved[i], gz, g[i], filters)
+        filters.wait()
+
+    def _push_blocks(
+        self, p: list[Parameters], v: list[Parameters], saved: list[Saved], z: Tensor
+    ) -> tuple[Tensor, list[Saved]]:
+        """The tangent of the last block's output z, and what each block keeps for `_pull_tangent_blocks`."""
+        dz: Any = None
+        tangents: list[Saved] = []
+        filters, blocks = self._filters(v, z), self.blocks(z.dtype)
+        for i, block in enumerate(blocks):
+            dz, tangent = block.tangent(p[i], v[i], filters[i], saved[i], dz)
+            tangents.append(tangent)
+        return dz, tangents
+
+    def _pull_tangent_blocks(
+        self, p: list[Parameters], v: list[Parameters], saved: list[Saved], tangents: list[Any], dg: Any,
+        hv: list[Parameters],
+    ) -> None:  # fmt: skip
+        """Write the derivatives of the gradients that `_pull_blocks` writes."""
+        gradients, blocks = FilterGradients(dg), self.blocks(dg.dtype)
         for i in reversed(range(len(blocks))):
             dg = blocks[i].hvp(p[i], v[i], saved[i], tangents[i], dg, hv[i], gradients)
         gradients.wait()
-        return product
 
     def blocks(self, dtype: torch.dtype) -> list[Any]:
         """The blocks for activations that are stored in this dtype."""
         first, *others = self.layers[:-2]
         start = ProductStem(first.eps) if self._by_products(dtype) else Stem(first.eps)
-        return [start, *(Block(block.eps) for block in others)]
+        return [start, *(Block(b.eps) if isinstance(b, ConvBlock) else Between() for b in others)]
 
     def prepare(self, x: Tensor) -> KernelProgram:
         """The same program for these images only. What it knows of them is computed here, once per path."""
@@ -163,7 +224,12 @@ class KernelProgram(Program):
 
     def _filters(self, p: list[Parameters], like: Tensor) -> list[Any]:
         """The filters of each block as `convolve` reads them; the first block takes them as they are."""
-        return [None, *pack_all([own["weight"] for own in p[1:-2]], like)]
+        layers = list(zip(self.layers, p, strict=True))[1:-2]
+        of_kind = {
+            kind: iter(pack_all([own["weight"] for layer, own in layers if isinstance(layer, kind)], like))
+            for kind in (ConvBlock, PlainConvolution)  # each equally spaced
+        }
+        return [None, *(next(of_kind[type(layer)]) for layer, _ in layers)]
 
 
 def _sides(padded: Tensor, pooled: Tensor) -> tuple[int, int]:
@@ -255,6 +321,48 @@ class Block:
         dgy_split, dx_split = split([dgy, dx])
         filters.add(hv["weight"], x_split, dgy_split, dx_split, gy_split)
         return convolve(dgy, reverse, gy, back)[0]
+
+
+class Between:
+    """A convolution with bias on `x [T, N, H, W, C]`, alone between blocks."""
+
+    def forward(
+        self, p: Parameters, filters: tuple[Tensor, Tensor], x: Tensor, constant: None
+    ) -> tuple[Tensor, Saved]:
+        forward, reverse = filters
+        return convolve(x, forward, bias=p["bias"])[0], [x, forward, reverse]
+
+    def backward(
+        self, p: Parameters, saved: Saved, gz: Tensor, g: Parameters, filters: FilterGradients
+    ) -> Tensor:
+        x, _, reverse = saved
+        factors = split([x, gz])
+        filters.add(g["weight"], *factors)
+        _sum_pixels(gz, g["bias"])
+        saved += [gz, *factors]
+        return convolve(gz, reverse)[0]
+
+    def tangent(
+        self, p: Parameters, v: Parameters, filters: tuple[Tensor, Tensor], saved: Saved, dx: Tensor
+    ) -> tuple[Tensor, Saved]:
+        along, back = filters
+        return convolve(dx, saved[1], saved[0], along, bias=v["bias"])[0], [dx, back]
+
+    def hvp(
+        self, p: Parameters, v: Parameters, saved: Saved, tangent: Saved, dgz: Tensor, hv: Parameters,
+        filters: FilterGradients,
+    ) -> Tensor:  # fmt: skip
+        _, _, reverse, gz, x_split, gz_split = saved
+        dx, back = tangent
+        dgz_split, dx_split = split([dgz, dx])
+        filters.add(hv["weight"], x_split, dgz_split, dx_split, gz_split)
+        _sum_pixels(dgz, hv["bias"])
+        return convolve(dgz, reverse, gz, back)[0]
+
+
+def _sum_pixels(gz: Tensor, out: Tensor) -> None:
+    """Sum `gz [T, N, H, W, C]` over all pixels into `out`, which may have fewer channels."""
+    torch.sum(gz.flatten(1, 3)[..., : out.shape[1]], dim=1, dtype=out.dtype, out=out)
 
 
 class Stem:

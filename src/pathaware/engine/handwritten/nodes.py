@@ -1,0 +1,242 @@
+"""Nodes of autograd's graph around a hand-written program, for what not all methods need.
+
+`SharedParameters`: some parameters do not adapt, as in BOIL, L2F or MT-net. A program computes the gradient
+of all parameters of a network. So a point is completed with the parameters that all tasks share, and of the
+gradient those columns are taken that belong to adapted ones. Autograd sees two more nodes per step; a
+derivative with respect to the shared parameters is the sum over tasks.
+
+`Passes`: steps descend another function of the outputs o than the loss, as in MeTAL. With the Jacobian J of
+the outputs at a point θ, a direction v `[T, D]`, and d the derivative along it:
+
+    c = ∂L/∂o,   g = Jᵀ c                         autograd differentiates L, which is small; `pull`
+    do = J v                                      `push`, the tangent of the outputs
+    dc                                            autograd, from do
+    dg = d(Jᵀ) c + Jᵀ dc                          `pull_tangent`: both terms in one pass, as in a product H·v
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from pathaware.core.parameters import Layout
+from pathaware.engine import kernels
+from pathaware.engine.batched import Prepared
+
+if TYPE_CHECKING:
+    from pathaware.engine.execution import Execution, Inputs
+    from pathaware.engine.handwritten.layers import Saved
+    from pathaware.engine.handwritten.program import Program
+
+
+class SharedParameters:
+    """Maps points `[T, D]` of the adapted parameters to points `[T, D + E]` of all parameters, and back.
+
+    `whole` is the layout of all parameters and `shared` holds those that do not adapt, by name.
+    """
+
+    def __init__(self, layout: Layout, whole: Layout, shared: Mapping[str, Tensor]) -> None:
+        adapted = {entry.name for entry in layout.entries}
+        runs = [
+            (is_adapted, list(entries))
+            for is_adapted, entries in groupby(whole.entries, lambda entry: entry.name in adapted)
+        ]
+        self.adapted = [is_adapted for is_adapted, _ in runs]
+        self.sizes = [sum(entry.numel for entry in entries) for _, entries in runs]
+        self.shared = [
+            shared[entry.name] for is_adapted, entries in runs if not is_adapted for entry in entries
+        ]
+
+    def complete(self, point: Tensor) -> Tensor:
+        """The point of all parameters, `[T, D + E]`; differentiable once."""
+        if not torch.is_grad_enabled():
+            return self.join(point, self._flat())
+        completed: Tensor = _Complete.apply(point, self._flat(), self)
+        return completed
+
+    def select(self, gradient: Tensor) -> Tensor:
+        """The columns `[T, D]` of the adapted parameters; differentiable once."""
+        if not torch.is_grad_enabled():
+            return self.split(gradient, of_adapted=True)
+        selected: Tensor = _Select.apply(gradient, self)
+        return selected
+
+    def join(self, adapted: Tensor, shared: Tensor) -> Tensor:
+        """Adapted columns `[T, D]` and shared ones `[E]` in the order of the whole network."""
+        sources = {True: adapted, False: shared.expand(len(adapted), -1)}
+        taken = {True: 0, False: 0}
+        parts = []
+        for is_adapted, size in zip(self.adapted, self.sizes, strict=True):
+            parts.append(sources[is_adapted].narrow(1, taken[is_adapted], size))
+            taken[is_adapted] += size
+        return torch.cat(parts, dim=1)
+
+    def split(self, whole: Tensor, *, of_adapted: bool) -> Tensor:
+        """The columns of adapted or of shared parameters."""
+        parts = whole.split_with_sizes(self.sizes, dim=1)
+        chosen = [
+            part for part, is_adapted in zip(parts, self.adapted, strict=True) if is_adapted is of_adapted
+        ]
+        return chosen[0] if len(chosen) == 1 else torch.cat(chosen, dim=1)
+
+    def _flat(self) -> Tensor:
+        return torch.cat([parameter.reshape(-1) for parameter in self.shared])
+
+
+class _Complete(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, point: Tensor, shared: Tensor, parameters: SharedParameters) -> Tensor:
+        ctx.parameters = parameters
+        return parameters.join(point, shared)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        of_point, of_shared = (
+            ctx.parameters.split(gradient, of_adapted=adapted) if needed else None
+            for adapted, needed in zip((True, False), ctx.needs_input_grad, strict=False)
+        )
+        return of_point, None if of_shared is None else of_shared.sum(0), None
+
+
+class _Select(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, parameters: SharedParameters) -> Tensor:
+        ctx.parameters = parameters
+        return parameters.split(gradient, of_adapted=True).clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, to_adapted: Tensor) -> Any:
+        nothing = to_adapted.new_zeros(sum(parameter.numel() for parameter in ctx.parameters.shared))
+        return ctx.parameters.join(to_adapted, nothing), None
+
+
+class Pass:
+    """One pass of inputs x through the network, at the points `[T, D]` of a program.
+
+    `outputs` are those of the network. `pull` is the gradient of a function of them, which can be
+    differentiated once if `create_graph` is set.
+    """
+
+    def __init__(self, program: Program, point: Tensor, x: Tensor, *, create_graph: bool) -> None:
+        self.program = program
+        self.point = point.detach()
+        self.create_graph = create_graph
+        self.saved: list[Saved] = []
+        self.moved: tuple[Tensor, list[Saved], list[Any]] | None = None
+        if create_graph:
+            self.outputs: Tensor = _Outputs.apply(point, x, self)
+        else:
+            with torch.no_grad():
+                self.outputs, self.saved = program.outputs(self.point, x)
+        if not self.outputs.requires_grad:
+            self.outputs.requires_grad_()
+
+    def pull(self, cotangent: Tensor) -> Tensor:
+        """Jᵀ c, `[T, D]`, for c like the outputs. Call it once."""
+        if self.create_graph:
+            gradient: Tensor = _Pull.apply(self.outputs, cotangent, self)
+            return gradient
+        with torch.no_grad():
+            return self.program.pull(self.point, cotangent, self.saved)
+
+
+class _Outputs(torch.autograd.Function):
+    """The outputs of a pass. Their derivative is computed together with that of `_Pull`, if there is one."""
+
+    @staticmethod
+    def forward(ctx: Any, point: Tensor, x: Tensor, one: Pass) -> Tensor:
+        outputs, one.saved = one.program.outputs(point, x)
+        ctx.one, ctx.shape = one, outputs.shape
+        ctx.save_for_backward(point, x)
+        ctx.set_materialize_grads(False)
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, to_outputs: Tensor | None) -> Any:
+        program, moved, ctx.one.moved = ctx.one.program, ctx.one.moved, None
+        point, x = ctx.saved_tensors
+        if moved is not None:
+            dc = point.new_zeros(ctx.shape) if to_outputs is None else to_outputs
+            return program.pull_tangent(point, *moved, dc), None, None
+        if to_outputs is None:
+            return None, None, None
+        return program.pull(point, to_outputs, program.outputs(point, x)[1]), None, None
+
+
+class _Pull(torch.autograd.Function):
+    """Jᵀ c. The outputs are an argument so that autograd differentiates `_Outputs` after this."""
+
+    @staticmethod
+    def forward(ctx: Any, outputs: Tensor, cotangent: Tensor, one: Pass) -> Tensor:
+        saved, one.saved = one.saved, []
+        gradient = one.program.pull(one.point, cotangent, saved)
+        ctx.one = one
+        ctx.sizes = [len(tensors) for tensors in saved]
+        ctx.save_for_backward(*(tensor for tensors in saved for tensor in tensors))
+        return gradient
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, direction: Tensor) -> Any:
+        tensors = iter(ctx.saved_tensors)
+        saved = [[next(tensors) for _ in range(size)] for size in ctx.sizes]
+        along, tangents = ctx.one.program.push(ctx.one.point, direction, saved)
+        ctx.one.moved = direction, saved, tangents
+        return None, along, None
+
+
+class Passes:
+    """Passes of several inputs through the network at a point `[T, D]`, and the gradient of what is made of
+    their outputs.
+
+    `here` stands for the point in what else depends on it. Autograd differentiates the function of `here` and
+    of the outputs; where there is a program, that pulls the derivative back from the outputs to the point.
+    """
+
+    def __init__(self, execution: Execution, point: Tensor, create_graph: bool) -> None:
+        self.execution = execution
+        self.create_graph = create_graph
+        self.here = point.view_as(point)
+        self.point = point
+        self.passes: list[Pass] = []
+
+    @cached_property
+    def whole(self) -> Tensor:
+        return self.execution._complete(self.point)
+
+    def predict(self, x: Inputs) -> Tensor:
+        """Outputs for x."""
+        program = self.execution.program
+        if kernels.usable(self.point):
+            program = self.execution.kernel_program
+        if not isinstance(x, Tensor | Prepared):
+            program, x = x.program, x.images
+        if isinstance(x, Prepared) or program is None or not program.supports_outputs(self.point, x):
+            return self.execution.forward(self.here, x)
+        self.passes.append(Pass(program, self.whole, x, create_graph=self.create_graph))
+        return self.passes[-1].outputs
+
+    def gradient(self, value: Tensor) -> Tensor:
+        """The gradient `[T, D]` of a sum over tasks, differentiable once if `create_graph` is set."""
+        outputs = [each.outputs for each in self.passes]
+        of_here, *cotangents = torch.autograd.grad(
+            value, [self.here, *outputs], create_graph=self.create_graph, allow_unused=True
+        )
+        gradient: Tensor | None = None
+        for each, cotangent in zip(self.passes, cotangents, strict=True):
+            if cotangent is not None:
+                pulled = each.pull(cotangent)
+                gradient = pulled if gradient is None else gradient + pulled
+        if gradient is None:
+            return torch.zeros_like(self.point) if of_here is None else of_here
+        selected = self.execution._select(gradient)
+        return selected if of_here is None else selected + of_here
