@@ -212,7 +212,7 @@ class Context:
     """The last point where a rule with `curvature` asked for the gradient, the same point as a leaf, and the
     loss and the gradient with their graph."""
     passes: Passes | None = None
-    """What predicts at the point of the current step, so that its objective can be differentiated fast."""
+    """Predictions at the point of the current step, of which its objective is made."""
 
     def __len__(self) -> int:
         return len(self.support_x)

@@ -251,8 +251,9 @@ def _tanh(x):
 @triton.jit
 def _lstm_rows(g, hidden, at, inside, r, P: tl.constexpr, UNITS: tl.constexpr):
     """The rows (h, two of the gradient, 1) that the LSTM reads, `[ROWS, BLOCK]`."""
-    large = tl.log(tl.maximum(tl.abs(g), tl.exp(-P + 0.0 * g))) / P
-    small = tl.minimum(tl.maximum(g * tl.exp(P + 0.0 * g), -1.0), 1.0)
+    least = tl.exp(tl.full(g.shape, -P, g.dtype))  # a constant would be in float32
+    large = tl.log(tl.maximum(tl.abs(g), least)) / P
+    small = tl.minimum(tl.maximum(g / least, -1.0), 1.0)
     rows = tl.load(hidden + at, mask=(r < UNITS)[:, None] & inside[None, :], other=0.0)
     rows = tl.where((r == UNITS)[:, None], large[None, :], rows)
     rows = tl.where((r == UNITS + 1)[:, None], small[None, :], rows)
