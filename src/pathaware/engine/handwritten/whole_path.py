@@ -50,9 +50,9 @@ class Size:
 
 @dataclass(frozen=True)
 class PathShape:
-    """What the memory of a path depends on: numbers of tasks, support and query examples, steps and skips;
-    whether one `constant` step size serves all, derivatives are of `second` order, and the activations of
-    each step are computed again in the reverse sweep (`checkpoint`)."""
+    """The sizes of a path's memory: numbers of tasks, support and query examples, steps and skips; whether
+    one `constant` step size serves all, derivatives are of `second` order, and the activations of each step
+    are computed again in the reverse sweep (`checkpoint`)."""
 
     tasks: int
     support: int
@@ -123,17 +123,9 @@ class PathProgram:
         """
         tasks, support = episodes.support_x.shape[:2]
         q = steps.q if isinstance(steps.q, Tensor) else None
-        shape = PathShape(
-            tasks,
-            support,
-            episodes.query_x.shape[1],
-            steps.count,
-            len(steps.skips),
-            constant=q is None,
-            second=order == "second",
-            checkpoint=checkpoint,
-            dtype=theta.dtype,
-        )
+        second, query = order == "second", episodes.query_x.shape[1]
+        counts = tasks, support, query, steps.count, len(steps.skips)
+        shape = PathShape(*counts, q is None, second, checkpoint, theta.dtype)
         if shape not in self.free and len(self.free) == KEPT:
             self.free.clear()
         free = self.free.setdefault(shape, [])
@@ -395,12 +387,12 @@ class _Workspace:
             for matrix, other in zip(self.chosen.matrices, self.points[j].matrices, strict=True):
                 matrix[t] = other[t]
             if not self.finite:
-                unused = [*self.gradients[j:], *(self.differences[row] for row, _ in self._skips_from(j))]
+                unused = [
+                    *self.gradients[j:],
+                    *(self.differences[row] for i, (row, _) in self.skips.items() if i >= j),
+                ]
                 for matrix in [matrix for vector in unused for matrix in vector.matrices]:
                     matrix[t] = 0  # times zero it would be NaN
-
-    def _skips_from(self, j: int) -> list[tuple[int, int]]:
-        return [skip for step, skip in self.skips.items() if step >= j]
 
     def _set_reverted(self, j: int, ends: dict[int, list[Tensor]]) -> None:
         """Set the derivatives with respect to θⱼ of tasks that end there, or end earlier, which are zero."""
