@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from pathaware import Episodes, GradientDescent, MetaLearner
-from pathaware.models.mlp import mlp
 from tests.conftest import (
     RULES,
     distance,
@@ -109,7 +109,7 @@ def test_checkpointing_keeps_less_memory_alive():
     """Bytes that the graph holds between forward and backward, with many examples per task."""
 
     def saved_bytes(checkpoint: bool) -> int:
-        model = mlp(1, (16, 16), 1)
+        model = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 1))
         learner = MetaLearner(model, GradientDescent(model, 5), F.mse_loss, checkpoint=checkpoint)
         episodes = Episodes(*(torch.randn(2, n, 1) for n in (200, 200, 5, 5)))
         held: dict[int, int] = {}

@@ -32,8 +32,8 @@ def query_losses(learner, episodes):
 
 
 @KINDS
-def test_with_everything_switched_off_it_is_maml_bit_for_bit(kind):
-    assert torch.equal(estimated(*made(kind, **PLAIN)), estimated(*maml(kind=kind)))
+def test_with_everything_switched_off_it_is_maml(kind):
+    assert distance(estimated(*made(kind, **PLAIN)), estimated(*maml(kind=kind))) < 1e-12
 
 
 @KINDS
@@ -102,10 +102,10 @@ def test_once_weights_have_gone_over_the_last_loss_is_all_there_is():
 @KINDS
 def test_in_its_first_order_phase_it_is_fomaml_and_afterwards_maml(kind):
     learner, outer, episodes = made(kind, **PLAIN, first_order_share=0.5)
-    assert torch.equal(estimated(learner, outer, episodes), estimated(*maml("fomaml", kind)))
+    assert distance(estimated(learner, outer, episodes), estimated(*maml("fomaml", kind))) < 1e-12
     assert not outer.on_progress(0.4, learner)
     assert outer.on_progress(0.5, learner)
-    assert torch.equal(estimated(learner, outer, episodes), estimated(*maml(kind=kind)))
+    assert distance(estimated(learner, outer, episodes), estimated(*maml(kind=kind))) < 1e-12
 
 
 @KINDS

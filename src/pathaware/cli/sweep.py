@@ -67,9 +67,8 @@ def sweep(
     from pathaware.cli.show import print_table
     from pathaware.experiments.report.table_files import write_table
     from pathaware.experiments.run_store import RunStore
-    from pathaware.experiments.sweep.grid import run_grid
     from pathaware.experiments.sweep.plan import SweepPlan
-    from pathaware.experiments.sweep.search import Search, optuna
+    from pathaware.experiments.sweep.search import Search, optuna, run_grid
     from pathaware.experiments.sweep.summary import summary
     from pathaware.experiments.sweep.worker_pool import WorkerPool, open_backend
 

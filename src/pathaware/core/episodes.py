@@ -60,9 +60,12 @@ class Episodes:
 
     def chunks(self, size: int | None) -> Iterator[Episodes]:
         """Split into episodes of at most `size` tasks."""
-        step = max(1, len(self)) if size is None else size
-        for first in range(0, len(self), step):
-            yield self[first : first + step]
+        if size is None or len(self) <= size:
+            if len(self):
+                yield self
+            return
+        for first in range(0, len(self), size):
+            yield self[first : first + size]
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Episodes:
         """Move to a device; `dtype` applies to floating-point tensors only, labels keep theirs."""

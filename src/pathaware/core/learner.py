@@ -460,6 +460,14 @@ class MetaLearner(FewShotLearner):
         return self.execution.query_losses(point, x, y)
 
     def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
+        steps = self.rule.known_steps if self.start is None else None
+        if steps is not None:
+            theta = self.rule.layout.flatten(self.model)
+            found = self.execution.adapted_losses(
+                theta, steps, episodes, order, guard=self.guard, checkpoint=self.checkpoint
+            )
+            if found is not None:
+                return found
         x, y = episodes.query_x, episodes.query_y
         path = self.path(episodes.support_x, episodes.support_y, order=order, query_x=x)
         return self.query_losses(self.end(path), x, y)

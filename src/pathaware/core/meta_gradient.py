@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from pathaware.core.episodes import Episodes
@@ -62,7 +63,7 @@ class Unrolled(MetaGradient):
 
     def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:
         losses = learner.task_losses(episodes, order=self.order)
-        (losses.sum() * weight).backward()
+        losses.backward(torch.full_like(losses, weight))
         return losses.detach()
 
 

@@ -72,7 +72,7 @@ class Path:
 
         For losses that come from different examples, so that a larger one alone says little.
         """
-        kept = self.losses[-1] <= _bound(self.losses[0])  # False for NaN
+        kept = self.losses[-1] <= divergence_bound(self.losses[0])  # False for NaN
         if known_full(kept):
             return self.end, self.losses[-1]
         losses = torch.stack(self.losses)
@@ -166,7 +166,7 @@ def unroll(
         path.points.append(following.detach() if order == "none" else following)
         path.losses.append(loss.detach())
         if guard and j == 0:
-            bounds.append(_bound(path.losses[0]))
+            bounds.append(divergence_bound(path.losses[0]))
     return path
 
 
@@ -176,7 +176,7 @@ def _finite(loss: Tensor, descent: Tensor) -> Tensor:
     return loss.detach().isfinite() & norms.isfinite()
 
 
-def _bound(initial: Tensor) -> Tensor:
+def divergence_bound(initial: Tensor) -> Tensor:
     """The loss above which a task has diverged: a negative one may grow by as much as a positive one."""
     return torch.maximum(DIVERGED * initial, (2 - DIVERGED) * initial)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
@@ -16,6 +17,24 @@ if TYPE_CHECKING:
 
 Memory = Any
 """State that a rule carries along a path: tensors or tuples of them, never changed in place."""
+
+
+@dataclass(frozen=True)
+class LinearSteps:
+    """All n steps of a path, each linear in the gradient and earlier points, with the same coefficients for
+    all tasks:
+
+        θⱼ₊₁ = θⱼ − Qⱼ ∘ ∇L(θⱼ)                                 in general
+        θⱼ₊₁ = (1 − P)(θⱼ − Qⱼ ∘ ∇L(θⱼ)) + P ∘ θₖ               where `skips` has j: (row of P, k)
+
+    `q` is one constant for all steps, `[1, D]` or `[n, D]`; `p` is `[skips, D]`.
+    """
+
+    count: int
+    q: float | Tensor
+    p: Tensor | None = None
+    skips: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+
 
 MAX_STEPS = 10_000
 """Upper limit of the number of steps, because every point of a path is stored."""
@@ -69,6 +88,21 @@ class Rule(nn.Module):
         coefficients of the last trained step are used again.
         """
         raise NotImplementedError("a rule must define step or advance")
+
+    def linear_steps(self) -> LinearSteps | None:
+        """The trained steps as coefficients, if they say all about them; the engine can then run a whole path
+        at once. Not used for a subclass that overrides `step`, `advance`, `begin` or `objective` alone."""
+        return None
+
+    @property
+    def known_steps(self) -> LinearSteps | None:
+        """`linear_steps`, or None if a subclass has changed the steps since."""
+        for cls in type(self).__mro__:
+            if "linear_steps" in vars(cls):
+                return self.linear_steps()
+            if {"step", "advance", "begin", "objective"} & set(vars(cls)):
+                return None
+        return None
 
     def broadcasts(self) -> dict[str, GroupBroadcast]:
         """Coefficients that groups of parameters share, by name, with their mapping to the flat vector."""

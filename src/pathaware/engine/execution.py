@@ -18,15 +18,19 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from pathaware.core.batch_norm import TaskStatistics
+from pathaware.core.episodes import Episodes
 from pathaware.core.errors import UsageError
 from pathaware.core.head import last_linear
 from pathaware.core.learner import ExecutionName
 from pathaware.core.losses import Loss, per_task, per_task_loop
 from pathaware.core.parameters import GroupBroadcast, Layout, parameters_lock
+from pathaware.core.path import Order, being_traced
+from pathaware.core.rule import LinearSteps
 from pathaware.engine import kernels
 from pathaware.engine.batched import LAYERS, Lowered, Prepared, lower
 from pathaware.engine.cuda_graph import CapturedCalls, captured_state
 from pathaware.engine.handwritten import Program, handwritten_program, task_threads
+from pathaware.engine.handwritten.whole_path import PathProgram, path_program
 from pathaware.engine.traced import NotLowerable, trace
 
 if TYPE_CHECKING:
@@ -91,6 +95,11 @@ class Execution:
         from pathaware.engine.kernels.program import kernel_program  # needs Triton
 
         return kernel_program(self.program)
+
+    @cached_property
+    def path_program(self) -> PathProgram | None:
+        program = self.program
+        return None if program is None or program.images else path_program(program)
 
     @property
     def compilable(self) -> bool:
@@ -161,6 +170,25 @@ class Execution:
         if program is None or isinstance(images, Prepared):
             return self.task_losses(point, x, y)
         return program.differentiable_losses(self._complete(point), images, y)
+
+    def adapted_losses(
+        self,
+        theta: Tensor,
+        steps: LinearSteps,
+        episodes: Episodes,
+        order: Order,
+        *,
+        guard: bool,
+        checkpoint: bool,
+    ) -> Tensor | None:
+        """Query losses `[T]` after all steps of a path from θ₀ `[D]`, differentiable once; None if no program
+        runs whole paths of this network, or not from here."""
+        program = self.path_program
+        if program is None or self.shared is not None or not torch.is_grad_enabled() or being_traced():
+            return None
+        if order == "none" or not program.supports(theta, episodes):
+            return None
+        return program.losses(theta, steps, episodes, order, guard=guard, checkpoint=checkpoint)
 
     def gradient(
         self,

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from pathaware.core.parameters import Layout
-from pathaware.core.rule import Rule
+from pathaware.core.rule import LinearSteps, Rule
 from pathaware.core.settings import at_least
 from pathaware.methods.method import Method
 
@@ -40,6 +40,9 @@ class GradientDescent(Rule):
         super().__init__(network, steps)
         at_least(0, rate=rate)
         self.rate = rate
+
+    def linear_steps(self) -> LinearSteps:
+        return LinearSteps(self.steps, self.rate)
 
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
         return torch.add(

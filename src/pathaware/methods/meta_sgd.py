@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from pathaware.core.parameters import Layout
-from pathaware.core.rule import Rule
+from pathaware.core.rule import LinearSteps, Rule
 from pathaware.core.settings import at_least
 from pathaware.methods.method import Method
 
@@ -33,6 +33,9 @@ class MetaSGD(Rule):
         super().__init__(network, steps)
         at_least(0, rate=rate)
         self.q = nn.Parameter(torch.full((len(self.layout),), float(rate)))
+
+    def linear_steps(self) -> LinearSteps:
+        return LinearSteps(self.steps, self.q[None])
 
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
         return torch.addcmul(points[-1], self.q, gradient, value=-1)

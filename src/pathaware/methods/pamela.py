@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
 from pathaware.core.parameters import Granularity, GroupBroadcast, Layout
-from pathaware.core.rule import Memory, Rule
+from pathaware.core.rule import LinearSteps, Memory, Rule
 from pathaware.core.settings import at_least
 from pathaware.engine.execution import broadcast, preconditioned_step
 from pathaware.methods.method import Method
@@ -77,12 +77,16 @@ class Pamela(Rule):
     def coefficient_steps(self, name: str) -> Sequence[int]:
         return self.skips if name == "p" else range(len(self.q)) if len(self.q) > 1 else ()
 
-    def coefficients(self) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        """Q of every step and P of every skip, each `[D]`."""
-        return broadcast(self.q_groups, self.q).unbind(), broadcast(self.p_groups, self.p).unbind()
+    def coefficients(self) -> tuple[Tensor, Tensor]:
+        """Q of every step and P of every skip, `[n, D]`."""
+        return broadcast(self.q_groups, self.q), broadcast(self.p_groups, self.p)
+
+    def linear_steps(self) -> LinearSteps:
+        earlier = {j: (row, j - self.interval) for row, j in enumerate(self.skips)}
+        return LinearSteps(self.steps, *self.coefficients(), earlier)
 
     def begin(self, initial: Tensor, context: Context) -> tuple[Tensor, Memory]:
-        return initial, self.coefficients()  # once for the whole path
+        return initial, tuple(each.unbind() for each in self.coefficients())  # once for the whole path
 
     def advance(
         self, j: int, points: Sequence[Tensor], gradient: Tensor, losses: Tensor, memory: Memory
@@ -92,10 +96,8 @@ class Pamela(Rule):
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor, memory: Memory = None) -> Tensor:
         q, p = memory or self.coefficients()
         rate = q[min(j, len(q) - 1)]
-        if j not in self.skips:
-            return preconditioned_step(points[-1], gradient, rate)
-        earlier, blend = points[j - self.interval], p[j // self.interval - 1]
-        return preconditioned_step(points[-1], gradient, rate, earlier, blend)
+        skip = (points[j - self.interval], p[j // self.interval - 1]) if j in self.skips else ()
+        return preconditioned_step(points[-1], gradient, rate, *skip)
 
 
 METHOD = Method(

@@ -86,7 +86,7 @@ class World:
 
     def share(self, plan: P) -> P:
         """This rank's tasks of a plan; may be empty if there are more ranks than tasks."""
-        return plan.share(self.rank, self.size)
+        return plan if self.size == 1 else plan.share(self.rank, self.size)
 
     def part(self, tasks: int) -> range:
         """The indices of this rank's tasks."""

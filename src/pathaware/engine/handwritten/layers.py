@@ -244,8 +244,17 @@ class HandwrittenLoss(ABC):
         """True if the loss is defined for these targets; others are left to autograd."""
 
     @abstractmethod
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Losses `[T]`."""
+
+    @abstractmethod
+    def gradient(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Saved]:
+        """The gradient of the losses with respect to the outputs, and what `hvp` needs."""
+
     def loss_and_gradient(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Saved]:
-        """Losses `[T]`, their gradient with respect to the outputs, and what `hvp` needs."""
+        """`losses`, and what `gradient` returns."""
+        gradient, saved = self.gradient(outputs, targets)
+        return self.losses(outputs, targets), gradient, saved
 
     @abstractmethod
     def hvp(self, saved: Saved, d: Tensor) -> Tensor:
@@ -255,6 +264,13 @@ class HandwrittenLoss(ABC):
 class MeanSquaredError(HandwrittenLoss):
     def supports(self, targets: Tensor) -> bool:
         return targets.ndim == 3
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return mean_squared_error(outputs, targets)
+
+    def gradient(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Saved]:
+        check_shapes(outputs, targets)
+        return (outputs - targets).mul_(_scale(outputs)), []
 
     def loss_and_gradient(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Saved]:
         check_shapes(outputs, targets)
@@ -275,12 +291,15 @@ class CrossEntropy(HandwrittenLoss):
         labels = targets.ndim == 2 and targets.dtype == torch.long
         return labels and (being_traced() or bool(targets.min() >= 0))  # negative labels are to be ignored
 
-    def loss_and_gradient(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Saved]:
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return cross_entropy(outputs, targets)
+
+    def gradient(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Saved]:
         share = 1 / targets.shape[1]
         probabilities = outputs.softmax(-1)
         gradient = probabilities * share
         gradient.scatter_add_(-1, targets.unsqueeze(-1), gradient.new_full((*targets.shape, 1), -share))
-        return cross_entropy(outputs, targets), gradient, [probabilities]
+        return gradient, [probabilities]
 
     def hvp(self, saved: Saved, d: Tensor) -> Tensor:
         (probabilities,) = saved
