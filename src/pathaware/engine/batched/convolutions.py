@@ -21,9 +21,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import Function, once_differentiable
 
-OWN: Literal["loop", "streams", "products"] = "products"
-"""How filters of each task are applied: by the library, one task after another or side by side, or as matrix
-products of all tasks, which takes square filters with stride 1 and equal sizes of inputs and outputs."""
+OWN: Literal["loop", "streams", "products", "kernels"] = "products"
+"""How filters of each task are applied: by the library, one task after another or side by side; as matrix
+products of all tasks, which takes square filters with stride 1 and equal sizes of inputs and outputs; or by
+Triton's kernels, which also takes filters 3×3 and numbers of channels that are powers of two."""
 
 _SIDES: dict[torch.device, list[torch.cuda.Stream]] = {}
 
@@ -118,7 +119,12 @@ class ProductFilters:
         return torch.bmm(gy.flatten(1, 3).mT, rows).view(filters.shape)
 
 
-Kind = SharedFilters | ProductFilters
+@dataclass(frozen=True)
+class KernelFilters:
+    """Filters `[T, O, I, 3, 3]` with Triton's kernels, which have derivatives of their own."""
+
+
+Kind = SharedFilters | ProductFilters | KernelFilters
 
 
 def kind_of(module: nn.Conv2d, *, shared: bool) -> Kind | None:
@@ -136,7 +142,10 @@ def kind_of(module: nn.Conv2d, *, shared: bool) -> Kind | None:
         return SharedFilters(*settings)
     k = kernel[0]
     plain = kernel == (k, k) and k % 2 == 1 and padding == (k // 2, k // 2)
-    if OWN == "products" and plain and stride == dilation == (1, 1) and module.groups == 1:
+    plain = plain and stride == dilation == (1, 1) and module.groups == 1
+    if OWN == "kernels" and plain and k == 3 and all(map(_is_stored, (module.in_channels, module.out_channels))):
+        return KernelFilters()
+    if OWN in ("products", "kernels") and plain:
         return ProductFilters(k)
     return OwnFilters(*settings)
 
@@ -204,11 +213,21 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, kind: Kind) -> Tens
 
     Libraries are fast if the number of channels is a multiple of four, or of eight numbers of 16 bits.
     """
+    if isinstance(kind, KernelFilters):
+        from pathaware.engine.kernels.functions import Convolution as KernelConvolution  # needs Triton
+
+        z: Tensor = KernelConvolution.apply(x, weight, False)[0]
+        return z if bias is None else z + bias.to(z.dtype).view(-1, 1, 1, 1, bias.shape[-1])
     missing = -x.shape[-1] % (16 // x.element_size()) if getattr(kind, "groups", 1) == 1 else 0
     if missing:
         x, weight = F.pad(x, (0, missing)), F.pad(weight, (0, 0, 0, 0, 0, missing))
     y: Tensor = Convolution.apply(x, weight, kind)
     return y if bias is None else y + bias.to(y.dtype).view(-1, 1, 1, 1, bias.shape[-1])
+
+
+def _is_stored(channels: int) -> bool:
+    """True if the kernels store this number of channels without others that are zero."""
+    return channels >= 16 and channels & (channels - 1) == 0
 
 
 def _first(x: Tensor) -> Tensor:

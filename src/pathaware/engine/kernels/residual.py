@@ -90,7 +90,7 @@ def join(x: Tensor, y: Tensor, slope: float) -> tuple[Tensor, Tensor]:
     z = empty(x, tasks, images, height // 2, width // 2, channels)
     where = empty(x, *z.shape, dtype=torch.int8)
     cells = tasks * images * (height // 2) * (width // 2)
-    join_kernel[(blocks(cells, _ROWS), blocks(channels, _COLUMNS))](
+    join_block_kernel[(blocks(cells, _ROWS), blocks(channels, _COLUMNS))](
         x, y, z, where, cells, height, width, channels, ROWS=_ROWS, **_block(x, slope)
     )
     return z, where
@@ -315,7 +315,7 @@ def _window(w, height, width, channels, c):
 
 
 @triton.jit
-def join_kernel(
+def join_block_kernel(
     x, y, z, where, cells, height, width, channels,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, SLOPE: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
