@@ -30,7 +30,7 @@ from pathaware.engine.handwritten import Program, handwritten_program, task_thre
 from pathaware.engine.traced import NotLowerable, trace
 
 if TYPE_CHECKING:
-    from pathaware.engine.handwritten.shared import SharedParameters
+    from pathaware.engine.handwritten.special_cases import SharedParameters
     from pathaware.engine.kernels.program import KernelProgram
 
 Forward = Callable[[Tensor, Any], Tensor]
@@ -82,7 +82,7 @@ class Execution:
 
     @cached_property
     def single_task(self) -> Program | None:
-        from pathaware.engine.handwritten.single_task import SingleTaskProgram  # for GPUs
+        from pathaware.engine.handwritten.special_cases import SingleTaskProgram  # for GPUs
 
         return None if self.program is None else SingleTaskProgram(self.program)
 
@@ -274,7 +274,7 @@ def _program(forward: Lowered, whole: Layout, losses: Loss) -> tuple[Program | N
     program = handwritten_program(forward.network, whole, losses) if in_order and not forward.prefix else None
     if program is None:
         return None, None
-    from pathaware.engine.handwritten.shared import SharedParameters  # few methods need it
+    from pathaware.engine.handwritten.special_cases import SharedParameters  # few methods need it
 
     return program, SharedParameters(layout, whole, forward.shared)
 

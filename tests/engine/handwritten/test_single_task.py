@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from pathaware import GradientDescent, MetaLearner
-from pathaware.engine.handwritten.single_task import SingleTaskProgram
+from pathaware.engine.handwritten.special_cases import SingleTaskProgram
 from tests.conftest import distance, small_problem, with_constant_statistics
 
 CUDA = torch.cuda.is_available()

@@ -44,6 +44,8 @@ def test_every_kernel_compiles(options: tuple[str, ...], tmp_path: Path):
             "classifier",
             "update_derivative",
             "sum_groups",
+            "leaky_second",
+            "join_block",
         )
     }
     with_constants = ("normalise", "backward", "tangent", "hvp")

@@ -13,8 +13,7 @@ from torch import Tensor, fx, nn
 
 from pathaware.core.parameters import Layout
 from pathaware.engine import kernels
-from pathaware.engine.batched import convolutions
-from pathaware.engine.batched.layers import LAYERS, Activations, Parameters, check
+from pathaware.engine.batched.layers import LAYERS, Activations, Parameters, check, convolve, kind_of
 from pathaware.engine.traced import ADDITIONS, ConvBlockNodes, NotLowerable, TracedNetwork
 
 _ELEMENTWISE = {F.relu, torch.relu, torch.tanh, torch.sigmoid, F.gelu, F.silu, F.elu, F.leaky_relu}
@@ -194,16 +193,17 @@ class Lowered:
         before = node.all_input_nodes[0] if node.all_input_nodes else node
         if type(module) is nn.Conv2d:
             shared = self._is_shared(node)
-            kind = convolutions.kind_of(module, shared=shared)
+            kind = kind_of(module, shared=shared)
             if kind is None:
                 return False
             x, p = values[before].last(padded=False), dict(module.named_parameters()) if shared else own(node)
-            y = convolutions.convolve(x.data, p["weight"], p.get("bias"), kind)
-            values[node] = replace(x, data=y, channels=module.out_channels)
+            y, moments = convolve(x.data, p["weight"], p.get("bias"), kind)
+            values[node] = replace(x, data=y, channels=module.out_channels, moments=moments)
         elif node in self.norms and values[before].layout == "last":
             x, p, last = values[before].last(padded=False), own(node), self.norms[node]
             slope = 1.0 if last is node else self.network.slope(last)
-            y = functions.LeakyNorm.apply(x.data, p["weight"], p["bias"], module.eps, slope)  # type: ignore
+            settings = module.eps, slope, x.moments  # type: ignore[union-attr]
+            y = functions.LeakyNorm.apply(x.data, p["weight"], p["bias"], *settings)
             values[node] = values[last] = x.map(y)
         elif node in self.norms.values() and node in values:
             pass
@@ -212,8 +212,8 @@ class Lowered:
         elif before in joined:
             if node in self.joins:
                 relu, total = self.joins[node]
-                x, y = (values[n].last(padded=False) for n in total.args)
-                values[node] = x.map(functions.Join.apply(x.data, y.data, self.network.slope(relu)))
+                x, other = (value.last(padded=False) for value in _read(total, values))
+                values[node] = x.map(functions.Join.apply(x.data, other.data, self.network.slope(relu)))
             else:
                 joined.add(node)
         else:
@@ -221,7 +221,7 @@ class Lowered:
         return True
 
     def _joinable(self, total: fx.Node, values: dict[fx.Node, Any]) -> bool:
-        x, y = (values[node] for node in total.all_input_nodes * (2 // len(total.all_input_nodes)))
+        x, y = _read(total, values)
         return bool(x.layout == y.layout == "last" and x.data.shape == y.data.shape)
 
     def _constant_moments(self, nodes: list[fx.Node]) -> dict[fx.Node, Tensor]:
@@ -234,6 +234,11 @@ class Lowered:
 
         statistics = [(frozen[node].running_mean, frozen[node].running_var) for node in wanted]
         return dict(zip(wanted, constant_moments(statistics), strict=True))
+
+
+def _read(node: fx.Node, values: dict[fx.Node, Any]) -> list[Activations]:
+    """The values that a function reads."""
+    return [values[value] for value in node.args if isinstance(value, fx.Node)]
 
 
 def _shared_conv2d(module: nn.Conv2d, x: Activations) -> Activations:

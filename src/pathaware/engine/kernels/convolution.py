@@ -26,7 +26,6 @@ from pathaware.engine.kernels.launch import (
     stored_channels,
 )
 
-
 WIDE = 128
 """Channels that a program computes at most."""
 

@@ -126,18 +126,24 @@ class NormalisationGradient(Function):
 
 
 class LeakyNorm(Function):
-    """y `[T, …, C]`, γ and β `[T, C]` → leaky(batch norm), with the slope 0 for a ReLU and 1 for none."""
+    """y `[T, …, C]`, γ and β `[T, C]` → leaky(batch norm), with the slope 0 for a ReLU and 1 for none.
+
+    `moments` are those of y, if they are known.
+    """
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, gamma: Tensor, beta: Tensor, eps: float, slope: float) -> Tensor:
-        moments = residual.moments_of(y)
+    def forward(
+        ctx: Any, y: Tensor, gamma: Tensor, beta: Tensor, eps: float, slope: float,
+        moments: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        moments = residual.moments_of(y) if moments is None else moments
         ctx.save_for_backward(y, gamma, beta, moments)
         ctx.settings = eps, slope
         return residual.normalise(y, moments, gamma, beta, eps, slope)
 
     @staticmethod
     def backward(ctx: Any, gz: Tensor) -> tuple[Tensor | None, ...]:
-        return *LeakyNormGradient.apply(gz, *ctx.saved_tensors, *ctx.settings), None, None
+        return *LeakyNormGradient.apply(gz, *ctx.saved_tensors, *ctx.settings), None, None, None
 
 
 class LeakyNormGradient(Function):
@@ -191,7 +197,8 @@ class JoinGradient(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, u: Tensor) -> tuple[Tensor | None, ...]:
-        return residual.collect(u.contiguous(), *ctx.saved_tensors, ctx.slope), None, None, None
+        (where,) = ctx.saved_tensors
+        return residual.collect(u.contiguous(), where, ctx.slope), None, None, None
 
 
 class Stem(Function):

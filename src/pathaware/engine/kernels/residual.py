@@ -18,7 +18,7 @@ from pathaware.engine.kernels.launch import accumulator, blocks, empty, join_mom
 from pathaware.engine.kernels.windows import cells_of
 
 _COLUMNS = 64
-_ROWS = 64
+_ROWS = 32
 _PROGRAMS = 2112
 """Programs that share a sum: sixteen per multiprocessor of an H200."""
 
@@ -37,7 +37,7 @@ def moments_of(y: Tensor) -> Tensor:
 def normalise(y: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float, slope: float) -> Tensor:
     """z, shaped like y."""
     z = torch.empty_like(y)
-    tasks, pixels, channels = _shape(y)
+    _, pixels, channels = _shape(y)
     leaky_kernel[_grid(y)](
         y, moments, gamma, beta, z, gamma.stride(0), beta.stride(0), pixels, channels, eps,
         ROWS=_ROWS, **_block(y, slope),
