@@ -218,7 +218,7 @@ def _not_in_place(module: Any) -> Any:
     return module
 
 
-OWN: Literal["loop", "products", "kernels"] = "products"
+OWN: Literal["loop", "products", "kernels"] = "kernels"
 """How filters of each task are applied: by the library, one task after another; as matrix products of all
 tasks, which takes square filters with stride 1 and equal sizes of inputs and outputs; or by
 Triton's kernels, which also takes filters 3×3 and numbers of channels that are powers of two."""
