@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pathaware.core.errors import UsageError
-from pathaware.core.linear_solve import inverse, solve
+from pathaware.core.head import inverse, solve
 from tests.methods.checks import error_of_meta_gradient, learner_of, scattered
 
 

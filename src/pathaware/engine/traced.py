@@ -7,6 +7,7 @@ kernels run it as one operation, and the hand-written derivatives treat it as on
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,6 +19,8 @@ from torch import fx, nn
 from pathaware.core.batch_norm import FrozenBatchNorm
 
 Pooling = Literal["max", "average", "none"]
+
+ADDITIONS = {operator.add, operator.iadd, torch.add}
 
 
 class NotLowerable(Exception):
@@ -118,6 +121,40 @@ class TracedNetwork:
         eps: Any = getattr(batch_norm, "eps", None)
         return ConvBlockNodes(convolution, norm, relu, last, source, *sizes, eps, pooling, frozen)
 
+    def slope(self, node: fx.Node) -> float | None:
+        """The slope below zero of the ReLU or leaky ReLU that a node is, or None if it is neither."""
+        module = self.module(node)
+        if self._is_relu(node):
+            return 0.0
+        if type(module) is nn.LeakyReLU:
+            return module.negative_slope
+        if node.target is F.leaky_relu:
+            given: Any = node.kwargs.get("negative_slope", node.args[1] if len(node.args) > 1 else 0.01)
+            return float(given)
+        return None
+
+    def activated_norms(self) -> dict[fx.Node, fx.Node]:
+        """Every batch norm by batch statistics, and the leaky ReLU that alone reads it, else the norm."""
+        norms = [node for node in self.nodes if _has_batch_statistics(self.module(node))]
+        readers = {norm: next(iter(norm.users)) for norm in norms if len(norm.users) == 1}
+        return {norm: r if (r := readers.get(norm)) and self.slope(r) is not None else norm for norm in norms}
+
+    def joins(self) -> dict[fx.Node, tuple[fx.Node, fx.Node]]:
+        """Max-pools 2×2 of a leaky ReLU of a sum, as residual blocks end, with the ReLU and the sum."""
+        found = {}
+        for node in self.nodes:
+            pool, chain = self.module(node), _chain(node, 3)
+            if type(pool) is not nn.MaxPool2d or _side(pool.kernel_size) != 2 or _side(pool.stride) != 2:
+                continue
+            plain = _side(pool.padding) == 0 and _side(pool.dilation) == 1
+            if not plain or pool.ceil_mode or pool.return_indices or len(chain) < 3:
+                continue
+            total, relu, _ = chain
+            alone = len(total.users) == len(relu.users) == 1
+            if alone and (slope := self.slope(relu)) is not None and slope >= 0 and _is_sum(total):
+                found[node] = relu, total
+        return found
+
     def _is_relu(self, node: fx.Node) -> bool:
         if node.op == "call_module":
             return type(self.module(node)) is nn.ReLU
@@ -207,6 +244,12 @@ class _Tracer(fx.Tracer):
             return self.create_proxy("call_module", name, args, kwargs)
 
         return type(type(module).__name__, (type(module),), {"__call__": call})
+
+
+def _is_sum(node: fx.Node) -> bool:
+    """True for the sum of two values."""
+    values = [a for a in node.args if isinstance(a, fx.Node)]
+    return node.target in ADDITIONS and len(values) == len(node.args) == 2 and not node.kwargs
 
 
 def _has_batch_statistics(norm: nn.Module | None) -> bool:

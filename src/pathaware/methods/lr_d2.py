@@ -21,7 +21,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pathaware.core.linear_solve import solve
+from pathaware.core.head import solve
 from pathaware.core.settings import at_least
 from pathaware.methods.method import Method
 from pathaware.methods.r2d2 import PAPER, R2D2

@@ -25,8 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
-from pathaware.core.head import Fitted, Head, one_hot
-from pathaware.core.linear_solve import solve
+from pathaware.core.head import Fitted, Head, one_hot, solve
 from pathaware.methods.method import Method
 
 PAPER = "Bertinetto, Henriques, Torr and Vedaldi, ICLR 2019, arXiv:1805.08136"

@@ -71,7 +71,7 @@ def main(dtype: torch.dtype) -> None:
     from pathaware import MetaLearner, Pamela
     from pathaware.core.batch_norm import freeze_running_statistics
     from pathaware.engine.kernels import program as programs
-    from pathaware.engine.kernels.functions import Stem, block
+    from pathaware.engine.kernels.functions import Convolution, Join, LeakyNorm, Stem, block
     from pathaware.engine.kernels.update import Broadcast, LSTMStep, Update, sum_groups
     from pathaware.engine.traced import fold_biases
     from pathaware.methods.warp_grad import warped
@@ -96,6 +96,11 @@ def main(dtype: torch.dtype) -> None:
         x, weight = leaf(2, 5, 6, 6, 64, dtype=dtype), leaf(2, 48, 48, 3, 3)
         gamma, beta = leaf(2, 48), leaf(2, 48)
         second_derivative(block(x, weight, gamma, beta, 1e-5, pooling), [x, weight, gamma, beta])
+    x, weight = leaf(2, 2, 5, 5, 256, dtype=dtype), leaf(2, 256, 256, 3, 3)
+    second_derivative(Convolution.apply(x, weight, True)[0], [x, weight])
+    gamma, beta, y = leaf(2, 256), leaf(2, 256), leaf(2, 2, 5, 5, 256, dtype=dtype)
+    second_derivative(LeakyNorm.apply(x, gamma, beta, 1e-5, 0.1), [x, gamma, beta])
+    second_derivative(Join.apply(x, y, 0.1), [x, y])
     if not full:  # the same with constant statistics
         moments = torch.zeros(2, 64)
         images, weight = torch.zeros(4, 25, 3, 16, 16, dtype=dtype), leaf(4, 64, 3, 3, 3)

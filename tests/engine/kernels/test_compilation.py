@@ -44,6 +44,8 @@ def test_every_kernel_compiles(options: tuple[str, ...], tmp_path: Path):
             "classifier",
             "update_derivative",
             "sum_groups",
+            "leaky_second",
+            "join_block",
         )
     }
     launched |= {"classifier_kernel_of_given", "convolve_kernel_with_bias", "sum_groups_kernel_of_layers"}

@@ -29,6 +29,7 @@ class Activations:
       every task its own filters, and batch norm its own statistics.
     - `last`: images with channels last, `data [T, N, H, W, C]`, for the kernels, possibly in bfloat16;
       all other layers get them in `dtype`. Only the first `channels` of C are used, the others are zero.
+      `moments` are the mean and variance `[T, 2, C]` of each channel, if they are known.
     """
 
     data: Tensor
@@ -36,10 +37,11 @@ class Activations:
     layout: Literal["rows", "grouped", "last"] = "rows"
     dtype: torch.dtype | None = None
     channels: int | None = None
+    moments: Tensor | None = None
 
     def map(self, data: Tensor) -> Activations:
         """The same layout with other data."""
-        return replace(self, data=data)
+        return replace(self, data=data, moments=None)
 
     def images(self) -> Activations:
         if self.layout == "grouped":
@@ -62,17 +64,19 @@ class Activations:
             data = self.data.view(count, self.tasks, channels // self.tasks, *space).transpose(0, 1)
         return replace(self, data=data, layout="rows")
 
-    def last(self) -> Activations:
-        if self.layout == "last":
-            return self
+    def last(self, *, padded: bool = True) -> Activations:
+        """Channels last: as many as the kernels of conv blocks store if `padded`, else those used only."""
         from pathaware.engine.kernels.launch import stored_channels  # needs Triton
 
-        rows = self.rows().data
-        channels = rows.shape[2]
-        data = F.pad(rows.permute(0, 1, 3, 4, 2), (0, stored_channels(channels) - channels)).contiguous()
-        return replace(
-            self, data=data.to(kernels.storage(data)), layout="last", dtype=data.dtype, channels=channels
-        )
+        data = self.data if self.layout == "last" else self.rows().data.permute(0, 1, 3, 4, 2)
+        channels = data.shape[-1] if self.layout != "last" or self.channels is None else self.channels
+        missing = (stored_channels(channels) if padded else channels) - data.shape[-1]
+        if self.layout == "last" and not missing:
+            return self
+        dtype = self.dtype if self.layout == "last" else data.dtype
+        data = F.pad(data, (0, missing)).contiguous()
+        data = data.to(kernels.storage(data))
+        return Activations(data, self.tasks, "last", dtype=dtype, channels=channels)
 
     def flat(self) -> Activations:
         """`[T, N, F]`"""
@@ -183,6 +187,9 @@ def flatten(module: nn.Flatten, p: Parameters, x: Activations) -> Activations:
 @batched(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
 def per_image(module: nn.Module, p: Parameters, x: Activations) -> Activations:
     """Works on every channel separately, so groups of channels may stay together."""
+    if x.layout == "last" and x.data.dtype == x.dtype:
+        out = module(x.data.flatten(0, 1).permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        return x.map(out.contiguous().unflatten(0, x.data.shape[:2]))
     images = x.images()
     return images.map(module(images.data))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,12 +13,12 @@ from torch import Tensor, fx, nn
 
 from pathaware.core.parameters import Layout
 from pathaware.engine import kernels
+from pathaware.engine.batched.convolutions import convolve, kind_of
 from pathaware.engine.batched.layers import LAYERS, Activations, Parameters, check
-from pathaware.engine.traced import ConvBlockNodes, NotLowerable, TracedNetwork
+from pathaware.engine.traced import ADDITIONS, ConvBlockNodes, NotLowerable, TracedNetwork
 
 _ELEMENTWISE = {F.relu, torch.relu, torch.tanh, torch.sigmoid, F.gelu, F.silu, F.elu, F.leaky_relu}
 _ELEMENTWISE_METHODS = {"relu", "tanh", "sigmoid"}
-_ADDITIONS = {operator.add, operator.iadd, torch.add}
 
 # Placeholders for `x.shape` and `x.shape[0]` while a graph is interpreted. Only the flattening idiom
 # `x.view(x.size(0), -1)` may use them: any other use of a shape would see the batched one.
@@ -75,6 +75,7 @@ class Lowered:
             for prefix, module in modules.items()
         }
         self.prefix = self._prefix()
+        self.norms, self.joins = network.activated_norms(), network.joins()
 
     def __call__(self, point: Tensor, inputs: Tensor | Prepared, count: int | None = None) -> Tensor:
         """Outputs; with `count`, in the context `TaskStatistics(count=count)` and without gradients."""
@@ -150,6 +151,8 @@ class Lowered:
             return {name: parameter(full) for name, full in self.names[str(node.target)].items()}
 
         constant = self._constant_moments(nodes) if use_kernels else {}
+        joined: set[fx.Node] = set()
+        fast = use_kernels and count is None
         for node in nodes:
             if use_kernels and node in self.fused:
                 continue
@@ -159,6 +162,8 @@ class Lowered:
                 values[node] = _run_kernels(
                     block, own(block.convolution), own(block.norm), values[block.source], count, moments
                 )
+                continue
+            if fast and self._run_wide(node, values, own, joined):
                 continue
             arguments: Any = fx.node.map_arg(node.args, values.__getitem__)
             module = self.network.module(node)
@@ -171,6 +176,55 @@ class Lowered:
             else:
                 values[node] = _function(node)(*arguments, **node.kwargs)
 
+    def _run_wide(
+        self,
+        node: fx.Node,
+        values: dict[fx.Node, Any],
+        own: Callable[[fx.Node], Parameters],
+        joined: set[fx.Node],
+    ) -> bool:
+        """Run a node outside of the kernels' blocks with channels last, if it is one that gains from it.
+
+        A norm and the activation after it are one operation, and so is the end of a residual block, whose sum
+        waits in `joined` for the pool.
+        """
+        from pathaware.engine.kernels import functions  # needs Triton
+
+        module = self.network.module(node)
+        before = node.all_input_nodes[0] if node.all_input_nodes else node
+        if type(module) is nn.Conv2d:
+            shared = self._is_shared(node)
+            kind = kind_of(module, shared=shared)
+            if kind is None:
+                return False
+            x, p = values[before].last(padded=False), dict(module.named_parameters()) if shared else own(node)
+            y, moments = convolve(x.data, p["weight"], p.get("bias"), kind)
+            values[node] = replace(x, data=y, channels=module.out_channels, moments=moments)
+        elif node in self.norms and values[before].layout == "last":
+            x, p, last = values[before].last(padded=False), own(node), self.norms[node]
+            slope = 1.0 if last is node else self.network.slope(last)
+            settings = module.eps, slope, x.moments  # type: ignore[union-attr]
+            y = functions.LeakyNorm.apply(x.data, p["weight"], p["bias"], *settings)
+            values[node] = values[last] = x.map(y)
+        elif node in self.norms.values() and node in values:
+            pass
+        elif any(node is total for _, total in self.joins.values()) and self._joinable(node, values):
+            joined.add(node)
+        elif before in joined:
+            if node in self.joins:
+                relu, total = self.joins[node]
+                x, other = (value.last(padded=False) for value in _read(total, values))
+                values[node] = x.map(functions.Join.apply(x.data, other.data, self.network.slope(relu)))
+            else:
+                joined.add(node)
+        else:
+            return False
+        return True
+
+    def _joinable(self, total: fx.Node, values: dict[fx.Node, Any]) -> bool:
+        x, y = _read(total, values)
+        return bool(x.layout == y.layout == "last" and x.data.shape == y.data.shape)
+
     def _constant_moments(self, nodes: list[fx.Node]) -> dict[fx.Node, Tensor]:
         """The statistics of blocks in which they are constant, as the kernels read them."""
         frozen = {node: block.frozen for node, block in self.blocks.items() if block.frozen is not None}
@@ -181,6 +235,11 @@ class Lowered:
 
         statistics = [(frozen[node].running_mean, frozen[node].running_var) for node in wanted]
         return dict(zip(wanted, constant_moments(statistics), strict=True))
+
+
+def _read(node: fx.Node, values: dict[fx.Node, Any]) -> list[Activations]:
+    """The values that a function reads."""
+    return [values[value] for value in node.args if isinstance(value, fx.Node)]
 
 
 def _shared_conv2d(module: nn.Conv2d, x: Activations) -> Activations:
@@ -240,7 +299,7 @@ def _function(node: fx.Node) -> Callable[..., Any]:
         return lambda x, *args, inplace=False, **kwargs: x.map(target(x.data, *args, **kwargs))
     if target in _ELEMENTWISE_METHODS:
         return lambda x: x.map(getattr(x.data, target)())
-    if target in _ADDITIONS and not node.kwargs and all(isinstance(a, fx.Node) for a in node.args):
+    if target in ADDITIONS and not node.kwargs and all(isinstance(a, fx.Node) for a in node.args):
         return _add
     if target in ("flatten", torch.flatten) and _is_full_flatten(node):
         return lambda x, *args, **kwargs: x.flat()

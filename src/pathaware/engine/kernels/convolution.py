@@ -26,6 +26,9 @@ from pathaware.engine.kernels.launch import (
     stored_channels,
 )
 
+WIDE = 128
+"""Channels that a program computes at most."""
+
 
 def pack(weight: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
     """Copy filters `[T, O, I, 3, 3]` into the two orders that `convolve` reads: `[T, 9, O, I]`, and, for the
@@ -76,10 +79,13 @@ def convolve(
     y = empty(x, tasks, images, height, width, outputs)
     pixels = images * height * width
     terms = 1 if x2 is None else 2
-    rows, warps, stages = _shape(pixels * tasks, x.dtype == torch.bfloat16, stats, terms)
+    wide = outputs > WIDE or inputs > WIDE
+    reduced = x.dtype == torch.bfloat16
+    rows, warps, stages = _wide_shape(x) if wide else _shape(pixels * tasks, reduced, stats, terms)
+    block = min(outputs, WIDE)
     tiles = blocks(pixels, rows)
     partial = empty(filters, tasks, 2, outputs, tiles, dtype=accumulator(x)[0]) if stats else y
-    convolve_kernel[(tiles, tasks)](
+    convolve_kernel[(tiles, tasks, outputs // block)](
         x,
         filters,
         x if x2 is None else x2,
@@ -95,7 +101,8 @@ def convolve(
         INPUTS=inputs,
         OUTPUTS=outputs,
         ROWS=rows,
-        DEPTH=min(inputs, 64),
+        BLOCK=block,
+        DEPTH=min(inputs, 128 // x.element_size() if wide else 64),
         TERMS=terms,
         STATS=stats,
         PRECISION=dot_precision(x),
@@ -104,6 +111,11 @@ def convolve(
         num_stages=stages,
     )
     return y, join_moments(partial, pixels, rows) if stats else None
+
+
+def _wide_shape(x: Tensor) -> tuple[int, int, int]:
+    """`_shape` with many channels, of which a program computes some; float64 is for tests."""
+    return (128, 8, 4) if x.element_size() <= 4 else (16, 4, 1)
 
 
 def _shape(pixels: int, reduced: bool, stats: bool, terms: int) -> tuple[int, int, int]:
@@ -162,6 +174,7 @@ def convolve_kernel(
     INPUTS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
     DEPTH: tl.constexpr,
     TERMS: tl.constexpr,
     STATS: tl.constexpr,
@@ -174,14 +187,16 @@ def convolve_kernel(
     inside = m < pixels
     column = m % width
     row = (m // width) % height
-    o = tl.arange(0, OUTPUTS)
+    o = tl.arange(0, BLOCK)
+    if BLOCK < OUTPUTS:
+        o += tl.program_id(2) * BLOCK
     k = tl.arange(0, DEPTH)
     x += task * pixels * INPUTS
     x2 += task * pixels * INPUTS
     filters += task * 9 * OUTPUTS * INPUTS
     filters2 += task * 9 * OUTPUTS * INPUTS
     SLICES: tl.constexpr = INPUTS // DEPTH
-    total = tl.zeros((ROWS, OUTPUTS), ACC)
+    total = tl.zeros((ROWS, BLOCK), ACC)
     if BIAS > 0:
         total += tl.load(bias + task * bias_stride + o, mask=o < BIAS, other=0.0).to(ACC)[None, :]
     for term in tl.static_range(TERMS):
@@ -208,4 +223,4 @@ def convolve_kernel(
     out = y + task * pixels * OUTPUTS + m[:, None] * OUTPUTS + o[None, :]
     tl.store(out, total.to(y.dtype.element_ty), mask=inside[:, None])
     if STATS:
-        store_moments(partial, total, inside, pixels, task, OUTPUTS, ROWS)
+        store_moments(partial, total, inside, pixels, task, o, OUTPUTS, ROWS)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 
-from pathaware.engine.kernels import normalisation, stem
+from pathaware.engine.kernels import normalisation, residual, stem
 from pathaware.engine.kernels.convolution import convolve, pack
 from pathaware.engine.kernels.launch import accumulator, empty
 from pathaware.engine.kernels.weight_gradient import weight_gradient
@@ -123,6 +123,82 @@ class NormalisationGradient(Function):
         ggamma, gbeta = _per_channel(gamma, gz)
         gy = normalisation.hvp(None, u, c, gz, y, peaks, sums, second, *norm, ggamma, gbeta, ctx.pooling)
         return ggz, gy, None, ggamma, *[None] * 4
+
+
+class LeakyNorm(Function):
+    """y `[T, …, C]`, γ and β `[T, C]` → leaky(batch norm), with the slope 0 for a ReLU and 1 for none.
+
+    `moments` are those of y, if they are known.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, y: Tensor, gamma: Tensor, beta: Tensor, eps: float, slope: float,
+        moments: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        moments = residual.moments_of(y) if moments is None else moments
+        ctx.save_for_backward(y, gamma, beta, moments)
+        ctx.settings = eps, slope
+        return residual.normalise(y, moments, gamma, beta, eps, slope)
+
+    @staticmethod
+    def backward(ctx: Any, gz: Tensor) -> tuple[Tensor | None, ...]:
+        return *LeakyNormGradient.apply(gz, *ctx.saved_tensors, *ctx.settings), None, None, None
+
+
+class LeakyNormGradient(Function):
+    """gz, y, γ → gy, gγ, gβ."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, gz: Tensor, y: Tensor, gamma: Tensor, beta: Tensor, moments: Tensor, eps: float,
+        slope: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        gz = gz.contiguous()
+        gy, sums = residual.backward(gz, y, moments, gamma, beta, eps, slope)
+        ctx.save_for_backward(gz, y, gamma, beta, moments, sums)
+        ctx.settings = eps, slope
+        return gy, sums[:, 1], sums[:, 0]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, u: Tensor, c: Tensor, b: Tensor) -> tuple[Tensor | None, ...]:
+        gz, y, gamma, beta, moments, sums = ctx.saved_tensors
+        norm = moments, gamma, beta, sums, *ctx.settings
+        ggz, gy, ggamma = residual.second(u.contiguous(), _rows(c), _rows(b), gz, y, *norm)
+        return ggz, gy, ggamma, *[None] * 4
+
+
+class Join(Function):
+    """x and y `[T, N, H, W, C]` → the largest of each 2×2 pixels of leaky(x + y)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, slope: float) -> Tensor:
+        z, where = residual.join(x.contiguous(), y.contiguous(), slope)
+        ctx.save_for_backward(where)
+        ctx.size, ctx.slope = x.shape, slope
+        return z
+
+    @staticmethod
+    def backward(ctx: Any, gz: Tensor) -> tuple[Tensor | None, ...]:
+        g = JoinGradient.apply(gz, *ctx.saved_tensors, ctx.size, ctx.slope)
+        return g, g, None
+
+
+class JoinGradient(Function):
+    """gz → the gradient of both summands."""
+
+    @staticmethod
+    def forward(ctx: Any, gz: Tensor, where: Tensor, size: torch.Size, slope: float) -> Tensor:
+        ctx.save_for_backward(where)
+        ctx.slope = slope
+        return residual.spread(gz.contiguous(), where, size, slope)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, u: Tensor) -> tuple[Tensor | None, ...]:
+        (where,) = ctx.saved_tensors
+        return residual.collect(u.contiguous(), where, ctx.slope), None, None, None
 
 
 class Stem(Function):

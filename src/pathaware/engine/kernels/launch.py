@@ -178,12 +178,13 @@ def join_moments_kernel(partial, moments, tiles, pixels, rows, CHANNELS: tl.cons
 
 
 @triton.jit
-def store_moments(partial, y, inside, pixels, task, OUTPUTS: tl.constexpr, ROWS: tl.constexpr):
-    """Stores the mean and squared deviation of this program's pixels; plain sums of squares would cancel."""
+def store_moments(partial, y, inside, pixels, task, o, OUTPUTS: tl.constexpr, ROWS: tl.constexpr):
+    """Stores the mean and squared deviation of this program's pixels in channels o; plain sums of squares
+    would cancel."""
     tile = tl.program_id(0)
     mean = tl.sum(y, 0) / tl.minimum(pixels - tile * ROWS, ROWS)
     away = tl.where(inside[:, None], y - mean[None, :], 0.0)
     tiles = tl.num_programs(0)
-    at = partial + (task * 2 * OUTPUTS + tl.arange(0, OUTPUTS)) * tiles + tile
+    at = partial + (task * 2 * OUTPUTS + o) * tiles + tile
     tl.store(at, mean)
     tl.store(at + OUTPUTS * tiles, tl.sum(away * away, 0))

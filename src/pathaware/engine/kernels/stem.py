@@ -281,7 +281,7 @@ def stem_moments_kernel(
     x = images_of(x, task, count, height, width, INPUTS)
     patches = _patches(x, corner_of(m, height, width, INPUTS), inside, height, width, INPUTS, DEPTH)
     y = _times(patches, _filters(weight, task, stride, WIDTH, C, INPUTS, DEPTH), PRECISION, ACC)
-    store_moments(partial, y, inside, pixels, task, C, ROWS)
+    store_moments(partial, y, inside, pixels, task, tl.arange(0, C), C, ROWS)
 
 
 @triton.jit

@@ -21,6 +21,9 @@ from pathaware.engine.kernels.launch import accumulator, blocks, dot_precision, 
 _PROGRAMS = 264
 """Number of programs for the sum over pixels: two per multiprocessor of an H200."""
 
+WIDE = 128
+"""Channels of a side of the filters that a program computes at most."""
+
 _PIECE = torch.bfloat16
 
 
@@ -39,18 +42,21 @@ def weight_gradient_parts(x: Tensor, g: Tensor, x2: Tensor | None = None, g2: Te
     outputs = g.shape[-1]
     pixels = images * height * width
     pieces = len(x) if x.ndim == 6 else number_of_pieces(x)
+    block_o, block_i = min(outputs, WIDE), min(inputs, WIDE)
+    squares = (outputs // block_o) * (inputs // block_i)
     taps, depth, warps, stages = _shape(outputs * inputs, pixels * tasks, pieces)
+    warps = 8 if block_o * block_i == WIDE * WIDE and squares > 1 else warps
     chunks = blocks(pixels, depth)
-    splits = max(1, min(_PROGRAMS * taps // (9 * tasks), chunks))
+    splits = max(1, min(_PROGRAMS * taps // (9 * tasks * squares), chunks))
     share = blocks(chunks, splits) * depth
     splits = blocks(pixels, share)
     dtype, acc = accumulator(x)
     partial = empty(x, tasks, splits, 9, outputs, inputs, dtype=dtype)
     pairs = [x, g] if x2 is None or g2 is None else [x, g, x2, g2]
-    weight_gradient_kernel[(9 // taps, splits, tasks)](
+    weight_gradient_kernel[(9 // taps * squares, splits, tasks)](
         *(pairs * 2)[:4], partial, pixels, height, width, share,
-        INPUTS=inputs, OUTPUTS=outputs, DEPTH=depth, TAPS=taps, PIECES=pieces, TERMS=len(pairs) // 2, ACC=acc,
-        num_warps=warps, num_stages=stages,
+        INPUTS=inputs, OUTPUTS=outputs, BLOCK_O=block_o, BLOCK_I=block_i, DEPTH=depth, TAPS=taps,
+        PIECES=pieces, TERMS=len(pairs) // 2, ACC=acc, num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return partial
 
@@ -142,21 +148,25 @@ def _split_block(data, out, size, PIECES: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit
 def weight_gradient_kernel(
     x, g, x2, g2, partial, pixels, height, width, share,
-    INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, TAPS: tl.constexpr,
-    PIECES: tl.constexpr, TERMS: tl.constexpr, ACC: tl.constexpr,
+    INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_I: tl.constexpr,
+    DEPTH: tl.constexpr, TAPS: tl.constexpr, PIECES: tl.constexpr, TERMS: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    tap = tl.program_id(0) * TAPS
+    tap = (tl.program_id(0) % (9 // TAPS)) * TAPS
     split = tl.program_id(1)
     task = tl.program_id(2).to(tl.int64)
     down = tap // 3 - 1
     right = tap % 3 - 1
     next_x = tl.num_programs(2).to(tl.int64) * pixels * INPUTS  # distance to the next piece
     next_g = tl.num_programs(2).to(tl.int64) * pixels * OUTPUTS
-    o = tl.arange(0, OUTPUTS)
-    i = tl.arange(0, INPUTS)
-    t0 = tl.zeros((OUTPUTS, INPUTS), ACC)
-    t1 = tl.zeros((OUTPUTS, INPUTS), ACC)
-    t2 = tl.zeros((OUTPUTS, INPUTS), ACC)
+    o = tl.arange(0, BLOCK_O)
+    i = tl.arange(0, BLOCK_I)
+    if BLOCK_O < OUTPUTS or BLOCK_I < INPUTS:
+        square = tl.program_id(0) // (9 // TAPS)
+        o += square // (INPUTS // BLOCK_I) * BLOCK_O
+        i += square % (INPUTS // BLOCK_I) * BLOCK_I
+    t0 = tl.zeros((BLOCK_O, BLOCK_I), ACC)
+    t1 = tl.zeros((BLOCK_O, BLOCK_I), ACC)
+    t2 = tl.zeros((BLOCK_O, BLOCK_I), ACC)
     start = split * share
     for term in tl.static_range(TERMS):
         from_x = (x if term == 0 else x2) + task * pixels * INPUTS
