@@ -116,7 +116,8 @@ def test_differences_are_paired_by_seed_and_only_under_equal_conditions():
     other_shots = result(other, 0, ACCURACY).record
     other_shots["config"]["problem"]["shots"] = 7
     assert not paired_differences(pamela, [Result.of(other_shots)])
-    assert not paired_differences(pamela, [result(other[:9], 0, ACCURACY)])
+    (shorter,) = paired_differences(pamela, [result(other[:9], 0, ACCURACY)])
+    assert shorter.equal(difference[:9])  # an evaluation draws its tasks in a fixed order
     assert not paired_differences(pamela, [without_values(result(other, 0, ACCURACY))])
 
 

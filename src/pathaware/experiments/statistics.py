@@ -105,13 +105,18 @@ def mean_lead(per_seed: Sequence[Tensor]) -> str:
 def paired_differences(one: Sequence[Result], other: Sequence[Result]) -> list[Tensor]:
     """For each seed that both have, the difference on every task.
 
-    Only results that can be compared count: of the same length, precision, tasks and way of evaluation.
+    Only results that can be compared count: of the same length, precision and way of evaluation. Tasks are
+    drawn in a fixed order, so a shorter evaluation has the first tasks of a longer one; differences are on the
+    tasks that all of them have.
     """
     by_seed = [{result.seed: result for result in results} for results in (one, other)]
     found = []
     for seed in sorted(by_seed[0].keys() & by_seed[1].keys()):
         pair = [results[seed] for results in by_seed]
-        values = [task_values(result.record) for result in pair]
-        if pair[0].conditions == pair[1].conditions and values[0] is not None and values[1] is not None:
-            found.append((values[0] - values[1]).double())
-    return found
+        conditions = [{**result.conditions, "tasks": None} for result in pair]
+        first, second = (task_values(result.record) for result in pair)
+        if conditions[0] == conditions[1] and first is not None and second is not None:
+            shared = min(len(first), len(second))
+            found.append((first[:shared] - second[:shared]).double())
+    fewest = min(map(len, found), default=0)
+    return [difference[:fewest] for difference in found]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,6 +41,10 @@ def render(spec: TableSpec, results: Results) -> Table:
         for column, there in cells.items()
         if there
     }
+    tasks = Counter(
+        result.record["result"]["tasks"] for cells in found for there in cells.values() for result in there
+    )
+    usual = max(tasks, key=lambda each: tasks[each], default=0)
     # What all rows share is said once.
     shared = ways.pop() if len(ways) == 1 and sum(any(cells.values()) for cells in found) > 1 else ""
     rows = []
@@ -55,7 +60,7 @@ def render(spec: TableSpec, results: Results) -> Table:
                 count, spread = len(cells[column]), _spread(cells[column], spec.metric)
                 seeds = counted(count, "seed")
                 how = f"{count}" if shared else f"{_how_trained(cell, cells[column])}, {seeds}"
-                training.append(f"{how}{spread}")
+                training.append(f"{how}{spread}{_fewer_tasks(cells[column], usual)}")
         texts.append("; ".join(dict.fromkeys(training)) or NOTHING)
         rows.append(Row(tuple(texts), row.group))
     notes = (*spec.notes, *([f"All rows: {shared}."] if shared else []))
@@ -94,6 +99,12 @@ def _how_trained(cell: CellSpec, results: Sequence[Result]) -> str:
     full, length = cell.experiment.config().training.iterations, results[0].iterations
     part = f"{length:,}" if length == full else f"{length:,} of {full:,}"
     return f"{part} iterations, {results[0].precision}, {results[0].device}"
+
+
+def _fewer_tasks(results: Sequence[Result], usual: int) -> str:
+    """`, 600 tasks` if a result was evaluated on another number of tasks than most of the table."""
+    others = {result.record["result"]["tasks"] for result in results} - {usual}
+    return f", {' and '.join(f'{each:,}' for each in sorted(others))} tasks" if others else ""
 
 
 def _spread(results: Sequence[Result], metric: Metric) -> str:
