@@ -122,7 +122,7 @@ class TracedNetwork:
         return ConvBlockNodes(convolution, norm, relu, last, source, *sizes, eps, pooling, frozen)
 
     def slope(self, node: fx.Node) -> float | None:
-        """The slope below zero of the ReLU or leaky ReLU that a node is, or None if it is neither."""
+        """The `negative_slope` of the ReLU or leaky ReLU that a node is, or None if it is neither."""
         module = self.module(node)
         if self._is_relu(node):
             return 0.0

@@ -106,8 +106,8 @@ def paired_differences(one: Sequence[Result], other: Sequence[Result]) -> list[T
     """For each seed that both have, the difference on every task.
 
     Only results that can be compared count: of the same length, precision and way of evaluation. Tasks are
-    drawn in a fixed order, so a shorter evaluation has the first tasks of a longer one; differences are on the
-    tasks that all of them have.
+    drawn in a fixed order, so a shorter evaluation has the first tasks of a longer one. Differences are on
+    the tasks that all of them have.
     """
     by_seed = [{result.seed: result for result in results} for results in (one, other)]
     found = []

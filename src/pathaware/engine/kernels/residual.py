@@ -1,7 +1,7 @@
 """Batch norm with a leaky ReLU, and the end of a residual block, for T tasks and any number of channels.
 
-The symbols are those of `normalisation`. A leaky ReLU of slope s has the derivative 1 or s, so a is gz or
-s gz; the identity has s = 1 and the ReLU s = 0. Programs take a part of the channels of some pixels.
+The symbols are those of `normalisation`. A leaky ReLU with `negative_slope` s has the derivative 1 or s, so a
+is gz or s gz; the identity has s = 1 and the ReLU s = 0. Programs take a part of the channels of some pixels.
 
     z = leaky(γ ŷ + β)                      `moments_of`, `normalise`, `backward`, `second`
     z = max over 2×2 pixels of leaky(x + y)    `join`, `spread`, `collect`
@@ -134,7 +134,7 @@ def _parts(y: Tensor) -> int:
 
 
 def _block(y: Tensor, slope: float | None = None) -> dict[str, object]:
-    """Settings of kernels; the slope is one because numbers arrive in float32."""
+    """Settings of kernels; `SLOPE` is one of them because numbers arrive in float32."""
     return {"COLUMNS": _COLUMNS, "ACC": accumulator(y)[1]} | ({} if slope is None else {"SLOPE": slope})
 
 
