@@ -126,7 +126,7 @@ class NormalisationGradient(Function):
 
 
 class LeakyNorm(Function):
-    """y `[T, …, C]`, γ and β `[T, C]` → leaky(batch norm), with a `negative_slope` of 0 for a ReLU and 1 for none.
+    """y `[T, …, C]`, γ and β `[T, C]` → leaky(batch norm); `negative_slope` is 0 for a ReLU, 1 for none.
 
     `moments` are those of y, if they are known.
     """

@@ -134,7 +134,7 @@ def _parts(y: Tensor) -> int:
 
 
 def _block(y: Tensor, slope: float | None = None) -> dict[str, object]:
-    """Settings of kernels; `SLOPE` is one of them because numbers arrive in float32."""
+    """Settings of kernels; `negative_slope` is among them because numbers arrive in float32."""
     return {"COLUMNS": _COLUMNS, "ACC": accumulator(y)[1]} | ({} if slope is None else {"SLOPE": slope})
 
 
