@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pathaware.cli.completion import DATA_SETS, complete_data
 from pathaware.cli.options import (
     DATA,
+    DATA_SETS,
     OUTPUT,
     TASKS,
     DataDir,
     Replace,
+    complete_data,
     examples,
     flag,
     must_be_new,

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from pathaware.cli.completion import complete_data, complete_model
 from pathaware.cli.options import (
     DATA,
     METHOD,
@@ -16,6 +15,8 @@ from pathaware.cli.options import (
     Device,
     Json,
     Replace,
+    complete_data,
+    complete_model,
     examples,
     flag,
     panel_option,

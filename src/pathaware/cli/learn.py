@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pathaware.cli.completion import complete_model
-from pathaware.cli.options import DATA, METHOD, OUTPUT, Device, Json, examples, flag, panel_option
+from pathaware.cli.options import (
+    DATA,
+    METHOD,
+    OUTPUT,
+    Device,
+    Json,
+    complete_model,
+    examples,
+    flag,
+    panel_option,
+)
 
 if TYPE_CHECKING:
     from pathaware.inference.learning import Learned

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pathaware.cli.completion import complete_method
-from pathaware.cli.options import Json, examples
+from pathaware.cli.options import Json, complete_method, examples
 
 if TYPE_CHECKING:
     from pathaware.methods.method import Method

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pathaware.cli.completion import complete_model
-from pathaware.cli.options import Json, examples
+from pathaware.cli.options import Json, complete_model, examples
 
 EXAMPLES = examples("pathaware models", "pathaware models photos")
 

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pathaware.cli.completion import complete_run
-from pathaware.cli.options import OUTPUT, Replace, examples, panel_option
+from pathaware.cli.options import OUTPUT, Replace, complete_run, examples, panel_option
 
 EXAMPLES = examples(
     "pathaware plot runs/sine-k10-pamela-seed0",

@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from pathaware.cli.completion import complete_model
-from pathaware.cli.options import DATA, METHOD, OUTPUT, Device, Replace, examples, flag, panel_option
+from pathaware.cli.options import (
+    DATA,
+    METHOD,
+    OUTPUT,
+    Device,
+    Replace,
+    complete_model,
+    examples,
+    flag,
+    panel_option,
+)
 
 if TYPE_CHECKING:
     from pathaware.inference.predictions import Predictions

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pathaware.cli.completion import complete_data, complete_run
 from pathaware.cli.options import (
     DATA,
     METHOD,
@@ -16,6 +15,8 @@ from pathaware.cli.options import (
     DataDir,
     Device,
     Json,
+    complete_data,
+    complete_run,
     examples,
     panel_option,
 )

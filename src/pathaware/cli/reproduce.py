@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from pathaware.cli.completion import complete_data
 from pathaware.cli.options import (
     COMPUTE,
     DATA,
@@ -17,6 +16,7 @@ from pathaware.cli.options import (
     TRAINING,
     NewTasks,
     Setting,
+    complete_data,
     examples,
     panel_option,
 )

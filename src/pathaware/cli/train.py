@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from pathaware.cli.completion import DATA_SETS, complete_data, complete_preset, complete_run
 from pathaware.cli.options import (
     COMPUTE,
     DATA,
+    DATA_SETS,
     DEVICES,
     METHOD,
     OUTPUT,
@@ -31,6 +31,9 @@ from pathaware.cli.options import (
     Skip,
     Steps,
     Tasks,
+    complete_data,
+    complete_preset,
+    complete_run,
     examples,
     panel_option,
 )
