@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pathaware.cli import PANELS, command, completion, main
+from pathaware.cli import PANELS, command, main, options
 from pathaware.cli import options as shared
 from pathaware.cli.train import default_texts
 from pathaware.data import IMPORTERS, imported_stores, open_store
@@ -323,18 +323,18 @@ def test_version(capsys):
 
 def test_completed_names_are_those_of_the_library(monkeypatch, workplace, tmp_path):
     monkeypatch.chdir(workplace)
-    assert completion.complete_method("") == sorted(METHODS)
-    assert completion.complete_method("protot") == ["prototypical"]
-    assert completion.complete_preset("gly") == [name for name in presets() if name.startswith("gly")]
-    assert set(completion.DATA_SETS) == {*IMPORTERS, "glyphs"}
-    assert completion.complete_data("omni") == ["omniglot"]
+    assert options.complete_method("") == sorted(METHODS)
+    assert options.complete_method("protot") == ["prototypical"]
+    assert options.complete_preset("gly") == [name for name in presets() if name.startswith("gly")]
+    assert set(options.DATA_SETS) == {*IMPORTERS, "glyphs"}
+    assert options.complete_data("omni") == ["omniglot"]
     for folder in ("birds", ".birds"):  # a dot: an import in progress
         (tmp_path / folder).mkdir()
         (tmp_path / folder / MANIFEST).touch()
     monkeypatch.setenv("PATHAWARE_DATA", str(tmp_path))
     assert [path.name for path in imported_stores()] == ["birds"]
-    assert completion.complete_data("") == sorted([*IMPORTERS, "birds", "glyphs"])
-    assert completion.complete_model("") == [
+    assert options.complete_data("") == sorted([*IMPORTERS, "birds", "glyphs"])
+    assert options.complete_model("") == [
         *shipped(),
         "runs/sine-k10-maml-seed0",
         "runs/sine-k10-pamela-seed0",
