@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
@@ -16,6 +17,7 @@ from pathaware import GradientDescent, Layout, MetaLearner
 from pathaware.core.batch_norm import freeze_batch_norm
 from pathaware.engine.handwritten import program as programs
 from pathaware.engine.handwritten.conv_block import Convolution
+from pathaware.engine.handwritten.nodes import PassState
 from tests.conftest import (
     distance,
     image_episodes,
@@ -496,3 +498,16 @@ def test_an_objective_is_pulled_back_by_the_program(monkeypatch):
     learner = MetaLearner(model, Descends(model, 3), F.cross_entropy)
     learner.path(*image_episodes(size=8).tensors()[:2])
     assert len(calls) == 6, "two passes at every step"
+
+
+def test_the_graph_of_an_objective_is_freed_with_its_results():
+    """At once, without a collection of garbage. A node that owns its own result is not even found by one."""
+    model = nn.Sequential(*block(2, 3), nn.Flatten(), nn.Linear(48, 3))
+    learner = MetaLearner(model, Descends(model, 3), F.cross_entropy)
+    gc.collect()
+    gc.disable()
+    try:
+        learner.meta_loss(image_episodes(size=8)).backward()
+        assert not [each for each in gc.get_objects() if type(each) is PassState]
+    finally:
+        gc.enable()

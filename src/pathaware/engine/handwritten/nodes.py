@@ -17,6 +17,7 @@ the outputs at a point θ, a direction v `[T, D]`, and d the derivative along it
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -118,6 +119,19 @@ class _Select(torch.autograd.Function):
         return ctx.parameters.join(to_adapted, nothing), None
 
 
+@dataclass
+class PassState:
+    """What the nodes of one pass share: the point, and the activations and tangents that await a derivative.
+
+    It does not hold the outputs. A node that owned its own result would never be freed.
+    """
+
+    program: Program
+    point: Tensor
+    saved: list[Saved] = field(default_factory=list)
+    moved: tuple[Tensor, list[Saved], list[Any]] | None = None
+
+
 class Pass:
     """One pass of inputs x through the network, at the points `[T, D]` of a program.
 
@@ -126,35 +140,33 @@ class Pass:
     """
 
     def __init__(self, program: Program, point: Tensor, x: Tensor, *, create_graph: bool) -> None:
-        self.program = program
-        self.point = point.detach()
+        self.state = PassState(program, point.detach())
         self.create_graph = create_graph
-        self.saved: list[Saved] = []
-        self.moved: tuple[Tensor, list[Saved], list[Any]] | None = None
         if create_graph:
-            self.outputs: Tensor = _Outputs.apply(point, x, self)
+            self.outputs: Tensor = _Outputs.apply(point, x, self.state)
         else:
             with torch.no_grad():
-                self.outputs, self.saved = program.outputs(self.point, x)
+                self.outputs, self.state.saved = program.outputs(self.state.point, x)
         if not self.outputs.requires_grad:
             self.outputs.requires_grad_()
 
     def pull(self, cotangent: Tensor) -> Tensor:
         """Jᵀ c, `[T, D]`, for c like the outputs. Call it once."""
+        state = self.state
         if self.create_graph:
-            gradient: Tensor = _Pull.apply(self.outputs, cotangent, self)
+            gradient: Tensor = _Pull.apply(self.outputs, cotangent, state)
             return gradient
         with torch.no_grad():
-            return self.program.pull(self.point, cotangent, self.saved)
+            return state.program.pull(state.point, cotangent, state.saved)
 
 
 class _Outputs(torch.autograd.Function):
     """The outputs of a pass. Their derivative is computed together with that of `_Pull`, if there is one."""
 
     @staticmethod
-    def forward(ctx: Any, point: Tensor, x: Tensor, one: Pass) -> Tensor:
-        outputs, one.saved = one.program.outputs(point, x)
-        ctx.one, ctx.shape = one, outputs.shape
+    def forward(ctx: Any, point: Tensor, x: Tensor, state: PassState) -> Tensor:
+        outputs, state.saved = state.program.outputs(point, x)
+        ctx.state, ctx.shape = state, outputs.shape
         ctx.save_for_backward(point, x)
         ctx.set_materialize_grads(False)
         return outputs
@@ -162,7 +174,7 @@ class _Outputs(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, to_outputs: Tensor | None) -> Any:
-        program, moved, ctx.one.moved = ctx.one.program, ctx.one.moved, None
+        program, moved, ctx.state.moved = ctx.state.program, ctx.state.moved, None
         point, x = ctx.saved_tensors
         if moved is not None:
             dc = point.new_zeros(ctx.shape) if to_outputs is None else to_outputs
@@ -176,10 +188,10 @@ class _Pull(torch.autograd.Function):
     """Jᵀ c. The outputs are an argument so that autograd differentiates `_Outputs` after this."""
 
     @staticmethod
-    def forward(ctx: Any, outputs: Tensor, cotangent: Tensor, one: Pass) -> Tensor:
-        saved, one.saved = one.saved, []
-        gradient = one.program.pull(one.point, cotangent, saved)
-        ctx.one = one
+    def forward(ctx: Any, outputs: Tensor, cotangent: Tensor, state: PassState) -> Tensor:
+        saved, state.saved = state.saved, []
+        gradient = state.program.pull(state.point, cotangent, saved)
+        ctx.state = state
         ctx.sizes = [len(tensors) for tensors in saved]
         ctx.save_for_backward(*(tensor for tensors in saved for tensor in tensors))
         return gradient
@@ -187,10 +199,10 @@ class _Pull(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, direction: Tensor) -> Any:
-        tensors = iter(ctx.saved_tensors)
+        tensors, state = iter(ctx.saved_tensors), ctx.state
         saved = [[next(tensors) for _ in range(size)] for size in ctx.sizes]
-        along, tangents = ctx.one.program.push(ctx.one.point, direction, saved)
-        ctx.one.moved = direction, saved, tangents
+        along, tangents = state.program.push(state.point, direction, saved)
+        state.moved = direction, saved, tangents
         return None, along, None
 
 
