@@ -121,7 +121,7 @@ class _Select(torch.autograd.Function):
 
 @dataclass
 class PassState:
-    """What the nodes of one pass share: the point, and the activations and tangents that await a derivative.
+    """State shared by the nodes of one pass: its point, and activations and tangents that await a derivative.
 
     It does not hold the outputs. A node that owned its own result would never be freed.
     """
