@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from pathaware import Episodes, MetaLearner, Pamela, Unrolled
 from pathaware.engine import compiled
 from pathaware.engine.compiled import CompiledUnrolled
+from pathaware.engine.handwritten import task_threads
 from pathaware.models.conv4 import conv4
 from pathaware.models.mlp import mlp
 from pathaware.training import trainer
@@ -65,12 +66,21 @@ def test_a_diverging_task_is_reverted_in_the_traced_form_too(monkeypatch):
     assert distance(ours[1], plain[1]) < 1e-10
 
 
-def test_convolutions_trace_too(monkeypatch):
+@pytest.fixture(params=[1, 2])
+def threads(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_convolutions_trace_too(threads, monkeypatch):
     monkeypatch.setattr(torch, "compile", traced)
     model = conv4(3, size=8, channels=2, width=3, blocks=2)
     subject = MetaLearner(model, Pamela(model, 2, rate=0.05, skip=1), F.cross_entropy)
     estimator = CompiledUnrolled()
-    gradient(estimator, subject, image_episodes())
+    with task_threads():  # if they ran there, nothing would be traced
+        gradient(estimator, subject, image_episodes())
     episodes = image_episodes()
     plain, ours = (gradient(o, subject, episodes) for o in (Unrolled(), estimator))
     assert estimator.compiled is not None

@@ -33,6 +33,8 @@ class CompiledUnrolled(Unrolled):
     If compiling fails, it warns once and behaves like `Unrolled`.
     """
 
+    task_threads = False  # the compiled program has threads of its own
+
     compiled: LossesAndGradients | None = None
     shapes: list[torch.Size] | None = None
 

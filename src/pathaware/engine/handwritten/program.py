@@ -193,9 +193,12 @@ def in_groups(function: Callable[..., Result], *tensors: Tensor, single: bool = 
 
 
 def map_groups(function: Callable[..., Result], groups: Sequence[Arguments]) -> list[Result]:
-    """Call a function with the arguments of each group, in threads if there are any."""
+    """Call a function with the arguments of each group, in threads if there are any.
+
+    What runs in another thread is not traced: a graph would hold its results as constants.
+    """
     threads = _current.get()
-    if threads is None or len(groups) == 1:
+    if threads is None or len(groups) == 1 or being_traced():
         return [function(*arguments) for arguments in groups]
     return threads.map(function, groups)
 
