@@ -34,19 +34,16 @@ NATIVE_PIXELS = 500
 rows, k·k times as large as the images, then no longer fit in the processor's cache."""
 
 _HAS_MKLDNN = torch.backends.mkldnn.is_available()  # without it, PyTorch's convolution copies rows as well
-_convolution_backward: Any = torch.ops.aten.convolution_backward
+_convolution_backward: Any = torch.ops.aten.convolution_backward.default
+_max_pool_with_indices: Any = torch.ops.aten.max_pool2d_with_indices.default
 
 
 def windows(images: Tensor, kernel: int, padding: int) -> Tensor:
-    """The inputs of a filter at each of its H′ × W′ positions: `[T, N·H′·W′, kernel·kernel·C]`.
-
-    Concatenates shifted images, because these are copied in long runs; one strided view of all is not.
-    """
+    """The inputs of a filter at each of its H′ × W′ positions: `[T, N·H′·W′, kernel·kernel·C]`."""
     if padding:
-        images = F.pad(images, (0, 0, padding, padding, padding, padding))
-    height, width = (side - kernel + 1 for side in images.shape[2:4])
-    shifts = [images[:, :, i : i + height, j : j + width] for i in range(kernel) for j in range(kernel)]
-    return torch.cat(shifts, dim=-1).flatten(1, 3)
+        images = torch.constant_pad_nd(images, (0, 0, padding, padding, padding, padding))
+    views = images.unfold(2, kernel, 1).unfold(3, kernel, 1)  # T, N, H′, W′, C, k, k
+    return views.permute(0, 1, 2, 3, 5, 6, 4).reshape(images.shape[0], -1, kernel**2 * images.shape[-1])
 
 
 def filters(weight: Tensor) -> Tensor:
@@ -369,7 +366,7 @@ class ConvBlock(Layer):
         signed = being_traced() or bool((gain <= 0).any())
         images = c * gain.sign().view(tasks, 1, 1, 1, channels) if signed else c
         images = images.flatten(0, 1).permute(0, 3, 1, 2)
-        largest, positions = F.max_pool2d(images, self.pool, return_indices=True)
+        largest, positions = _max_pool_with_indices(images, [self.pool, self.pool])
         positions = positions.permute(0, 2, 3, 1).flatten(1, 2)
         if signed:
             return positions, _at(c.flatten(1, 3), positions)
