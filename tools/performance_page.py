@@ -53,6 +53,11 @@ def render(results: Path, images: Path) -> str:
         sections.append(
             f"### Step times: NVIDIA H200\n\n{STEPS} {_made(records)}\n\n{pipe_table(step_table(records))}"
         )
+    if (results / "processes-cpu.json").exists():
+        record = _read(results / "processes-cpu.json")
+        cores = record["environment"]["cores"]
+        title = f"### Processes: {record['environment']['device']} CPU, {cores} cores, row `{record['row']}`"
+        sections.append(f"{title}\n\n{PROCESSES} {_made([record])}\n\n{pipe_table(process_table(record))}")
     if records := [_read(path) for path in sorted(results.glob("evaluating-*.json"))]:
         sections.append(
             f"### Evaluation: NVIDIA H200\n\n{_made(records)}\n\n{pipe_table(evaluation_table(records))}"
@@ -160,6 +165,27 @@ def step_table(records: Sequence[dict[str, Any]]) -> Table:
             rows.append([row["row"], network, row["method"], precision, *numbers])
     rows.sort(key=lambda row: row[:2])
     return Table.of("", ["row", "network", "method", "precision", "ms", "MB"], rows)
+
+
+PROCESSES = (
+    "A meta-iteration of one run in one process or, under torchrun, in several that divide the cores "
+    "(`benchmarks/processes.py`): they take turns, medians."
+)
+
+
+def process_table(record: dict[str, Any]) -> Table:
+    """The time of a meta-iteration by the number of processes, and how much faster than the loop that is."""
+    methods = list(record["milliseconds"]["sequential loop"])
+    loop = record["milliseconds"]["sequential loop"]
+    rows = [
+        [
+            name,
+            *(cell for method in methods for cell in (number(ms[method]), number(loop[method] / ms[method]))),
+        ]
+        for name, ms in record["milliseconds"].items()
+    ]
+    header = ["", *(cell for method in methods for cell in (f"{method}, ms", "loop / this"))]
+    return Table.of("", header, rows)
 
 
 def evaluation_table(records: Sequence[dict[str, Any]]) -> Table:
