@@ -26,6 +26,7 @@ from pathaware.core.learner import FewShotLearner
 from pathaware.experiments.paper.method_table import method_experiment
 from pathaware.methods import METHODS, get_method
 from pathaware.models import conv4
+from pathaware.training.config import Training
 from pathaware.training.provenance import write_record
 
 REPEATS = 5
@@ -103,7 +104,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True, help="file of the record")
     parser.add_argument("--only", action="append", choices=list(METHODS), help="a method; can be repeated")
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    Training(device="cpu", threads=1).apply()
     known: dict[str, Any] = {}
     if options.json.exists():  # measured before: only what is asked for is measured again
         known = json.loads(options.json.read_text(encoding="utf-8"))["workloads"]
