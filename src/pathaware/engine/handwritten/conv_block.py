@@ -1,9 +1,8 @@
 """Convolution, batch norm, ReLU and max-pool as one layer with hand-written derivatives.
 
-A single task, or tasks with many pixels one after another, run PyTorch's convolution. Small ones, and all in
-double precision, run as one matrix product with a row per position of the filter, and derivatives are
-products of the same rows; a grouped convolution would be slower than both. Images are channels last:
-`[T, N, H, W, C]`.
+Tasks with many pixels run PyTorch's convolution, one after another. Small ones, and all in double precision,
+run as one matrix product with a row per position of the filter, and derivatives are products of the same
+rows; a grouped convolution would be slower than both. Images are channels last: `[T, N, H, W, C]`.
 
 With z the convolution, c = z − μ, n = c r its normalised form, a = γ n + β, and M values per channel:
 
@@ -30,8 +29,8 @@ from pathaware.core.path import being_traced
 from pathaware.engine.handwritten.layers import Layer, Parameters, Saved, where_positive
 
 NATIVE_PIXELS = 500
-"""Pixels per task from which PyTorch's convolution is faster than a matrix product of several tasks: the
-rows, k·k times as large as the images, then no longer fit in the processor's cache."""
+"""Pixels per task from which PyTorch's convolution is faster than a matrix product: the rows, k·k times as
+large as the images, then no longer fit in the processor's cache."""
 
 _HAS_MKLDNN = torch.backends.mkldnn.is_available()  # without it, PyTorch's convolution copies rows as well
 _convolution_backward: Any = torch.ops.aten.convolution_backward.default
@@ -105,11 +104,9 @@ class Convolution:
         return x.shape[2] + more, x.shape[3] + more
 
     def _native(self, x: Tensor) -> bool:
-        tasks, count, height, width, _ = x.shape
-        large = tasks == 1 or count * height * width >= NATIVE_PIXELS
-        if being_traced():  # a file of the learner has matrix products: ONNX has no gradient of a convolution
-            return False
-        return large and x.dtype == torch.float32 and _HAS_MKLDNN
+        _, count, height, width, _ = x.shape
+        large = count * height * width >= NATIVE_PIXELS and x.dtype == torch.float32 and _HAS_MKLDNN
+        return large and not being_traced()  # as products in a file: ONNX has no gradient of a convolution
 
     def _images(self, gz: Tensor, x: Tensor) -> Tensor:
         return gz.view(*x.shape[:2], *self.sides(x), gz.shape[-1])
@@ -376,10 +373,9 @@ class ConvBlock(Layer):
     def _write_gradients(
         p: Parameters, weight: Tensor, gain: Tensor, shift: Tensor, gradient: Parameters
     ) -> None:
-        gradient["weight"] = weight
-        gradient["gain"], gradient["shift"] = gain.squeeze(1), shift.squeeze(1)
+        gradient["weight"], gradient["gain"], gradient["shift"] = weight, gain, shift
         if "bias" in p:
-            gradient["bias"] = torch.zeros_like(gradient["shift"])
+            gradient["bias"] = torch.zeros_like(shift)
 
 
 def _channels(values: Tensor) -> Tensor:
