@@ -25,7 +25,7 @@ STEP_TIMES = Path(__file__).with_name("step_times.py")
 def milliseconds(options: argparse.Namespace, processes: int, execution: str) -> dict[str, float]:
     """Milliseconds per meta-iteration, by method."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    cores = len(os.sched_getaffinity(0))
+    cores = os.cpu_count() or 1
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "steps.json"
         subprocess.run(

@@ -2,7 +2,7 @@
 
     python benchmarks/step_times.py --rows images-32 --methods pamela,fomaml,r2d2 --precision tf32,bf16
     python benchmarks/step_times.py --rows images-84-5shot --network resnet12 --last-block --execution loop
-    OMP_NUM_THREADS=1 torchrun --nproc-per-node 2 benchmarks/step_times.py --rows glyphs --device cpu
+    torchrun --nproc-per-node 2 benchmarks/step_times.py --rows glyphs --device cpu
 
 For comparing two versions of the engine in turns: `pathaware bench` checks and times more, and takes minutes.
 Each line is a row, a method, a precision, milliseconds per iteration and the memory of an iteration.
@@ -11,8 +11,6 @@ Each line is a row, a method, a precision, milliseconds per iteration and the me
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 import time
 from dataclasses import replace
 from itertools import product
@@ -27,7 +25,7 @@ from pathaware.experiments.bench.timing import Work, wait, warmed_up
 from pathaware.experiments.bench.workloads import Workload, choose
 from pathaware.methods import get_method
 from pathaware.training.config import Config, Training
-from pathaware.training.distributed import World, process_group
+from pathaware.training.distributed import World, leave, process_group
 from pathaware.training.provenance import write_record
 from pathaware.training.trainer import build, captured, meta_step
 
@@ -100,9 +98,8 @@ def main() -> None:
             {**settings, "processes": world.size, "threads": torch.get_num_threads(), "rows": rows},
             field="json",
         )
-    if world.size > 1:  # threads of a process group can abort a process that shuts down; see `pathaware.cli`
-        sys.stdout.flush()
-        os._exit(0)
+    if world.size > 1:
+        leave(0)
 
 
 def measure_all(options: argparse.Namespace, world: World) -> list[dict[str, Any]]:

@@ -158,13 +158,12 @@ def main(arguments: list[str] | None = None) -> None:
         fail(f"{error.filename}: {error.strerror}")  # a file or folder that cannot be opened
     except typer.Abort:
         sys.exit(130)
+    code = code if isinstance(code, int) else 0
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        # Threads of PyTorch's process groups can abort a rank whose work is done ("terminate called without
-        # an active exception") while the interpreter shuts down, and torchrun would report a failure.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code if isinstance(code, int) else 0)
-    sys.exit(code if isinstance(code, int) else 0)
+        from pathaware.training.distributed import leave
+
+        leave(code)
+    sys.exit(code)
 
 
 def option(field: str, given: Sequence[str] = ()) -> str:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, NoReturn, Protocol, Self, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -175,6 +176,17 @@ def process_group(training: Training) -> Iterator[World]:
             dist.destroy_process_group()
         raise
     dist.destroy_process_group()
+
+
+def leave(code: int) -> NoReturn:
+    """Exit at once, as a process that torchrun has started.
+
+    Threads of PyTorch's process groups can abort a rank whose work is done ("terminate called without an
+    active exception") while the interpreter shuts down, and torchrun would report a failure.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _own_device(training: Training) -> torch.device | None:
