@@ -122,6 +122,10 @@ Kind = SharedFilters | ProductFilters
 """Convolutions made of the three operations."""
 
 
+WIDE = 1024
+"""Length of a row from which copying rows costs more than one task after another, which already fills a GPU."""
+
+
 def kind_of(module: nn.Conv2d, *, shared: bool) -> Kind | KernelFilters | None:
     """How this convolution is computed, or None if it is not one that can be computed here."""
     kernel, stride, dilation = module.kernel_size, module.stride, module.dilation
@@ -140,7 +144,8 @@ def kind_of(module: nn.Conv2d, *, shared: bool) -> Kind | KernelFilters | None:
         return SharedFilters(*settings)
     if plain and k == 3 and _is_stored(module.in_channels) and _is_stored(module.out_channels):
         return KernelFilters()
-    return ProductFilters(k) if plain else OwnFilters(*settings)
+    wide = k > 1 and k * k * module.in_channels >= WIDE
+    return ProductFilters(k) if plain and not wide else OwnFilters(*settings)
 
 
 class Convolution(Function):
