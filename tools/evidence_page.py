@@ -23,11 +23,13 @@ from pathaware.experiments.paper.tables import (
     sine_experiment,
     steps_table,
     table3,
+    table4,
 )
 from pathaware.experiments.run_store import PlannedRun, Result, Results
 from pathaware.experiments.statistics import (
     Estimate,
     bootstrap,
+    mean_lead,
     over_seeds,
     over_seeds_and_tasks,
     paired_differences,
@@ -47,6 +49,7 @@ def blocks(folder: Path, results: Results) -> dict[str, str]:
         "sine-gap": pipe_table(sine_gap_table(results)),
         "one-step": pipe_table(one_step_table(results)),
         "claims": pipe_table(claims_table(results)),
+        "image-claims": pipe_table(image_claims_table(results)),
         "steps": pipe_table(steps_rows(results)),
         "intervals": pipe_table(intervals_table(results)),
         "fig5": pipe_table(error_per_step(results)),
@@ -139,10 +142,32 @@ def claims_table(results: Results) -> Table:
     for claim, keys in ablation.CLAIMS.items():
         pair = [of_runs(results, (ablation.run(key, seed) for seed in range(ablation.SEEDS))) for key in keys]
         per_seed = paired_differences(*pair)
-        compared = " against ".join(ABLATION_ROWS[key][0].removeprefix("MAML + ") for key in keys)
-        rows.append(Row((claim, compared, *difference(per_seed))))
+        rows.append(Row((claim, compared(keys), *difference(per_seed))))
     names = ("difference of errors, 95 %", "median", "waves with a smaller error", "each seed")
     return Table("", ("claim", "rows", *names), rows)
+
+
+def image_claims_table(results: Results) -> Table:
+    """Claims of the paper's ablation on its own data: paired differences of accuracies, task by task."""
+    spec = table4("miniimagenet", lambda data: True)
+    (column,) = spec.columns
+    cells = {row.key: row.cells[column] for row in spec.rows}
+    experiments = [cell.experiment for cell in cells.values()]
+    of_images = results.in_one_precision(experiments)
+    length = of_images.common_length(experiments)
+    rows = []
+    for claim, keys in ablation.CLAIMS.items():
+        per_seed = paired_differences(*(of_images.of(cells[key].experiment, length) for key in keys))
+        each = ", ".join(f"{100 * seed.mean().item():+.2f}" for seed in per_seed)
+        first, second = (float(cells[key].printed.partition(" ")[0]) for key in keys)
+        lead = mean_lead(per_seed) if per_seed else NOT_RUN
+        rows.append(Row((claim, compared(keys), f"{first - second:+.2f}", lead, each or NOTHING)))
+    return Table("", ("claim", "rows", "the paper", "difference in points, 95 %", "each seed"), rows)
+
+
+def compared(keys: Sequence[str]) -> str:
+    """`Q against MAML`"""
+    return " against ".join(ABLATION_ROWS[key][0].removeprefix("MAML + ") for key in keys)
 
 
 def difference(per_seed: Sequence[Tensor]) -> tuple[str, str, str, str]:

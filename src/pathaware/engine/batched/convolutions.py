@@ -123,7 +123,7 @@ Kind = SharedFilters | ProductFilters
 
 
 WIDE = 1024
-"""Length of a row from which copying rows costs more than one task after another, which already fills a GPU."""
+"""Length of a row from which copying rows costs more than taking one task after another: each fills a GPU."""
 
 
 def kind_of(module: nn.Conv2d, *, shared: bool) -> Kind | KernelFilters | None:
