@@ -53,6 +53,19 @@ def test_tasks_that_are_solved_or_not_positive_stay_where_they_are():
     assert torch.equal(found, torch.tensor([[1.5, 2.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]))
 
 
+def test_without_positive_curvature_the_meta_gradient_is_the_query_gradient():
+    """As in FOMAML; zero would leave the initialisation there for ever."""
+    model = nn.Linear(1, 1, bias=False)
+    learner = MetaLearner(
+        model, LineSearchDescent(model, 1, rate=0.1, strength=0.1), lambda y, _: -20 * y.square().mean()
+    )
+    episodes = Episodes(*(torch.ones(2, 1, 1) for _ in range(4)))
+    learner.zero_grad()
+    Implicit(strength=0.1).backward(learner, episodes, 0.5)
+    end = learner.path(episodes.support_x, episodes.support_y).end
+    assert torch.allclose(model.weight.grad, -40 * end.mean() / 2)
+
+
 def test_the_rule_descends_the_loss_and_the_distance_from_the_initialisation():
     learner, _, episodes = learner_of("imaml", "mlp", steps=4, strength=0.7, guard=False)
     x, y = episodes.support_x, episodes.support_y

@@ -18,6 +18,8 @@ Departures from the authors' program:
   diverges, since implicit gradients ignore the steps.
 - Every step descends the regularised loss, as in the paper. Their program descends L alone and then takes one
   step of the regulariser.
+- Where the matrix of the meta-gradient has no positive curvature along ∇L_query, H is left out. Their program
+  does not look at the sign.
 - The defaults λ = 0.5 and ten steps are ours, for images of miniImageNet's kind, which their program does not
   include. Its defaults, for Omniglot, are λ = 1 and 16 steps of 0.01; the command it suggests, and the paper,
   have λ = 2.
@@ -39,7 +41,7 @@ from pathaware.core.rule import Memory
 from pathaware.core.settings import at_least
 from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method
-from pathaware.methods.second_order import TRIALS, backtrack, conjugate_gradients, dots, tries_all
+from pathaware.methods.second_order import TRIALS, backtrack, conjugate_gradients, dots, stuck, tries_all
 
 STRENGTH = 0.5
 """The default λ."""
@@ -154,7 +156,9 @@ class Implicit(MetaGradient):
         def product(v: Tensor) -> Tensor:
             return torch.add(self.identity * v, hvp(v), alpha=1 / self.divisor)
 
-        solution = conjugate_gradients(product, gradient.detach(), self.cg_steps)
+        gradient = gradient.detach()
+        solution = conjugate_gradients(product, gradient, self.cg_steps)
+        solution = torch.where(stuck(solution), gradient / self.identity, solution)
         layout.flatten(learner.model).backward(solution.sum(0) * weight)
         return losses.detach()
 
@@ -171,6 +175,6 @@ METHOD = Method(
     2019,
     LineSearchDescent,
     meta_gradient=Implicit,
-    version=2,
+    version=3,
     earlier={"cg_damping": 0.0},
 )

@@ -29,7 +29,7 @@ from pathaware.core.parameters import Layout
 from pathaware.core.settings import at_least
 from pathaware.methods.imaml import STRENGTH, Implicit, LineSearchDescent
 from pathaware.methods.method import Method
-from pathaware.methods.second_order import conjugate_gradients
+from pathaware.methods.second_order import conjugate_gradients, stuck
 
 
 class HessianFree(LineSearchDescent):
@@ -50,9 +50,9 @@ class HessianFree(LineSearchDescent):
 
     def direction(self, gradient: Tensor, hvp: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         newton = conjugate_gradients(hvp, gradient.detach(), self.cg_steps)
-        stuck = (newton == 0).all(1, keepdim=True)
-        size = torch.where(stuck, self.rate, torch.ones_like(newton[:, :1]))
-        return torch.where(stuck, gradient, newton), size
+        failed = stuck(newton)
+        size = torch.where(failed, self.rate, torch.ones_like(newton[:, :1]))
+        return torch.where(failed, gradient, newton), size
 
 
 METHOD = Method(
@@ -62,4 +62,5 @@ METHOD = Method(
     2019,
     HessianFree,
     meta_gradient=Implicit,
+    version=2,
 )

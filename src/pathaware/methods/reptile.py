@@ -4,18 +4,21 @@
     ∇θ₀ := θ₀ − θₙ
 
 The initialisation moves towards the parameters that tasks end with. No derivative passes through the path,
-and no query set is held out: support set and queries together are the task's data, and every inner step uses
-the next S of them. (The method's second-order effect comes from minibatches that differ along the path.)
+and no query set is held out: support set and queries together are the task's data. The inner steps share them
+equally, so each example is used once. (The method's second-order effect comes from minibatches that differ
+along the path.)
 
 Departures from the authors' program:
 
 - The inner optimiser is gradient descent. Theirs is Adam without momentum (β₁ = 0).
-- Minibatches have as many examples as the support set, and there are as many as inner steps, five by default.
-  Theirs takes 8 of 10 examples for five shots of miniImageNet in training, and 88 of 15 in evaluation.
+- There are as many minibatches as inner steps, five by default: of 16 examples with one shot of five classes
+  and 15 queries each, and of 20 with five shots. Theirs takes 8 of 10 examples for miniImageNet in training,
+  which is about once each of the 15 per class that it draws. A task is evaluated on all its examples in every
+  step; theirs takes minibatches there, too, 88 of 15 examples for five shots.
 - ∇θ₀ goes to the optimiser of the training loop, by default Adam. Theirs takes θ₀ ← θ₀ + ε (θₙ − θ₀) with a
   step size ε that falls linearly to zero.
-- Minibatches are consecutive parts of the episode: the support set, then queries in random order, and from
-  the start again at its end. Theirs are consecutive parts of all examples in random order.
+- Minibatches are consecutive parts of the episode: the support set, then queries in random order. Theirs are
+  consecutive parts of all examples in random order.
 - As many inner steps are taken in training as in evaluation, and training tasks have `shots` and `queries`
   examples per class. Theirs take more steps in evaluation.
 """
@@ -44,13 +47,13 @@ class Reptile(MetaGradient):
             raise UsageError(
                 "method: Reptile learns an initialisation only; use it with a rule that has no parameters"
             )
-        size = episodes.support_x.shape[1]
         x = torch.cat([episodes.support_x, episodes.query_x], dim=1)
         y = torch.cat([episodes.support_y, episodes.query_y], dim=1)
-        steps, pool = learner.rule.steps, x.shape[1]
+        steps, count = learner.rule.steps, x.shape[1]
+        size = max(count // steps, 1)
 
         def gradient(j: int, point: Tensor) -> tuple[Tensor, Tensor]:
-            rows = torch.arange(j * size, (j + 1) * size, device=x.device) % pool
+            rows = torch.arange(j * size, (j + 1) * size, device=x.device) % count
             return learner.gradient(point, x[:, rows], y[:, rows])
 
         path = learner.unroll(Context(learner, x, y), steps, gradient)
@@ -70,5 +73,5 @@ METHOD = Method(
     GradientDescent,
     meta_gradient=Reptile,
     order="first",
-    version=2,
+    version=3,
 )

@@ -47,7 +47,7 @@ def backtrack(
 def conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, steps: int) -> Tensor:
     """x with A x ≈ b, where each row of `b [T, D]` is a separate system and `product` multiplies by its A.
 
-    A row stops when it is solved, or when its A turns out not to be positive definite.
+    A row stops when it is solved, or when its A turns out not to be positive definite; see `stuck`.
     """
     x, residual, direction, zero = b, b, b, b.new_zeros(())
     size = dots(residual, residual)
@@ -63,6 +63,11 @@ def conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, steps: i
         previous, size = size, dots(residual, residual)
         direction = torch.where(active, torch.addcmul(residual, size / previous, direction), zero)
     return x
+
+
+def stuck(solution: Tensor) -> Tensor:
+    """True, `[T, 1]`, for systems in which conjugate gradients met no positive curvature: their x is zero."""
+    return (solution == 0).all(1, keepdim=True)
 
 
 def dots(a: Tensor, b: Tensor) -> Tensor:
