@@ -121,7 +121,6 @@ class KernelFilters:
 Kind = SharedFilters | ProductFilters
 """Convolutions made of the three operations."""
 
-
 WIDE = 1024
 """Length of a row from which copying rows costs more than taking one task after another: each fills a GPU."""
 
