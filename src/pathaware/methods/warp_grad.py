@@ -4,14 +4,14 @@
     L(φ) = mean over j < n of L_query(θⱼ − α ∇L_support(θⱼ; φ); φ)        every θⱼ `[T, D]` held constant
 
 Warp layers between the adapted layers precondition their gradients. They are learned from single steps, taken
-from every point of the paths: no derivative passes along a path, so memory does not grow with its length. The
-mean over j is the paper's expectation over points of the paths. θ₀ is learned by a separate objective, which
-the paper leaves open; see `WarpGrad`.
+from every point of the paths: no derivative passes along a path. The mean over j is the paper's expectation
+over points of the paths. θ₀ is learned by a separate objective, which the paper leaves open; the default is
+MAML's, as in its "Warp-MAML" for few-shot tasks. With the others memory does not grow along the path.
 
 Departures from the authors' program:
 
-- The defaults are five steps of α = 0.01, and θ₀ is learned from the query loss. Theirs, for Omniglot with
-  100 inner steps of 0.1, combines warp layers with Leap.
+- The defaults are five steps of α = 0.01, as for the other methods. Theirs, for Omniglot with 100 inner steps
+  of 0.1, combines warp layers with Leap.
 - Every point of a path is used once, while the path is followed. Theirs may be stored and replayed.
 - Warp layers are linear and initialised to the identity; with the layers around them they are not linear.
 """
@@ -36,7 +36,7 @@ from pathaware.models.surgery import LAYERS, identity_after, insert, inserted
 
 PREFIX = "warp"
 
-Start = Literal["query", "pull", "maml"]
+Start = Literal["maml", "query", "pull"]
 
 
 def warped(model: nn.Module, *, kernel: int = 3) -> nn.Module:
@@ -72,13 +72,13 @@ class Warped(GradientDescent):
 class WarpGrad(MetaGradient):
     """∇L(φ), and a gradient of θ₀ by the objective that `start` names.
 
-    `query`: the gradient of the query loss where tasks end (first-order MAML); `pull`: θ₀ − θₙ (Reptile);
-    `maml`: through the path, whose memory it needs (the paper's Warp-MAML).
+    `maml`: through the path, whose memory it needs (the paper's Warp-MAML); `query`: the gradient of the
+    query loss where tasks end (first-order MAML); `pull`: θ₀ − θₙ (Reptile).
     """
 
     head_start = False
 
-    def __init__(self, *, start: Start = "query") -> None:
+    def __init__(self, *, start: Start = "maml") -> None:
         if start not in get_args(Start):
             raise UsageError(f"start: {start!r} must be one of {', '.join(get_args(Start))}")
         self.start = start
