@@ -13,8 +13,8 @@ Departures from the authors' program:
 - The inner optimiser is gradient descent. Theirs is Adam without momentum (β₁ = 0).
 - There are as many minibatches as inner steps, five by default: of 16 examples with one shot of five classes
   and 15 queries each, and of 20 with five shots. Theirs takes 8 of 10 examples for miniImageNet in training,
-  which is about once each of the 15 per class that it draws. A task is evaluated on all its examples in every
-  step; theirs takes minibatches there, too, 88 of 15 examples for five shots.
+  which is about once each of the 15 per class that it draws. In evaluation each of our steps takes the whole
+  support set, and theirs 88 minibatches of 15 for five shots.
 - ∇θ₀ goes to the optimiser of the training loop, by default Adam. Theirs takes θ₀ ← θ₀ + ε (θₙ − θ₀) with a
   step size ε that falls linearly to zero.
 - Minibatches are consecutive parts of the episode: the support set, then queries in random order. Theirs are
