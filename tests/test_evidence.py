@@ -19,7 +19,7 @@ from studies import steps
 from tools import convergence, document_numbers, method_figure, steps_figure
 from tools.document_numbers import EXCEPTIONS, Evidence, measured, unsupported
 from tools.documents import compared_problems
-from tools.evidence_page import difference, of_runs
+from tools.evidence_page import difference, image_claims_table, of_runs
 from tools.methods_page import glyph_ranking, method_times
 
 ROOT = Path(__file__).parents[1]
@@ -139,3 +139,17 @@ def test_the_figure_of_all_methods_names_each(tmp_path):
     drawn = (tmp_path / "methods.svg").read_text()
     for name in ("pamela", "maml++", "r2d2"):
         assert drawn.count(f"<!-- {name} -->") == 2  # one in each panel
+
+
+def test_a_claim_about_images_is_the_first_row_minus_the_second():
+    """On the seeds that both have."""
+    found = {row.cells[0]: row.cells for row in image_claims_table(Results.read(ROOT / "results")).rows}
+    q, maml = (
+        json.loads((ROOT / "results" / f"miniimagenet-{name}-12000-seed0.json").read_text(encoding="utf-8"))
+        for name in ("5shot-ablation-q", "maml-5shot")
+    )
+    first = found["Q helps"][4].split(", ")[0]
+    assert float(first) == pytest.approx(
+        100 * (q["result"]["accuracy"] - maml["result"]["accuracy"]), abs=0.01
+    )
+    assert found["Q helps"][2] == "+6.60"  # 69.71 − 63.11, as printed
