@@ -55,12 +55,12 @@ def _training(trainer: Trainer) -> Work:
 
 def _test(trainer: Trainer) -> Work:
     """Adapt to the support set of one task and predict its queries."""
-    learner, episodes = require_path(trainer.learner), trainer.source.sample(1, generator(0, "complexity"))
+    learner, episodes = trainer.learner, trainer.source.sample(1, generator(0, "complexity"))
 
     def work(i: int) -> Tensor:
         with torch.no_grad():
-            path = learner.path(episodes.support_x, episodes.support_y)
-            return learner.predict(learner.end(path), episodes.query_x)
+            outputs: Tensor = learner.adapt(episodes.support_x[0], episodes.support_y[0])(episodes.query_x[0])
+            return outputs
 
     return work
 
