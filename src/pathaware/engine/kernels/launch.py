@@ -108,6 +108,24 @@ def few_parts(partial: Tensor) -> Tensor:
     return partial if partial.shape[1] <= FEW else sum_parts(partial).unsqueeze(1)
 
 
+_PARTS = 128
+_ROWS = 64
+"""Programs that sum the pixels of a task, and pixels that each reads at once."""
+
+
+def sum_pixels(values: Tensor, out: Tensor) -> None:
+    """Sum `values [T, …, C]` over all pixels into `out [T, C′]`, which may have fewer channels."""
+    tasks, channels, width = len(values), values.shape[-1], out.shape[1]
+    pixels = values[0].numel() // channels
+    rows = _ROWS * blocks(blocks(pixels, _ROWS), _PARTS)  # of a program
+    parts, (dtype, acc) = blocks(pixels, rows), accumulator(values)
+    partial = empty(values, tasks, parts, width, dtype=dtype)
+    sum_pixels_kernel[(parts, tasks)](
+        values, partial, pixels, rows, width, CHANNELS=channels, ROWS=_ROWS, ACC=acc
+    )
+    sum_parts(partial, out)
+
+
 def stored_channels(channels: int) -> int:
     """The number of channels with which activations are stored: kernels need a power of two, at least 16.
 
@@ -150,6 +168,22 @@ def join_kernel(partial, total, parts, size, stride, PARTS: tl.constexpr, BLOCK:
     at = partial + (task * parts + p)[:, None] * size + e[None, :]
     values = tl.load(at, mask=(p < parts)[:, None] & (e < size)[None, :], other=0.0)
     tl.store(total + task * stride + e, tl.sum(values, 0), mask=e < size)
+
+
+@triton.jit
+def sum_pixels_kernel(
+    values, partial, pixels, rows, width, CHANNELS: tl.constexpr, ROWS: tl.constexpr, ACC: tl.constexpr
+):
+    part = tl.program_id(0)
+    task = tl.program_id(1)
+    c = tl.arange(0, CHANNELS)
+    r = tl.arange(0, ROWS)
+    total = tl.zeros((ROWS, CHANNELS), ACC)
+    for row in range(part * rows, (part + 1) * rows, ROWS):
+        at = values + (task * pixels + row + r)[:, None] * CHANNELS + c[None, :]
+        total += tl.load(at, mask=(row + r < pixels)[:, None], other=0.0).to(ACC)
+    to = partial + (task * tl.num_programs(0) + part) * width + c
+    tl.store(to, tl.sum(total, 0), mask=c < width)
 
 
 @triton.jit

@@ -21,7 +21,7 @@ from pathaware.engine.handwritten.conv_block import ConvBlock, PlainConvolution
 from pathaware.engine.handwritten.layers import CrossEntropy, Flatten, Linear, Parameters, Saved
 from pathaware.engine.kernels import classifier, normalisation, stem, stem_products
 from pathaware.engine.kernels.convolution import convolve, pack_all
-from pathaware.engine.kernels.launch import SecondStream, constant_moments
+from pathaware.engine.kernels.launch import SecondStream, constant_moments, sum_pixels
 from pathaware.engine.kernels.weight_gradient import join, split, weight_gradient_parts
 
 PRODUCTS: tuple[torch.dtype, ...] = (torch.bfloat16,)
@@ -338,7 +338,7 @@ class Between:
         x, _, reverse = saved
         factors = split([x, gz])
         filters.add(g["weight"], *factors)
-        _sum_pixels(gz, g["bias"])
+        sum_pixels(gz, g["bias"])
         saved += [gz, *factors]
         return convolve(gz, reverse)[0]
 
@@ -356,13 +356,8 @@ class Between:
         dx, back = tangent
         dgz_split, dx_split = split([dgz, dx])
         filters.add(hv["weight"], x_split, dgz_split, dx_split, gz_split)
-        _sum_pixels(dgz, hv["bias"])
+        sum_pixels(dgz, hv["bias"])
         return convolve(dgz, reverse, gz, back)[0]
-
-
-def _sum_pixels(gz: Tensor, out: Tensor) -> None:
-    """Sum `gz [T, N, H, W, C]` over all pixels into `out`, which may have fewer channels."""
-    torch.sum(gz.flatten(1, 3)[..., : out.shape[1]], dim=1, dtype=out.dtype, out=out)
 
 
 class Stem:
