@@ -121,8 +121,8 @@ class KernelFilters:
 Kind = SharedFilters | ProductFilters
 """Convolutions made of the three operations."""
 
-WIDE = 1024
-"""Length of a row from which copying rows costs more than taking one task after another: each fills a GPU."""
+WIDE = 2048
+"""Numbers that an output depends on from which one task after another is faster: each fills a GPU."""
 
 
 def kind_of(module: nn.Conv2d, *, shared: bool) -> Kind | KernelFilters | None:
@@ -141,10 +141,11 @@ def kind_of(module: nn.Conv2d, *, shared: bool) -> Kind | KernelFilters | None:
     plain = plain and stride == dilation == (1, 1) and module.groups == 1
     if shared:
         return SharedFilters(*settings)
-    if plain and k == 3 and _is_stored(module.in_channels) and _is_stored(module.out_channels):
+    if not plain or (k > 1 and k * k * module.in_channels >= WIDE):
+        return OwnFilters(*settings)
+    if k == 3 and _is_stored(module.in_channels) and _is_stored(module.out_channels):
         return KernelFilters()
-    wide = k > 1 and k * k * module.in_channels >= WIDE
-    return ProductFilters(k) if plain and not wide else OwnFilters(*settings)
+    return ProductFilters(k)
 
 
 class Convolution(Function):
