@@ -89,7 +89,7 @@ CONVOLUTIONS = {
     "stride and groups": nn.Conv2d(4, 8, 3, stride=2, padding=1, groups=2),
     "dilation": nn.Conv2d(5, 7, 3, padding="same", dilation=2),
     "no padding": nn.Conv2d(4, 7, (3, 2), padding="valid"),
-    "wide": nn.Conv2d(114, 3, 3, padding=1),
+    "wide": nn.Conv2d(228, 3, 3, padding=1),
 }
 
 
@@ -114,10 +114,18 @@ def test_convolutions_of_any_kind_have_the_derivatives_of_the_layer(name, shared
     assert_same(lambda *given: convolutions.convolve(*given, kind)[0], plain, *inputs)
 
 
-@pytest.mark.parametrize(("name", "copied"), [("plain", True), ("one pixel", True), ("wide", False)])
-def test_no_rows_are_copied_for_wide_filters(name, copied):
-    kind = convolutions.kind_of(CONVOLUTIONS[name], shared=False)
-    assert isinstance(kind, convolutions.ProductFilters) == copied
+@pytest.mark.parametrize(
+    ("module", "kind"),
+    [
+        (nn.Conv2d(6, 8, 3, padding=1), convolutions.ProductFilters),
+        (nn.Conv2d(640, 8, 1), convolutions.ProductFilters),
+        (nn.Conv2d(64, 128, 3, padding=1), convolutions.KernelFilters),
+        (nn.Conv2d(256, 512, 3, padding=1), convolutions.OwnFilters),
+        (nn.Conv2d(320, 640, 3, padding=1), convolutions.OwnFilters),
+    ],
+)
+def test_wide_filters_are_taken_task_by_task(module, kind):
+    assert type(convolutions.kind_of(module, shared=False)) is kind
 
 
 def test_an_even_filter_of_the_same_size_is_left_to_pytorch():

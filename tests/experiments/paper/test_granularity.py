@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pathaware.experiments.paper.method_table import render
 from pathaware.experiments.paper.tables import STEPS, steps_table, table1, table2, table4
 from pathaware.experiments.run_store import Results, experiment_key
 from studies import steps
+
+ROOT = Path(__file__).parents[3]
 
 
 def everywhere(data: str) -> bool:
@@ -50,6 +54,19 @@ def test_rows_of_the_number_of_steps_differ_in_it_alone_and_five_steps_are_a_row
 def test_a_table_without_printed_numbers_has_no_column_for_them():
     assert "the paper" not in render(steps_table("miniimagenet", everywhere), Results([])).header
     assert "the paper" in render(table4("miniimagenet", everywhere), Results([])).header
+
+
+def test_a_result_of_another_level_than_its_column_s_is_marked():
+    names = [f"miniimagenet-{method}-1shot" for method in ("metal", "pamela")]
+    table = render(table1(everywhere), Results.read(ROOT / "results", names))
+    assert table.header[1] == "miniImageNet 1-shot, batch"
+    marked = {row.cells[0]: row.cells[1].endswith("(joint)") for row in table.rows if "±" in row.cells[1]}
+    assert marked == {"MeTAL": True, "PAMELA, the paper's settings": False}
+
+
+def test_a_column_s_key_can_be_typed_in_a_list_of_them():
+    spec = steps_table("miniimagenet", everywhere).select(["n1"], ["miniimagenet-5shot-pamela"])
+    assert list(spec.columns) == ["miniImageNet 5-shot, PAMELA"]
 
 
 def test_the_study_of_steps_trains_every_n_and_w_once_for_each_seed():

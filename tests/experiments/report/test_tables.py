@@ -40,6 +40,7 @@ def test_a_row_must_have_as_many_cells_as_the_header():
         (["0.41 ± 0.04", NOTHING, "1,234"], True),
         (["1.23 %", "−5", "1.3e-06", "12 ×"], True),
         (["3.1", MISSING], True),
+        (["49.78 ± 0.47 (joint)", "48.41 ± 0.52"], True),
         ([MISSING], False),
         (["5-way", "1.0"], False),
         (["40,000 iterations"], False),

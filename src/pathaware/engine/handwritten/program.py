@@ -136,6 +136,10 @@ def _names(network: TracedNetwork, node: fx.Node) -> dict[str, str]:
     return {own: f"{node.target}.{own}" for own, _ in module.named_parameters(recurse=False)}
 
 
+MOST_THREADS = 2
+"""More threads than this wait for Python's lock, and are slower than PyTorch's own."""
+
+
 class TaskThreads:
     """Threads that each run a group of tasks.
 
@@ -170,9 +174,12 @@ _current: ContextVar[TaskThreads | None] = ContextVar("task_threads", default=No
 
 @contextmanager
 def task_threads() -> Iterator[None]:
-    """Run programs in as many `TaskThreads` as PyTorch has threads; its own operations then have one."""
+    """Run programs in as many `TaskThreads` as PyTorch has threads; its own operations then have one.
+
+    Nothing changes where PyTorch has a single thread, or more than `MOST_THREADS`.
+    """
     threads = torch.get_num_threads()
-    if threads == 1 or _current.get() is not None:
+    if not 1 < threads <= MOST_THREADS or _current.get() is not None:
         yield
         return
     torch.set_num_threads(1)

@@ -53,7 +53,7 @@ def render(spec: TableSpec, results: Results) -> Table:
         training: list[str] = []
         for column, cell in row.cells.items():
             texts += [
-                _value(cell, cells[column], spec.metric),
+                _value(cell, cells[column], spec.metric, mark_level=True),
                 *([cell.printed] if column in printed else []),
             ]
             if cells[column]:
@@ -88,10 +88,12 @@ def value_range(results: Sequence[Result], metric: Metric) -> str:
     return f"{metric.format(min(values))}–{metric.format(max(values))}"
 
 
-def _value(cell: CellSpec, results: Sequence[Result], metric: Metric) -> str:
-    if results:
-        return metric.with_interval(*mean(results, metric))
-    return Remark(f"not run: {cell.reason}" if cell.reason else "not run yet")
+def _value(cell: CellSpec, results: Sequence[Result], metric: Metric, mark_level: bool = False) -> str:
+    """A result, marked if its level of transduction is not that of the heading, see `with_level`."""
+    if not results:
+        return Remark(f"not run: {cell.reason}" if cell.reason else "not run yet")
+    other = mark_level and not metric.lower_is_better and results[0].queries != "batch"
+    return metric.with_interval(*mean(results, metric)) + (f" ({results[0].queries})" if other else "")
 
 
 def _how_trained(cell: CellSpec, results: Sequence[Result]) -> str:
