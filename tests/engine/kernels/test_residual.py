@@ -128,6 +128,36 @@ def test_wide_filters_are_taken_task_by_task(module, kind):
     assert type(convolutions.kind_of(module, shared=False)) is kind
 
 
+@pytest.mark.parametrize("name", ["plain", "stride and groups", "wide"])
+def test_a_gradient_of_filters_alone_computes_no_other(name, monkeypatch):
+    module = CONVOLUTIONS[name]
+    kind = convolutions.kind_of(module, shared=False)
+    images, shared, weight = (
+        leaf(2, 3, 6, 7, module.in_channels).detach(),
+        leaf(1),
+        leaf(2, *module.weight.shape),
+    )
+    calls, transposed = [], type(kind).transposed
+    monkeypatch.setattr(type(kind), "transposed", lambda *given: calls.append(1) or transposed(*given))
+
+    def ours(x: Tensor) -> Tensor:
+        return convolutions.convolve(x, weight, None, kind)[0]
+
+    def theirs(x: Tensor) -> Tensor:
+        settings = None, module.stride, module.padding, module.dilation, module.groups
+        return per_task(lambda *task: F.conv2d(*task, *settings), x, weight)
+
+    second = []
+    for operation in (ours, theirs):
+        z = operation(images * shared)
+        (inner,) = torch.autograd.grad(z.square().sum(), weight, create_graph=True)
+        assert not calls
+        second.append(torch.autograd.grad(inner.square().sum(), [shared, weight]))
+        calls.clear()
+    for one, other in zip(*second, strict=True):
+        assert distance(one, other) < CLOSE
+
+
 def test_an_even_filter_of_the_same_size_is_left_to_pytorch():
     assert convolutions.kind_of(nn.Conv2d(3, 3, 2, padding="same"), shared=True) is None
 

@@ -64,7 +64,7 @@ def test_a_result_of_another_level_than_its_column_s_is_marked():
     assert marked == {"MeTAL": True, "PAMELA, the paper's settings": False}
 
 
-def test_a_column_s_key_can_be_typed_in_a_list_of_them():
+def test_a_column_s_key_has_no_comma():
     spec = steps_table("miniimagenet", everywhere).select(["n1"], ["miniimagenet-5shot-pamela"])
     assert list(spec.columns) == ["miniImageNet 5-shot, PAMELA"]
 

@@ -21,6 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import Function, once_differentiable
 
+from pathaware.engine.kernels import needed_now
+
 
 @dataclass(frozen=True)
 class SharedFilters:
@@ -161,7 +163,8 @@ class Convolution(Function):
 
     @staticmethod
     def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
-        gx, gw = ConvolutionGradient.apply(gy, *ctx.saved_tensors, ctx.kind, ctx.needs_input_grad[:2])
+        needed = needed_now(ctx, 0), needed_now(ctx, 1)
+        gx, gw = ConvolutionGradient.apply(gy, *ctx.saved_tensors, ctx.kind, needed)
         return gx, gw, None
 
 
@@ -181,10 +184,10 @@ class ConvolutionGradient(Function):
     ) -> tuple[Tensor | None, Tensor | None]:
         ctx.set_materialize_grads(False)
         gy = gy.contiguous()
-        gy_read = kind.read(gy) if needed[0] else gy
+        gy_read = kind.read(gy) if needed[0] else None
         ctx.save_for_backward(gy, x, weight, gy_read, read, filters)
-        ctx.kind, ctx.needed = kind, needed
-        gx = kind.transposed(gy_read, filters, x).view(x.shape) if needed[0] else None
+        ctx.kind = kind
+        gx = None if gy_read is None else kind.transposed(gy_read, filters, x).view(x.shape)
         gw = kind.correlated(read, gy, filters).to(weight.dtype) if needed[1] else None
         return gx, gw
 
@@ -202,7 +205,9 @@ class ConvolutionGradient(Function):
             along = kind.filters(v, x)
             more = kind.convolve(read, along)
             ggy = more if ggy is None else ggy + more
-            gx = kind.transposed(gy_read, along, x).view(x.shape) if ctx.needed[0] else None
+            if needed_now(ctx, 1):
+                gy_read = kind.read(gy) if gy_read is None else gy_read
+                gx = kind.transposed(gy_read, along, x).view(x.shape)
         return None if ggy is None else ggy.view(gy.shape), gx, gw, *[None] * 4
 
 

@@ -14,6 +14,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,3 +78,18 @@ def _compiles(device: torch.device) -> bool:
         )
         return False
     return True
+
+
+def needed_now(ctx: Any, index: int) -> bool:
+    """True if the current backward pass uses the gradient of this input.
+
+    `ctx.needs_input_grad` says whether any pass could. An inner gradient is that of adapted parameters only,
+    and needs neither the gradients of shared layers nor those of their outputs.
+    """
+    node = ctx.next_functions[index][0]
+    if node is None or not ctx.needs_input_grad[index]:
+        return False
+    try:
+        return bool(torch._C._will_engine_execute_node(node))
+    except RuntimeError:  # not answered for a parameter itself in `torch.autograd.grad`
+        return True

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 
-from pathaware.engine.kernels import normalisation, residual, stem
+from pathaware.engine.kernels import needed_now, normalisation, residual, stem
 from pathaware.engine.kernels.convolution import convolve, pack
 from pathaware.engine.kernels.launch import accumulator, empty
 from pathaware.engine.kernels.weight_gradient import weight_gradient
@@ -39,7 +39,7 @@ class Convolution(Function):
 
     @staticmethod
     def backward(ctx: Any, gy: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
-        gx, gw = ConvolutionGradient.apply(gy, *ctx.saved_tensors, ctx.needs_input_grad[0])
+        gx, gw = ConvolutionGradient.apply(gy, *ctx.saved_tensors, needed_now(ctx, 0))
         return gx, gw, None
 
 
