@@ -37,9 +37,13 @@ METHODS = {"pamela": "PAMELA", "meta-sgd": "Meta-SGD", "maml": "MAML"}
 TRAINED_ON = ("miniimagenet", "cifar-fs")
 
 
-def run_name(data: str, method: str, shots: int) -> str:
-    """The run of a row of the table."""
-    return f"{data}-{method}-{shots}shot-12000-seed0"
+SEEDS = {"fc100": 2, "omniglot": 2}
+"""The seed of the runs in a column, 0 unless it is here. All methods of a column have the same."""
+
+
+def run_name(trained: str, method: str, shots: int, evaluated: str) -> str:
+    """The run of a cell of the table."""
+    return f"{trained}-{method}-{shots}shot-12000-seed{SEEDS.get(evaluated, 0)}"
 
 
 def record_path(folder: Path, run: str, data: str) -> Path:

@@ -311,7 +311,7 @@ def cross_domain_table(folder: Path) -> Table:
 
 def cross_domain_cell(folder: Path, trained: str, method: str, shots: int, data: str) -> str:
     """Accuracy with its interval over tasks; of the training's own data set from the record of the run."""
-    run = cross_domain.run_name(trained, method, shots)
+    run = cross_domain.run_name(trained, method, shots, data)
     if cross_domain.shares_classes(trained, data) and data != trained:
         return SHARED
     other = cross_domain.record_path(folder / cross_domain.FOLDER.name, run, data)

@@ -273,7 +273,7 @@ def test_the_table_reads_the_records_of_the_study(runs, tmp_path):
     run = runs[COLOUR]
     learner, problem = load_for(run, "cpu", data=GREY)
     record = evaluation_record(run, evaluate(learner, problem, tasks=3))
-    name = cross_domain.run_name("cifar-fs", "pamela", 5)
+    name = cross_domain.run_name("cifar-fs", "pamela", 5, "miniimagenet")
     write_record(cross_domain.record_path(tmp_path / cross_domain.FOLDER.name, name, "miniimagenet"), record)
     rows = {row.cells[:3]: row.cells[3:] for row in cross_domain_table(tmp_path).rows}
     found = rows["CIFAR-FS", "5", "PAMELA"]
