@@ -90,7 +90,8 @@ def _made(records: Sequence[dict[str, Any]]) -> str:
 
 def heading(record: dict[str, Any]) -> str:
     environment = record["environment"]
-    kind = "Growth" if record["bench"] == "scaling" else "Comparison"
+    names = dict.fromkeys(f"`{row['row']}`" for row in record.get("rows", []))
+    kind = f"Comparison of {' and '.join(names)}" if names else "Growth"
     if record["device"] == "cuda":
         hardware = f"{environment['device']}, {record['precision']}"
     else:
