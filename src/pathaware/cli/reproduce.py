@@ -33,7 +33,7 @@ TARGETS = (
     "table1 to table5, full (MAML and PAMELA at the paper's length), steps (the number of inner steps), "
     "further (FC100 and Omniglot), fig4, fig5, fig6, "
     "gradients (Section 3.2 on sine waves), gradients-conv4 (on images), methods (all of ours, trained for "
-    "the same time), or all"
+    "the same time), sine (all that fit curves), or all"
 )
 
 MOST_SEEDS = 1000

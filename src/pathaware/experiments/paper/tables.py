@@ -7,10 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pathaware.core.errors import UsageError
+from pathaware.core.rule import Rule
 from pathaware.data.catalogue import GLYPHS, store_folder
 from pathaware.data.store import MANIFEST
 from pathaware.experiments.paper.printed import ABLATION, IMAGE_ACCURACY, SINE_MSE, sine_mse
 from pathaware.experiments.run_store import Experiment
+from pathaware.methods import METHODS
+from pathaware.methods.method import Method
 from pathaware.training.metric import ACCURACY, MSE, Metric
 from pathaware.training.presets import load_preset, paper_problem, presets
 from pathaware.training.tables import NOTHING
@@ -257,6 +260,29 @@ def sine_experiment(shots: int, method: str, guard: bool = True) -> Experiment:
     if not guard:
         tables["training"] = {"guard": False}
     return Experiment(f"sine-k{shots}-{method}", tables)
+
+
+SINE_LENGTH = 10_000
+GUARDED = {"K = 10, guard": True, "K = 10, no guard": False}
+
+
+def sine_methods() -> TableSpec:
+    """All methods that fit curves, after a quarter of Table 3's iterations."""
+    rows = [
+        RowSpec(name, name, {column: _sine_cell(method, guard) for column, guard in GUARDED.items()})
+        for name, method in METHODS.items()
+        if method.regression
+    ]
+    title = f"All methods on sine waves, after {SINE_LENGTH:,} iterations"
+    return TableSpec("sine", title, MSE, list(GUARDED), rows, SINE_NOTES, iterations=SINE_LENGTH)
+
+
+def _sine_cell(method: Method, guard: bool) -> CellSpec:
+    experiment = sine_experiment(10, method.name, guard)
+    if guard:
+        return CellSpec(experiment)
+    reason = "" if issubclass(method.kind, Rule) else "no inner loop"
+    return CellSpec(replace(experiment, name=f"{experiment.name}-noguard"), reason=reason)
 
 
 # Table 4: what each part of PAMELA adds.

@@ -32,6 +32,7 @@ TABLES: dict[str, Callable[[str], TableSpec]] = {
     "further": lambda data: tables.further(),
     "full": lambda data: tables.full_length(),
     "methods": method_table,
+    "sine": lambda data: tables.sine_methods(),
 }
 COMPLEXITY = "table5"
 FIGURES: dict[str, Callable[[str], figures.PaperFigure]] = {
