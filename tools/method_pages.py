@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pathaware.core.rule import Rule
-from pathaware.experiments.paper.method_table import mean, method_table
+from pathaware.experiments.paper.method_table import method_table, with_interval
 from pathaware.experiments.paper.tables import TableSpec, table1, table2, table3
 from pathaware.experiments.run_store import Result, Results
 from pathaware.methods import METHODS, describe_method
@@ -209,7 +209,7 @@ def _results(method: Method, folder: Path) -> str:
                     name = "equal time" if spec.equal_time else row.label
                     level = "" if spec.metric.lower_is_better else f", {found[0].queries}"
                     label = f"{column.replace('MSE', 'sine')}, {name}{level}"
-                    value = spec.metric.with_interval(*mean(found, spec.metric))
+                    value = with_interval(found, spec.metric)
                     rows.append(Row((label, value, cell.printed, _training(found))))
     if not rows:
         return "There are no records of this method in `results/` yet."

@@ -10,6 +10,8 @@ from pathaware.core.learner import MetaLearner
 from pathaware.inference.change_ways import MAX_CLASSES, change_ways, repeat_classes
 from pathaware.inference.trained_model import arrange
 from pathaware.methods import METHODS
+from pathaware.training.config import Config
+from pathaware.training.trainer import build
 from tests.inference.models import CPU, INK, config, model, pixels
 
 COUNTED = [name for name, method in METHODS.items() if method.kind.fixed_ways]
@@ -76,6 +78,30 @@ def test_rows_of_the_last_layer_are_taken_in_turn_and_their_rates_grow_with_the_
         for layer, values in before.items():
             expected = values[turns] * growth if layer.startswith("head") else values
             assert torch.allclose(after[layer], expected), f"{name} of {layer}"
+
+
+GRANULARITIES = ["layer", "tensor", "filter", "tensor-channel", "parameter"]
+
+
+@pytest.mark.parametrize(
+    ("method", "grown"),
+    [
+        *(({"name": "pamela", "q_granularity": granularity}, 0.04) for granularity in GRANULARITIES),
+        ({"name": "pamela", "q_granularity": "model"}, 0.01),
+        ({"name": "meta-sgd"}, 0.04),
+        ({"name": "maml++"}, 0.04),
+        ({"name": "alfa"}, 0.04),
+    ],
+    ids=lambda value: "-".join(value.values()) if isinstance(value, dict) else "",
+)
+def test_step_sizes_of_the_last_layer_grow_unless_other_layers_share_them(method, grown):
+    trained = Config.from_dict({**config().to_dict(), "method": {**method, "rate": 0.01}})
+    rule = change_ways(trained, build(trained, CPU, INK).state_dict(), INK, 20, CPU).rule
+    (name,) = rule.step_sizes
+    groups = rule.broadcasts().get(name, torch.nn.Identity())
+    for entry, values in rule.layout.views(groups(getattr(rule, name))).items():
+        expected = grown if entry.startswith("head.") else 0.01
+        torch.testing.assert_close(values, torch.full_like(values, expected))
 
 
 def test_matrices_over_classes_keep_their_sort_of_entries():

@@ -14,7 +14,7 @@ from pathaware.training.config import Config
 from pathaware.training.trainer import build
 from tests.inference.models import model, pixels
 
-METHODS = ["pamela", "maml", "anil", "prototypical", "r2d2", "lr-d2", "proto-pamela"]
+METHODS = ["pamela", "maml", "anil", "meta-sgd", "mt-net", "prototypical", "r2d2", "lr-d2", "proto-pamela"]
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ METHODS = ["pamela", "maml", "anil", "prototypical", "r2d2", "lr-d2", "proto-pam
 def test_influence_equals_finite_differences_of_the_weights(method, head):
     problem = {"name": "classification", "data": "glyphs", "ways": 3, "shots": 2, "queries": 1, "width": 4}
     # with class means a step size of almost zero, so that all influence is through the means
-    rate = {"rate": 0.2 if head == "learned" else 1e-6} if method in METHODS[:3] else {}
+    rate = {"rate": 0.2 if head == "learned" else 1e-6} if method in METHODS[:5] else {}
     config = Config.from_dict(
         {"problem": problem, "method": {"name": method, **rate}, "training": {"device": "cpu", "head": head}}
     )
@@ -45,7 +45,7 @@ def test_influence_equals_finite_differences_of_the_weights(method, head):
     assert (found - expected).abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("method", ["pamela", "prototypical", "r2d2", "lr-d2", "proto-pamela"])
+@pytest.mark.parametrize("method", ["pamela", "mt-net", "prototypical", "r2d2", "lr-d2", "proto-pamela"])
 def test_weights_of_one_change_nothing(method):
     trained = model(method, ways=3)
     learner = trained.learner(3)
@@ -118,6 +118,17 @@ def made_up_photos(hues: tuple[int, ...], each: int, seed: int = 0) -> torch.Ten
     for i, hue in enumerate(hues):
         noise[i, :, hue] += 1
     return (127 * noise).byte().flatten(0, 1)
+
+
+@pytest.mark.parametrize("method", ["imaml", "imaml-hf", "meta-lstm", "l2l"])
+def test_methods_that_hold_parts_of_their_steps_constant_have_no_influence_but_suspicions(method):
+    trained = model(method, ways=2)
+    support = SupportSet(("a", "b"), pixels(4), torch.tensor([0, 0, 1, 1]))
+    with pytest.raises(UsageError, match="holds parts of its inner steps constant") as error:
+        explain(trained, support, pixels(1), torch.tensor([0]))
+    assert error.value.field == "why"
+    assert "\n" not in str(error.value)
+    assert len(suspicious_labels(trained, support)) == 4
 
 
 def test_methods_that_only_compare_have_no_influence_but_suspicions():

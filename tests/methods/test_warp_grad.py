@@ -7,10 +7,10 @@ import weakref
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call
 
-from pathaware import GradientDescent, MetaLearner, UsageError
+from pathaware import Episodes, GradientDescent, MetaLearner, UsageError
 from pathaware.core.meta_gradient import Unrolled
 from pathaware.methods import get_method
 from pathaware.methods.warp_grad import WarpGrad
@@ -53,6 +53,23 @@ def test_warps_learn_by_the_loss_one_step_from_every_point_of_a_frozen_path(kind
         warps, lambda: one_step_losses(learner, points[:2], episodes, 0.1), most=30
     )
     assert distance(found[chosen], gradients) < 1e-6
+
+
+@pytest.mark.parametrize("scale", [1e3, 1e100])
+def test_warps_do_not_learn_from_a_task_that_diverges(scale):
+    learner, outer, episodes = learner_of("warp-grad", "mlp", rate=0.1, steps=3)
+    scattered(learner)
+    support_x, support_y, query_x, query_y = (t.clone() for t in episodes.tensors())
+    support_x[1] *= scale
+    others = [i for i in range(len(episodes)) if i != 1]
+    wild = Episodes(support_x, support_y, query_x, query_y)
+    tame = Episodes(*(t[others] for t in wild.tensors()))
+
+    def of_warps(tasks: Episodes) -> Tensor:
+        found = by_name(learner, estimated(learner, outer, tasks) * len(tasks))
+        return torch.cat([gradient for name, gradient in found.items() if "warp" in name])
+
+    assert distance(of_warps(wild), of_warps(tame)) < 1e-10
 
 
 @pytest.mark.parametrize(("start", "order"), [("query", "first"), ("maml", "second")])

@@ -185,19 +185,56 @@ def test_a_long_data_set_leaves_a_trail_of_bounded_length():
     assert [torch.equal(a[0], b[0]) for a, b in zip(sample.learned, seen[6:9], strict=True)] == [True] * 3
 
 
+def linear(**settings: object) -> OnlineLearner:
+    return learner(nn.Linear(2, 1), every=2, descent="sgd", meta_rate=0.1, **settings)
+
+
+def huge() -> tuple[Tensor, Tensor]:
+    """An item whose loss and gradient are not finite."""
+    return torch.full((3, 2), 1e200), torch.ones(3, 1)
+
+
 def test_a_path_that_ran_away_does_not_move_theta_and_others_still_do():
-    each = OnlineLearner(
-        nn.Linear(2, 1), F.mse_loss, rate=0.05, pull=PULL, every=2, descent="sgd", meta_rate=0.1
-    )
+    each = linear()
     theta, usual = each.theta, items(2)
-    each.partial_fit(torch.full((3, 2), 1e200), torch.ones(3, 1))
+    each.partial_fit(*huge())
     each.partial_fit(*items(1)[0])
     assert torch.equal(each.theta, theta)
     each.begin()
     gradient = each.meta_gradient([ReplaySample((usual[0],), usual[1])])
+    each.buffer.add(ReplaySample((huge(),), items(1)[0]), torch.Generator())
     for item in usual:
         each.partial_fit(*item)  # and the sample before is drawn along
     assert distance(each.theta, theta - 0.1 * gradient) < 1e-12
+    assert len(each.buffer) == 2
+
+
+@pytest.mark.parametrize("order", ["second", "first", "last"])
+@pytest.mark.parametrize("meta_steps", [1, 2])
+def test_a_sample_that_is_not_finite_never_enters_the_buffer(order, meta_steps):
+    each = linear(order=order, meta_steps=meta_steps)
+    for learned, held_out in [(huge(), items(1)[0]), (items(1)[0], huge())]:
+        each.begin()
+        each.partial_fit(*learned)
+        each.partial_fit(*held_out)
+        assert len(each.buffer) == each.buffer.seen == 0
+    each.begin()
+    for item in items(2):
+        each.partial_fit(*item)
+    assert len(each.buffer) == each.buffer.seen == 1
+
+
+@pytest.mark.parametrize("size", [float("nan"), 1e200])  # of 1e200, the loss is infinite, its gradient is not
+def test_with_the_last_step_only_an_item_that_is_not_finite_leaves_theta(size):
+    each = linear(order="last")
+    for item in items(2):
+        each.partial_fit(*item)  # the buffer has a sample of another data set
+    each.begin()
+    each.partial_fit(*items(1)[0])
+    theta = each.theta
+    each.partial_fit(torch.ones(3, 2), torch.full((3, 1), size))
+    assert torch.equal(each.theta, theta)
+    assert len(each.buffer) == 1
 
 
 def test_gradients_are_counted():

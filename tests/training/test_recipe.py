@@ -95,22 +95,30 @@ def test_learning_rates_grow_at_first():
 
 @pytest.mark.parametrize(
     ("method", "options"),
-    [("pamela", {}), ("pamela", {"q_granularity": "tensor-channel"}), ("meta-sgd", {})],
+    [
+        ("pamela", {}),
+        ("pamela", {"q_granularity": "tensor-channel"}),
+        ("meta-sgd", {}),
+        ("maml++", {}),
+        ("alfa", {}),
+    ],
     ids=str,
 )
 def test_the_last_layer_may_begin_with_larger_steps(method, options):
     learner = build(config(method, options=options, head_rate=0.3))
     rule = learner.rule
-    groups = rule.broadcasts().get("q", nn.Identity())
-    flat = groups(rule.q).reshape(-1, len(rule.layout))
+    (step_sizes,) = rule.step_sizes
+    groups = rule.broadcasts().get(step_sizes, nn.Identity())
+    flat = groups(getattr(rule, step_sizes)).reshape(-1, len(rule.layout))
     for name, part in rule.layout.views(flat).items():
         expected = 0.3 if name.startswith("head.") else 0.01
         assert torch.allclose(part, torch.full_like(part, expected)), name
 
 
-def test_a_method_without_learned_step_sizes_has_none_to_set():
+@pytest.mark.parametrize(("method", "options"), [("maml", {}), ("maml++", {"learned_rates": False})], ids=str)
+def test_a_method_without_learned_step_sizes_has_none_to_set(method, options):
     with pytest.raises(UsageError, match="head_rate: the method learns no step sizes"):
-        build(config("maml", head_rate=0.3))
+        build(config(method, options=options, head_rate=0.3))
 
 
 def test_the_average_follows_the_learner():

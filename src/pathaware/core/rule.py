@@ -48,8 +48,6 @@ class Rule(nn.Module):
     and the gradient define `advance`, `begin` or `objective`.
     """
 
-    step_sizes: ClassVar[tuple[str, ...]] = ()
-    """Names of learned step sizes. They are scaled when the number of classes changes (see `change_ways`)."""
     fixed_ways: ClassVar[bool] = False
     """True if learned parameters are tied to class indices, which rules out more classes than in training."""
     curvature: ClassVar[bool] = False
@@ -57,6 +55,10 @@ class Rule(nn.Module):
     sequential: ClassVar[bool] = False
     """True if predictions depend on the order of the support set."""
 
+    step_sizes: tuple[str, ...] = ()
+    """Names of learned step sizes. They are scaled when the number of classes changes (see `change_ways`)."""
+    weighable: bool = True
+    """True if the derivative of a step by the weights of support examples can be taken, see `influence`."""
     joint: bool = False
     """True if steps use all queries of a task (`Context.query_x`), where inference allows it."""
 

@@ -56,7 +56,8 @@ def over_seeds_and_tasks(results: Sequence[Result], metric: Metric) -> Estimate:
     known = [each.double() for each in values if each is not None]
     if len(known) < len(results) or len({len(each) for each in known}) > 1:
         half = math.hypot(statistics.fmean(ci for _, ci in pairs), seeds or 0.0)
-        return Estimate(mean, mean - half, mean + half, len(results))
+        low = max(mean - half, 0.0) if metric.lower_is_better else mean - half
+        return Estimate(mean, low, mean + half, len(results))
     by_task = torch.stack(known).mean(0)
     below, above = bootstrap(by_task) if metric.lower_is_better else (interval_over_tasks(by_task),) * 2
     median = torch.stack(known).median().item()
@@ -75,7 +76,7 @@ def over_seeds(means: Sequence[float]) -> float | None:
 
 def bootstrap(values: Tensor) -> tuple[float, float]:
     """Distances from the mean of `values [tasks]` to the ends of its percentile bootstrap interval."""
-    return _bootstrap(values.numpy().tobytes())
+    return _bootstrap(values.double().numpy().tobytes())
 
 
 @lru_cache(maxsize=256)

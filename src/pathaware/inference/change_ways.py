@@ -3,7 +3,8 @@
 Tasks number their classes at random, so any trained row of the last layer can initialise any class. With
 fewer classes than in training, the first rows are used; with more, rows are repeated in turn, and so are the
 coefficients that belong to them. A class among K has 1/K of the examples, so the gradient of its row scales
-as 1/K; learned step sizes of these rows are therefore scaled by K, so that rows move as far as in training.
+as 1/K; learned step sizes of these rows are therefore scaled by K, so that rows move as far as in training. A
+step size that other layers share stays as it is.
 
 Learned tensors in which classes are a part of an axis are converted part by part (`Rule.class_blocks`). A
 method whose tensors depend on the number of classes in another way, such as MeTAL, is refused.
@@ -104,13 +105,15 @@ def _converted_state(
     for name, value in source.items():
         shape = target[name].shape
         scale = name in step_sizes
-        if value.shape == shape:
+        if value.shape == shape and not (scale and name in broadcasts):
             state[name] = value
         elif name in broadcasts and layouts:
             before, after = broadcasts[name]
-            state[name] = _per_group(_converted_flat(before(value), *layouts, scale=scale), after)
+            converted = _per_group(_converted_flat(before(value), *layouts), after)
+            state[name] = converted * _common(_growth(value, *layouts), after) if scale else converted
         elif layouts and (value.shape[-1], shape[-1]) == (len(layouts[0]), len(layouts[1])):
-            state[name] = _converted_flat(value, *layouts, scale=scale)
+            converted = _converted_flat(value, *layouts)
+            state[name] = converted * _growth(value, *layouts) if scale else converted
         elif name in blocks:
             state[name] = _by_blocks(value, *(found[name] for found in (blocks, changed_blocks)))
         elif all(sizes == ways or sizes[0] == sizes[1] for sizes in zip(value.shape, shape, strict=True)):
@@ -141,19 +144,31 @@ def _by_blocks(values: Tensor, before: tuple[int, Sequence[int]], after: tuple[i
     return torch.cat(parts, axis)
 
 
-def _converted_flat(values: Tensor, before: Layout, after: Layout, *, scale: bool) -> Tensor:
-    """Convert one value per parameter `[…, D]` to the other layout; with `scale`, as step sizes."""
+def _converted_flat(values: Tensor, before: Layout, after: Layout) -> Tensor:
+    """Convert one value per parameter `[…, D]` to the other layout."""
     lead, parts = values.shape[:-1], []
     for part, old, new in zip(values.split(before.sizes, -1), before.entries, after.entries, strict=True):
         converted = repeat_classes(part.reshape(*lead, *old.shape), torch.Size([*lead, *new.shape]))
-        factor = new.numel / old.numel if scale else 1.0
-        parts.append((converted * factor).flatten(len(lead)))
+        parts.append(converted.flatten(len(lead)))
     return torch.cat(parts, -1)
+
+
+def _growth(like: Tensor, before: Layout, after: Layout) -> Tensor:
+    """The factor by which the tensor of each parameter grows, `[D]`: 1 but for those with a row per class."""
+    pairs = zip(before.entries, after.entries, strict=True)
+    return torch.cat([like.new_full((new.numel,), new.numel / old.numel) for old, new in pairs])
 
 
 def _per_group(values: Tensor, broadcast: GroupBroadcast) -> Tensor:
     """Return the value of each group, given equal values `[…, D]` of its members."""
     return values[..., broadcast.order[broadcast.starts[:-1]]]
+
+
+def _common(factors: Tensor, broadcast: GroupBroadcast) -> Tensor:
+    """Return the factor of each group, given those of its members, `[D]`; 1 where they differ."""
+    first = _per_group(factors, broadcast)
+    others = broadcast.sums((factors != first[broadcast.index]).to(factors))
+    return torch.where(others == 0, first, 1.0)
 
 
 def repeat_classes(values: Tensor, shape: torch.Size) -> Tensor:

@@ -3,7 +3,7 @@
 Let support image i have weight wᵢ in the loss that inner steps descend, Σᵢ wᵢ ℓᵢ(θ) / S with wᵢ = 1. The
 influence of image i on a prediction is the derivative ∂ log p(class | image) / ∂wᵢ. It is exact: one reverse
 pass through the whole path θ₀ → … → θₙ. Batch-norm statistics are those of all support images, whatever their
-weights.
+weights. Rules that hold parts of their steps constant are refused (`Rule.weighable`).
 
 A head that is fitted to features, by class means or ridge regression, has weights too: wᵢ is that of image i
 in the mean of its class or in the loss that is minimised. The influence is the same derivative, through the
@@ -92,7 +92,15 @@ def influence(
 
 def require_weights(learner: FewShotLearner) -> MetaLearner | HeadLearner:
     """Narrow to a learner whose support examples can have weights."""
-    if isinstance(learner, MetaLearner) or (isinstance(learner, HeadLearner) and learner.head.weighted):
+    if isinstance(learner, MetaLearner):
+        if learner.rule.weighable:
+            return learner
+        raise UsageError(
+            f"the method ({type(learner.rule).__name__}) holds parts of its inner steps constant, "
+            "through which influence cannot be differentiated",
+            field="why",
+        )
+    if isinstance(learner, HeadLearner) and learner.head.weighted:
         return learner
     raise UsageError(
         "the method neither has an inner loop nor fits a head, through which influence is differentiated",

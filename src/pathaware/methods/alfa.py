@@ -23,7 +23,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from pathaware.core.parameters import Layout
+from pathaware.core.parameters import GroupBroadcast, Layout
 from pathaware.core.rule import Rule
 from pathaware.core.settings import at_least
 from pathaware.methods.layerwise import Layers, perceptron, without_norms
@@ -35,6 +35,8 @@ class Alfa(Rule):
 
     `rates` α⁰ and `decays` λ⁰ are `[steps, layers]`, initialised to `rate` and `rate` times `decay`.
     """
+
+    step_sizes = ("rates",)
 
     def __init__(
         self,
@@ -48,9 +50,16 @@ class Alfa(Rule):
         super().__init__(without_norms(network, adapt_norms), steps)
         at_least(0, rate=rate, decay=decay)
         self.layers, layers = Layers(self.layout.sizes), len(self.layout.entries)
+        self.groups = GroupBroadcast(self.layout, "tensor")
         self.rates = nn.Parameter(torch.full((steps, layers), float(rate)))
         self.decays = nn.Parameter(torch.full((steps, layers), rate * decay))
         self.generator = perceptron(2 * layers, 2 * layers, output=1.0)
+
+    def broadcasts(self) -> dict[str, GroupBroadcast]:
+        return {"rates": self.groups}
+
+    def coefficient_steps(self, name: str) -> Sequence[int]:
+        return range(self.steps)
 
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
         alpha, beta = self.hyperparameters(j, points[-1], gradient)

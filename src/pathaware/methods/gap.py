@@ -75,13 +75,16 @@ class Gap(GradientDescent):
     """Gradient descent with step size α and a learned, positive scale per singular vector.
 
     `exact`: compute the singular vectors. Otherwise scale the gradient's rows, which is free, and the same
-    where rows are orthogonal, as the paper expects of long rows.
+    where rows are orthogonal, as the paper expects of long rows. With few examples G has low rank, and the
+    columns of U outside its range are arbitrary: the step does not depend on them, but the meta-gradient does
+    where their scales differ, and so it is not determined there.
     """
 
     def __init__(
         self, network: nn.Module | Layout, steps: int = 5, *, rate: float = 0.01, exact: bool = False
     ) -> None:
         super().__init__(network, steps, rate=rate)
+        self.weighable = not exact  # singular vectors are constants
         self.preconditioners = nn.ModuleList(
             Preconditioner(entry, exact) if len(entry.shape) > 1 else nn.Identity()
             for entry in self.layout.entries

@@ -1,6 +1,6 @@
 """HSML, hierarchically structured meta-learning (Yao, Wei, Huang and Li, ICML 2019, arXiv:1905.05301).
 
-    gᵢ = FC(mean over the support set of Enc(x ⊕ y))                                  task, `[T, d]`
+    gᵢ = ReLU(FC(mean over the support set of Enc(x ⊕ y)))                            task, `[T, d]`
     p[k → k'] = softmax over k' of −‖h[k] − c[k']‖² / 2σ²                             assignment, `[T, K, K']`
     h'[k'] = Σ_k p[k → k'] tanh(W[k'] h[k] + b[k'])                                   clusters, `[T, K', d]`
     θ₀ᵢ = θ₀ ∘ sigmoid(W_g (gᵢ ⊕ hᴸ) + b_g)                                           initialisation, `[T, D]`

@@ -75,6 +75,7 @@ class LineSearchDescent(ProximalDescent):
     """
 
     curvature = True
+    weighable = False
 
     def __init__(
         self, network: nn.Module | Layout, steps: int = 10, *, rate: float = 0.01, strength: float = STRENGTH

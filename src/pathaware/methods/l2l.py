@@ -69,6 +69,8 @@ class LearnedOptimizer(Rule):
     `hidden` cells in each of `layers` layers; `scale` is s; `initialisation` is `learned` or `random`.
     """
 
+    weighable = False
+
     def __init__(
         self,
         network: nn.Module | Layout,

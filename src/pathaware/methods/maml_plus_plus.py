@@ -47,6 +47,7 @@ class MamlPlusPlus(GradientDescent):
       `norms [steps, K]` is δ. Without effect if the network has no norm layers.
     """
 
+    step_sizes: tuple[str, ...] = ("q",)
     norm_index: Tensor
 
     def __init__(
@@ -61,7 +62,9 @@ class MamlPlusPlus(GradientDescent):
         at_least(0, rate=rate)
         super().__init__(network, steps, rate=rate)
         self.q_groups = GroupBroadcast(self.layout, "tensor") if learned_rates else None
-        if self.q_groups is not None:
+        if self.q_groups is None:
+            self.step_sizes = ()
+        else:
             self.q = nn.Parameter(torch.full((steps, self.q_groups.groups), float(rate)))
         self.norms: nn.Parameter | None = None
         parts = torch.arange(len(self.layout)).split(self.layout.sizes)
@@ -70,6 +73,12 @@ class MamlPlusPlus(GradientDescent):
         if per_step_norm and norm_parts:
             self.register_buffer("norm_index", torch.cat(norm_parts), persistent=False)
             self.norms = nn.Parameter(torch.zeros(steps, len(self.norm_index)))
+
+    def broadcasts(self) -> dict[str, GroupBroadcast]:
+        return {} if self.q_groups is None else {"q": self.q_groups}
+
+    def coefficient_steps(self, name: str) -> Sequence[int]:
+        return range(self.steps)
 
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
         j = min(j, self.steps - 1)

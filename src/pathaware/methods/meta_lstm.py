@@ -50,6 +50,8 @@ class MetaLSTM(Rule):
     `hidden` is the number of units of the LSTM.
     """
 
+    weighable = False
+
     def __init__(
         self,
         network: nn.Module | Layout,

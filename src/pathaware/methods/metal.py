@@ -1,13 +1,15 @@
 """MeTAL, task-adaptive loss (Baik, Choi, Kim, Cho, Min and Lee, ICCV 2021, arXiv:2110.03909).
 
     τⱼ = [L(θⱼ), layer-wise means of θⱼ]                           state of a task, `[T, 1 + layers]`
-    φ′ⱼ = (1 + γⱼ) φⱼ + δⱼ,   (γⱼ, δⱼ) = g_ψ(τⱼ)                   one γ and one δ per tensor of φⱼ
-    θⱼ₊₁ = θⱼ − α ∇(L(θⱼ) + mean over the support of l_φ′(τⱼ, f(x), y))
+    φ′ⱼ = (1 + γⱼ) φⱼ + δⱼ,   (γⱼ, δⱼ) = ηⱼ ∘ g_ψ(N(τⱼ))           one γ, one δ, two η per tensor of φⱼ
+    θⱼ₊₁ = θⱼ − α ∇(L(θⱼ) + mean over the support of l_φ′(N(τⱼ, f(x), y)))
     minimise L(θₙ) over the support set and the queries together
 
-Every step descends the support loss plus a learned loss l_φ, which an adapter g_ψ adjusts to the task. Where
-the queries are known, a second pair of networks adds the mean over queries of
-l(means of θⱼ, f(x), −entropy of f(x)); without it the method is inductive. In regression the entropy is zero.
+Every step descends the support loss plus a learned loss l_φ, which an adapter g_ψ adjusts to the task. N
+standardises all numbers of a task, over its examples and inputs together, to mean 0 and variance 1. The
+factors η are learned and initialised to zero. Where the queries are known, a second pair of networks adds the
+mean over queries of l(q), q = N(means of θⱼ, f(x), −entropy of f(x)); its adapter reads the mean of q over
+the queries. Without it the method is inductive. In regression the entropy is zero.
 Gains and shifts of norm layers do not adapt, as in the authors' program; with `adapt_norms` they do.
 
 Departures from the authors' program:

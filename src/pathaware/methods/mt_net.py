@@ -81,7 +81,9 @@ class MTNet(Rule):
 
     def begin(self, start: Tensor, context: Context) -> tuple[Tensor, Memory]:
         logits = self.logits.expand(len(start), -1)
-        mask = torch.sigmoid(logits) if context.order == "none" else self.sample(logits)
+        # Weights are those of influence, which differentiates predictions.
+        predicts = context.order == "none" or context.weights is not None
+        mask = torch.sigmoid(logits) if predicts else self.sample(logits)
         masks = mask.split([layer.units for layer in self.layers], dim=1)
         # Tᵀ is part of the gradient, which is constant to first order.
         constant = context.order == "first"

@@ -27,9 +27,9 @@ not. The power of features is that of Yang, Liu and Xu (ICLR 2021, arXiv:2101.06
 
 With `anchors`, the means of training classes complete those of a task, after the same paper:
 
-    h_k = means of u by class, each divided by its length
-    g_k = softmax(α h_kᵀ M) M                                      M: means of u by training class
-    W₀ = h_k + ρ g_k, less κ c                                     each divided by its length
+    h_k = n(mean of u over class k)                                n(a) = a / ‖a‖
+    g_k = n(Mᵀ softmax(α M h_k))                                   M: u of means of n(f) by training class
+    w_k = n(n(h_k + ρ g_k) − κ c)                                  row k of W₀
 
 ρ follows a rule like the others, and α is learned. One image says little about its class, and the training
 classes that look like it say more.

@@ -29,6 +29,7 @@ from pathaware.core.errors import UsageError
 from pathaware.core.learner import FewShotLearner, MetaLearner, require_path
 from pathaware.core.meta_gradient import MetaGradient
 from pathaware.core.parameters import Layout
+from pathaware.core.path import divergence_bound, known_full, may_branch
 from pathaware.core.settings import at_least
 from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method
@@ -89,13 +90,28 @@ class WarpGrad(MetaGradient):
         adapted, shared = _split_parameters(learner)
         context = learner.context(x, y)
         differentiable, queries = replace(context, order="second"), learner.execution.prepare(query_x)
+        bounds: list[Tensor] = []  # of each task's losses
 
         def warped_gradient(j: int, point: Tensor) -> tuple[Tensor, Tensor]:
-            """Also adds ∇φ of the loss after this step, and frees its graph before the next step."""
+            """Also adds ∇φ of the loss after this step, and frees its graph before the next step.
+
+            With the guard, a task that has diverged before this step or by it adds nothing.
+            """
+
+            def after(descent: Tensor) -> Tensor:
+                return learner.query_losses(learner.rule.step(j, [here], descent), queries, query_y)
+
             with torch.enable_grad():
                 here = point.detach().requires_grad_()
                 losses, gradient = differentiable.gradient(here)
-                query_losses = learner.query_losses(learner.rule.step(j, [here], gradient), queries, query_y)
+                query_losses = after(gradient)
+                if learner.guard:
+                    if not bounds:
+                        bounds.append(divergence_bound(losses.detach()))
+                    kept = torch.maximum(losses, query_losses).detach() <= bounds[0]  # False for NaN
+                    if may_branch(point) and not known_full(kept):
+                        query_losses = after(torch.where(kept[:, None], gradient, 0))  # zero · ∞ is NaN
+                    query_losses = torch.where(kept, query_losses, 0)
                 (query_losses.sum() * (weight / learner.rule.steps)).backward(inputs=shared)
             return losses.detach(), gradient.detach()
 

@@ -6,8 +6,10 @@
 
 φ learns the data set at hand; θ is the initialisation from which the next one is learned. φ⁺(θ) is the end of
 the φ-steps as a function of θ. The paper's line for θ is not well-formed, and its text does not explain it.
-It is read as follows:
+The algorithm is read as follows:
 
+- The start of φ. Printed is φ¹₁ ← θ¹, once before the first data set, and no line sets φᵗ₁ for the others;
+  here φ ← θ for every data set, at the call of `begin`.
 - The dependence of φ⁺ on θ. `order="second"`: φ starts at θ and each step is pulled towards it, so the path
   over the items learned so far is repeated from the current θ and differentiated as a whole. `order="first"`
   leaves out the Hessians. `order="last"` takes the line literally: φ is constant but for its last step, in
@@ -185,12 +187,15 @@ class OnlineLearner:
 
     def meta_gradient(self, samples: Sequence[ReplaySample]) -> Tensor:
         """The gradient of θ, `[D]`, from these samples; the first one belongs to the data set at hand."""
+        return self._loss_and_gradient(samples)[1]
+
+    def _loss_and_gradient(self, samples: Sequence[ReplaySample]) -> tuple[Tensor, Tensor]:
         if self.order == "last":
             return self._through_the_last_step(samples[0])
         loss = self.paths.held_out_loss(samples)
         parameters = dict(self.model.named_parameters())
         adapted = [parameters[entry.name] for entry in self.rule.layout.entries]
-        return torch.cat([part.flatten() for part in torch.autograd.grad(loss, adapted)])
+        return loss, torch.cat([part.flatten() for part in torch.autograd.grad(loss, adapted)])
 
     def _learn(self, item: Item) -> None:
         theta = self.theta[None]
@@ -203,11 +208,12 @@ class OnlineLearner:
 
     def _hold_out(self, item: Item) -> None:
         newest = ReplaySample(tuple(self._learned), item)
+        others = 0 if self.order == "last" else self.replay - 1  # φ has learned the data set at hand only
         for _ in range(self.meta_steps):
-            samples = [newest, *self.buffer.draw(self.replay - 1, self._generator)]
-            gradient = self.meta_gradient(samples)
-            if not _finite(gradient):  # leave out the samples whose paths diverge
-                samples = [each for each in samples if _finite(self.meta_gradient([each]))]
+            samples = [newest, *self.buffer.draw(others, self._generator)]
+            loss, gradient = self._loss_and_gradient(samples)
+            if not _finite(loss, gradient):  # leave out the samples whose paths diverge
+                samples = [each for each in samples if _finite(*self._loss_and_gradient([each]))]
                 if not samples:
                     continue
                 gradient = self.meta_gradient(samples)
@@ -215,14 +221,15 @@ class OnlineLearner:
             for name, part in self.rule.layout.views(gradient).items():
                 parameters[name].grad = part
             self.optimiser.step()
-        self.buffer.add(newest, self._generator)
+        if samples and samples[0] is newest:  # if it diverges, all draws with it would be computed one by one
+            self.buffer.add(newest, self._generator)
 
-    def _through_the_last_step(self, sample: ReplaySample) -> Tensor:
-        """The gradient of θ for `order="last"`: ∂φ⁺/∂θ is α₁λ I, or I before the first step, where φ = θ."""
+    def _through_the_last_step(self, sample: ReplaySample) -> tuple[Tensor, Tensor]:
+        """Loss and gradient for `order="last"`: ∂φ⁺/∂θ is α₁λ I, or I before the first step, where φ = θ."""
         x, y = (tensor[None] for tensor in sample.held_out)
-        _, gradient = self.meta.gradient(self._phi, x, y)
+        losses, gradient = self.meta.gradient(self._phi, x, y)
         self._own_gradients += 1
-        return gradient[0] * (self.rule.rate * self.rule.strength if sample.learned else 1.0)
+        return losses, gradient[0] * (self.rule.rate * self.rule.strength if sample.learned else 1.0)
 
     def state_dict(self) -> dict[str, Any]:
         """The state from which a stopped stream resumes with identical numbers; `torch.save` can write it."""
@@ -251,5 +258,5 @@ class OnlineLearner:
         self._own_gradients, self.paths.gradients = state["gradients"]
 
 
-def _finite(gradient: Tensor) -> bool:
-    return bool(gradient.isfinite().all())
+def _finite(loss: Tensor, gradient: Tensor) -> bool:
+    return bool(loss.isfinite().all() and gradient.isfinite().all())

@@ -10,7 +10,7 @@ from itertools import groupby
 NOTHING = "–"
 """The cell of a value that does not exist."""
 _NUMBER = r"[<≈]? ?[-−+]?\d[\d,]*(\.\d+)?(e[-+]?\d+)?"
-_QUANTITY = re.compile(rf"{_NUMBER}( ± {_NUMBER})?( ?[%×])?( \([a-z]+\))?")
+_QUANTITY = re.compile(rf"{_NUMBER}( ± {_NUMBER})?( ?[%×])?( \({_NUMBER} to {_NUMBER}\)| \([a-z]+\))?")
 
 
 class Remark(str):

@@ -41,6 +41,8 @@ def test_a_row_must_have_as_many_cells_as_the_header():
         (["1.23 %", "−5", "1.3e-06", "12 ×"], True),
         (["3.1", MISSING], True),
         (["49.78 ± 0.47 (joint)", "48.41 ± 0.52"], True),
+        (["0.0259 (0.0238 to 0.0279)"], True),
+        (["3 (45.98–46.73)"], False),
         ([MISSING], False),
         (["5-way", "1.0"], False),
         (["40,000 iterations"], False),

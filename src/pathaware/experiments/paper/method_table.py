@@ -82,6 +82,15 @@ def mean(results: Sequence[Result], metric: Metric) -> tuple[float, float]:
     return estimate.mean, estimate.half_width
 
 
+def with_interval(results: Sequence[Result], metric: Metric) -> str:
+    """`75.31 ± 0.54`, or `0.0259 (0.0238 to 0.0279)` for errors, whose interval need not be symmetric."""
+    estimate = over_seeds_and_tasks(results, metric)
+    if not metric.lower_is_better:
+        return metric.with_interval(estimate.mean, estimate.half_width)
+    value, low, high = map(metric.format, (estimate.mean, estimate.low, estimate.high))
+    return f"{value} ({low} to {high})"
+
+
 def value_range(results: Sequence[Result], metric: Metric) -> str:
     """Format the smallest and the largest value: `68.20–69.10`."""
     values = [result.value(metric)[0] for result in results]
@@ -93,7 +102,7 @@ def _value(cell: CellSpec, results: Sequence[Result], metric: Metric, mark_level
     if not results:
         return Remark(f"not run: {cell.reason}" if cell.reason else "not run yet")
     other = mark_level and not metric.lower_is_better and results[0].queries != "batch"
-    return metric.with_interval(*mean(results, metric)) + (f" ({results[0].queries})" if other else "")
+    return with_interval(results, metric) + (f" ({results[0].queries})" if other else "")
 
 
 def _how_trained(cell: CellSpec, results: Sequence[Result]) -> str:

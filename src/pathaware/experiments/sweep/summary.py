@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pathaware.data.store import counted
-from pathaware.experiments.paper.method_table import mean, value_range
+from pathaware.experiments.paper.method_table import mean, value_range, with_interval
 from pathaware.experiments.run_store import PlannedRun, Result, RunStore
 from pathaware.experiments.sweep.plan import SEED, format_value, short_names, short_value
 from pathaware.training.metric import MSE, Metric
@@ -60,7 +60,7 @@ def _cells(names: list[str], group: Sequence[Outcome], metric: Metric, seeds: bo
     key = [short_value(group[0].run.settings[name]) for name in names]
     sound = [o.result for o in group if o.result and math.isfinite(o.result.value(metric)[0])]
     missing = [(o, _reason(o)) for o in group if o.result not in sound]
-    value: str = metric.with_interval(*mean(sound, metric)) if sound else Remark(missing[0][1])
+    value: str = with_interval(sound, metric) if sound else Remark(missing[0][1])
     if not seeds:
         return (*key, value)
     seen = f"{len(sound)} ({value_range(sound, metric)})" if len(sound) > 1 else str(len(sound))
@@ -80,5 +80,5 @@ def _notes(outcomes: Sequence[Outcome], store: RunStore) -> list[str]:
     tasks = store.evaluation_tasks(outcomes[0].run.config)
     return [
         f"Evaluated on {counted(tasks, 'task')} of the {_SPLITS[store.split]} split, the same for every run: "
-        "means, with 95 % intervals over tasks."
+        "means, with 95 % intervals over tasks, and over seeds where there are several."
     ]
