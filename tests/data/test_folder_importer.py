@@ -112,6 +112,13 @@ def test_an_image_that_lies_in_no_class_folder_is_named(tmp_path: Path) -> None:
         FolderImporter().read(tmp_path)
 
 
+def test_a_class_beside_others_may_be_called_train(tmp_path: Path) -> None:
+    for name in ("boat", "train", "test", "car"):
+        class_folder(tmp_path / name, 2)
+    listing = FolderImporter(proportions=(0.5, 0.25, 0.25)).read(tmp_path)
+    assert sorted(each.name for each in listing.classes) == ["boat", "car", "test", "train"]
+
+
 def test_a_folder_without_training_classes_or_any_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="contains no folders of images"):
         FolderImporter().read(tmp_path)

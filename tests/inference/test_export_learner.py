@@ -122,6 +122,22 @@ def test_sums_over_many_values_are_as_exact_as_those_of_pytorch():
     assert error() < 1e-7 < 1e-6 < plain
 
 
+def test_sums_of_integers_stay_integers():
+    onnx = pytest.importorskip("onnx")
+    make = onnx.helper.make_tensor_value_info
+    axes = onnx.numpy_helper.from_array(np.array([0]), "axes")
+    nodes = [
+        onnx.helper.make_node("ReduceSum", ["x", "axes"], ["count"], keepdims=0),
+        onnx.helper.make_node("Cast", ["count"], ["y"], to=onnx.TensorProto.FLOAT),
+    ]
+    given, found = make("x", onnx.TensorProto.INT64, [5]), make("y", onnx.TensorProto.FLOAT, [])
+    between = make("count", onnx.TensorProto.INT64, [])
+    graph = onnx.helper.make_graph(nodes, "count", [given], [found], [axes], value_info=[between])
+    proto = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
+    onnx.checker.check_model(sum_in_double(proto), full_check=True)
+    assert [node.op_type for node in proto.graph.node] == ["ReduceSum", "Cast"]
+
+
 @pytest.mark.slow
 def test_the_shipped_model_learns_in_onnxruntime(tmp_path):
     trained = TrainedModel.open("glyphs", "cpu")

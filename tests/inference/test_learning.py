@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from pathaware import UsageError
 from pathaware.cli import main
 from pathaware.data import open_store
 from pathaware.data.pixels import TypicalImages
+from pathaware.inference import prediction_sheet
 from pathaware.inference.class_folders import LabelledFolder
 from pathaware.inference.learning import difference_hash, held_out, near_duplicates, training_advice
 from pathaware.inference.trained_model import SupportSet, TrainedModel, shipped
@@ -64,10 +66,18 @@ def own(weights: Path) -> tuple[object, ...]:
     return ("--model", "tests.models.residual18:resnet18", "--weights", weights, "--size", 32)
 
 
-def test_a_backbone_of_your_own_learns_labels_and_is_exported(tmp_path, weights, capsys):
+def test_a_backbone_of_your_own_learns_labels_and_is_exported(tmp_path, weights, capsys, monkeypatch):
     """A ResNet-18 with running statistics: import, learn, measure, predict and export, without training."""
     trees = write_classes(tmp_path / "trees", 6)
+    drawn = []
+    sheet_of = prediction_sheet.prediction_sheet
+    monkeypatch.setattr(
+        prediction_sheet,
+        "prediction_sheet",
+        lambda title, support, *rest: drawn.append(len(support.labels)) or sheet_of(title, support, *rest),
+    )
     call("learn", trees, *own(weights), "--out", "found", "--json", "--show", "wrong.png")
+    assert drawn == [15]  # without the three that were held out
     result = json.loads(capsys.readouterr().out)
     assert result["classes"] == sorted(NAMES)
     assert (result["pictures"], result["held_out"]) == (18, 3)
@@ -206,6 +216,22 @@ def test_folders_of_a_split_are_recognised_and_duplicates_reported(tmp_path, wei
     assert "holds the folders test and train, not classes" in capsys.readouterr().err
     call("data", "import", "same", "--from", tmp_path / "set", code=2)
     assert "train and test hold the same 3 classes" in capsys.readouterr().err
+
+
+def test_equal_pictures_of_two_classes_are_a_wrong_label(tmp_path, weights, capsys):
+    trees = write_classes(tmp_path / "trees", 3)
+    one, other = sorted(NAMES)[:2]
+    for picture in sorted((trees / one).iterdir()):
+        shutil.copy(picture, trees / other / f"copy-{picture.name}")
+    call("learn", trees, *own(weights), "--out", "a")
+    told = capsys.readouterr().out
+    assert "where their classes differ, one label is wrong" in told
+    assert "too good" not in told
+
+
+def test_a_sheet_must_be_a_png(tmp_path, weights, capsys):
+    call("learn", write_classes(tmp_path / "trees", 3), *own(weights), "--show", "wrong.jpg", code=2)
+    assert "--show: must end in .png, not wrong.jpg" in capsys.readouterr().err
 
 
 def test_only_saved_classifiers_do_without_labelled_pictures(tmp_path, capsys):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pathaware.inference.trained_model import AdaptedClassifier
+from pathaware.inference.trained_model import AdaptedClassifier, SupportSet
 from pathaware.serve.api_error import ApiError
 from pathaware.serve.limits import Limits
 from pathaware.serve.sessions import Session, Sessions, checked_label
@@ -110,3 +110,12 @@ def test_one_address_cannot_take_all_sessions():
         sessions.begin("::1")
     sessions.end(first)
     sessions.begin("10.0.0.1")
+
+
+def test_limits_have_room_for_a_saved_classifier():
+    labels = torch.arange(30).repeat(9)
+    saved = SupportSet(tuple(f"{i:070}" for i in range(30)), torch.zeros(len(labels), 1, 2, 2), labels)
+    limits = Limits().with_room_for(saved)
+    assert (limits.classes, limits.pictures, limits.pictures_per_class) == (60, 540, 50)
+    assert limits.label_characters == 70
+    assert Limits().with_room_for(None) == Limits()

@@ -44,7 +44,9 @@ def evaluate(
     run: Annotated[
         Path,
         typer.Argument(
-            help="Folder of a trained run, or glyphs or sine.", metavar="RUN", autocompletion=complete_model
+            help="Folder of a trained run, or glyphs, photos or sine.",
+            metavar="RUN",
+            autocompletion=complete_model,
         ),
     ],
     split: Annotated[str, panel_option(help="Split of the tasks: train, val or test.", panel=TASKS)] = "test",

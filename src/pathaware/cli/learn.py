@@ -23,7 +23,6 @@ from pathaware.cli.options import (
 
 if TYPE_CHECKING:
     from pathaware.inference.learning import Learned
-    from pathaware.inference.trained_model import TrainedModel
 
 DEFAULT = "photos"
 WIDEST = 20
@@ -84,13 +83,13 @@ def learn(
     Adapts a model to them, measures its accuracy on pictures that it did not learn from, and saves a
     classifier for predict, serve and export.
     """
-    from pathaware.cli.options import listed_problems, must_be_new, print_warning
+    from pathaware.cli.options import listed_problems, must_be_new, must_be_png, print_warning
     from pathaware.core.errors import UsageError
     from pathaware.core.settings import trust
     from pathaware.data.store import counted
     from pathaware.inference import learning
     from pathaware.inference.class_folders import read_labelled
-    from pathaware.inference.trained_model import TrainedModel
+    from pathaware.inference.trained_model import TrainedModel, find_run
 
     target = out or Path(f"{folder.resolve().name.split('.')[0]}-classifier")
     learning.must_be_free(target, replace)
@@ -98,13 +97,14 @@ def learn(
         must_be_new("--show", show, replace)
         if show.resolve() == target.resolve():
             raise UsageError(f"{show} is also the folder of the classifier", field="show")
+        must_be_png("--show", show)
     if ":" in model:
         trust({"learn": {"model": model}})
         opened = learning.untrained_model(model, weights, size, device)
     else:
         if weights is not None:
             raise UsageError("is for a backbone: timm:NAME or package.module:function", field="weights")
-        opened = TrainedModel.open(model, device)
+        opened = TrainedModel.open(find_run(model, field="model"), device)
     with listed_problems():
         labelled = read_labelled(folder, opened.image_input, merge_splits=True, field="folder")
     test, notes = learning.test_images(labelled)
@@ -114,10 +114,12 @@ def learn(
         copies = len({second for _, second in duplicates})
         are = f"{counted(copies, 'held-out picture')} {'is' if copies == 1 else 'are'}"
         first, second = (labelled.names[i] for i in duplicates[0])
-        notes.append(
-            f"{are} nearly equal to learned ones, such as {second} to {first}; that makes the "
-            "accuracy too good"
-        )
+        labels = labelled.support.labels
+        notes.append(f"{are} nearly equal to learned ones, such as {second} to {first}")
+        if any(labels[one] != labels[other] for one, other in duplicates):
+            notes[-1] += "; where their classes differ, one label is wrong"
+        else:
+            notes[-1] += "; that makes the accuracy too good"
     if opened.typical is not None and (unlike := opened.typical.warning(labelled.support.pixels)):
         print_warning(unlike)
     learning.save_classifier(learned, opened, target, replace=replace)
@@ -127,10 +129,12 @@ def learn(
     if json:
         print(jsonlib.dumps(_summary(learned, target, duplicates, notes, advice)))
     else:
-        _print(learned, opened, target, notes, advice)
+        module = model.partition(":")[0]
+        plugin = ":" in model and module != "timm"
+        _print(learned, target, notes, advice, f"PATHAWARE_TRUST={module} python -m " if plugin else "")
 
 
-def _print(learned: Learned, model: TrainedModel, target: Path, notes: list[str], advice: str) -> None:
+def _print(learned: Learned, target: Path, notes: list[str], advice: str, trusting: str) -> None:
     from pathaware.cli import one_line
     from pathaware.cli.show import print_table
     from pathaware.data.store import counted
@@ -165,7 +169,7 @@ def _print(learned: Learned, model: TrainedModel, target: Path, notes: list[str]
         if len(learned.wrong) > 10:
             print(f"… and {len(learned.wrong) - 10:,} more wrong; --show draws them")
     print(one_line(advice))
-    print(f"saved in {target}; label others with: pathaware predict {target} --images PICTURES")
+    print(f"saved in {target}; label others with: {trusting}pathaware predict {target} --images PICTURES")
 
 
 def _summary(
@@ -197,9 +201,12 @@ def _summary(
 
 def _draw(learned: Learned, path: Path) -> None:
     """Draw the wrong pictures with what was learned, or an empty list of them."""
+    import torch
+
     from pathaware.data.store import counted
     from pathaware.inference.prediction_sheet import prediction_sheet
     from pathaware.inference.predictions import Predictions
+    from pathaware.inference.trained_model import SupportSet
     from pathaware.training.checksummed import replace_file
 
     rows, predictions = learned.wrong, learned.predictions
@@ -213,8 +220,9 @@ def _draw(learned: Learned, path: Path) -> None:
     found = Predictions(names, learned.support.classes, probabilities)
     truths = [learned.support.classes[i] for i in learned.support.labels[chosen].tolist()]
     title = f"{len(rows)} of {counted(len(learned.test), 'held-out picture')} got a wrong label"
+    kept = torch.ones(len(learned.names), dtype=torch.bool)
+    kept[learned.test] = False
+    support = SupportSet(learned.support.classes, learned.support.pixels[kept], learned.support.labels[kept])
     buffer = BytesIO()
-    prediction_sheet(title, learned.support, learned.support.pixels[chosen], found, truths).save(
-        buffer, "PNG"
-    )
+    prediction_sheet(title, support, learned.support.pixels[chosen], found, truths).save(buffer, "PNG")
     replace_file(path, buffer.getvalue())

@@ -179,6 +179,12 @@ def must_be_new(option: str, path: Path, replace: bool) -> None:
         raise UsageError(f"{option}: {path} exists; add --replace to overwrite it")
 
 
+def must_be_png(option: str, path: Path | None) -> None:
+    """Raise if the name says that a file is not a PNG image."""
+    if path is not None and path.suffix and path.suffix.lower() != ".png":
+        raise UsageError(f"{option}: must end in .png, not {path}")
+
+
 def must_have_room(option: str, folder: Path, names: Sequence[str]) -> None:
     """Create the folder if needed; raise if it contains one of these names."""
     for name in names:

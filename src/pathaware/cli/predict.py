@@ -108,7 +108,14 @@ def predict(
     device: Device = "auto",
 ) -> None:
     """Adapt to a few labelled pictures and label other pictures."""
-    from pathaware.cli.options import adapt, must_be_new, print_problems, print_warning, read_support
+    from pathaware.cli.options import (
+        adapt,
+        must_be_new,
+        must_be_png,
+        print_problems,
+        print_warning,
+        read_support,
+    )
     from pathaware.core.errors import RunError, UsageError
     from pathaware.data.store import counted
     from pathaware.inference.calibration import check_share
@@ -127,6 +134,7 @@ def predict(
     for option, path in (("--out", out), ("--show", show)):
         if path is not None:
             must_be_new(option, path, replace)
+    must_be_png("--show", show)
     if unknown is not None:
         check_share(unknown)
     model = TrainedModel.open(run, device, cast("Views", views))

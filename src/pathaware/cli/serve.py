@@ -62,7 +62,7 @@ def serve(
 
     model = TrainedModel.open(run, device)
     model.learner(model.ways)  # fail now, not at the first visitor's request
-    limits = Limits(forget_minutes=forget_after)
+    limits = Limits(forget_minutes=forget_after).with_room_for(model.support)
     bound = bind(host, port)
     local = is_loopback(bound)
     app = make_app(

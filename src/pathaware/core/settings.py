@@ -122,4 +122,6 @@ def load_plugin(setting: str, name: str) -> Any:
         return getattr(importlib.import_module(module), attribute)
     except Exception as error:  # importing runs the module, which may raise anything
         reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, ModuleNotFoundError) and error.name == module:
+            reason += "; if it is in this folder, use python -m pathaware"
         raise UsageError(f"{setting}: {name} cannot be imported ({reason})") from error

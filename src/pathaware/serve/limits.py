@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from pathaware.inference.change_ways import MAX_CLASSES
+from pathaware.inference.trained_model import SupportSet
 
 
 @dataclass(frozen=True)
@@ -39,3 +43,16 @@ class Limits:
     """Requests in the queue of a worker."""
     connections: int = 1000
     """Connections at a time."""
+
+    def with_room_for(self, saved: SupportSet | None) -> Limits:
+        """Limits of which a session that begins with a saved classifier needs at most half."""
+        if saved is None:
+            return self
+        counts = Counter(saved.labels.tolist())
+        return replace(
+            self,
+            classes=max(self.classes, min(2 * len(saved.classes), MAX_CLASSES)),
+            pictures_per_class=max(self.pictures_per_class, 2 * max(counts.values())),
+            pictures=max(self.pictures, 2 * len(saved.labels)),
+            label_characters=max(self.label_characters, max(map(len, saved.classes))),
+        )

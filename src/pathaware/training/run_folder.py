@@ -344,7 +344,8 @@ class Run(RunFolder):
         path = self.folder / CHECKPOINT
         if not path.exists():
             raise UsageError(
-                f"{self.folder} has no {CHECKPOINT}; it was stopped before it was trained", field="run"
+                f"{self.folder} is not finished; resume it with: pathaware train --resume {self.folder}",
+                field="run",
             )
         try:
             tensors, about = read_checksummed(path)

@@ -124,10 +124,13 @@ def _by_split_and_class(tree: Tree, source: Path) -> Placed:
     placed: dict[tuple[Split | None, str], list[SourceImage]] = defaultdict(list)
     stray = []
     with_images = {p.parent for p in images}
+    class_folders = any(p.parts[top].lower() not in SPLIT_FOLDERS for p in images if len(p.parts) > top + 1)
     # Other files are ignored outside class folders, but inside one they may be damaged images.
     for path in (p for p in paths if p.parent in with_images):
         folders = path.parent.parts[top:]
         split = SPLIT_FOLDERS.get(folders[0].lower()) if folders else None
+        if len(folders) == 1 and class_folders:  # a class that is called train, beside others
+            split = None
         name = "/".join(folders if split is None else folders[1:])
         if name:
             placed[split, name].append(in_tree(tree, str(path)))

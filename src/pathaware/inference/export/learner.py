@@ -131,18 +131,20 @@ def export_learner(
 
 
 def sum_in_double(proto: Any) -> Any:
-    """Make every sum and mean over an axis of a graph compute in double precision and return float32."""
+    """Make every sum and mean of float32 over an axis of a graph compute in double precision."""
     from onnx import TensorProto, helper
 
+    known = {value.name: value.type.tensor_type.elem_type for value in proto.graph.value_info}
     nodes = list(proto.graph.node)
     del proto.graph.node[:]
     for node in nodes:
-        if node.op_type not in ("ReduceMean", "ReduceSum"):
+        summed = node.op_type in ("ReduceMean", "ReduceSum")
+        if not summed or known.get(node.output[0], TensorProto.FLOAT) != TensorProto.FLOAT:
             proto.graph.node.append(node)
             continue
-        summed, result = node.input[0], node.output[0]
-        node.input[0], node.output[0] = f"{result}.summed", f"{result}.double"
-        proto.graph.node.append(helper.make_node("Cast", [summed], [node.input[0]], to=TensorProto.DOUBLE))
+        given, result = node.input[0], node.output[0]
+        node.input[0], node.output[0] = f"{result}.given", f"{result}.double"
+        proto.graph.node.append(helper.make_node("Cast", [given], [node.input[0]], to=TensorProto.DOUBLE))
         proto.graph.node.append(node)
         proto.graph.node.append(helper.make_node("Cast", [node.output[0]], [result], to=TensorProto.FLOAT))
     return proto
