@@ -24,6 +24,7 @@ from pathaware.experiments.paper.complexity import table5
 from pathaware.experiments.paper.method_table import mean, render
 from pathaware.experiments.paper.tables import (
     TableSpec,
+    sine_methods,
     table1,
     table2,
     table3,
@@ -211,6 +212,7 @@ def reproduction_page(folder: Path) -> dict[str, str]:
     results = Results.read(folder)
     goals = [table1(is_available), table2(is_available), table3(), table4("miniimagenet", is_available)]
     complexity = [table5(_read(path)) for path in sorted(folder.glob("complexity-*.json"))]
+    shown_elsewhere = table3(guard=False), sine_methods(), methods_page.equal_time_table()
     return {
         **{goal.name: _rendered(goal, results) for goal in goals if goal.name != "table3"},
         "table3": pipe_table(evidence_page.sine_table(results)),
@@ -219,7 +221,7 @@ def reproduction_page(folder: Path) -> dict[str, str]:
         "standing": pipe_table(_standing(folder, results)),
         "paired": pipe_table(_paired(results)),
         "against-all": pipe_table(_against_all(folder)),
-        "others": pipe_table(_others(folder, [*goals, table3(guard=False), methods_page.equal_time_table()])),
+        "others": pipe_table(_others(folder, [*goals, *shown_elsewhere])),
         "convergence": pipe_table(convergence.table(folder)),
         **evidence_page.blocks(folder, results),
     }
