@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from pathaware.core.errors import UsageError
 from pathaware.core.seeding import generator
 from pathaware.data import open_store
 from pathaware.inference.influence import explain, influence, log_probabilities, reasons, suspicious_labels
 from pathaware.inference.trained_model import SupportSet, TrainedModel
+from pathaware.methods.gap import Gap
 from pathaware.training.config import Config
 from pathaware.training.trainer import build
 from tests.inference.models import model, pixels
@@ -118,6 +120,11 @@ def made_up_photos(hues: tuple[int, ...], each: int, seed: int = 0) -> torch.Ten
     for i, hue in enumerate(hues):
         noise[i, :, hue] += 1
     return (127 * noise).byte().flatten(0, 1)
+
+
+def test_singular_vectors_are_held_constant():
+    network = nn.Linear(3, 2)
+    assert [Gap(network, exact=exact).weighable for exact in (False, True)] == [True, False]
 
 
 @pytest.mark.parametrize("method", ["imaml", "imaml-hf", "meta-lstm", "l2l"])

@@ -201,12 +201,10 @@ def _summary(
 
 def _draw(learned: Learned, path: Path) -> None:
     """Draw the wrong pictures with what was learned, or an empty list of them."""
-    import torch
-
     from pathaware.data.store import counted
+    from pathaware.inference.learning import without
     from pathaware.inference.prediction_sheet import prediction_sheet
     from pathaware.inference.predictions import Predictions
-    from pathaware.inference.trained_model import SupportSet
     from pathaware.training.checksummed import replace_file
 
     rows, predictions = learned.wrong, learned.predictions
@@ -220,9 +218,7 @@ def _draw(learned: Learned, path: Path) -> None:
     found = Predictions(names, learned.support.classes, probabilities)
     truths = [learned.support.classes[i] for i in learned.support.labels[chosen].tolist()]
     title = f"{len(rows)} of {counted(len(learned.test), 'held-out picture')} got a wrong label"
-    kept = torch.ones(len(learned.names), dtype=torch.bool)
-    kept[learned.test] = False
-    support = SupportSet(learned.support.classes, learned.support.pixels[kept], learned.support.labels[kept])
+    support = without(learned.support, learned.test)
     buffer = BytesIO()
     prediction_sheet(title, support, learned.support.pixels[chosen], found, truths).save(buffer, "PNG")
     replace_file(path, buffer.getvalue())

@@ -92,21 +92,27 @@ def learn(
     `hold_out` of every class, at least one image of each class that has two.
     """
     test = held_out(support.labels, hold_out, seed) if test is None else test
-    kept = torch.ones(len(support.labels), dtype=torch.bool)
-    kept[test] = False
-    missing = set(range(len(support.classes))) - set(support.labels[kept].tolist())
+    kept = without(support, test)
+    missing = set(range(len(support.classes))) - set(kept.labels.tolist())
     if missing:
         name = support.classes[min(missing)]
         raise UsageError(f"class {name} has no image to learn from; all of its images are test images")
     predictions = score = None
     classes = len(support.classes)
     if len(test):
-        first = model.adapt(support.pixels[kept], support.labels[kept], classes)
+        first = model.adapt(kept.pixels, kept.labels, classes)
         probabilities = first.probabilities(support.pixels[test])
         predictions = Predictions([names[i] for i in test.tolist()], support.classes, probabilities)
         score = Score.of(predictions, [support.classes[i] for i in support.labels[test].tolist()])
     classifier = model.adapt(support.pixels, support.labels, classes)
     return Learned(support, tuple(names), classifier, test, predictions, score)
+
+
+def without(support: SupportSet, test: Tensor) -> SupportSet:
+    """The labelled images but those with these indices."""
+    kept = torch.ones(len(support.labels), dtype=torch.bool)
+    kept[test] = False
+    return SupportSet(support.classes, support.pixels[kept], support.labels[kept])
 
 
 def held_out(labels: Tensor, share: float, seed: int) -> Tensor:

@@ -137,7 +137,7 @@ def _names(network: TracedNetwork, node: fx.Node) -> dict[str, str]:
 
 
 MOST_THREADS = 2
-"""More threads than this wait for Python's lock, and are slower than PyTorch's own."""
+"""More threads than this wait for Python's lock; PyTorch's own do not."""
 
 
 class TaskThreads:
