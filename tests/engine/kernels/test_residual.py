@@ -17,7 +17,7 @@ from pathaware.models.resnet12 import resnet12
 from tests.conftest import distance, meta_gradient, scatter
 
 pytest.importorskip("triton")
-from pathaware.engine.kernels import convolution, weight_gradient
+from pathaware.engine.kernels import convolution, launch, weight_gradient
 from pathaware.engine.kernels.functions import Convolution, Join, LeakyNorm
 
 CUDA = torch.cuda.is_available()
@@ -81,6 +81,13 @@ def test_kernels_convolve_with_more_channels_than_a_program_computes(monkeypatch
     y, moments = Convolution.apply(*inputs, True)
     variance, mean = torch.var_mean(y.flatten(1, 3), 1, correction=0)
     assert distance(moments, torch.stack([mean, variance], 1)) < CLOSE
+
+
+@pytest.mark.parametrize(("images", "size"), [(2, 3), (10, 31)])
+def test_pixels_are_summed_over_few_and_many_programs(images, size):
+    values, total = leaf(2, images, size, size, 16).detach(), leaf(2, 20).detach()
+    launch.sum_pixels(values, total[:, 3:15])  # a part of a vector of all parameters
+    assert distance(total[:, 3:15], values.double().sum((1, 2, 3))[:, :12]) < CLOSE
 
 
 CONVOLUTIONS = {
