@@ -25,6 +25,7 @@ from pathaware.experiments.paper.method_table import mean, render
 from pathaware.experiments.paper.tables import (
     TableSpec,
     sine_methods,
+    steps_table,
     table1,
     table2,
     table3,
@@ -212,7 +213,8 @@ def reproduction_page(folder: Path) -> dict[str, str]:
     results = Results.read(folder)
     goals = [table1(is_available), table2(is_available), table3(), table4("miniimagenet", is_available)]
     complexity = [table5(_read(path)) for path in sorted(folder.glob("complexity-*.json"))]
-    shown_elsewhere = table3(guard=False), sine_methods(), methods_page.equal_time_table()
+    by_steps = steps_table("miniimagenet", is_available)
+    shown_elsewhere = table3(guard=False), sine_methods(), methods_page.equal_time_table(), by_steps
     return {
         **{goal.name: _rendered(goal, results) for goal in goals if goal.name != "table3"},
         "table3": pipe_table(evidence_page.sine_table(results)),

@@ -74,7 +74,8 @@ def _label(axes: Axes, points: Mapping[str, tuple[float, float]]) -> None:
             below -= 1
         placed.append((x, below))
         shift = (below - y) * 72 / axes.figure.dpi  # pixels to points
-        axes.annotate(name, point, (5, shift - 2), textcoords="offset points", size=7.5, color=INK)
+        text = f"{name} (joint)" if METHODS[name].queries else name
+        axes.annotate(text, point, (5, shift - 2), textcoords="offset points", size=7.5, color=INK)
 
 
 def main() -> None:

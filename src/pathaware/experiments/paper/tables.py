@@ -156,7 +156,10 @@ NOTES = (
 )
 
 
-CHOSEN: dict[tuple[str, str], dict[str, Any]] = {("imaml-hf", "miniimagenet"): {"strength": 30.0}}
+CHOSEN: dict[tuple[str, str], dict[str, Any]] = {
+    ("imaml-hf", "miniimagenet"): {"strength": 30.0},
+    ("imaml-hf", "cifar-fs"): {"strength": 10.0},
+}
 """Settings of a method on a data set that are not its defaults, chosen on validation classes."""
 
 
