@@ -35,9 +35,8 @@ METHODS = {
     "PAMELA, 5 steps": [experiment("pamela")],
 }
 """Rows of the table: the experiments that are the same training."""
-RUNS: tuple[PlannedRun, ...] = (
-    *(rows[0].run(0, length) for rows in METHODS.values() if rows is not ONE_STEP for length in LENGTHS),
-    ONE_STEP[0].run(0, 12_000),
+RUNS: tuple[PlannedRun, ...] = tuple(
+    rows[0].run(0, length) for rows in METHODS.values() for length in LENGTHS
 )
 
 if __name__ == "__main__":
