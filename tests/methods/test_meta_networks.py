@@ -73,7 +73,7 @@ def plain_m(head: MetaNetworks, gradient: Tensor) -> Tensor:
 
 def plain_d(head: MetaNetworks, gradients: list[Tensor]) -> Tensor:
     """Fast weights of a task from a list of gradients, coordinate by coordinate."""
-    n, values = head.task_lstm.hidden, []
+    n, values = head.task_output.in_features, []
     for gs in zip(*(g.flatten().tolist() for g in gradients), strict=True):
         h = c = torch.zeros(n)
         for g in gs:

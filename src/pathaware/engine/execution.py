@@ -427,13 +427,14 @@ LSTM_ROWS = 64
 
 
 def lstm_step(
-    point: Tensor, gradient: Tensor, memory: tuple[Tensor, ...], cell: tuple[Tensor, Tensor],
+    point: Tensor, gradient: Tensor, memory: tuple[Tensor, ...] | None, cell: tuple[Tensor, Tensor],
     gates: tuple[Tensor, ...], p: float,
 ) -> tuple[Tensor, tuple[Tensor, ...]] | None:  # fmt: skip
     """A step of Meta-LSTM by one kernel, or None where it cannot run: the next point `[T, D]` and memory.
 
-    `memory` are `[T, H, D]` twice and `[T, 2, D]`; `cell` are weights `[4·H, 2 + H]` and a bias `[T, 4·H]`;
-    `gates` are weights `[2, H]`, and a bias and the weights of point and gates, `[2, 1]` each.
+    `memory` are `[T, H, D]` twice and `[T, 2, D]`, or None before the first step; `cell` are weights
+    `[4·H, 2 + H]` and a bias `[T, 4·H]`; `gates` are weights `[2, H]`, and a bias and the weights of point
+    and gates, `[2, 1]` each.
     """
     weight, bias = cell
     units = weight.shape[1] - 2
@@ -442,6 +443,9 @@ def lstm_step(
         return None
     from pathaware.engine.kernels.update import LSTMStep  # needs Triton
 
+    if memory is None:
+        tasks, size = gradient.shape
+        memory = tuple(gradient.new_zeros(tasks, count, size) for count in (units, units, 2))
     shared = weight.roll(-2, 1).expand(len(bias), -1, -1)
     whole = torch.cat([shared, bias.unsqueeze(2)], dim=2).unflatten(1, (4, units))
     padded = torch.nn.functional.pad(whole, (0, rows - units - 3, 0, rows - units))

@@ -6,8 +6,9 @@
     x(g) = (log|g| / p, sign g) where |g| ≥ e⁻ᵖ, else (−1, eᵖ g); p = 10
 
 "Learning to learn by gradient descent by gradient descent": the whole update is the output of a learned
-optimizer. One LSTM is shared by all D coordinates, each with its own state, `[T, hidden, D]` per layer. The
-derivatives of inner gradients are dropped, as the authors do, so no second derivative is taken.
+optimizer. One LSTM is shared by all D coordinates, each with its own state; those of a task that have had no
+gradient yet have the same one, which is computed once (`Columns`). The derivatives of inner gradients are
+dropped, as the authors do, so no second derivative is taken.
 
 Departures from the authors' program:
 
@@ -35,6 +36,7 @@ from pathaware.core.meta_gradient import MetaGradient
 from pathaware.core.parameters import Layout
 from pathaware.core.rule import Memory, Rule
 from pathaware.core.settings import at_least
+from pathaware.engine.handwritten.nodes import Columns, State, lstm_cell
 from pathaware.methods.meta_lstm import preprocessed
 from pathaware.methods.method import Method
 
@@ -42,20 +44,15 @@ Initialisation = Literal["learned", "random"]
 
 
 class CoordinateLSTM(nn.Module):
-    """One LSTM that all coordinates share: inputs `[T, inputs, D]` → outputs `[T, hidden, D]`."""
+    """A layer of the LSTM that all coordinates share."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()
-        self.hidden = hidden
         self.gates = nn.Linear(inputs + hidden, 4 * hidden)
 
-    def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        """h and c after an input; the gates are input, forget, output and candidate."""
-        raw = coordinatewise(self.gates, torch.cat([x, h], dim=1))
-        opened, candidate = raw.split([3 * self.hidden, self.hidden], dim=1)
-        take, forget, show = opened.sigmoid().chunk(3, dim=1)
-        c = forget * c + take * candidate.tanh()
-        return show * c.tanh(), c
+    def forward(self, x: Tensor, state: State | None) -> State:
+        """h and c `[T, hidden, D]` after inputs `[T, inputs, D]`; D may be the number of columns."""
+        return lstm_cell(x, state, self.gates.weight, self.gates.bias)
 
 
 def coordinatewise(layer: nn.Linear, values: Tensor) -> Tensor:
@@ -89,7 +86,7 @@ class LearnedOptimizer(Rule):
             raise UsageError(
                 f"initialisation: {initialisation!r} must be one of {', '.join(get_args(Initialisation))}"
             )
-        self.hidden, self.scale, self.random = hidden, scale, initialisation == "random"
+        self.scale, self.random = scale, initialisation == "random"
         self.cells = nn.ModuleList(CoordinateLSTM(hidden if i else 2, hidden) for i in range(layers))
         self.output = nn.Linear(hidden, 1)
 
@@ -98,19 +95,19 @@ class LearnedOptimizer(Rule):
             initial = initial.detach()
             if context.order != "none":
                 initial = shuffled(initial, self.layout)
-        tasks, size = initial.shape
-        zeros = initial.new_zeros(tasks, self.hidden, size)
-        return initial, (zeros,) * (2 * len(self.cells))
+        return initial, (Columns(), [None] * len(self.cells))
 
     def advance(
         self, j: int, points: Sequence[Tensor], gradient: Tensor, losses: Tensor, memory: Memory
     ) -> tuple[Tensor, Memory]:
-        values, after = preprocessed(gradient.detach()), []
-        for cell, h, c in zip(self.cells, memory[::2], memory[1::2], strict=True):
-            values, c = cell(values, h, c)
-            after += [values, c]
-        update = coordinatewise(self.output, values).squeeze(1)
-        return torch.add(points[-1], update, alpha=self.scale), tuple(after)
+        columns, states = memory
+        columns, after = columns.after(gradient), []
+        values = preprocessed(columns.gather(gradient.detach()))
+        for cell, state in zip(self.cells, states, strict=True):
+            after.append(cell(values, state))
+            values = after[-1][0]
+        update = columns.spread(coordinatewise(self.output, values)).squeeze(1)
+        return torch.add(points[-1], update, alpha=self.scale), (columns, after)
 
 
 def shuffled(point: Tensor, layout: Layout) -> Tensor:

@@ -7,8 +7,8 @@
     x(v) = (log|v| / p, sign v) where |v| ≥ e⁻ᵖ, else (−1, eᵖ v); p = 10
 
 A learned optimiser: parameters are updated like the cell state of an LSTM, and θ₀ is the learned initial cell
-state. One optimiser is shared by all D coordinates, each with its own state: h and s `[T, hidden, D]`, gates
-(f, i) `[T, 2, D]`.
+state. One optimiser is shared by all D coordinates, each with its own h, s and gates (f, i). The coordinates
+of a task that have had no gradient yet have the same h and s, which are computed once (`Columns`).
 
 Departures from the authors' program:
 
@@ -27,12 +27,12 @@ import torch
 from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
-from pathaware.core.learner import Context
 from pathaware.core.meta_gradient import first_order
 from pathaware.core.parameters import Layout
 from pathaware.core.rule import Memory, Rule
 from pathaware.core.settings import at_least
 from pathaware.engine.execution import lstm_step
+from pathaware.engine.handwritten.nodes import Columns, lstm_cell
 from pathaware.methods.method import Method
 
 P = 10.0
@@ -66,7 +66,6 @@ class MetaLSTM(Rule):
         for name, value in {"rate": rate, "keep": keep}.items():
             if not 0 < value < 1:
                 raise UsageError(f"{name}: {value} is not allowed; above 0 and below 1")
-        self.hidden = hidden
         self.cell = nn.Linear(4 + hidden, 4 * hidden)
         self.gates = nn.Linear(hidden, 2)
         self.of_point = nn.Parameter(torch.empty(2, 1))
@@ -75,11 +74,6 @@ class MetaLSTM(Rule):
             nn.init.uniform_(parameter, -SCATTER, SCATTER)
         with torch.no_grad():
             self.gates.bias.copy_(torch.tensor([_logit(keep), _logit(rate)]))
-
-    def begin(self, start: Tensor, context: Context) -> tuple[Tensor, Memory]:
-        tasks, size = start.shape
-        zeros = start.new_zeros(tasks, self.hidden, size)
-        return start, (zeros, zeros, start.new_zeros(tasks, 2, size))
 
     def advance(
         self, j: int, points: Sequence[Tensor], gradient: Tensor, losses: Tensor, memory: Memory
@@ -92,22 +86,13 @@ class MetaLSTM(Rule):
         fused = lstm_step(point, gradient, memory, (of_rest, bias), weights, P)
         if fused is not None:
             return fused
-        hidden, state, gates = memory
-        hidden, state = self._lstm(preprocessed(gradient), of_rest, bias, hidden, state)
-        raw = _linear(self.gates.weight, hidden, self.gates.bias[:, None])
+        columns, state, gates = memory or (Columns(), None, torch.zeros_like(self.of_gates))
+        columns = columns.after(gradient)
+        state = lstm_cell(preprocessed(columns.gather(gradient)), state, of_rest, bias)
+        raw = columns.spread(_linear(self.gates.weight, state[0], self.gates.bias[:, None]))
         gates = torch.sigmoid(raw + point[:, None] * self.of_point + gates * self.of_gates)
         forget, update = gates.unbind(1)
-        return forget * point - update * gradient, (hidden, state, gates)
-
-    def _lstm(
-        self, gradients: Tensor, weight: Tensor, bias: Tensor, hidden: Tensor, state: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """h and s."""
-        raw = _linear(weight, torch.cat([gradients, hidden], dim=1), bias[..., None])
-        raw_gates, candidate = raw.split([3 * self.hidden, self.hidden], dim=1)
-        update, forget, output = raw_gates.sigmoid().chunk(3, dim=1)
-        state = forget * state + update * candidate.tanh()
-        return output * state.tanh(), state
+        return forget * point - update * gradient, (columns, state, gates)
 
 
 def _linear(weight: Tensor, values: Tensor, bias: Tensor) -> Tensor:

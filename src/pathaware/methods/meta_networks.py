@@ -111,10 +111,11 @@ class MetaNetworks(Head):
         """Q₁* `[T, H, F]`: the output of d after the last part of the support set."""
         gradients, _ = self.embedding.gradients(features, labels)
         means = [part.mean(1) for part in gradients.tensor_split(min(PARTS, features.shape[1]), dim=1)]
-        h = c = features.new_zeros(len(features), self.task_lstm.hidden, means[0][0].numel())
+        state = None
         for mean in means:
-            h, c = self.task_lstm(preprocessed(mean.flatten(1), P), h, c)
-        return coordinatewise(self.task_output, h).view_as(means[0])
+            state = self.task_lstm(preprocessed(mean.flatten(1), P), state)
+        assert state is not None
+        return coordinatewise(self.task_output, state[0]).view_as(means[0])
 
     def generate(self, gradients: Tensor) -> Tensor:
         """m: fast weights from the gradients `[T, S, …]` of the examples."""

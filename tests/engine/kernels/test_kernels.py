@@ -518,6 +518,9 @@ def test_a_step_of_meta_lstm_is_that_of_its_layers(monkeypatch, hidden):
         point, memory = rule.begin(start.expand(2, -1), None)
         for j in range(3):
             point, memory = rule.advance(j, [point], gradients[j], losses[j], memory)
+        if not usable:
+            columns, state, gates = memory
+            memory = (*(columns.spread(part) for part in state), gates)
         wanted = [start, *rule.parameters()]
         of_point = torch.autograd.grad((point * weights).sum(), wanted, retain_graph=True)
         of_memory = torch.autograd.grad(sum(each.sin().sum() for each in memory), wanted)
