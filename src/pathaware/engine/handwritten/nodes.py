@@ -270,10 +270,10 @@ class Columns:
     """Which columns hold the states of D coordinates, for an LSTM that the coordinates of T tasks share.
 
     All coordinates of a task whose gradients have been zero so far have the same state, so it is computed
-    once, in column 0. On sine waves that is half of them: the weights of units that are zero at all support
-    points. Any other coordinate has a column of its own, `place [T, D]`, of `width` columns; those that are
-    free hold the state of column 0, too. Without `place` the coordinates are the columns: where control flow
-    must not depend on gradients.
+    once, in column 0. With ReLUs these are the weights of units that are zero at all support points. Any
+    other coordinate has a column of its own, `place [T, D]`, of `width` columns; those that are free hold the
+    state of column 0, too. Without `place` the coordinates are the columns: where control flow must not
+    depend on gradients.
     """
 
     place: Tensor | None = None
@@ -325,7 +325,7 @@ def lstm_cell(x: Tensor, state: State | None, weight: Tensor, bias: Tensor) -> S
 class _LSTMCell(torch.autograd.Function):
     """h and c after x. Without h and c before, the weights are those of x alone, less the forget gate.
 
-    tanh v is computed as 2σ(2v) − 1: on a CPU, six sigmoids take as long as one tanh.
+    tanh v is computed as 2σ(2v) − 1: PyTorch's sigmoid is the faster one on a CPU.
     """
 
     @staticmethod
