@@ -7,11 +7,12 @@ A table stands in a document between two comments that name it.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from pathaware.experiments.paper.complexity import table5
 from pathaware.experiments.paper.method_table import mean, render
 from pathaware.experiments.paper.tables import (
     TableSpec,
+    further,
     sine_methods,
     steps_table,
     table1,
@@ -39,6 +41,7 @@ from pathaware.training.evaluation import interval_over_tasks
 from pathaware.training.metric import ACCURACY, MSE, Metric
 from pathaware.training.provenance import EVALUATED
 from pathaware.training.tables import NOTHING, Row, Table, pipe_table
+from studies import one_step
 from tools import (
     answers_page,
     convergence,
@@ -211,7 +214,8 @@ def _percent(found: dict[str, float]) -> str:
 def reproduction_page(folder: Path) -> dict[str, str]:
     """The paper's tables, our settings, and every other result."""
     results = Results.read(folder)
-    goals = [table1(is_available), table2(is_available), table3(), table4("miniimagenet", is_available)]
+    images = table1(is_available), table2(is_available), further(is_available)
+    goals = [*images, table3(), table4("miniimagenet", is_available)]
     complexity = [table5(_read(path)) for path in sorted(folder.glob("complexity-*.json"))]
     by_steps = steps_table("miniimagenet", is_available)
     shown_elsewhere = table3(guard=False), sine_methods(), methods_page.equal_time_table(), by_steps
@@ -222,8 +226,9 @@ def reproduction_page(folder: Path) -> dict[str, str]:
         "readings": pipe_table(_readings(_read(folder / "readings-sine.json"))),
         "standing": pipe_table(_standing(folder, results)),
         "paired": pipe_table(_paired(results)),
-        "against-all": pipe_table(_against_all(folder)),
-        "others": pipe_table(_others(folder, [*goals, *shown_elsewhere])),
+        "against-all": pipe_table(_against_all([methods_page.compared_on_images(folder, d) for d in SETS])),
+        "further-differences": pipe_table(_against_all([methods_page.of_equal_length(images[2], results)])),
+        "others": pipe_table(_others(folder, [*goals, *shown_elsewhere], one_step.METHODS.values())),
         "convergence": pipe_table(convergence.table(folder)),
         **evidence_page.blocks(folder, results),
     }
@@ -262,6 +267,7 @@ def _standing(folder: Path, results: Results) -> Table:
     return Table("", header, rows)
 
 
+SETS = ("miniImageNet", "CIFAR-FS")
 PAIRS = (("pamela", "maml"), ("pamela", "meta-sgd"), ("meta-sgd", "maml"))
 
 
@@ -283,22 +289,23 @@ def _paired(results: Results) -> Table:
     return Table("", ("", "difference", "each seed", "mean, ± over tasks", "± over seeds"), rows)
 
 
-def _against_all(folder: Path) -> Table:
-    """PAMELA minus every other method on the same tasks, largest mean lead first."""
-    columns, pairs = [], {}
-    for data in ("miniImageNet", "CIFAR-FS"):
-        compared = methods_page.compared_on_images(folder, data)
-        pamela = compared.pop("pamela")
-        columns += list(pamela)
-        for name, cells in compared.items():
-            for column in pamela:
-                pairs[name, column] = paired_differences(pamela[column], cells[column])
+def _against_all(compared: Sequence[dict[str, dict[str, list[Result]]]]) -> Table:
+    """PAMELA minus every other method on the same tasks, largest mean lead first.
+
+    `compared` has the results of one table or several with the same rows, by row and column.
+    """
+    pairs: dict[str, dict[str, list[Tensor]]] = {}
+    for table in compared:
+        for name, cells in table.items():
+            for column, pamela in table["pamela"].items():
+                pairs.setdefault(name, {})[column] = paired_differences(pamela, cells[column])
+    columns = pairs.pop("pamela")
     rows = []
-    for name in compared:
-        there = [torch.stack(pairs[name, column]).mean().item() for column in columns if pairs[name, column]]
-        cells = (mean_lead(pair) if (pair := pairs[name, column]) else NOT_RUN for column in columns)
+    for name, by_column in pairs.items():
+        there = [torch.stack(pair).mean().item() for pair in by_column.values() if pair]
+        leads = [mean_lead(pair) if pair else NOT_RUN for pair in by_column.values()]
         if there:
-            rows.append((statistics.fmean(there), Row((f"pamela − {name}", *cells))))
+            rows.append((statistics.fmean(there), Row((f"pamela − {name}", *leads))))
     rows.sort(key=lambda row: -row[0])
     return Table("", ("difference", *columns), [row for _, row in rows])
 
@@ -330,9 +337,10 @@ def _readings(record: dict[str, Any]) -> Table:
     return Table("", ("reading", "MSE", "each seed", "worst task"), rows)
 
 
-def _others(folder: Path, goals: Sequence[TableSpec]) -> Table:
+def _others(folder: Path, goals: Sequence[TableSpec], studied: Iterable[Sequence[Experiment]]) -> Table:
     """Results that no other table shows, with the settings that differ from the defaults."""
-    known = {signature(experiment.config()) for goal in goals for experiment in goal.experiments()}
+    shown = itertools.chain(*(goal.experiments() for goal in goals), *studied)
+    known = {signature(experiment.config()) for experiment in shown}
     rows = []
     for path in sorted(folder.glob("*.json")):
         record = _read(path)

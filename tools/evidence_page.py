@@ -5,6 +5,7 @@ Sentences with numbers are rendered too, so that none can contradict its record.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +27,7 @@ from pathaware.experiments.paper.tables import (
     table3,
     table4,
 )
-from pathaware.experiments.run_store import PlannedRun, Result, Results
+from pathaware.experiments.run_store import Experiment, PlannedRun, Result, Results
 from pathaware.experiments.statistics import (
     Estimate,
     bootstrap,
@@ -284,14 +285,23 @@ def gap_rows() -> list[tuple[str, Callable[[int], Lookup | None]]]:
 
 
 def one_step_table(results: Results) -> Table:
-    """CIFAR-FS 5-shot: accuracy by method and number of iterations, one seed."""
-    rows = []
-    for title, same in one_step.METHODS.items():
-        cells = []
-        for length in one_step.LENGTHS:
-            found = [r for each in same for r in results.of(each, length) if r.seed == 0][:1]
-            cells.append(ACCURACY.with_interval(*found[0].value(ACCURACY)) if found else NOT_RUN)
-        rows.append(Row((title, *cells)))
+    """CIFAR-FS 5-shot: accuracy by method and number of iterations, and differences on the same tasks."""
+
+    def first(same: Sequence[Experiment], length: int) -> list[Result]:
+        """The result of seed 0, if there is one; several experiments can be the same training."""
+        return [result for each in same for result in results.of(each, length) if result.seed == 0][:1]
+
+    found = {
+        title: [first(same, length) for length in one_step.LENGTHS]
+        for title, same in one_step.METHODS.items()
+    }
+    rows = [
+        Row((title, *(ACCURACY.with_interval(*r[0].value(ACCURACY)) if r else NOT_RUN for r in cells)))
+        for title, cells in found.items()
+    ]
+    for one, other in itertools.combinations(reversed(found), 2):
+        pairs = [paired_differences(a, b) for a, b in zip(found[one], found[other], strict=True)]
+        rows.append(Row((f"{one} − {other}", *(mean_lead(pair) if pair else NOT_RUN for pair in pairs))))
     header = (f"{length:,} iterations, batch" for length in one_step.LENGTHS)
     return Table("", ("CIFAR-FS 5-shot", *header), rows)
 

@@ -74,10 +74,15 @@ def compared_on_images(folder: Path, data: str = "CIFAR-FS") -> dict[str, dict[s
     """Results of Table 1 or 2 by method and column, all of the same number of iterations."""
     columns = [f"{data} 1-shot", f"{data} 5-shot"]
     spec = (table2 if data == "CIFAR-FS" else table1)(lambda data: True).select(columns=columns)
-    results = Results.read(folder).in_one_precision(spec.experiments())
+    return of_equal_length(spec, Results.read(folder))
+
+
+def of_equal_length(spec: TableSpec, results: Results) -> dict[str, dict[str, list[Result]]]:
+    """A table's results by row and column, all of the same number of iterations."""
+    results = results.in_one_precision(spec.experiments())
     length = results.common_length(spec.experiments())
     return {
-        row.key: {column: results.of(row.cells[column].experiment, length) for column in columns}
+        row.key: {column: results.of(row.cells[column].experiment, length) for column in spec.columns}
         for row in spec.rows
     }
 
