@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from pathaware.core.learner import QUERY_LEVELS
+from pathaware.core.few_shot import QUERY_LEVELS
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
 from pathaware.training.provenance import to_json, write_record

@@ -22,7 +22,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from pathaware.core.episodes import Episodes
-from pathaware.core.learner import FewShotLearner
+from pathaware.core.few_shot import FewShotLearner
 from pathaware.experiments.paper.method_table import method_experiment
 from pathaware.methods import METHODS, get_method
 from pathaware.models import conv4

@@ -12,7 +12,7 @@ from torch.nn.functional import mse_loss
 
 from pathaware import GradientDescent, MetaLearner, Rule
 from pathaware.data.sine import SineWaves
-from pathaware.models.mlp import mlp
+from pathaware.models import mlp
 
 ITERATIONS = 1000
 

@@ -8,7 +8,7 @@ from torch.nn.functional import mse_loss
 
 from pathaware import GradientDescent, MetaLearner
 from pathaware.data.sine import SineWaves
-from pathaware.models.mlp import mlp
+from pathaware.models import mlp
 
 ITERATIONS = 2000
 

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from pathaware import MetaLearner, Pamela
 from pathaware.data import open_store
 from pathaware.data.episodes import ImageEpisodes
-from pathaware.models.conv4 import conv4
+from pathaware.models import conv4
 
 ITERATIONS = 150
 

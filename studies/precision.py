@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 from pathaware import Episodes, MetaLearner, Pamela
 from pathaware.engine import kernels
-from pathaware.models.conv4 import conv4
+from pathaware.models import conv4
 from pathaware.training.config import Training
 from pathaware.training.provenance import write_record
 

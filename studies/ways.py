@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pathaware.core.learner import FewShotLearner
+from pathaware.core.few_shot import FewShotLearner
 from pathaware.inference.change_ways import change_ways
 from pathaware.methods.pamela import Pamela
 from pathaware.training.config import Config

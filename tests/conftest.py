@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from pathaware import Episodes, GradientDescent, MetaLearner, MetaSGD, Pamela, Rule
 from pathaware.core.batch_norm import freeze_running_statistics
 from pathaware.engine.traced import fold_biases
-from pathaware.models.conv4 import conv4
-from pathaware.models.mlp import mlp
+from pathaware.models import conv4, mlp
 
 # A shell starts background jobs with Ctrl-C ignored, and processes that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pathaware.core.learner import FewShotLearner
+from pathaware.core.few_shot import FewShotLearner
 from pathaware.inference.change_ways import load_for
 from pathaware.inference.trained_model import SHIPPED
 from pathaware.training.checksummed import tensor_digest

@@ -11,7 +11,7 @@ from pathaware import Episodes, GradientDescent, MetaLearner, MetaSGD, Pamela, R
 from pathaware.core.settings import at_least
 from pathaware.methods.alfa import Alfa
 from pathaware.methods.maml_plus_plus import MamlPlusPlus
-from pathaware.models.mlp import mlp
+from pathaware.models import mlp
 from tests.conftest import distance, meta_gradient, regression_episodes, small_problem
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from pathaware import Layout, MetaSGD, Pamela, UsageError
 from pathaware.core.parameters import GroupBroadcast, clone_with_parameters
-from pathaware.models.conv4 import conv4
+from pathaware.models import conv4
 
 
 def count(module: nn.Module) -> int:

@@ -13,7 +13,7 @@ from pathaware.core.learner import HeadStart
 from pathaware.core.parameters import Layout
 from pathaware.core.prototype_start import directions
 from pathaware.methods import get_method
-from pathaware.models.conv4 import conv4
+from pathaware.models import conv4
 from tests.conftest import distance, image_episodes
 
 

@@ -13,8 +13,7 @@ from pathaware import Episodes, MetaLearner, Pamela, Unrolled
 from pathaware.engine import compiled
 from pathaware.engine.compiled import CompiledUnrolled
 from pathaware.engine.handwritten import task_threads
-from pathaware.models.conv4 import conv4
-from pathaware.models.mlp import mlp
+from pathaware.models import conv4, mlp
 from pathaware.training import trainer
 from pathaware.training.config import Training
 from tests.conftest import distance, image_episodes, regression_episodes, scatter

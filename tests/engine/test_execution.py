@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from pathaware import GradientDescent, Layout, MetaLearner, UsageError
 from pathaware.core.losses import per_task
-from pathaware.models.conv4 import conv4
-from pathaware.models.resnet12 import resnet12
+from pathaware.models import conv4, resnet12
 from tests.conftest import distance, image_episodes, meta_gradient, regression_episodes
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from pathaware.core.learner import FewShotLearner
+from pathaware.core.few_shot import FewShotLearner
 from pathaware.inference.trained_model import TrainedModel, arrange
 from pathaware.training.run_folder import Run
 from pathaware.training.trainer import build

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pathaware import Episodes
-from pathaware.core.learner import FewShotLearner
+from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.meta_gradient import MetaGradient
 from pathaware.methods import get_method
 from tests.conftest import small_problem

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pathaware import GradientDescent, MetaLearner
 from pathaware.core.errors import UsageError
-from pathaware.core.learner import Context
+from pathaware.core.rule import Context
 from pathaware.methods.hsml import Level, Reconstructing
 from tests.conftest import distance, meta_gradient
 from tests.methods.checks import differences, learner_of, scattered

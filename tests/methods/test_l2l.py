@@ -10,7 +10,7 @@ from torch import nn
 
 from pathaware import Layout
 from pathaware.core.errors import UsageError
-from pathaware.core.learner import Context
+from pathaware.core.rule import Context
 from pathaware.methods.l2l import LearnedOptimizer, shuffled
 from pathaware.methods.meta_lstm import preprocessed
 from tests.conftest import distance

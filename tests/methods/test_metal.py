@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from pathaware import GradientDescent, MetaLearner
-from pathaware.core.learner import Context
+from pathaware.core.rule import Context
 from pathaware.methods.metal import AdaptiveLoss
 from tests.conftest import distance, meta_gradient
 from tests.methods.checks import learner_of, scattered

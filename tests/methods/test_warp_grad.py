@@ -14,7 +14,7 @@ from pathaware import Episodes, GradientDescent, MetaLearner, UsageError
 from pathaware.core.meta_gradient import Unrolled
 from pathaware.methods import get_method
 from pathaware.methods.warp_grad import WarpGrad
-from pathaware.models.conv4 import conv4
+from pathaware.models import conv4
 from tests.conftest import distance, small_problem
 from tests.methods.checks import differences, estimated, learner_of, scattered
 

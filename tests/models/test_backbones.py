@@ -15,6 +15,7 @@ from pathaware import MetaLearner, Pamela, UsageError
 from pathaware.core.batch_norm import FrozenBatchNorm, TaskStatistics, freeze_running_statistics
 from pathaware.core.parameters import Layout
 from pathaware.engine.execution import select_execution
+from pathaware.models import conv4, resnet12
 from pathaware.models.backbones import (
     PreparedInput,
     frozen_backbone,
@@ -25,8 +26,6 @@ from pathaware.models.backbones import (
     timm_input,
     timm_model,
 )
-from pathaware.models.conv4 import conv4
-from pathaware.models.resnet12 import resnet12
 from tests.models.residual18 import ResNet18, pretrained
 
 

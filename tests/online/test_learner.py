@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pathaware import UsageError
-from pathaware.models.conv4 import conv4
+from pathaware.models import conv4
 from pathaware.online.buffer import ReplaySample
 from pathaware.online.learner import OnlineLearner
 from tests.conftest import distance

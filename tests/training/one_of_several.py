@@ -22,7 +22,7 @@ from pathaware.core.seeding import generator
 from pathaware.data.episodes import Augmentation, ImageEpisodes
 from pathaware.data.importing import in_memory
 from pathaware.data.pixels import ImageFormat
-from pathaware.models.conv4 import conv4
+from pathaware.models import conv4
 from pathaware.training.config import Config
 from pathaware.training.distributed import World, process_group
 from pathaware.training.evaluation import evaluate

@@ -10,8 +10,7 @@ from pathaware import Pamela, UsageError
 from pathaware.cli import one_line
 from pathaware.core.seeding import generator
 from pathaware.core.settings import coerce, trust
-from pathaware.models import build_model
-from pathaware.models.mlp import mlp
+from pathaware.models import build_model, mlp
 from pathaware.training.config import Config, Training, parse_value, read_toml
 from pathaware.training.presets import load_preset
 from pathaware.training.run_folder import Run

@@ -20,8 +20,7 @@ from pathaware.data.labelled import ClassImages, Distortion, cutmix, random_boxe
 from pathaware.data.store import ClassSpan, ImageStore, Manifest
 from pathaware.engine import kernels
 from pathaware.experiments.run_store import own_level
-from pathaware.models.conv4 import conv4
-from pathaware.models.resnet12 import resnet12
+from pathaware.models import conv4, resnet12
 from pathaware.training import pretrain_run
 from pathaware.training.checksummed import load_parameters
 from pathaware.training.classifier import Classifier, Pretraining

@@ -13,9 +13,7 @@ from pathaware.core.errors import UsageError
 from pathaware.core.seeding import generator
 from pathaware.data.sine import SineWaves
 from pathaware.engine.cuda_graph import CapturedStep
-from pathaware.models.conv4 import conv4
-from pathaware.models.mlp import mlp
-from pathaware.models.resnet12 import resnet12
+from pathaware.models import conv4, mlp, resnet12
 from pathaware.training.gradient_probe import (
     BINS,
     LARGEST,

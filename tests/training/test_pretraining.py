@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pathaware import UsageError
-from pathaware.models.conv4 import conv4
+from pathaware.models import conv4
 from pathaware.training import pretraining
 from pathaware.training.config import Config
 from pathaware.training.pretraining import ClassifierStep, as_classifier

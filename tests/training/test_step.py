@@ -13,8 +13,7 @@ from pathaware.data.importing import in_memory
 from pathaware.data.pixels import ImageFormat
 from pathaware.data.sine import SineWaves
 from pathaware.engine.cuda_graph import CapturedStep
-from pathaware.models.conv4 import conv4
-from pathaware.models.mlp import mlp
+from pathaware.models import conv4, mlp
 from pathaware.training.trainer import MetaStep
 from tests.conftest import distance, with_constant_statistics
 

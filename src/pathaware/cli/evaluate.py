@@ -23,7 +23,7 @@ from pathaware.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from pathaware.core.learner import QueryLevel
+    from pathaware.core.few_shot import QueryLevel
     from pathaware.inference.trained_model import TrainedModel
     from pathaware.training.evaluation import Balance, Evaluation, Views
     from pathaware.training.refinement import Refinement

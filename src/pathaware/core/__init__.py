@@ -7,9 +7,10 @@
 - head: replaces the last linear layer by one that is solved or compared, without steps (`head.Head`)
 - meta-gradient: turns the query loss after adaptation into a gradient of θ₀ and Φ (`meta_gradient`)
 
-`learner` combines them. Beside them: `episodes` (a batch of tasks), `losses`, `batch_norm`,
-and what every room needs: `errors`, `settings`, `plugins`, `seeding`. Every room may import core; core
-imports none, except that `MetaLearner.__init__` asks `engine.execution` how to run its network.
+`learner.MetaLearner` combines them; `few_shot.FewShotLearner` is the interface of all learners. Beside them:
+`episodes` (a batch of tasks), `losses`, `batch_norm`, and what every room needs: `errors`, `settings`,
+`seeding`. Every room may import core; core imports none, except that learners ask `engine.execution` how to
+run their network.
 """
 
 VERSION = "0.2.0"

@@ -13,13 +13,8 @@ from torch import Tensor, nn
 from pathaware.core.batch_norm import TaskStatistics
 from pathaware.core.episodes import Episodes, check_examples
 from pathaware.core.errors import UsageError
-from pathaware.core.learner import (
-    ExecutionName,
-    FewShotLearner,
-    QueryLevel,
-    StepPredictions,
-    refuse_running_statistics,
-)
+from pathaware.core.few_shot import FewShotLearner, QueryLevel, StepPredictions, refuse_running_statistics
+from pathaware.core.learner import ExecutionName
 from pathaware.core.losses import Loss, per_task
 from pathaware.core.path import Order
 

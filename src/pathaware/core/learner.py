@@ -1,29 +1,27 @@
-"""Few-shot learners: the interface they share, and `MetaLearner`, which adapts a network step by step."""
+"""`MetaLearner` adapts a network step by step and differentiates through the adaptation."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from pathaware.core.batch_norm import FrozenBatchNorm, freeze_batch_norm, set_statistics
+from pathaware.core.batch_norm import freeze_batch_norm, set_statistics
 from pathaware.core.episodes import Episodes, check_examples
 from pathaware.core.errors import UsageError
+from pathaware.core.few_shot import FewShotLearner, QueryLevel, StepPredictions, refuse_running_statistics
 from pathaware.core.losses import Loss
 from pathaware.core.parameters import clone_with_parameters
 from pathaware.core.path import Gradient, Order, Path, unroll
-from pathaware.core.rule import Rule
+from pathaware.core.rule import MAX_STEPS, Context, Rule
 
 if TYPE_CHECKING:
     from pathaware.core.prototype_start import PrototypeStart
     from pathaware.engine.execution import Execution, Inputs
-    from pathaware.engine.handwritten.nodes import Passes
 
 ExecutionName = Literal["auto", "loop", "vmap", "batched"]
 """How tasks run side by side, see `pathaware.engine.execution`."""
@@ -31,243 +29,6 @@ ExecutionName = Literal["auto", "loop", "vmap", "batched"]
 HeadStart = Literal["learned", "prototypes", "projected"]
 """Where the last layer begins: at its learned parameters, at class means (see `core.prototype_start`), or at
 class means in a learned subspace of the features."""
-
-QueryLevel = Literal["alone", "batch", "joint"]
-"""How much a prediction may know of the other queries of its task.
-
-- `alone`: nothing (inductive); batch norm uses the statistics of the support set, or constant ones.
-- `batch`: batch norm uses the statistics of all queries together, and nothing else does.
-- `joint`: the method may use all queries together, for example in its inner loop.
-"""
-QUERY_LEVELS: tuple[QueryLevel, ...] = get_args(QueryLevel)
-
-
-@dataclass(frozen=True)
-class StepPredictions:
-    """Outputs for the query sets of T tasks, each `[T, Q, …]`: before adaptation, then after every step.
-
-    `reverted [T]` marks the tasks that the divergence guard returned to an earlier point of their path.
-    """
-
-    outputs: list[Tensor]
-    reverted: Tensor
-
-
-MAX_STEPS = 10_000
-"""Bound of a path extended at test time; every point of it is kept in memory."""
-
-
-class FewShotLearner(nn.Module, ABC):
-    """Interface of all few-shot learners, gradient-based or not.
-
-    A learner adapts to tasks by their support sets. Meta-training learns its parameters.
-    """
-
-    model: nn.Module
-    loss: Loss
-    checkpoint: bool = False
-    """Recompute activations in the backward pass to save memory."""
-
-    @property
-    def compilable(self) -> bool:
-        """True if compiling the whole meta-iteration pays on a CPU."""
-        return False
-
-    @property
-    def inner_steps(self) -> int:
-        """The number of inner steps; 0 if there is no inner loop."""
-        return 0
-
-    @property
-    def adapted_names(self) -> tuple[str, ...]:
-        """Names of the model's parameters that inner steps change; empty if there is no inner loop."""
-        return ()
-
-    @property
-    def joint(self) -> bool:
-        """True if the learner can use all queries of a task together (`joint` inference)."""
-        return False
-
-    @property
-    def inductive(self) -> bool:
-        """True if there is batch norm and its statistics are constant; then `batch` inference is `alone`."""
-        modules = list(self.modules())
-        frozen = any(isinstance(module, FrozenBatchNorm) for module in modules)
-        return frozen and not any(isinstance(module, _BatchNorm) for module in modules)
-
-    def query_level(self, queries: QueryLevel | None) -> QueryLevel:
-        """Check a level; None means the learner's own: `joint` if it has joint inference, else `batch`.
-
-        With constant statistics (`inductive`), `batch` is returned as `alone`.
-        """
-        if queries is None:
-            queries = "joint" if self.joint else "batch"
-        if queries not in QUERY_LEVELS:
-            raise UsageError(f"{queries!r} must be one of {', '.join(QUERY_LEVELS)}", field="queries")
-        if queries == "joint" and not self.joint:
-            raise UsageError("the method has no joint inference; use alone or batch", field="queries")
-        return "alone" if queries == "batch" and self.inductive else queries
-
-    def inner_gradients(self, episodes: Episodes, name: str) -> list[Tensor]:
-        """The gradients of one adapted parameter along the path: a tensor `[T, …]` per inner step."""
-        raise UsageError(f"method: {type(self).__name__} takes no inner gradients")
-
-    @abstractmethod
-    def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
-        """The loss on each query set after adaptation: `[T]`, differentiable in all parameters."""
-
-    @abstractmethod
-    def predictions_per_step(
-        self,
-        support_x: Tensor,
-        support_y: Tensor,
-        query_x: Tensor,
-        *,
-        steps: int | None = None,
-        extend: bool = False,
-        queries: QueryLevel | None = None,
-    ) -> StepPredictions:
-        """Adapt T tasks and predict their queries after every step. Call it without gradients.
-
-        `queries` is how much a prediction may know of the other queries, see `query_level`.
-        """
-
-    @abstractmethod
-    def adapt(self, support_x: Tensor, support_y: Tensor) -> nn.Module:
-        """Adapt to one task, `support_x [S, …]`; return a network that is independent of this learner."""
-
-    def adapt_and_predict(
-        self, support_x: Tensor, support_y: Tensor, query_x: Tensor
-    ) -> tuple[nn.Module, StepPredictions]:
-        """Adapt once; return the adapted network and its inductive predictions after every step."""
-        examples = support_x[None], support_y[None], query_x[None]
-        with torch.no_grad():
-            return self.adapt(support_x, support_y), self.predictions_per_step(*examples, queries="alone")
-
-    def adapt_each(self, support_x: Tensor, support_y: Tensor) -> list[tuple[nn.Module, StepPredictions]]:
-        """Adapt to T tasks, `support_x [T, S, …]`.
-
-        For each task, return the adapted network, with batch norm frozen to the support set, and its
-        inductive predictions for the support set after every step.
-        """
-        adapted = []
-        for x, y in zip(support_x, support_y, strict=True):
-            network, predictions = self.adapt_and_predict(x, y, x)
-            adapted.append((freeze_batch_norm(network, x), predictions))
-        return adapted
-
-    def task_threads(self, tasks: int) -> AbstractContextManager[None]:
-        """Within, groups of so many tasks may run in threads instead of parts of every operation."""
-        return nullcontext()
-
-    def meta_loss(self, episodes: Episodes, order: Order = "second") -> Tensor:
-        """The mean query loss after adaptation, differentiable in all parameters."""
-        return self.task_losses(episodes, order).mean()
-
-
-def refuse_running_statistics(model: nn.Module) -> None:
-    """Raise if batch norm keeps running averages, which would leak from task to task."""
-    for name, module in model.named_modules():
-        if isinstance(module, _BatchNorm) and module.track_running_stats:
-            raise UsageError(
-                f"model: {name or 'it'} keeps running statistics, which tasks would share; build it with "
-                "track_running_stats=False or call torch.func.replace_all_batch_norm_modules_(model)"
-            )
-
-
-def _check_layout(model: nn.Module, rule: Rule) -> None:
-    """Raise if the rule was built for another network."""
-    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-    for entry in rule.layout.entries:
-        if shapes.get(entry.name) != entry.shape:
-            found = f"has shape {list(shapes[entry.name])}" if entry.name in shapes else "does not exist"
-            raise UsageError(
-                f"rule: it was built for another network; {entry.name} of shape {list(entry.shape)} {found} "
-                "in the model"
-            )
-
-
-@dataclass(frozen=True)
-class Context:
-    """T tasks during their adaptation, as a rule sees them.
-
-    `query_x` are all queries of each task, or None unless inference is `joint` (see `QueryLevel`); only rules
-    with `joint` set may use them. `order` is the order of derivatives that the meta-gradient needs.
-    """
-
-    learner: MetaLearner
-    support_x: Tensor
-    support_y: Tensor
-    query_x: Tensor | None = None
-    order: Order = "none"
-    prepared: Inputs | None = None
-    """The support set as `Execution.prepare` returned it, if several steps share it."""
-    outputs: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    """Points where `gradient` was asked for, and the outputs for the support set there; `order` none only."""
-    weights: Tensor | None = None
-    """Weights `[T, S]` of the support examples, see `pathaware.inference.influence`; None means ones."""
-    prepared_queries: Inputs | None = None
-    """`query_x` as `Execution.prepare` returned them."""
-    kept: list[tuple[Tensor, Tensor, Tensor, Tensor]] = field(default_factory=list)
-    """The last point where a rule with `curvature` asked for the gradient, the same point as a leaf, and the
-    loss and the gradient with their graph."""
-    passes: Passes | None = None
-    """Predictions at the point of the current step, of which its objective is made."""
-
-    def __len__(self) -> int:
-        return len(self.support_x)
-
-    def predict(self, point: Tensor, x: Tensor) -> Tensor:
-        """Outputs of the network at a point `[T, D]` for inputs `[T, N, …]`."""
-        if self.passes is None or point is not self.passes.here:
-            return self.learner.predict(point, x)
-        known = (self.support_x, self.prepared), (self.query_x, self.prepared_queries)
-        found = (prepared for inputs, prepared in known if inputs is x and prepared is not None)
-        return self.passes.predict(next(found, x))
-
-    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of each task: `[T]`."""
-        return self.learner.execution.losses(outputs, targets)
-
-    def gradient(self, point: Tensor) -> tuple[Tensor, Tensor]:
-        """The support loss `[T]` and its gradient `[T, D]`, differentiable if `order` is second."""
-        x = self.support_x if self.prepared is None else self.prepared
-        if self.order != "second" and self.learner.rule.curvature:
-            self.kept[:] = [(point, *self._with_graph(point))]
-            return self.kept[0][2].detach(), self.kept[0][3].detach()
-        if self.order != "none":
-            create_graph = self.order == "second"
-            return self.learner.execution.gradient(point, x, self.support_y, create_graph=create_graph)
-        seen: list[Tensor] = []
-        both = self.learner.execution.gradient(point, x, self.support_y, outputs=seen)
-        self.outputs.extend((point, outputs) for outputs in seen)
-        return both
-
-    def curvature(self, point: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """The support loss `[T]` and the product v ↦ H v with its Hessian at a point; all other `[T, D]`.
-
-        Only the products are computed if a rule with `curvature` has just asked for the gradient there.
-        """
-        known = [kept[1:] for kept in self.kept if kept[0] is point]
-        here, losses, gradient = known[0] if known else self._with_graph(point)
-
-        def product(v: Tensor) -> Tensor:
-            (hvp,) = torch.autograd.grad(gradient, here, v, retain_graph=True)
-            return hvp
-
-        return losses.detach(), product
-
-    def _with_graph(self, point: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The point as a leaf, and the loss and its gradient there."""
-        x = self.support_x if self.prepared is None else self.prepared
-        with torch.enable_grad():
-            here = point.detach().requires_grad_()
-            return here, *self.learner.execution.gradient(here, x, self.support_y, create_graph=True)
-
-    def task_losses(self, point: Tensor) -> Tensor:
-        """The support loss `[T]` at a point."""
-        x = self.support_x if self.prepared is None else self.prepared
-        return self.learner.execution.task_losses(point, x, self.support_y)
 
 
 class MetaLearner(FewShotLearner):
@@ -591,3 +352,15 @@ def require_path(learner: FewShotLearner) -> MetaLearner:
     if not isinstance(learner, MetaLearner):
         raise UsageError(f"method: {type(learner).__name__} does not adapt step by step")
     return learner
+
+
+def _check_layout(model: nn.Module, rule: Rule) -> None:
+    """Raise if the rule was built for another network."""
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    for entry in rule.layout.entries:
+        if shapes.get(entry.name) != entry.shape:
+            found = f"has shape {list(shapes[entry.name])}" if entry.name in shapes else "does not exist"
+            raise UsageError(
+                f"rule: it was built for another network; {entry.name} of shape {list(entry.shape)} {found} "
+                "in the model"
+            )

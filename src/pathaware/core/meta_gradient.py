@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pathaware.core.episodes import Episodes
-from pathaware.core.learner import FewShotLearner
+from pathaware.core.few_shot import FewShotLearner
 
 
 class MetaGradient(ABC):

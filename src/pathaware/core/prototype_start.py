@@ -31,7 +31,7 @@ from pathaware.core.head import last_linear, one_hot
 from pathaware.core.parameters import Layout
 
 if TYPE_CHECKING:
-    from pathaware.core.learner import Context
+    from pathaware.core.rule import Context
 
 SCALE = 10.0
 """Initial s: the largest difference that the cosine makes between two logits is 2 s."""

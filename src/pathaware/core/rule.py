@@ -1,11 +1,12 @@
-"""Update rules: compute the next point from the path so far and the gradient."""
+"""Update rules, which compute the next point from the path and the gradient, and the tasks they see."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
@@ -13,7 +14,10 @@ from pathaware.core.parameters import GroupBroadcast, Layout
 from pathaware.core.settings import at_least
 
 if TYPE_CHECKING:
-    from pathaware.core.learner import Context
+    from pathaware.core.learner import MetaLearner
+    from pathaware.core.path import Order
+    from pathaware.engine.execution import Inputs
+    from pathaware.engine.handwritten.nodes import Passes
 
 Memory = Any
 """State that a rule carries along a path: tensors or tuples of them, never changed in place."""
@@ -129,3 +133,86 @@ class Rule(nn.Module):
     def coefficient_steps(self, name: str) -> Sequence[int]:
         """The step that uses each row of a coefficient in `broadcasts`; empty if one row serves all steps."""
         return ()
+
+
+@dataclass(frozen=True)
+class Context:
+    """T tasks during their adaptation, as a rule sees them.
+
+    `query_x` are all queries of each task, or None unless inference is `joint` (see `QueryLevel`); only rules
+    with `joint` set may use them. `order` is the order of derivatives that the meta-gradient needs.
+    """
+
+    learner: MetaLearner
+    support_x: Tensor
+    support_y: Tensor
+    query_x: Tensor | None = None
+    order: Order = "none"
+    prepared: Inputs | None = None
+    """The support set as `Execution.prepare` returned it, if several steps share it."""
+    outputs: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    """Points where `gradient` was asked for, and the outputs for the support set there; `order` none only."""
+    weights: Tensor | None = None
+    """Weights `[T, S]` of the support examples, see `pathaware.inference.influence`; None means ones."""
+    prepared_queries: Inputs | None = None
+    """`query_x` as `Execution.prepare` returned them."""
+    kept: list[tuple[Tensor, Tensor, Tensor, Tensor]] = field(default_factory=list)
+    """The last point where a rule with `curvature` asked for the gradient, the same point as a leaf, and the
+    loss and the gradient with their graph."""
+    passes: Passes | None = None
+    """Predictions at the point of the current step, of which its objective is made."""
+
+    def __len__(self) -> int:
+        return len(self.support_x)
+
+    def predict(self, point: Tensor, x: Tensor) -> Tensor:
+        """Outputs of the network at a point `[T, D]` for inputs `[T, N, …]`."""
+        if self.passes is None or point is not self.passes.here:
+            return self.learner.predict(point, x)
+        known = (self.support_x, self.prepared), (self.query_x, self.prepared_queries)
+        found = (prepared for inputs, prepared in known if inputs is x and prepared is not None)
+        return self.passes.predict(next(found, x))
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss of each task: `[T]`."""
+        return self.learner.execution.losses(outputs, targets)
+
+    def gradient(self, point: Tensor) -> tuple[Tensor, Tensor]:
+        """The support loss `[T]` and its gradient `[T, D]`, differentiable if `order` is second."""
+        x = self.support_x if self.prepared is None else self.prepared
+        if self.order != "second" and self.learner.rule.curvature:
+            self.kept[:] = [(point, *self._with_graph(point))]
+            return self.kept[0][2].detach(), self.kept[0][3].detach()
+        if self.order != "none":
+            create_graph = self.order == "second"
+            return self.learner.execution.gradient(point, x, self.support_y, create_graph=create_graph)
+        seen: list[Tensor] = []
+        both = self.learner.execution.gradient(point, x, self.support_y, outputs=seen)
+        self.outputs.extend((point, outputs) for outputs in seen)
+        return both
+
+    def curvature(self, point: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """The support loss `[T]` and the product v ↦ H v with its Hessian at a point; all other `[T, D]`.
+
+        Only the products are computed if a rule with `curvature` has just asked for the gradient there.
+        """
+        known = [kept[1:] for kept in self.kept if kept[0] is point]
+        here, losses, gradient = known[0] if known else self._with_graph(point)
+
+        def product(v: Tensor) -> Tensor:
+            (hvp,) = torch.autograd.grad(gradient, here, v, retain_graph=True)
+            return hvp
+
+        return losses.detach(), product
+
+    def _with_graph(self, point: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The point as a leaf, and the loss and its gradient there."""
+        x = self.support_x if self.prepared is None else self.prepared
+        with torch.enable_grad():
+            here = point.detach().requires_grad_()
+            return here, *self.learner.execution.gradient(here, x, self.support_y, create_graph=True)
+
+    def task_losses(self, point: Tensor) -> Tensor:
+        """The support loss `[T]` at a point."""
+        x = self.support_x if self.prepared is None else self.prepared
+        return self.learner.execution.task_losses(point, x, self.support_y)

@@ -19,7 +19,7 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pathaware.core.episodes import Episodes
-from pathaware.core.learner import FewShotLearner
+from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.meta_gradient import Unrolled
 from pathaware.core.path import Order
 

@@ -422,38 +422,6 @@ def broadcast(groups: GroupBroadcast, coefficients: Tensor) -> Tensor:
     return spread
 
 
-LSTM_ROWS = 64
-"""Hidden units, and three more, up to which the kernel of Meta-LSTM runs."""
-
-
-def lstm_step(
-    point: Tensor, gradient: Tensor, memory: tuple[Tensor, ...] | None, cell: tuple[Tensor, Tensor],
-    gates: tuple[Tensor, ...], p: float,
-) -> tuple[Tensor, tuple[Tensor, ...]] | None:  # fmt: skip
-    """A step of Meta-LSTM by one kernel, or None where it cannot run: the next point `[T, D]` and memory.
-
-    `memory` are `[T, H, D]` twice and `[T, 2, D]`, or None before the first step; `cell` are weights
-    `[4·H, 2 + H]` and a bias `[T, 4·H]`; `gates` are weights `[2, H]`, and a bias and the weights of point
-    and gates, `[2, 1]` each.
-    """
-    weight, bias = cell
-    units = weight.shape[1] - 2
-    rows = max(16, 1 << (units + 2).bit_length())
-    if not kernels.usable(gradient) or rows > LSTM_ROWS:
-        return None
-    from pathaware.engine.kernels.update import LSTMStep  # needs Triton
-
-    if memory is None:
-        tasks, size = gradient.shape
-        memory = tuple(gradient.new_zeros(tasks, count, size) for count in (units, units, 2))
-    shared = weight.roll(-2, 1).expand(len(bias), -1, -1)
-    whole = torch.cat([shared, bias.unsqueeze(2)], dim=2).unflatten(1, (4, units))
-    padded = torch.nn.functional.pad(whole, (0, rows - units - 3, 0, rows - units))
-    of_gates = torch.nn.functional.pad(torch.cat(gates, dim=1), (0, rows - units - 3))
-    following, *after = LSTMStep.apply(point, gradient, *memory, padded, of_gates, p)
-    return following, tuple(after)
-
-
 def sums_of_parts(values: Tensor, starts: Tensor, sizes: Sequence[int]) -> Tensor:
     """Sums `[T, parts]` over parts of `values [T, D]` that have these sizes and begin at `starts`."""
     if kernels.usable(values):

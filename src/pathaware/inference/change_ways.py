@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from pathaware.core.errors import UsageError
+from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.head import HeadLearner
-from pathaware.core.learner import FewShotLearner, MetaLearner
+from pathaware.core.learner import MetaLearner
 from pathaware.core.parameters import GroupBroadcast, Layout
 from pathaware.methods import get_method
 from pathaware.training.config import Config

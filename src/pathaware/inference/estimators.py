@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
-from pathaware.core.learner import FewShotLearner
+from pathaware.core.few_shot import FewShotLearner
 from pathaware.data.pixels import ImageLike
 from pathaware.data.store import counted
 from pathaware.inference.change_ways import MAX_CLASSES

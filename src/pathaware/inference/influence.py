@@ -20,9 +20,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pathaware.core.errors import UsageError
+from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.head import HeadLearner
-from pathaware.core.learner import Context, FewShotLearner, MetaLearner
+from pathaware.core.learner import MetaLearner
 from pathaware.core.path import Order
+from pathaware.core.rule import Context
 from pathaware.inference.predictions import Reason
 from pathaware.inference.trained_model import SupportSet, TrainedModel
 

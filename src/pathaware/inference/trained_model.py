@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pathaware.core.errors import UsageError, did_you_mean
+from pathaware.core.few_shot import FewShotLearner, StepPredictions
 from pathaware.core.head import HeadLearner
-from pathaware.core.learner import FewShotLearner, StepPredictions
 from pathaware.data.pixels import ImageInput, ImageLike, TypicalImages
 from pathaware.inference.calibration import Calibration
 from pathaware.inference.change_ways import change_ways

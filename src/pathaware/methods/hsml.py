@@ -29,10 +29,11 @@ from torch import Tensor, nn
 
 from pathaware.core.episodes import Episodes
 from pathaware.core.errors import UsageError
+from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.head import last_linear, one_hot
-from pathaware.core.learner import Context, FewShotLearner, require_path
+from pathaware.core.learner import require_path
 from pathaware.core.meta_gradient import MetaGradient
-from pathaware.core.rule import Memory
+from pathaware.core.rule import Context, Memory
 from pathaware.core.settings import at_least
 from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method

@@ -20,9 +20,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pathaware.core.learner import Context
 from pathaware.core.parameters import Layout
-from pathaware.core.rule import Memory
+from pathaware.core.rule import Context, Memory
 from pathaware.methods.layerwise import Layers, perceptron, without_norms
 from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method

@@ -31,12 +31,13 @@ from torch import Tensor, nn
 
 from pathaware.core.episodes import Episodes
 from pathaware.core.errors import UsageError
-from pathaware.core.learner import Context, FewShotLearner, require_path
+from pathaware.core.few_shot import FewShotLearner
+from pathaware.core.learner import require_path
 from pathaware.core.meta_gradient import MetaGradient
 from pathaware.core.parameters import Layout
-from pathaware.core.rule import Memory, Rule
+from pathaware.core.rule import Context, Memory, Rule
 from pathaware.core.settings import at_least
-from pathaware.engine.handwritten.nodes import Columns, State, lstm_cell
+from pathaware.engine.lstm import Columns, State, lstm_cell
 from pathaware.methods.meta_lstm import preprocessed
 from pathaware.methods.method import Method
 

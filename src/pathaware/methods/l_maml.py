@@ -30,7 +30,8 @@ from torch import Tensor
 
 from pathaware.core.episodes import Episodes
 from pathaware.core.errors import UsageError
-from pathaware.core.learner import FewShotLearner, MetaLearner, require_path
+from pathaware.core.few_shot import FewShotLearner
+from pathaware.core.learner import MetaLearner, require_path
 from pathaware.core.meta_gradient import MetaGradient
 from pathaware.core.settings import at_least
 from pathaware.methods.maml import GradientDescent

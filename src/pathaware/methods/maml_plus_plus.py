@@ -27,7 +27,8 @@ from torch import Tensor, nn
 
 from pathaware.core.episodes import Episodes
 from pathaware.core.errors import UsageError
-from pathaware.core.learner import FewShotLearner, require_path
+from pathaware.core.few_shot import FewShotLearner
+from pathaware.core.learner import require_path
 from pathaware.core.meta_gradient import Unrolled
 from pathaware.core.parameters import NORMS, GroupBroadcast
 from pathaware.core.settings import at_least

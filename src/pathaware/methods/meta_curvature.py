@@ -23,9 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
-from pathaware.core.learner import Context
 from pathaware.core.parameters import Layout
-from pathaware.core.rule import Memory
+from pathaware.core.rule import Context, Memory
 from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method
 

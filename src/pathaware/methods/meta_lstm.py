@@ -31,8 +31,7 @@ from pathaware.core.meta_gradient import first_order
 from pathaware.core.parameters import Layout
 from pathaware.core.rule import Memory, Rule
 from pathaware.core.settings import at_least
-from pathaware.engine.execution import lstm_step
-from pathaware.engine.handwritten.nodes import Columns, lstm_cell
+from pathaware.engine.lstm import Columns, lstm_cell, lstm_step
 from pathaware.methods.method import Method
 
 P = 10.0

@@ -26,10 +26,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathaware.core.episodes import Episodes
+from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.head import last_linear, one_hot
-from pathaware.core.learner import Context, FewShotLearner, require_path
+from pathaware.core.learner import require_path
 from pathaware.core.meta_gradient import Unrolled
 from pathaware.core.path import Order
+from pathaware.core.rule import Context
 from pathaware.methods.layerwise import Layers, joined, perceptron, standardised, without_norms
 from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method

@@ -10,8 +10,9 @@ from typing import Any, Literal
 from torch import nn
 
 from pathaware.core.errors import UsageError, did_you_mean
+from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.head import Head, HeadLearner
-from pathaware.core.learner import ExecutionName, FewShotLearner, HeadStart, MetaLearner
+from pathaware.core.learner import ExecutionName, HeadStart, MetaLearner
 from pathaware.core.losses import Loss
 from pathaware.core.meta_gradient import MetaGradient, Unrolled
 from pathaware.core.rule import Rule

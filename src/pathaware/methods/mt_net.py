@@ -31,9 +31,8 @@ import torch
 from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
-from pathaware.core.learner import Context
 from pathaware.core.parameters import Layout
-from pathaware.core.rule import Memory, Rule
+from pathaware.core.rule import Context, Memory, Rule
 from pathaware.core.settings import at_least
 from pathaware.methods.method import Method
 from pathaware.models.surgery import LAYERS

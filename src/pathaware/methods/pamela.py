@@ -22,7 +22,7 @@ from pathaware.engine.execution import broadcast, preconditioned_step
 from pathaware.methods.method import Method
 
 if TYPE_CHECKING:
-    from pathaware.core.learner import Context
+    from pathaware.core.rule import Context
 
 QSharing = Literal["per-step", "shared", "constant"]
 

@@ -30,8 +30,10 @@ from torch import Tensor
 
 from pathaware.core.episodes import Episodes
 from pathaware.core.errors import UsageError
-from pathaware.core.learner import Context, FewShotLearner, require_path
+from pathaware.core.few_shot import FewShotLearner
+from pathaware.core.learner import require_path
 from pathaware.core.meta_gradient import MetaGradient
+from pathaware.core.rule import Context
 from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method
 

@@ -26,7 +26,8 @@ from torch import Tensor, nn
 
 from pathaware.core.episodes import Episodes
 from pathaware.core.errors import UsageError
-from pathaware.core.learner import FewShotLearner, MetaLearner, require_path
+from pathaware.core.few_shot import FewShotLearner
+from pathaware.core.learner import MetaLearner, require_path
 from pathaware.core.meta_gradient import MetaGradient
 from pathaware.core.parameters import Layout
 from pathaware.core.path import divergence_bound, known_full, may_branch

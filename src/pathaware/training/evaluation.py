@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pathaware.core.episodes import Episodes, TaskSource
 from pathaware.core.errors import UsageError
-from pathaware.core.learner import FewShotLearner, QueryLevel, StepPredictions
+from pathaware.core.few_shot import FewShotLearner, QueryLevel, StepPredictions
 from pathaware.core.path import Order
 from pathaware.core.seeding import generator
 from pathaware.core.settings import at_least

@@ -21,8 +21,9 @@ from torch import Tensor, nn
 
 from pathaware.core.episodes import Episodes, TaskSource
 from pathaware.core.errors import UsageError
+from pathaware.core.few_shot import FewShotLearner, QueryLevel, StepPredictions
 from pathaware.core.head import HeadLearner, replace_last_linear
-from pathaware.core.learner import FewShotLearner, MetaLearner, QueryLevel, StepPredictions
+from pathaware.core.learner import MetaLearner
 from pathaware.core.losses import per_task
 from pathaware.core.path import Order
 from pathaware.data.episodes import Augmentation, EpisodePlan, ImageEpisodes, ImageViews

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
-from pathaware.core.learner import FewShotLearner
+from pathaware.core.few_shot import FewShotLearner
 from pathaware.training.checksummed import CorruptFile, read_checksummed, write_checksummed
 
 if TYPE_CHECKING:

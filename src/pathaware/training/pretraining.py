@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from pathaware.core.batch_norm import FrozenBatchNorm
 from pathaware.core.errors import UsageError
+from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.head import last_linear, replace_last_linear
-from pathaware.core.learner import FewShotLearner, MetaLearner
+from pathaware.core.learner import MetaLearner
 from pathaware.data.episodes import EpisodePlan, LabelledImages
 from pathaware.engine.cuda_graph import CapturedStep
 from pathaware.training.checksummed import CorruptFile, read_checksummed

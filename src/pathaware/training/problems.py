@@ -20,7 +20,7 @@ from pathaware.core.losses import Loss
 from pathaware.core.settings import at_least
 from pathaware.data.episodes import Augmentation
 from pathaware.data.sine import SineWaves
-from pathaware.models.mlp import mlp
+from pathaware.models import mlp
 from pathaware.training.metric import ACCURACY, MSE, Metric
 
 if TYPE_CHECKING:

@@ -27,8 +27,9 @@ from torch import Tensor, nn
 
 from pathaware.core.episodes import Episodes, TaskSource
 from pathaware.core.errors import UsageError
+from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.head import Head, HeadLearner, last_linear
-from pathaware.core.learner import FewShotLearner, MetaLearner
+from pathaware.core.learner import MetaLearner
 from pathaware.core.meta_gradient import MetaGradient
 from pathaware.core.path import Order
 from pathaware.data.episodes import ImageEpisodes
@@ -269,7 +270,7 @@ def recipe_of(
 
 def insert_dropout(model: nn.Module, fraction: float) -> nn.Module:
     """Insert dropout after every block of a network; it is inactive but for the queries of a recipe."""
-    from pathaware.models.resnet12 import ResidualBlock
+    from pathaware.models.networks import ResidualBlock
     from pathaware.models.surgery import insert
 
     blocks = [n for n, m in model.named_children() if isinstance(m, (nn.MaxPool2d, ResidualBlock))]

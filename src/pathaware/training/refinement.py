@@ -19,8 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
+from pathaware.core.few_shot import FewShotLearner, StepPredictions
 from pathaware.core.head import HeadLearner, one_hot
-from pathaware.core.learner import FewShotLearner, MetaLearner, StepPredictions
+from pathaware.core.learner import MetaLearner
 
 Refinement = Literal["none", "centre", "means", "sinkhorn", "tim"]
 REFINEMENTS: tuple[Refinement, ...] = get_args(Refinement)

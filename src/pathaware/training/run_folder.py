@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 
 from pathaware.core.errors import UsageError, did_you_mean
-from pathaware.core.learner import FewShotLearner
+from pathaware.core.few_shot import FewShotLearner
 from pathaware.training.checksummed import (
     CorruptFile,
     load_parameters,

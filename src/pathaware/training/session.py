@@ -12,7 +12,7 @@ from typing import Any, Self
 import torch
 
 from pathaware.core.errors import RunError, Stopped, UsageError
-from pathaware.core.learner import FewShotLearner
+from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.seeding import generator
 from pathaware.methods import get_method
 from pathaware.training.config import Config, Training, differences

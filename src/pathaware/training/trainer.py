@@ -13,8 +13,9 @@ from torch import Tensor
 
 from pathaware.core.episodes import TaskSource
 from pathaware.core.errors import RunError, UsageError
+from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.head import last_linear
-from pathaware.core.learner import FewShotLearner, require_path
+from pathaware.core.learner import require_path
 from pathaware.core.meta_gradient import MetaGradient
 from pathaware.core.seeding import generator, seed_all
 from pathaware.engine.compiled import CompiledUnrolled, has_compiler

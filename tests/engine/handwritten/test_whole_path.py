@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from pathaware import GradientDescent, MetaLearner, Pamela
 from pathaware.core.episodes import Episodes
 from pathaware.engine.handwritten.whole_path import PathProgram, _Workspace
-from pathaware.models.mlp import mlp
+from pathaware.models import mlp
 from tests.conftest import RULES, distance, meta_gradient, regression_episodes
 
 NETWORKS = {

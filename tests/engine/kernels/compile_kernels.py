@@ -75,7 +75,7 @@ def main(dtype: torch.dtype) -> None:
     from pathaware.engine.kernels.update import Broadcast, LSTMStep, Update, sum_groups
     from pathaware.engine.traced import fold_biases
     from pathaware.methods.warp_grad import warped
-    from pathaware.models.conv4 import conv4
+    from pathaware.models import conv4
 
     def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.zeros(shape, dtype=dtype, requires_grad=True)

@@ -16,7 +16,7 @@ from pathaware.core.head import HeadLearner
 from pathaware.engine import kernels
 from pathaware.engine.traced import fold_biases
 from pathaware.methods.prototypical import Prototypical
-from pathaware.models.conv4 import conv4
+from pathaware.models import conv4
 from tests.conftest import distance, image_episodes, meta_gradient, with_constant_statistics
 
 pytest.importorskip("triton")

@@ -10,7 +10,7 @@ from torch import nn
 from pathaware import GradientDescent, Layout, MetaLearner
 from pathaware.engine import kernels
 from pathaware.methods import get_method
-from pathaware.models.conv4 import conv4
+from pathaware.models import conv4
 from tests.conftest import distance, image_episodes, meta_gradient, with_constant_statistics
 from tests.methods.checks import estimated, scattered
 

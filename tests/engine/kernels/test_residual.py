@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pathaware import Episodes, Layout, MetaLearner, Pamela
 from pathaware.engine import kernels
 from pathaware.engine.batched import convolutions
-from pathaware.models.resnet12 import resnet12
+from pathaware.models import resnet12
 from tests.conftest import distance, meta_gradient, scatter
 
 pytest.importorskip("triton")

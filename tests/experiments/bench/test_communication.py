@@ -9,7 +9,7 @@ import pytest
 from torch.nn.functional import cross_entropy
 
 from pathaware.methods import get_method
-from pathaware.models.conv4 import conv4
+from pathaware.models import conv4
 from pathaware.training.tables import markdown
 
 ROOT = Path(__file__).parents[3]

@@ -14,7 +14,7 @@ from pathaware import MetaLearner, Pamela
 from pathaware.core.seeding import generator
 from pathaware.experiments.report.gradient_figures import flow_figure
 from pathaware.experiments.report.gradient_flow import gradient_flow, of_trained, with_constant_skips
-from pathaware.models.mlp import mlp
+from pathaware.models import mlp
 from pathaware.training.config import Config
 from pathaware.training.problems import Sine
 from pathaware.training.run_folder import Run

@@ -15,7 +15,7 @@ from pathaware.cli import main
 from pathaware.experiments.report.figures import coefficients, training_curves
 from pathaware.experiments.report.run_report import compare, differences
 from pathaware.experiments.report.style import labels, run_styles
-from pathaware.models.mlp import mlp
+from pathaware.models import mlp
 from pathaware.training.config import Config
 from pathaware.training.run_folder import METRICS, Run
 from pathaware.training.session import train_run

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pathaware.core import VERSION
 from pathaware.core.episodes import Episodes
-from pathaware.core.learner import FewShotLearner
+from pathaware.core.few_shot import FewShotLearner
 from pathaware.engine.compiled import CompiledUnrolled
 from pathaware.experiments.bench.timing import Work
 from pathaware.experiments.bench.workloads import Inputs, Job

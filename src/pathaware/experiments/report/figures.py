@@ -13,7 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from pathaware.core.learner import FewShotLearner, MetaLearner
+from pathaware.core.few_shot import FewShotLearner
+from pathaware.core.learner import MetaLearner
 from pathaware.core.parameters import Layout
 from pathaware.core.rule import Rule
 from pathaware.core.seeding import generator

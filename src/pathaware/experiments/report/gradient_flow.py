@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathaware.core.learner import FewShotLearner, MetaLearner, require_path
+from pathaware.core.few_shot import FewShotLearner
+from pathaware.core.learner import MetaLearner, require_path
 from pathaware.core.seeding import generator
 from pathaware.methods.pamela import Pamela
 from pathaware.training.problems import Problem

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from pathaware import Layout
-from pathaware.core.learner import Context
-from pathaware.engine.handwritten import nodes
-from pathaware.engine.handwritten.nodes import BLOCK, Columns, lstm_cell
+from pathaware.core.rule import Context
+from pathaware.engine import lstm
+from pathaware.engine.lstm import BLOCK, Columns, lstm_cell
 from pathaware.methods.l2l import LearnedOptimizer
 from pathaware.methods.meta_lstm import MetaLSTM
 from tests.conftest import distance
@@ -67,7 +67,7 @@ def test_shared_columns_change_no_number(monkeypatch, kind):
     start, losses, weights = torch.randn(2, size, requires_grad=True), torch.rand(2), torch.randn(4, 2, size)
     found, widths = [], []
     for shared in (True, False):
-        monkeypatch.setattr(nodes, "may_branch", lambda values, shared=shared: shared)
+        monkeypatch.setattr(lstm, "may_branch", lambda values, shared=shared: shared)
         point, memory = rule.begin(start, Context(None, start, start))
         total, points = 0.0, [point]
         for j in range(4):
