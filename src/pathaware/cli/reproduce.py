@@ -87,7 +87,17 @@ def reproduce(
         ),
     ] = "miniimagenet",
     tasks: NewTasks = None,
-    together: Annotated[int, panel_option(help="Number of runs that share a GPU.", panel=COMPUTE, min=1)] = 1,
+    workers: Annotated[
+        int,
+        panel_option(
+            help="Processes that train one run each, on the cores of the CPU or on all GPUs.",
+            panel=COMPUTE,
+            min=1,
+        ),
+    ] = 1,
+    together: Annotated[
+        int, panel_option(help="Number of runs that share a GPU in one process.", panel=COMPUTE, min=1)
+    ] = 1,
     results: Annotated[
         Path | None, panel_option(help="Folder of records.", panel=OUTPUT, default="results in OUT")
     ] = None,
@@ -110,6 +120,8 @@ def reproduce(
             known = (*paper.TARGETS, "all")
             hint = did_you_mean(target, known)
             raise UsageError(f"{target!r} must be one of {', '.join(known)}{hint}", field="target")
+    if workers > 1 and together > 1:
+        raise UsageError("each worker trains one run; leave out --together", field="workers")
     for name, folder in (("out", out), ("results", results or out)):
         _check_folder(name, folder)
     paper.check_data(data)
@@ -121,12 +133,16 @@ def reproduce(
         seeds,
         TrainingLength(iterations, None if budget is None else parse_duration(budget)),
         together,
+        workers,
         train,
         parse_settings(setting),
     )
     for target in chosen:
         try:
             table = reproduction.make(target, data, only or (), columns or ())
+        except KeyboardInterrupt:
+            _print("interrupted; run the same command to resume")
+            raise typer.Exit(130) from None
         except UsageError as error:
             if len(chosen) == 1:
                 raise

@@ -15,6 +15,7 @@ from pathaware.experiments.paper.method_table import render
 from pathaware.experiments.paper.tables import full_length, further, table1, table2, table3, table4
 from pathaware.experiments.paper.time_estimate import RunPlanner, TimeEstimate
 from pathaware.experiments.run_store import Results, RunStore
+from pathaware.training.run_folder import FolderLock
 
 RESULTS = Path(__file__).parents[3] / "results"
 TINY = ("--tasks", "3", "--set", "training.tasks=2", "--set", "method.steps=2")
@@ -62,6 +63,50 @@ def test_progress_counts_cells_and_columns_can_be_chosen(reproduce, tmp_path):
     done = [line.split("; ")[1].partition(",")[0] for line in lines]
     assert done == [f"{n} of 2 cells of table3" for n in (0, 0, 1, 2)]  # first seeds first
     assert [" left" in line for line in lines] == [True, True, True, False]
+
+
+def test_workers_train_the_same_runs_side_by_side(reproduce, tmp_path):
+    options = ("table3", "--only", "k5-maml", "--only", "k5-meta-sgd", "--seeds", "2", "--iterations", "3")
+    code, alone, _ = reproduce(*options, *TINY, out=tmp_path / "alone")
+    assert code == 0
+    code, shown, told = reproduce(*options, *TINY, "--workers", "2", out=tmp_path / "workers")
+    assert code == 0
+    assert shown == alone
+    assert "2 of 2 cells of table3" in told
+    for record in (tmp_path / "alone/results").glob("*.json"):
+        other = tmp_path / "workers/results" / record.name
+        assert json.loads(other.read_text())["result"] == json.loads(record.read_text())["result"]
+    assert {path.stem for path in (tmp_path / "workers/logs").iterdir()} == {
+        path.stem for path in (tmp_path / "workers/results").iterdir()
+    }
+    code, again, told = reproduce(*options, *TINY, "--workers", "2", out=tmp_path / "workers")
+    assert code == 0
+    assert "table3: nothing to train" in told
+    assert again == shown
+
+
+def test_a_run_that_fails_in_a_worker_does_not_stop_the_others(reproduce, tmp_path):
+    (tmp_path / "results/sine-k5-maml-3-seed0.json.new").mkdir(parents=True)  # its record cannot be written
+    options = ("table3", "--only", "k5-maml", "--only", "k5-meta-sgd", "--iterations", "3", "--workers", "2")
+    code, _, told = reproduce(*options, *TINY, out=tmp_path)
+    assert code == 2
+    assert "sine-k5-maml-3-seed0: failed: " in told
+    assert "sine-k5-meta-sgd-3-seed0: done" in told
+    assert f"1 of 2 runs failed; see {tmp_path / 'logs/sine-k5-maml-3-seed0.log'}" in told
+
+
+def test_workers_refuse_what_they_cannot_share(reproduce, tmp_path):
+    options = ("table3", "--only", "k5-maml", "--seeds", "2", "--iterations", "3", *TINY, "--workers", "2")
+    code, _, told = reproduce(*options, "--together", "2", out=tmp_path)
+    assert code == 2
+    assert "--workers: each worker trains one run; leave out --together" in told
+    lock = FolderLock(tmp_path, "")
+    try:
+        code, _, told = reproduce(*options, out=tmp_path)
+    finally:
+        lock.release()
+    assert code == 2
+    assert "--out: another reproduction with workers is running in" in told
 
 
 def test_a_budget_with_iterations_is_for_the_most_informative_cells(reproduce, tmp_path, monkeypatch):

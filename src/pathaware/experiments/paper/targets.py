@@ -20,7 +20,9 @@ from pathaware.experiments.paper.time_estimate import RunPlanner, TrainingLength
 from pathaware.experiments.report.style import save
 from pathaware.experiments.report.table_files import write_table
 from pathaware.experiments.run_store import Experiment, PlannedRun, RunStore, experiment_key
+from pathaware.experiments.sweep.worker_pool import Ended, LokyBackend, WorkerPool, device_slots
 from pathaware.training.provenance import environment, write_record
+from pathaware.training.run_folder import FolderLock
 from pathaware.training.tables import Table
 
 TABLES: dict[str, Callable[[str], TableSpec]] = {
@@ -59,7 +61,8 @@ class Reproduction:
     """Makes targets from the runs of a store and writes them to `out`.
 
     `length` is for each target, `settings` replace those of every run, `say` gets progress lines. Without
-    `train` only what is there is shown. `at_once` runs share a GPU.
+    `train` only what is there is shown. Runs are trained one after another; or `at_once` of them in this
+    process, which share a GPU; or in as many `workers`, processes that share the CPU or the GPUs.
     """
 
     store: RunStore
@@ -68,6 +71,7 @@ class Reproduction:
     seeds: int = 1
     length: TrainingLength = field(default_factory=TrainingLength)
     at_once: int = 1
+    workers: int = 1
     train: bool = True
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -144,7 +148,35 @@ class Reproduction:
                 line += f", about {format_duration(remaining)} left"
             self.say(line)
 
-        self.store.train(runs, self.at_once, on_done)
+        if self.workers == 1:
+            self.store.train(runs, self.at_once, on_done)
+        else:
+            self._train_in_workers(runs, on_done)
+
+    def _train_in_workers(self, runs: Sequence[PlannedRun], on_done: Callable[[PlannedRun], None]) -> None:
+        failed: list[str] = []
+
+        def on_ended(ended: Ended) -> None:
+            if ended.reason:
+                failed.append(ended.run.name)
+                self.say(f"{ended.run.name}: failed: {ended.reason}")
+            else:
+                on_done(ended.run)
+
+        for run in runs:
+            self.store.check_settings(run)
+        self.store.create()
+        folder = self.store.folder
+        lock = FolderLock(folder, f"another reproduction with workers is running in {folder}", field="out")
+        try:
+            backend = LokyBackend(device_slots(runs, min(self.workers, len(runs)), None))
+            with WorkerPool(self.store, backend, self.say) as pool:
+                pool.train(runs, on_ended)
+        finally:
+            lock.release()
+        if failed:
+            logs = ", ".join(str(folder / "logs" / f"{name}.log") for name in failed[:3])
+            raise UsageError(f"{len(failed)} of {counted(len(runs), 'run')} failed; see {logs}")
 
     def _complexity(self) -> Table:
         """Times are those of one machine: this one's, or another's if nothing may be measured."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from pathaware.experiments.run_store import PlannedRun, RunStore
 from pathaware.experiments.sweep.plan import Range, SweepPlan
 from pathaware.experiments.sweep.summary import Outcome
 from pathaware.experiments.sweep.worker import PAUSE
-from pathaware.experiments.sweep.worker_pool import WorkerPool, require_package
+from pathaware.experiments.sweep.worker_pool import Ended, WorkerPool, require_package
 from pathaware.training.run_folder import Run
 
 STUDY, PLAN = "study.db", "plan"
@@ -26,21 +25,21 @@ def run_grid(
     runs: Sequence[PlannedRun], store: RunStore, pool: WorkerPool, say: Callable[[str], None]
 ) -> list[Outcome]:
     """Train and evaluate the runs without a result. One that fails does not stop the others."""
-    waiting = deque(run for run in runs if store.result(run) is None)
+    missing = [run for run in runs if store.result(run) is None]
     failed: dict[str, str] = {}
-    done = len(runs) - len(waiting)
+    done = len(runs) - len(missing)
+
+    def on_ended(ended: Ended) -> None:
+        nonlocal done
+        done += 1
+        if ended.reason:
+            failed[ended.run.name] = f"failed: {ended.reason}"
+        say(f"{done} of {len(runs)}: {ended.run.name}: {ended.reason or 'done'}")
+
     with pool:
         at_once = min(pool.size, len(runs))
-        say(f"{counted(len(runs), 'run')}, {len(waiting)} to train or evaluate, {at_once} at a time")
-        while waiting or pool.running:
-            while waiting and pool.free:
-                pool.submit(waiting.popleft())
-            for ended in pool.ended():
-                done += 1
-                if ended.reason:
-                    failed[ended.run.name] = f"failed: {ended.reason}"
-                say(f"{done} of {len(runs)}: {ended.run.name}: {ended.reason or 'done'}")
-            time.sleep(PAUSE)
+        say(f"{counted(len(runs), 'run')}, {len(missing)} to train or evaluate, {at_once} at a time")
+        pool.train(missing, on_ended)
     return [Outcome(run, store.result(run), failed.get(run.name, "")) for run in runs]
 
 

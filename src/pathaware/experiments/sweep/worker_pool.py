@@ -14,7 +14,8 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -309,6 +310,16 @@ class WorkerPool:
     @property
     def running(self) -> list[PlannedRun]:
         return [each.run for each in self._running.values()]
+
+    def train(self, runs: Iterable[PlannedRun], on_ended: Callable[[Ended], None]) -> None:
+        """Train, evaluate and record these runs. One that fails does not stop the others."""
+        waiting = deque(runs)
+        while waiting or self._running:
+            while waiting and self.free:
+                self.submit(waiting.popleft())
+            for ended in self.ended():
+                on_ended(ended)
+            time.sleep(PAUSE)
 
     def submit(self, run: PlannedRun) -> None:
         slot = next(i for i in range(len(self._running) + 1) if i not in self._running)
