@@ -371,6 +371,11 @@ class RunStore:
         """All records, or those of runs with the names of these experiments."""
         return Results.read(self.results_folder, [experiment.name for experiment in experiments])
 
+    def trained_fraction(self, planned: PlannedRun) -> float:
+        """The fraction of a run's iterations that its log has, also while it is being trained."""
+        run = Run(self.run_folder(planned), planned.config)
+        return max((row["iteration"] for row in run.metrics()), default=0) / run.iterations
+
     def runs_of(self, experiment: Experiment) -> list[Run]:
         """The runs of an experiment that are there, finished or not."""
         folders = sorted((self.folder / "runs").glob(f"{glob.escape(experiment.name)}-[0-9]*-seed[0-9]*"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from pathaware.experiments.paper.method_table import render
 from pathaware.experiments.paper.tables import full_length, further, table1, table2, table3, table4
 from pathaware.experiments.paper.time_estimate import RunPlanner, TimeEstimate
 from pathaware.experiments.run_store import Results, RunStore
+from pathaware.experiments.sweep import worker_pool
 from pathaware.training.run_folder import FolderLock
 
 RESULTS = Path(__file__).parents[3] / "results"
@@ -65,7 +67,8 @@ def test_progress_counts_cells_and_columns_can_be_chosen(reproduce, tmp_path):
     assert [" left" in line for line in lines] == [True, True, True, False]
 
 
-def test_workers_train_the_same_runs_side_by_side(reproduce, tmp_path):
+def test_workers_train_the_same_runs_side_by_side(reproduce, tmp_path, monkeypatch):
+    monkeypatch.setattr(worker_pool, "REPORT", 0.5)
     options = ("table3", "--only", "k5-maml", "--only", "k5-meta-sgd", "--seeds", "2", "--iterations", "3")
     code, alone, _ = reproduce(*options, *TINY, out=tmp_path / "alone")
     assert code == 0
@@ -73,6 +76,7 @@ def test_workers_train_the_same_runs_side_by_side(reproduce, tmp_path):
     assert code == 0
     assert shown == alone
     assert "2 of 2 cells of table3" in told
+    assert re.search(r"trained: sine-k5-\S+-3-seed0 \d+ %, sine-k5-\S+-3-seed0 \d+ %; about .+ left", told)
     for record in (tmp_path / "alone/results").glob("*.json"):
         other = tmp_path / "workers/results" / record.name
         assert json.loads(other.read_text())["result"] == json.loads(record.read_text())["result"]

@@ -134,26 +134,32 @@ class Reproduction:
         keys, left = [experiment_key(cell.config()) for cell in cells], list(runs)
         unit = "cells" if name in TABLES else "runs"
 
+        def time_left() -> str:
+            remaining = planner.seconds(left)
+            spent, expected = time.perf_counter() - started, estimated - remaining
+            # Estimates are corrected by how long the runs took so far.
+            remaining *= spent / expected if expected > 0 else 1.0
+            return f"about {format_duration(remaining)} left"
+
         def on_done(run: PlannedRun) -> None:
             left.remove(run)
             unfinished = [each for each in missing if each in left or each not in runs]
             pending = Counter(experiment_key(each.config) for each in unfinished)
             done = sum(not pending[key] for key in keys)
             line = f"{run.name}: done; {done} of {len(keys)} {unit} of {name}"
-            if left:
-                remaining = planner.seconds(left)
-                spent, expected = time.perf_counter() - started, estimated - remaining
-                # Estimates are corrected by how long the runs took so far.
-                remaining *= spent / expected if expected > 0 else 1.0
-                line += f", about {format_duration(remaining)} left"
-            self.say(line)
+            self.say(f"{line}, {time_left()}" if left else line)
 
         if self.workers == 1:
             self.store.train(runs, self.at_once, on_done)
         else:
-            self._train_in_workers(runs, on_done)
+            self._train_in_workers(runs, on_done, time_left)
 
-    def _train_in_workers(self, runs: Sequence[PlannedRun], on_done: Callable[[PlannedRun], None]) -> None:
+    def _train_in_workers(
+        self,
+        runs: Sequence[PlannedRun],
+        on_done: Callable[[PlannedRun], None],
+        time_left: Callable[[], str],
+    ) -> None:
         failed: list[str] = []
 
         def on_ended(ended: Ended) -> None:
@@ -163,6 +169,10 @@ class Reproduction:
             else:
                 on_done(ended.run)
 
+        def report() -> None:
+            running = (f"{run.name} {100 * self.store.trained_fraction(run):.0f} %" for run in pool.running)
+            self.say(f"trained: {', '.join(running)}; {time_left()}")
+
         for run in runs:
             self.store.check_settings(run)
         self.store.create()
@@ -171,7 +181,7 @@ class Reproduction:
         try:
             backend = LokyBackend(device_slots(runs, min(self.workers, len(runs)), None))
             with WorkerPool(self.store, backend, self.say) as pool:
-                pool.train(runs, on_ended)
+                pool.train(runs, on_ended, report)
         finally:
             lock.release()
         if failed:

@@ -14,7 +14,6 @@ from pathaware.experiments.run_store import Experiment, PlannedRun, Results, Run
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
 from pathaware.training.pretraining import seconds_of_pretraining
-from pathaware.training.run_folder import Run
 from pathaware.training.trainer import Trainer
 
 ENOUGH = 0.3
@@ -157,19 +156,16 @@ class RunPlanner:
         return [experiment.run(0, lengths[experiment.name]) for experiment in experiments]
 
     def seconds(self, runs: Sequence[PlannedRun]) -> float:
-        """The time that these runs still take, one after another."""
+        """The time that these runs still take, one after another; some may be trained meanwhile."""
         total = 0.0
         for planned in runs:
-            folder = self.store.run_folder(planned)
-            run = Run.open(folder) if folder.exists() else None
-            if run and run.finished:
-                continue
-            estimate, state = self.estimate(planned.config), run.state() if run else None
-            iterations = planned.config.training.iterations
-            if state:
-                total += estimate.per_iteration * (iterations - state.iteration)
-            else:
-                total += estimate.seconds(iterations)
+            left = 1 - self.store.trained_fraction(planned)
+            if left:
+                estimate, iterations = self.estimate(planned.config), planned.config.training.iterations
+                total += estimate.per_iteration * left * iterations
+                total += (
+                    estimate.overhead if left == 1 else 0.0
+                )  # pretraining, which a resumed run has behind it, and evaluation
         return total
 
     def estimate(self, config: Config) -> TimeEstimate:

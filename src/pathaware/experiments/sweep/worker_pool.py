@@ -42,6 +42,8 @@ PATIENCE = 20.0
 """Seconds in which a worker that was asked to stop can save its state before it is killed."""
 ATTEMPTS = 3
 """How often a run is given to a worker if workers die with it."""
+REPORT = 120.0
+"""Seconds between reports on the progress of runs."""
 BACKENDS = ("loky", "dask", "ray")
 
 
@@ -311,14 +313,25 @@ class WorkerPool:
     def running(self) -> list[PlannedRun]:
         return [each.run for each in self._running.values()]
 
-    def train(self, runs: Iterable[PlannedRun], on_ended: Callable[[Ended], None]) -> None:
-        """Train, evaluate and record these runs. One that fails does not stop the others."""
-        waiting = deque(runs)
+    def train(
+        self,
+        runs: Iterable[PlannedRun],
+        on_ended: Callable[[Ended], None],
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Train, evaluate and record these runs. One that fails does not stop the others.
+
+        `meanwhile` is called every few minutes.
+        """
+        waiting, told = deque(runs), time.monotonic()
         while waiting or self._running:
             while waiting and self.free:
                 self.submit(waiting.popleft())
             for ended in self.ended():
                 on_ended(ended)
+            if time.monotonic() > told + REPORT:
+                told = time.monotonic()
+                meanwhile()
             time.sleep(PAUSE)
 
     def submit(self, run: PlannedRun) -> None:
