@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from pathaware.experiments.run_store import PlannedRun, RunStore
+from pathaware.experiments.sweep.worker_pool import train_in_workers
 
 RESULTS = Path("results")
 
@@ -28,16 +28,11 @@ def train_runs(
     parser.add_argument("--only", action="append", default=[], help="part of the name of a run")
     options = parser.parse_args()
     store = RunStore(options.out, records=options.records, tasks=tasks)
-    store.create()
     chosen = [run for run in runs if all(part in run.name for part in options.only)]
     missing = [run for run in chosen if store.result(run) is None]
-    print(f"{len(missing)} of {len(chosen)} runs to train", flush=True)
-    with ProcessPoolExecutor(options.workers) as pool:
-        waiting = {pool.submit(train_one, store, run): run for run in missing}
-        for each in as_completed(waiting):
-            each.result()
-            print(f"{waiting[each].name}: done", flush=True)
+    _print(f"{len(missing)} of {len(chosen)} runs to train")
+    train_in_workers(store, missing, options.workers, _print, lambda run: _print(f"{run.name}: done"))
 
 
-def train_one(store: RunStore, run: PlannedRun) -> None:
-    store.train_unless_stopped(run, lambda: False)
+def _print(line: str) -> None:
+    print(line, flush=True)

@@ -110,7 +110,7 @@ def test_workers_refuse_what_they_cannot_share(reproduce, tmp_path):
     finally:
         lock.release()
     assert code == 2
-    assert "--out: another reproduction with workers is running in" in told
+    assert "--out: other workers are training in" in told
 
 
 def test_a_budget_with_iterations_is_for_the_most_informative_cells(reproduce, tmp_path, monkeypatch):

@@ -20,9 +20,8 @@ from pathaware.experiments.paper.time_estimate import RunPlanner, TrainingLength
 from pathaware.experiments.report.style import save
 from pathaware.experiments.report.table_files import write_table
 from pathaware.experiments.run_store import Experiment, PlannedRun, RunStore, experiment_key
-from pathaware.experiments.sweep.worker_pool import Ended, LokyBackend, WorkerPool, device_slots
+from pathaware.experiments.sweep.worker_pool import train_in_workers
 from pathaware.training.provenance import environment, write_record
-from pathaware.training.run_folder import FolderLock
 from pathaware.training.tables import Table
 
 TABLES: dict[str, Callable[[str], TableSpec]] = {
@@ -152,41 +151,7 @@ class Reproduction:
         if self.workers == 1:
             self.store.train(runs, self.at_once, on_done)
         else:
-            self._train_in_workers(runs, on_done, time_left)
-
-    def _train_in_workers(
-        self,
-        runs: Sequence[PlannedRun],
-        on_done: Callable[[PlannedRun], None],
-        time_left: Callable[[], str],
-    ) -> None:
-        failed: list[str] = []
-
-        def on_ended(ended: Ended) -> None:
-            if ended.reason:
-                failed.append(ended.run.name)
-                self.say(f"{ended.run.name}: failed: {ended.reason}")
-            else:
-                on_done(ended.run)
-
-        def report() -> None:
-            running = (f"{run.name} {100 * self.store.trained_fraction(run):.0f} %" for run in pool.running)
-            self.say(f"trained: {', '.join(running)}; {time_left()}")
-
-        for run in runs:
-            self.store.check_settings(run)
-        self.store.create()
-        folder = self.store.folder
-        lock = FolderLock(folder, f"another reproduction with workers is running in {folder}", field="out")
-        try:
-            backend = LokyBackend(device_slots(runs, min(self.workers, len(runs)), None))
-            with WorkerPool(self.store, backend, self.say) as pool:
-                pool.train(runs, on_ended, report)
-        finally:
-            lock.release()
-        if failed:
-            logs = ", ".join(str(folder / "logs" / f"{name}.log") for name in failed[:3])
-            raise UsageError(f"{len(failed)} of {counted(len(runs), 'run')} failed; see {logs}")
+            train_in_workers(self.store, runs, self.workers, self.say, on_done, time_left)
 
     def _complexity(self) -> Table:
         """Times are those of one machine: this one's, or another's if nothing may be measured."""
