@@ -163,9 +163,8 @@ class RunPlanner:
             if left:
                 estimate, iterations = self.estimate(planned.config), planned.config.training.iterations
                 total += estimate.per_iteration * left * iterations
-                total += (
-                    estimate.overhead if left == 1 else 0.0
-                )  # pretraining, which a resumed run has behind it, and evaluation
+                if left == 1:  # a resumed run has its pretraining behind it; evaluation is short
+                    total += estimate.overhead
         return total
 
     def estimate(self, config: Config) -> TimeEstimate:
