@@ -214,8 +214,9 @@ def _percent(found: dict[str, float]) -> str:
 def reproduction_page(folder: Path) -> dict[str, str]:
     """The paper's tables, our settings, and every other result."""
     results = Results.read(folder)
-    images = table1(is_available), table2(is_available), further(is_available)
-    goals = [*images, table3(), table4("miniimagenet", is_available)]
+    beyond = further(is_available)
+    goals = [table1(is_available), table2(is_available), beyond, table3()]
+    goals.append(table4("miniimagenet", is_available))
     complexity = [table5(_read(path)) for path in sorted(folder.glob("complexity-*.json"))]
     by_steps = steps_table("miniimagenet", is_available)
     shown_elsewhere = table3(guard=False), sine_methods(), methods_page.equal_time_table(), by_steps
@@ -227,7 +228,7 @@ def reproduction_page(folder: Path) -> dict[str, str]:
         "standing": pipe_table(_standing(folder, results)),
         "paired": pipe_table(_paired(results)),
         "against-all": pipe_table(_against_all([methods_page.compared_on_images(folder, d) for d in SETS])),
-        "further-differences": pipe_table(_against_all([methods_page.of_equal_length(images[2], results)])),
+        "further-differences": pipe_table(_against_all([methods_page.of_equal_length(beyond, results)])),
         "others": pipe_table(_others(folder, [*goals, *shown_elsewhere], one_step.METHODS.values())),
         "convergence": pipe_table(convergence.table(folder)),
         **evidence_page.blocks(folder, results),

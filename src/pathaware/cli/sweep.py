@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -71,6 +70,7 @@ def sweep(
     from pathaware.experiments.sweep.search import Search, optuna, run_grid
     from pathaware.experiments.sweep.summary import summary
     from pathaware.experiments.sweep.worker_pool import WorkerPool, open_backend
+    from pathaware.training.run_folder import FolderLock
 
     if split not in ("val", "test"):
         raise UsageError(f"{split!r} must be one of val, test", field="split")
@@ -90,7 +90,8 @@ def sweep(
             store.check_settings(run)
     with closing(open_backend(backend, cluster, runs, workers, devices)) as opened:
         store.create()
-        with _locked(folder):
+        # Two sweeps in a folder would overwrite each other's runs.
+        with FolderLock(folder, f"another sweep is running in {folder}", field="out"):
             pool = WorkerPool(store, opened, _print)
             try:
                 outcomes = (
@@ -107,18 +108,6 @@ def sweep(
         _print(str(path))
     if all(outcome.result is None for outcome in outcomes):
         raise typer.Exit(1)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Allow one sweep at a time in a folder: two would overwrite each other's runs."""
-    from pathaware.training.run_folder import FolderLock
-
-    lock = FolderLock(folder, f"another sweep is running in {folder}", field="out")
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _print(line: str) -> None:

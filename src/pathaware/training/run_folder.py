@@ -70,6 +70,12 @@ class FolderLock:
         except OSError as error:
             raise UsageError(f"{folder} cannot be written ({error.strerror})", field) from None
 
+    def __enter__(self) -> FolderLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
     def release(self) -> None:
         # The lock belongs to the open file, so its name can go first. The folder may be gone or read-only by
         # now, and Windows removes the file only after its release.

@@ -99,6 +99,18 @@ def test_a_run_that_fails_in_a_worker_does_not_stop_the_others(reproduce, tmp_pa
     assert f"1 of 2 runs failed; see {tmp_path / 'logs/sine-k5-maml-3-seed0.log'}" in told
 
 
+def test_an_interrupt_says_how_to_resume(reproduce, tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(worker_pool.WorkerPool, "train", interrupted)
+    options = ("table3", "--only", "k5-maml", "--seeds", "2", "--iterations", "3", *TINY, "--workers", "2")
+    code, _, told = reproduce(*options, out=tmp_path)
+    assert code == 130
+    assert "interrupted; run the same command to resume" in told
+    FolderLock(tmp_path, "").release()  # the folder is free
+
+
 def test_workers_refuse_what_they_cannot_share(reproduce, tmp_path):
     options = ("table3", "--only", "k5-maml", "--seeds", "2", "--iterations", "3", *TINY, "--workers", "2")
     code, _, told = reproduce(*options, "--together", "2", out=tmp_path)

@@ -419,13 +419,12 @@ def train_in_workers(
         store.check_settings(run)
     store.create()
     folder = store.folder
-    lock = FolderLock(folder, f"other workers are training in {folder}", field="out")
-    try:
-        backend = LokyBackend(device_slots(runs, min(workers, len(runs)), None))
-        with WorkerPool(store, backend, say) as pool:
-            pool.train(runs, on_ended, report)
-    finally:
-        lock.release()
+    backend = LokyBackend(device_slots(runs, min(workers, len(runs)), None))
+    with (
+        FolderLock(folder, f"other workers are training in {folder}", field="out"),
+        WorkerPool(store, backend, say) as pool,
+    ):
+        pool.train(runs, on_ended, report)
     if failed:
         logs = ", ".join(str(folder / "logs" / f"{name}.log") for name in failed[:3])
         raise UsageError(f"{len(failed)} of {counted(len(runs), 'run')} failed; see {logs}")
