@@ -63,7 +63,7 @@ def evaluate(
     data: Annotated[
         str | None,
         panel_option(
-            help="Data set of the tasks. Images get the size and colours of those of the training.",
+            help="Data set of the tasks. Images get the size and colours of the training images.",
             panel=DATA,
             default="as trained",
             complete=complete_data,
@@ -103,7 +103,7 @@ def evaluate(
     ] = "none",
     snapshots: Annotated[
         bool,
-        flag("--snapshots", help="Mean over the snapshots of the run (training.snapshots).", panel=METHOD),
+        flag("--snapshots", help="Average over the run's snapshots (training.snapshots).", panel=METHOD),
     ] = False,
     steps: Annotated[
         int | None, panel_option(help="Number of inner steps.", panel=METHOD, default="as trained")
@@ -245,7 +245,7 @@ def evaluate(
 
 
 def _must_have_data(run: Path, problem: Any) -> None:
-    """Raise if the data set of the training, on whose tasks a run is measured by default, is not here."""
+    """Raise if the training data set, on whose tasks a run is evaluated by default, is not here."""
     from pathaware.core.errors import UsageError
     from pathaware.data import open_store
 

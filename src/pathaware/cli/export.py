@@ -36,13 +36,11 @@ def export(
     ] = False,
     ways: Annotated[
         int | None,
-        panel_option(help="Classes of a learner's tasks.", panel=TASKS, default="as trained", min=2),
+        panel_option(help="With --learner: classes per task.", panel=TASKS, default="as trained", min=2),
     ] = None,
     shots: Annotated[
         int | None,
-        panel_option(
-            help="Pictures per class of a learner's tasks.", panel=TASKS, default="as trained", min=1
-        ),
+        panel_option(help="With --learner: pictures per class.", panel=TASKS, default="as trained", min=1),
     ] = None,
     out: Annotated[
         Path | None,

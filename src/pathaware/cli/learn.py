@@ -53,7 +53,7 @@ def learn(
         ),
     ] = None,
     size: Annotated[
-        int, panel_option(help="Side of the images that a backbone takes.", panel=METHOD, min=16, max=1024)
+        int, panel_option(help="Side of a backbone's images in pixels.", panel=METHOD, min=16, max=1024)
     ] = 224,
     hold_out: Annotated[
         float,
@@ -200,7 +200,7 @@ def _summary(
 
 
 def _draw(learned: Learned, path: Path) -> None:
-    """Draw the wrong pictures with what was learned, or an empty list of them."""
+    """Draw the wrongly labelled held-out pictures, if any, beside those that were learned."""
     from pathaware.data.store import counted
     from pathaware.inference.learning import without
     from pathaware.inference.prediction_sheet import prediction_sheet

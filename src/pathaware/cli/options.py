@@ -111,7 +111,7 @@ Method = Annotated[
 Steps = Annotated[int | None, panel_option(help="Number of inner steps.", panel=METHOD)]
 Skip = Annotated[
     str | None,
-    panel_option(help="PAMELA's interval w: from 1 to the number of steps, or none.", panel=METHOD),
+    panel_option(help="Interval w of PAMELA's skips: 1 to the number of steps, or none.", panel=METHOD),
 ]
 Rate = Annotated[
     float | None,

@@ -92,7 +92,7 @@ def predict(
         bool,
         flag(
             "--why",
-            help="Show the labelled pictures that spoke most for and against each label, and name labelled "
+            help="Show the labelled pictures that count most for and against each label, and name labelled "
             "pictures whose own labels may be wrong.",
             panel=OUTPUT,
         ),

@@ -79,11 +79,11 @@ def pretrain(
         ),
     ] = 0.35,
     cutmix: Annotated[
-        float, panel_option(help="Fraction of images with a part of another one.", panel=TRAINING)
+        float, panel_option(help="Fraction of images that get a part of another one.", panel=TRAINING)
     ] = 0.0,
     rotation: Annotated[
         float,
-        panel_option(help="Weight of a second task: by what angle an image is turned.", panel=TRAINING),
+        panel_option(help="Weight of a second task: predict an image's rotation.", panel=TRAINING),
     ] = 0.0,
     teacher: Annotated[
         str | None,
@@ -127,7 +127,7 @@ def pretrain(
 ) -> None:
     """Train features by classifying all training classes of imported data sets.
 
-    The result is a folder in which meta-training can start: its setting training.start names it.
+    The result is a folder from which meta-training can start: name it in the setting training.start.
     """
     if resume is not None:
         if data:

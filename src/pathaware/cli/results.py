@@ -36,7 +36,7 @@ def verify(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Compute the numbers of all records again from the values of single tasks.
+    """Recompute the numbers of all records from the values of single tasks.
 
     The exit code is 1 if a number does not follow from them, or if a training gives other bits.
     """

@@ -1,9 +1,9 @@
 """Override the statistics that batch norm uses, without changing the model.
 
-By custom a query set is normalised by its own statistics. Every prediction then depends on the other queries,
-which is called transductive. For inductive predictions the statistics must come from the support set alone:
-`TaskStatistics` does so for one forward pass, `freeze_batch_norm` for good. `FrozenBatchNorm` uses the
-running statistics that a pretrained network brings along.
+By convention a query set is normalised by its own statistics. Every prediction then depends on the other
+queries, which is called transductive. For inductive predictions the statistics must come from the support set
+alone: `TaskStatistics` takes them from there for one forward pass, `freeze_batch_norm` permanently.
+`FrozenBatchNorm` uses the running statistics that come with a pretrained network.
 """
 
 from __future__ import annotations
@@ -154,6 +154,6 @@ def _set(norm: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
 
 
 def _moments(data: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance over `axes`, which are kept: what batch norm itself normalises with."""
+    """Mean and biased variance over `axes`, which are kept; batch norm itself normalises with these."""
     mean = data.mean(axes, keepdim=True)
     return mean, (data - mean).square().mean(axes, keepdim=True)  # `var` is many times slower on a CPU

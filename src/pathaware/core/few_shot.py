@@ -138,7 +138,7 @@ class FewShotLearner(nn.Module, ABC):
         return adapted
 
     def task_threads(self, tasks: int) -> AbstractContextManager[None]:
-        """Within, groups of so many tasks may run in threads instead of parts of every operation."""
+        """A context in which each thread may run a group of these tasks, not a part of every operation."""
         return nullcontext()
 
     def meta_loss(self, episodes: Episodes, order: Order = "second") -> Tensor:

@@ -52,8 +52,9 @@ class Head(nn.Module, ABC):
         and their classes `[N]`. Override it to take statistics."""
 
     def class_blocks(self) -> Mapping[str, tuple[int, Sequence[int]]]:
-        """Learned tensors in which classes are only a part of an axis, by name: that axis, and the sizes of
-        the blocks along it. If the number of classes changes, `change_ways` converts each block by itself.
+        """Learned tensors in which classes are only a part of an axis. Maps each name to that axis and the
+        sizes of the blocks along it. If the number of classes changes, `change_ways` converts each block by
+        itself.
         """
         return {}
 

@@ -64,7 +64,7 @@ class MetaLearner(FewShotLearner):
         head: HeadStart = "learned",
         dimensions: int = 64,
     ) -> None:
-        # The one door from core to engine. It is opened late because the engine builds on core's types.
+        # Core imports the engine only here and in `head.py`: late, because the engine builds on core's types.
         from pathaware.engine.execution import select_execution
 
         super().__init__()
@@ -99,7 +99,7 @@ class MetaLearner(FewShotLearner):
         return tuple(entry.name for entry in self.rule.layout.entries)
 
     def task_threads(self, tasks: int) -> AbstractContextManager[None]:
-        """Only where the hand-written program computes inner gradients: autograd uses PyTorch's threads."""
+        """Only where the hand-written program computes inner gradients; autograd uses PyTorch's threads."""
         if tasks <= 1 or not self.rule.descends_support_loss or next(self.parameters()).is_cuda:
             return nullcontext()
         return self.execution.task_threads()
@@ -207,7 +207,7 @@ class MetaLearner(FewShotLearner):
         """Outputs of the network at a point `[T, D]` for inputs `[T, N, …]`.
 
         With `support_x` the prediction is inductive: batch norm uses the support set's statistics, so that no
-        prediction depends on the other inputs. With constant statistics it is inductive without.
+        prediction depends on the other inputs. With constant statistics it is inductive in any case.
         """
         support_x = None if support_x is None or self.inductive else support_x
         return self.execution.predict(point, x, support_x)

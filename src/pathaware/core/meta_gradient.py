@@ -24,10 +24,10 @@ class MetaGradient(ABC):
     """Accumulates a meta-gradient in the `.grad` of the learner's parameters."""
 
     task_threads: ClassVar[bool] = True
-    """False if it does much beside the inner loop, which PyTorch's own threads share better."""
+    """False if much of its work is outside the inner loop: PyTorch's own threads divide that better."""
 
     head_start: ClassVar[bool] = True
-    """False if it takes the first point of a path for θ₀: then the last layer cannot begin elsewhere."""
+    """False if it assumes that a path begins at θ₀: then the last layer cannot begin elsewhere."""
 
     @abstractmethod
     def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:

@@ -70,7 +70,7 @@ class Path:
         """The end of each task, or, if it has diverged there, the point with the smallest loss, `[T, D]`, and
         the loss there, `[T]`.
 
-        For losses that come from different examples, so that a larger one alone says little.
+        For losses on different examples, of which a larger one alone says little.
         """
         kept = self.losses[-1] <= divergence_bound(self.losses[0])  # False for NaN
         if known_full(kept):
@@ -128,8 +128,8 @@ def unroll(
 
     With `guard` a task that has diverged takes no further step: its loss would square with every step, and
     derivatives would overflow even though `Path.guarded` reverts the task in the end. On a CPU a task whose
-    gradient overflows stops, too, and leaves the meta-gradient of the others as it is. On a GPU, where asking
-    would be a sync, it may make that of the batch NaN; training then skips the step.
+    gradient overflows stops, too, and leaves the meta-gradient of the others unchanged. On a GPU, where
+    checking would be a sync, it may make the meta-gradient of the batch NaN; training then skips the step.
 
     With `checkpoint` the activations of each step are recomputed in the backward pass instead of stored; the
     result is the same to the last bit.

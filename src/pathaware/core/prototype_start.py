@@ -4,10 +4,10 @@
     m_k = mean of u over the images of class k                                                   [T, K, F]
     w_k = s m_k / (‖m_k‖ r),   b = 0         r: mean of ‖f(x)‖                                    [T, K, F]
 
-The first prediction of a task is then that of the nearest class mean by the cosine, and inner steps go on
-from there, as in Proto-MAML (Triantafillou et al., ICLR 2020, arXiv:1903.03096). That has w = 2 m, b = −‖m‖²
-and features of any length. The scale s is learned with Φ. The rows of the network's own last layer are not
-used, so the order of classes does not matter. The meta-gradient passes through the class means.
+The first prediction of a task is then that of the nearest class mean by the cosine, and inner steps continue
+from there, as in Proto-MAML (Triantafillou et al., ICLR 2020, arXiv:1903.03096). Proto-MAML has w = 2 m,
+b = −‖m‖² and features of any length. The scale s is learned with Φ. The rows of the network's own last layer
+are not used, so the order of classes does not matter. The meta-gradient passes through the class means.
 
 With a projection A [D, F] the cosine is that of A f(x), in the space of D dimensions:
 

@@ -62,7 +62,8 @@ class Rule(nn.Module):
     step_sizes: tuple[str, ...] = ()
     """Names of learned step sizes. They are scaled when the number of classes changes (see `change_ways`)."""
     weighable: bool = True
-    """True if the derivative of a step by the weights of support examples can be taken, see `influence`."""
+    """True if a step can be differentiated with respect to the weights of support examples, see
+    `influence`."""
     joint: bool = False
     """True if steps use all queries of a task (`Context.query_x`), where inference allows it."""
 
@@ -96,8 +97,9 @@ class Rule(nn.Module):
         raise NotImplementedError("a rule must define step or advance")
 
     def linear_steps(self) -> LinearSteps | None:
-        """The trained steps as coefficients, if they say all about them; the engine can then run a whole path
-        at once. Not used for a subclass that overrides `step`, `advance`, `begin` or `objective` alone."""
+        """The trained steps as coefficients, if these describe them completely; the engine can then run a
+        whole path at once. Not used for a subclass that overrides `step`, `advance`, `begin` or `objective`
+        but not this."""
         return None
 
     @property
@@ -125,8 +127,9 @@ class Rule(nn.Module):
         return type(self).objective is Rule.objective
 
     def class_blocks(self) -> Mapping[str, tuple[int, Sequence[int]]]:
-        """Learned tensors in which classes are only a part of an axis, by name: that axis, and the sizes of
-        the blocks along it. If the number of classes changes, `change_ways` converts each block by itself.
+        """Learned tensors in which classes are only a part of an axis. Maps each name to that axis and the
+        sizes of the blocks along it. If the number of classes changes, `change_ways` converts each block by
+        itself.
         """
         return {}
 
@@ -160,7 +163,7 @@ class Context:
     """The last point where a rule with `curvature` asked for the gradient, the same point as a leaf, and the
     loss and the gradient with their graph."""
     passes: Passes | None = None
-    """Predictions at the point of the current step, of which its objective is made."""
+    """Predictions at the point of the current step, from which its objective is computed."""
 
     def __len__(self) -> int:
         return len(self.support_x)

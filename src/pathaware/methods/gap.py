@@ -74,10 +74,10 @@ def singular_vectors(wide: Tensor) -> Tensor:
 class Gap(GradientDescent):
     """Gradient descent with step size α and a learned, positive scale per singular vector.
 
-    `exact`: compute the singular vectors. Otherwise scale the gradient's rows, which is free, and the same
-    where rows are orthogonal, as the paper expects of long rows. With few examples G has low rank, and the
-    columns of U outside its range are arbitrary: the step does not depend on them, but the meta-gradient does
-    where their scales differ, and so it is not determined there.
+    `exact`: compute the singular vectors. Otherwise scale the gradient's rows, which costs nothing and is the
+    same where rows are orthogonal, as the paper expects of long rows. With few examples G has low rank, and
+    the columns of U outside its range are arbitrary: the step does not depend on them, but the meta-gradient
+    does where their scales differ, and so it is not determined there.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ Departures from the authors' program:
 - Images are embedded by two strided convolutions and a mean over space. The paper's fully-connected layers
   would fix the size of images.
 - Gates are initialised near `gate` = 0.9, close to MAML. Theirs are initialised near one half.
-- The defaults are MAML's five steps; their program's default is one, and its scripts choose.
+- The default is MAML's five steps; their program's default is one, and its scripts choose the number.
 """
 
 from __future__ import annotations

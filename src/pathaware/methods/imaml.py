@@ -85,7 +85,7 @@ class LineSearchDescent(ProximalDescent):
         super().__init__(network, steps, rate=rate, strength=strength)
 
     def begin(self, start: Tensor, context: Context) -> tuple[Tensor, Memory]:
-        """The memory are the tasks, and the tasks of a line search, which may try all sizes at once."""
+        """The memory holds the tasks, and those of a line search, which may try all sizes at once."""
         if not tries_all(start):
             return start, (context, context)
         examples = (context.support_x, context.support_y)

@@ -6,18 +6,19 @@
     x(g) = (log|g| / p, sign g) where |g| ≥ e⁻ᵖ, else (−1, eᵖ g); p = 10
 
 "Learning to learn by gradient descent by gradient descent": the whole update is the output of a learned
-optimizer. One LSTM is shared by all D coordinates, each with its own state; those of a task that have had no
-gradient yet have the same one, which is computed once (`Columns`). The derivatives of inner gradients are
-dropped, as the authors do, so no second derivative is taken.
+optimiser. One LSTM is shared by all D coordinates, each with its own state; the coordinates of a task that
+have had no gradient yet share one state, which is computed once (`Columns`). The derivatives of inner
+gradients are dropped, as in the authors' program, so no second derivative is taken.
 
 Departures from the authors' program:
 
-- θ₀ is learned, too, as few-shot tasks allow a few steps only; the authors draw it at random. That is
+- θ₀ is learned, too, since few-shot tasks allow only a few steps; the authors draw it at random. That is
   `initialisation = "random"`: each training task starts from the network's random initialisation with the
-  entries of every tensor in another order, which is another draw of the same distribution, and predictions
-  start from the network's own. θ₀ is not learned then.
-- The loss after each step is that of the query set; the authors minimise the loss the optimizer descends.
-- One optimizer is shared by all parameters; for convolutional networks the authors have a second one for
+  entries of every tensor permuted, which is another draw from the same distribution, and predictions start
+  from the network's own. θ₀ is not learned then.
+- The loss after each step is that of the query set; the authors minimise the loss that the optimiser
+  descends.
+- One optimiser is shared by all parameters; for convolutional networks the authors have a second one for
   fully-connected layers.
 """
 
@@ -139,7 +140,7 @@ class TrajectoryLoss(MetaGradient):
 
 METHOD = Method(
     "l2l",
-    "learns an optimizer, an LSTM whose output is the update",
+    "learns an optimiser, an LSTM whose output is the update",
     "Andrychowicz, Denil, Gomez, Hoffman, Pfau, Schaul, Shillingford and de Freitas, NeurIPS 2016, "
     "arXiv:1606.04474",
     2016,

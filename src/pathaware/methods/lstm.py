@@ -9,16 +9,16 @@ gradient descent over many tasks. xₜ are features `[T, F]`, normalised to zero
 
 Departures from the authors' program:
 
-- A label comes with its example. With `label = "after"` it comes with the next one, as the authors' does:
-  xₜ with yₜ₋₁, and a query with y_S. To keep an example until its label comes must be learned, too, and takes
-  several times as many iterations.
+- A label comes with its example. With `label = "after"` it comes with the next one, as in theirs: xₜ with
+  yₜ₋₁, and a query with y_S. The network must then also learn to keep an example until its label comes, which
+  takes several times as many iterations.
 - The loss counts at queries only, and each query starts from the state after the support set. So predictions
   do not depend on the other queries. The authors count the error of every prediction along one sequence.
 - The LSTM has forget gates (Gers, Schmidhuber and Cummins, 2000), which theirs does not have. They are
   initialised open, as if there were none.
 - Weights are initialised so that features, labels and state each contribute a variance of one or more to
   every gate. With PyTorch's default, gates are almost constant at first, and nothing is learned for long.
-- Images are read as features of a network that is trained with the LSTM; the authors have vectors.
+- Images are read as features of a network that is trained with the LSTM; the authors' inputs are vectors.
 - There are 200 cells, as in the LSTM that Santoro and others (arXiv:1605.06065) compare with. The authors
   have six blocks of cells, for functions of two variables.
 """

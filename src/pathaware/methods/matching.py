@@ -12,7 +12,7 @@ context, embeddings depend on the whole support set: with the network as f′ = 
 
 Departures from the authors' program:
 
-- τ is learned. In the paper it is one, and as cosines are at most one, no prediction could be certain.
+- τ is learned. In the paper it is one; since cosines are at most one, no prediction could be certain.
 - r is part of the LSTM's input; in the paper it is part of its state. The gates see a linear map of both, so
   this is equivalent.
 - With full context, predictions depend on the order of the support set, which the paper leaves open. It is

@@ -8,7 +8,7 @@
 
 A learned optimiser: parameters are updated like the cell state of an LSTM, and θ₀ is the learned initial cell
 state. One optimiser is shared by all D coordinates, each with its own h, s and gates (f, i). The coordinates
-of a task that have had no gradient yet have the same h and s, which are computed once (`Columns`).
+of a task that have had no gradient yet share h and s, which are computed once (`Columns`).
 
 Departures from the authors' program:
 

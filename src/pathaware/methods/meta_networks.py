@@ -19,8 +19,8 @@ Departures from the authors' program:
 - Base and meta learner share the convolutions, which have slow weights only. Theirs are separate networks, in
   which convolutions have fast weights, too. So the adaptable part is the fully-connected layers.
 - There is one m, as there are no fast weights of convolutions, for which theirs has a second one.
-- τ is learned. In the paper it is one, and as cosines of features are close to one, a query at first reads
-  all examples about equally, and learning starts slowly.
+- τ is learned. In the paper it is one; since cosines of features are close to one, a query at first reads all
+  examples about equally, and learning starts slowly.
 - The last layers of d and m are initialised to a tenth of PyTorch's default and zero biases: fast weights
   begin small, so that they do not drown the slow ones.
 """

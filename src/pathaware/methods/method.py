@@ -46,8 +46,8 @@ class Method:
     - Its settings are the arguments of `kind` that have defaults, and the keyword-only arguments of
       `meta_gradient` and `network`. Several of them may share a name; `options` replaces defaults.
     - `version`: grows when the method's mathematics changes, so that results of different versions are not
-      mixed; it is recorded when training starts. `earlier`: what settings that older runs do not have mean
-      for them.
+      mixed; it is recorded when training starts. `earlier`: the values, for older runs, of settings that they
+      do not have.
     - `order`: the highest order of derivatives in the meta-gradient; `queries`: True if adaptation uses the
       queries, which is transductive by design (by batch norm all methods are, unless evaluated inductively).
     - `problem`: settings of the classification problem that the method is defined by, such as

@@ -12,18 +12,18 @@
 
 Proto-MAML begins the inner loop at the class means, with one linear head for any number of classes. Here the
 inner loop is a path of PAMELA on that head alone, and step sizes and temperature depend on the number of
-classes and of images by a learned rule. So one model serves any number of classes and any, also unequal,
-numbers of images. Rows differ in their images only: the order and the names of classes do not matter. L is
-the cross-entropy of the support set at temperature τ, with the same weight for every class. λ, q, P, a, b,
-d, e and t are learned, with the network or, if it is frozen, alone. Σ is the covariance of features within
-the training classes of a frozen network, in units of its mean eigenvalue; otherwise it is I, which changes
+classes and of images by a learned rule. So one model serves any number of classes and any numbers of images,
+equal or not. Rows differ in their images only: the order and the names of classes do not matter. L is the
+cross-entropy of the support set at temperature τ, with the same weight for every class. λ, q, P, a, b, d, e
+and t are learned, with the network or, if it is frozen, alone. Σ is the covariance of features within the
+training classes of a frozen network, in units of its mean eigenvalue; otherwise it is I, which changes
 nothing. β and κ are constants, and β = 1 leaves features as they are.
 
 With `adaptive`, the exponent β, the shrinkage λ, the centring κ and the temperature τ follow learned rules,
-exp(r₀ + r₁ log K + r₂ m + r₃ δ). δ says how unlike those of the training classes the features of the support
-set are: the mean of their squared Mahalanobis distances, in standard deviations from that of training images,
-and within ±3. So features can be whitened where Σ describes them, and flattened and centred where it does
-not. The power of features is that of Yang, Liu and Xu (ICLR 2021, arXiv:2101.06395).
+exp(r₀ + r₁ log K + r₂ m + r₃ δ). δ measures how unlike the features of the training classes those of the
+support set are: the mean of their squared Mahalanobis distances, in standard deviations from that of training
+images, clipped to ±3. So features can be whitened where Σ describes them, and flattened and centred where it
+does not. The power transform of features is that of Yang, Liu and Xu (ICLR 2021, arXiv:2101.06395).
 
 With `anchors`, the means of training classes complete those of a task, after the same paper:
 
@@ -36,8 +36,8 @@ classes that look like it say more.
 
 Departures from the authors' program:
 
-- Theirs adapts the whole network by gradient descent of a constant step size; here only the head adapts.
-- Features and initial rows have the length one. Theirs have any length, and a bias of −‖w⁰_k‖².
+- Theirs adapts the whole network by gradient descent with a constant step size; here only the head adapts.
+- Features and initial rows have unit length. Theirs have any length, and a bias of −‖w⁰_k‖².
 """
 
 from __future__ import annotations

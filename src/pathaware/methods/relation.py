@@ -17,7 +17,7 @@ Departures from the authors' program:
   one, which takes thousands of episodes to overcome.
 - Batch norm of g uses the statistics of one task's pairs; in theirs a batch is one task. For inductive
   predictions they are those of the pairs of support images and classes.
-- g pads maps below 10×10 in its convolutions and larger ones not, as theirs does for Omniglot (5×5) and
+- g pads maps below 10×10 in its convolutions but not larger ones, as theirs does for Omniglot (5×5) and
   miniImageNet (19×19). It is as wide as f, which has 64 filters in theirs.
 - Networks that are not a plain chain of four or more blocks, such as ResNet-12, are used as they are: g then
   compares the maps, or the vector, before their last linear layer.

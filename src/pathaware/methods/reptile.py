@@ -13,8 +13,8 @@ Departures from the authors' program:
 - The inner optimiser is gradient descent. Theirs is Adam without momentum (β₁ = 0).
 - There are as many minibatches as inner steps, five by default: of 16 examples with one shot of five classes
   and 15 queries each, and of 20 with five shots. Theirs takes 8 of 10 examples for miniImageNet in training,
-  which is about once each of the 15 per class that it draws. In evaluation each of our steps takes the whole
-  support set, five in all; theirs are 50 minibatches.
+  so that it uses each of the 15 examples per class that it draws about once. In evaluation each of our five
+  steps takes the whole support set; theirs takes 50 minibatches.
 - ∇θ₀ goes to the optimiser of the training loop, by default Adam. Theirs takes θ₀ ← θ₀ + ε (θₙ − θ₀) with a
   step size ε that falls linearly to zero.
 - Minibatches are consecutive parts of the episode: the support set, then queries in random order. Theirs are

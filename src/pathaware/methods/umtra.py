@@ -5,10 +5,10 @@
     θⱼ₊₁ = θⱼ − α ∇L_support(θⱼ)                            MAML on these tasks, θⱼ `[T, D]`
     minimise L_query(θₙ) over θ₀
 
-Unsupervised meta-learning: N random images most likely belong to N classes, and what an augmentation leaves
-recognisable is what images of a class share. Labels are needed only for the few examples of a new task. The
-tasks are the problem's setting `labels = false`, which works with every method; this one is MAML with it.
-See `pathaware.data.unlabelled`.
+Unsupervised meta-learning: N random images most likely belong to N classes, and images of a class share what
+an augmentation leaves recognisable. Labels are needed only for the few examples of a new task. The tasks are
+the problem's setting `labels = false`, which works with every method; this one is MAML with it. See
+`pathaware.data.unlabelled`.
 
 Departures from the authors' program:
 

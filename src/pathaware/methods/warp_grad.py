@@ -6,14 +6,16 @@
 Warp layers between the adapted layers precondition their gradients. They are learned from single steps, taken
 from every point of the paths: no derivative passes along a path. The mean over j is the paper's expectation
 over points of the paths. θ₀ is learned by a separate objective, which the paper leaves open; the default is
-MAML's, as in its "Warp-MAML" for few-shot tasks. With the others memory does not grow along the path.
+MAML's, as in its "Warp-MAML" for few-shot tasks. With the other objectives memory does not grow along the
+path.
 
 Departures from the authors' program:
 
 - The defaults are five steps of α = 0.01, as for the other methods. Theirs, for Omniglot with 100 inner steps
   of 0.1, combines warp layers with Leap.
 - Every point of a path is used once, while the path is followed. Theirs may be stored and replayed.
-- Warp layers are linear and initialised to the identity; with the layers around them they are not linear.
+- Warp layers are linear and initialised to the identity; together with the layers around them they are not
+  linear.
 """
 
 from __future__ import annotations
