@@ -114,12 +114,15 @@ def test_curves_are_means_of_the_seeds_of_a_method(tmp_path):
     ((mean, seeds),) = convergence.curves(tmp_path, "cifar-fs", 5).values()
     assert mean == {1000: pytest.approx(0.3), 2000: pytest.approx(0.6)}
     assert len(seeds) == 2
+    assert not convergence.curves(tmp_path, "cifar-fs", 5, 60_000)
 
 
-def test_the_figure_of_convergence_has_a_panel_per_column(tmp_path):
+def test_the_figure_of_convergence_has_a_panel_per_column_and_length(tmp_path):
     convergence.save(convergence.draw(ROOT / "results"), tmp_path / "convergence.svg")
     drawn = (tmp_path / "convergence.svg").read_text()
-    assert drawn.count("<!-- CIFAR-FS 5-shot -->") == drawn.count("<!-- miniImageNet 1-shot -->") == 1
+    assert drawn.count("<!-- CIFAR-FS 5-shot -->") == drawn.count("<!-- miniImageNet 1-shot -->") == 2
+    assert "<!-- 12,000 -->" in drawn
+    assert "<!-- 60,000 -->" in drawn
 
 
 def test_the_figure_of_steps_shows_the_mean_errors_of_the_records():

@@ -2,11 +2,13 @@
 
     python -m tools.convergence docs/images results
 
-From the validations that the records of Tables 1 and 2 keep: PAMELA, Meta-SGD and MAML, the paper's settings.
+From the validations that records keep: PAMELA, Meta-SGD and MAML with the paper's settings, in Tables 1 and 2
+and at the paper's length.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import sys
@@ -25,16 +27,19 @@ from pathaware.training.tables import NOTHING, Table
 METHODS = {"maml": "MAML", "meta-sgd": "Meta-SGD", "pamela": "PAMELA"}
 DATA = {"cifar-fs": "CIFAR-FS", "miniimagenet": "miniImageNet"}
 PANELS = [(data, shots) for data in DATA for shots in (5, 1)]
-LENGTH = 12_000
+LENGTHS = (12_000, 60_000)
+"""The length of Tables 1 and 2, and the paper's."""
 Curve = dict[int, float]
 """Accuracy, mean of the seeds, by iteration."""
 
 
-def curves(folder: Path, data: str, shots: int) -> dict[str, tuple[Curve, list[Curve]]]:
-    """For each method the mean of its seeds and the curve of each."""
-    pattern = re.compile(rf"{data}-(\S+)-{shots}shot-{LENGTH}-seed\d+")
+def curves(
+    folder: Path, data: str, shots: int, length: int = LENGTHS[0]
+) -> dict[str, tuple[Curve, list[Curve]]]:
+    """For each method the mean of its seeds and the curve of each, of runs of this length."""
+    pattern = re.compile(rf"{data}-(\S+)-{shots}shot-{length}-seed\d+")
     found: dict[str, list[Curve]] = defaultdict(list)
-    for path in sorted(folder.glob(f"{data}-*-{shots}shot-{LENGTH}-seed*.json")):
+    for path in sorted(folder.glob(f"{data}-*-{shots}shot-{length}-seed*.json")):
         match = pattern.fullmatch(path.stem)
         if match and match[1] in METHODS:
             record = json.loads(path.read_text(encoding="utf-8"))
@@ -50,14 +55,15 @@ def _mean(seeds: list[Curve]) -> Curve:
 def table(folder: Path) -> Table:
     """Best validation accuracy of each method, and when it passes the best of MAML."""
     rows = []
-    for data, shots in PANELS:
-        found = curves(folder, data, shots)
+    for length, (data, shots) in itertools.product(LENGTHS, PANELS):
+        found = curves(folder, data, shots, length)
         target = max(found["maml"][0].values())
         for name, (mean, seeds) in found.items():
             passed = next((iteration for iteration, value in mean.items() if value > target), None)
             rows.append(
                 [
                     f"{DATA[data]} {shots}-shot",
+                    f"{length:,}",
                     METHODS[name],
                     str(len(seeds)),
                     f"{100 * max(mean.values()):.2f}",
@@ -65,18 +71,21 @@ def table(folder: Path) -> Table:
                     NOTHING if passed is None else f"{passed:,}",
                 ]
             )
-    header = ["", "method", "seeds", "best, %", "at iteration", "above MAML's best from"]
+    header = ["", "iterations", "method", "seeds", "best, %", "at iteration", "above MAML's best from"]
     return Table.of("", header, rows)
 
 
 def draw(folder: Path) -> Figure:
-    """A panel per column of the tables; thin lines are seeds."""
+    """A panel per column of the tables and length of training; thin lines are seeds."""
     with styled():
-        figure, panels = subplots(1, len(PANELS), (13, 3.6), sharex=True)
-        for axes, (data, shots) in zip(panels, PANELS, strict=True):
-            _panel(axes, curves(folder, data, shots))
+        figure, grid = subplots(len(LENGTHS), len(PANELS), (13, 6.4), sharey="col")
+        panels, cells = grid.ravel(), itertools.product(LENGTHS, PANELS)
+        for axes, (length, (data, shots)) in zip(panels, cells, strict=True):
+            _panel(axes, curves(folder, data, shots, length))
+            axes.set_xticks(range(0, length + 1, length // 3))
             axes.set(title=f"{DATA[data]} {shots}-shot", xlabel="iterations")
-        panels[0].set_ylabel("validation accuracy, %")
+        for axes in panels[:: len(PANELS)]:
+            axes.set_ylabel("validation accuracy, %")
         handles, names = panels[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=len(handles))
     return figure
@@ -89,7 +98,6 @@ def _panel(axes: Axes, found: Mapping[str, tuple[Curve, list[Curve]]]) -> None:
                 axes.plot(list(seed), [100 * v for v in seed.values()], color=colour(name), lw=0.5, alpha=0.5)
         axes.plot(list(mean), [100 * v for v in mean.values()], color=colour(name), label=METHODS[name])
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
-    axes.set_xticks(range(0, LENGTH + 1, LENGTH // 3))
 
 
 def main() -> None:

@@ -25,6 +25,7 @@ from pathaware.experiments.paper.complexity import table5
 from pathaware.experiments.paper.method_table import mean, render
 from pathaware.experiments.paper.tables import (
     TableSpec,
+    full_length,
     further,
     sine_methods,
     steps_table,
@@ -214,8 +215,8 @@ def _percent(found: dict[str, float]) -> str:
 def reproduction_page(folder: Path) -> dict[str, str]:
     """The paper's tables, our settings, and every other result."""
     results = Results.read(folder)
-    beyond = further(is_available)
-    goals = [table1(is_available), table2(is_available), beyond, table3()]
+    beyond, full = further(is_available), full_length(is_available)
+    goals = [table1(is_available), table2(is_available), full, beyond, table3()]
     goals.append(table4("miniimagenet", is_available))
     complexity = [table5(_read(path)) for path in sorted(folder.glob("complexity-*.json"))]
     by_steps = steps_table("miniimagenet", is_available)
@@ -228,6 +229,7 @@ def reproduction_page(folder: Path) -> dict[str, str]:
         "standing": pipe_table(_standing(folder, results)),
         "paired": pipe_table(_paired(results)),
         "against-all": pipe_table(_against_all([methods_page.compared_on_images(folder, d) for d in SETS])),
+        "full-differences": pipe_table(_full_differences(full, results)),
         "further-differences": pipe_table(_against_all([methods_page.of_equal_length(beyond, results)])),
         "others": pipe_table(_others(folder, [*goals, *shown_elsewhere], one_step.METHODS.values())),
         "convergence": pipe_table(convergence.table(folder)),
@@ -269,6 +271,8 @@ def _standing(folder: Path, results: Results) -> Table:
 
 
 SETS = ("miniImageNet", "CIFAR-FS")
+USUAL_LENGTH = 12_000
+"""The number of iterations of most rows of Tables 1 and 2."""
 PAIRS = (("pamela", "maml"), ("pamela", "meta-sgd"), ("meta-sgd", "maml"))
 
 
@@ -288,6 +292,29 @@ def _paired(results: Results) -> Table:
                 if per_seed:
                     rows.append(Row((column, f"{one} − {other}", *_difference_cells(per_seed))))
     return Table("", ("", "difference", "each seed", "mean, ± over tasks", "± over seeds"), rows)
+
+
+def _full_differences(spec: TableSpec, results: Results) -> Table:
+    """MAML and PAMELA at the paper's length: their difference, and what each gains over the usual length."""
+    results = results.in_one_precision(spec.experiments())
+    cells = {row.key: row.cells for row in spec.rows}
+    rows = []
+    for column in spec.columns:
+        maml, pamela = (cells[key][column].experiment for key in ("maml", "pamela"))
+        leads = [
+            paired_differences(results.of(pamela, n)[:1], results.of(maml, n)[:1])
+            for n in (USUAL_LENGTH, spec.iterations)
+        ]
+        gains = [
+            paired_differences(
+                results.of(each, spec.iterations), results.of(each, USUAL_LENGTH), except_for=["iterations"]
+            )
+            for each in (maml, pamela)
+        ]
+        rows.append(Row((column, *(mean_lead(each) if each else NOT_RUN for each in (*leads, *gains)))))
+    short, long = f"{USUAL_LENGTH:,}", f"{spec.iterations:,}"
+    header = ("", f"pamela − maml, {short}", f"pamela − maml, {long}", "maml, gain", "pamela, gain")
+    return Table("", header, rows)
 
 
 def _against_all(compared: Sequence[dict[str, dict[str, list[Result]]]]) -> Table:

@@ -112,7 +112,14 @@ def test_differences_are_paired_by_seed_and_only_under_equal_conditions():
     assert torch.equal(difference, (one - other).double())
     assert not paired_differences(pamela, [result(other, 0, ACCURACY, guard=False)])
     assert not paired_differences(pamela, [result(other, 0, ACCURACY, validate=500)])
-    assert not paired_differences(pamela, [result(other, 0, ACCURACY, warmup=10)])
+    warmed_up = [result(other, 0, ACCURACY, warmup=10)]
+    assert not paired_differences(pamela, warmed_up)
+    assert not paired_differences(pamela, warmed_up, except_for=["iterations"])
+    record = result(other, 0, ACCURACY).record
+    record["config"]["training"]["iterations"] *= 5
+    longer = [Result.of(record)]
+    assert not paired_differences(pamela, longer)
+    assert torch.equal(paired_differences(pamela, longer, except_for=["iterations"])[0], difference)
     other_shots = result(other, 0, ACCURACY).record
     other_shots["config"]["problem"]["shots"] = 7
     assert not paired_differences(pamela, [Result.of(other_shots)])

@@ -103,18 +103,21 @@ def mean_lead(per_seed: Sequence[Tensor]) -> str:
     return f"{points.mean().item():+.2f} ± {half:.2f}{seeds}"
 
 
-def paired_differences(one: Sequence[Result], other: Sequence[Result]) -> list[Tensor]:
+def paired_differences(
+    one: Sequence[Result], other: Sequence[Result], *, except_for: Sequence[str] = ()
+) -> list[Tensor]:
     """For each seed that both have, the difference on every task.
 
-    Only results that can be compared count: of the same length, precision and way of evaluation. Tasks are
-    drawn in a fixed order, so a shorter evaluation has the first tasks of a longer one. Differences are on
-    the tasks that all of them have.
+    Only results that can be compared count: of the same length, precision and way of evaluation, but for the
+    conditions in `except_for`. Tasks are drawn in a fixed order, so a shorter evaluation has the first tasks
+    of a longer one. Differences are on the tasks that all of them have.
     """
+    free = dict.fromkeys((*except_for, "tasks"))
     by_seed = [{result.seed: result for result in results} for results in (one, other)]
     found = []
     for seed in sorted(by_seed[0].keys() & by_seed[1].keys()):
         pair = [results[seed] for results in by_seed]
-        conditions = [{**result.conditions, "tasks": None} for result in pair]
+        conditions = [{**result.conditions, **free} for result in pair]
         first, second = (task_values(result.record) for result in pair)
         if conditions[0] == conditions[1] and first is not None and second is not None:
             shared = min(len(first), len(second))
