@@ -375,8 +375,10 @@ def gradient_sentences(folder: Path) -> list[str]:
         inner = {method: each["mean"][0] for method, each in late.items()}
         meta = {method: each["mean"][-1] for method, each in late.items()}
         most = {method: each["largest"][-1] for method, each in late.items()}
+        lengths = {run["iterations"] for run in record.get("runs", {}).values()}
+        title = ", ".join([DATA.get(data, data), *(f"{length:,} iterations" for length in lengths)])
         lines.append(
-            f"- {DATA.get(data, data)}: at step 1 the mean |∇L| of conv4 is {_compare(inner)}. "
+            f"- {title}: at step 1 the mean |∇L| of conv4 is {_compare(inner)}. "
             f"The mean |meta-gradient| is {_compare(meta)}, the largest {_compare(most)}."
         )
     return lines

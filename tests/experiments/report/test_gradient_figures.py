@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import pytest
 import torch
 
+from pathaware.experiments.paper.figures import fig6
 from pathaware.experiments.report.figures import figures
 from pathaware.experiments.report.gradient_figures import ROWS, Scale, gradient_histograms
 from pathaware.training.config import Config
@@ -72,3 +74,13 @@ def test_the_figure_is_drawn_for_runs_with_histograms(a_run, monkeypatch):
     assert "gradients" in [name for name, _, _ in figures([run])]
     (run.folder / HISTOGRAMS).unlink()
     assert "gradients" not in [name for name, _, _ in figures([run])]
+
+
+def test_the_record_of_the_papers_figure_says_which_runs_it_is_of(a_run, tmp_path, monkeypatch):
+    monkeypatch.setattr("pathaware.experiments.paper.figures.is_imported", lambda data: True)
+    runs = [a_run("maml", 2), a_run("pamela", 2)]
+    fig6("glyphs").draw(runs, tmp_path)
+    record = json.loads((tmp_path / f"fig6-{runs[0].config.problem.label}.json").read_text(encoding="utf-8"))
+    assert record["gradients"]["pamela"]["last tenth"]["largest"] == pytest.approx([0.5, 0.5, 0.02])
+    assert record["runs"]["maml"]["iterations"] == runs[0].config.training.iterations
+    assert record["runs"]["maml"]["seed"] == 0

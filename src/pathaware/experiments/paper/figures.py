@@ -105,7 +105,8 @@ def _draw_histograms(runs: Sequence[Run], folder: Path) -> NamedFigures:
                 f"{run.folder} was trained without histograms; choose another folder", field="out"
             )
         statistics[run.config.method] = gradient_statistics(histograms)
-    record = {"gradients": statistics, "problem": problem.label}
+    origins = {run.config.method: _origin(run) for run in runs}
+    record = {"gradients": statistics, "problem": problem.label, "runs": origins}
     write_record(folder / f"fig6-{problem.label}.json", record)
     return [("fig6", gradient_histograms(runs))]
 
