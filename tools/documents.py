@@ -222,13 +222,14 @@ def reproduction_page(folder: Path) -> dict[str, str]:
     by_steps = steps_table("miniimagenet", is_available)
     shown_elsewhere = table3(guard=False), sine_methods(), methods_page.equal_time_table(), by_steps
     return {
-        **{goal.name: _rendered(goal, results) for goal in goals if goal.name != "table3"},
+        **{goal.name: _rendered(goal, results) for goal in goals if goal.name not in ("table3", "full")},
         "table3": pipe_table(evidence_page.sine_table(results)),
         "table5": "\n\n".join(map(pipe_table, complexity)),
         "readings": pipe_table(_readings(_read(folder / "readings-sine.json"))),
         "standing": pipe_table(_standing(folder, results)),
         "paired": pipe_table(_paired(results)),
         "against-all": pipe_table(_against_all([methods_page.compared_on_images(folder, d) for d in SETS])),
+        "full": pipe_table(_full(full, results)),
         "full-differences": pipe_table(_full_differences(full, results)),
         "further-differences": pipe_table(_against_all([methods_page.of_equal_length(beyond, results)])),
         "others": pipe_table(_others(folder, [*goals, *shown_elsewhere], one_step.METHODS.values())),
@@ -292,6 +293,20 @@ def _paired(results: Results) -> Table:
                 if per_seed:
                     rows.append(Row((column, f"{one} − {other}", *_difference_cells(per_seed))))
     return Table("", ("", "difference", "each seed", "mean, ± over tasks", "± over seeds"), rows)
+
+
+def _full(spec: TableSpec, results: Results) -> Table:
+    """MAML and PAMELA at the paper's length, a row per data set and number of shots."""
+    results = results.in_one_precision(spec.experiments())
+    rows = []
+    for column in spec.columns:
+        texts = [column]
+        for cell in (row.cells[column] for row in spec.rows):
+            found = results.of(cell.experiment, spec.iterations)
+            texts += [_value(found, spec.metric) if found else NOT_RUN, cell.printed]
+        rows.append(Row(tuple(texts)))
+    names = (row.label.partition(",")[0] for row in spec.rows)
+    return Table("", ("", *(text for name in names for text in (name, "the paper"))), rows)
 
 
 def _full_differences(spec: TableSpec, results: Results) -> Table:
