@@ -14,6 +14,8 @@ from sklearn.preprocessing import FunctionTransformer
 
 from pathaware import FewShotClassifier, FewShotRegressor, UsageError
 from pathaware.data.catalogue import open_store
+from pathaware.inference.learning import learn, save_classifier
+from pathaware.inference.trained_model import SupportSet, TrainedModel
 
 
 @pytest.fixture(autouse=True)
@@ -97,6 +99,22 @@ def test_a_fitted_classifier_can_be_pickled(glyphs):
     classifier = FewShotClassifier().fit(images[::3], names[::3])
     again = pickle.loads(pickle.dumps(classifier))
     np.testing.assert_array_equal(again.predict_proba(images), classifier.predict_proba(images))
+
+
+def test_a_saved_classifier_is_fitted_to_its_own_images(glyphs, tmp_path):
+    images, names = glyphs
+    model = TrainedModel.open("glyphs", "cpu")
+    pixels = model.pixels(images[::3])
+    classes = ("tha", "ta", "ba", "alif")  # not sorted, unlike those of an estimator
+    labels = torch.tensor([classes.index(name) for name in names[::3]])
+    support = SupportSet(classes, pixels, labels)
+    save_classifier(learn(model, support, [str(i) for i in labels]), model, tmp_path / "saved")
+    classifier = FewShotClassifier.from_run(tmp_path / "saved", device="cpu")
+    again = FewShotClassifier(device="cpu").fit(images[::3], names[::3])
+    assert classifier.classes_.tolist() == ["alif", "ba", "ta", "tha"]
+    np.testing.assert_allclose(classifier.predict_proba(images), again.predict_proba(images), atol=1e-5)
+    classifier.fit(images[::5], names[::5] == "ta")
+    assert classifier.classes_.tolist() == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,15 @@ import dataclasses
 import os
 import re
 import subprocess
+from pathlib import Path
 
 import httpx
 import pytest
 import torch
 
-from pathaware.inference.trained_model import TrainedModel
+from pathaware import FewShotClassifier
+from pathaware.inference.learning import learn, save_classifier
+from pathaware.inference.trained_model import SupportSet, TrainedModel
 from pathaware.serve.limits import Limits
 from tests.inference.models import save_run
 from tests.serve.serving import ROOT, begin, png, serving, teach
@@ -67,6 +70,48 @@ def test_a_run_with_constant_statistics_and_class_means_is_served(tmp_path):
         client.post(f"{session}/adapt").raise_for_status()
         answer = client.post(f"{session}/classify?why=true", content=png(3)).raise_for_status().json()
     assert [answer["probabilities"][c] for c in "xy"] == pytest.approx(expected[0].tolist(), abs=1e-5)
+
+
+def saved_classifier(folder: Path) -> Path:
+    """A classifier of three pictures, as `pathaware learn` saves it."""
+    torch.set_default_dtype(torch.float32)
+    model = TrainedModel.open("glyphs", "cpu")
+    pixels = model.pixels([png(1), png(2), png(3)])
+    support = SupportSet(("x", "y"), pixels, torch.tensor([0, 1, 1]))
+    save_classifier(learn(model, support, ("1", "2", "3")), model, folder)
+    return folder
+
+
+def test_a_session_can_begin_with_the_pictures_of_a_saved_classifier(tmp_path):
+    saved = saved_classifier(tmp_path / "xy-classifier")
+    (tmp_path / "served").mkdir()
+    (tmp_path / "new.png").write_bytes(png(4))
+    expected = FewShotClassifier.from_run(saved, device="cpu").predict_proba([png(4)])[0]
+    block = re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)[1]
+    with (
+        serving(tmp_path / "served", model=str(saved)) as server,
+        httpx.Client(base_url=server.address, timeout=60) as client,
+    ):
+        begun = client.post("/api/sessions?saved=true").raise_for_status().json()
+        assert [picture["label"] for picture in begun["pictures"]] == ["x", "y", "y"]
+        session = f"/api/sessions/{begun['session']}"
+        assert client.get(session).json() == {"classes": {"x": 1, "y": 2}, "adapted": False}
+        client.post(f"{session}/adapt").raise_for_status()
+        answer = client.post(f"{session}/classify", content=png(4)).raise_for_status().json()
+        assert [answer["probabilities"][c] for c in "xy"] == pytest.approx(expected.tolist(), abs=1e-5)
+        client.delete(f"{session}/pictures/{begun['pictures'][2]['picture']}").raise_for_status()
+        assert client.get(session).json()["classes"] == {"x": 1, "y": 1}
+        assert client.get(begin(client)).json()["classes"] == {}
+        script = f"set -eu\nURL={server.address}\n{block}"
+        done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r'\{"label":"[xy]","probabilities":', done.stdout)
+
+
+def test_a_session_with_saved_pictures_takes_a_saved_classifier(client):
+    answer = client.post("/api/sessions?saved=true")
+    assert answer.status_code == 404
+    assert "not a saved classifier" in answer.json()["error"]
 
 
 def test_adapting_needs_two_classes(client):
@@ -145,7 +190,7 @@ def test_the_limits_in_the_document_are_those_of_the_server():
 
 def test_the_commands_in_the_document_do_what_it_says(tmp_path):
     blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    script = "set -eu\n" + "".join(blocks)
+    script = "set -eu\n" + blocks[0]
     for name, seed in (("cat-1", 1), ("cat-2", 2), ("dog-1", 3), ("dog-2", 4), ("new", 5)):
         (tmp_path / f"{name}.png").write_bytes(png(seed))
     with serving(tmp_path) as server:

@@ -52,7 +52,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     >>> classifier.fit(glyphs[[0, 1, 20, 21]], ["one", "one", "another", "another"]).predict(glyphs[[2, 22]])
     array(['one', 'another'], dtype='<U7')
 
-    - `run`: the folder of a run on images, or the name of a shipped model (`glyphs`).
+    - `run`: the folder of a run on images or of a classifier that `pathaware learn` saved, or the name of a
+      shipped model (`glyphs`). `from_run` returns a saved classifier fitted to the images it was saved with.
     - `device`: `auto`, `cpu`, `cuda` or `cuda:1`.
     - `unknown`: the share of images of known classes that `predict` may call unknown by mistake, such as
       0.05; by default it never does. Unknown images have the label -1, or "unknown" if labels are texts.
@@ -86,9 +87,13 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         unknown: float | None = None,
         views: Views = "single",
     ) -> Self:
-        """Return the classifier of a run, after checking that the run exists."""
-        _open(run, device, views)
-        return cls(run, device=device, unknown=unknown, views=views)
+        """Return the classifier of a run; one that `pathaware learn` saved is fitted to its own images."""
+        model = _open(run, device, views)
+        classifier = cls(run, device=device, unknown=unknown, views=views)
+        if model.support is not None:
+            names = np.array(model.support.classes)
+            classifier._adapt(model, model.support.pixels, names[model.support.labels.numpy()])
+        return classifier
 
     def fit(self, X: Images, y: ArrayLike) -> Self:
         """Adapt to images and their labels, of any sortable type."""
@@ -102,6 +107,11 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             check_classification_targets(labels)
         if len(labels) != len(pixels):
             raise ValueError(f"y: {counted(len(labels), 'label')} for {counted(len(pixels), 'image')}")
+        self._adapt(model, pixels, labels)
+        return self
+
+    def _adapt(self, model: TrainedModel, pixels: Tensor, labels: NDArray[Any]) -> None:
+        """Adapt to pixels `[S, C, size, size]` in 0…255 with labels `[S]`."""
         classes, indices = np.unique(labels, return_inverse=True)
         if not 2 <= len(classes) <= MAX_CLASSES:
             raise ValueError(f"y: {counted(len(classes), 'class')}; 2 to {MAX_CLASSES} can be learned")
@@ -112,7 +122,6 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._support = SupportSet(names, pixels, torch.from_numpy(indices))
         self.steps_ = list(self._adapted.steps)
         self.classes_ = classes
-        return self
 
     def predict_proba(self, X: Images) -> NDArray[np.float64]:
         """Return class probabilities `[N, classes]`, in the order of `classes_`."""

@@ -23,11 +23,11 @@ from starlette.types import ASGIApp
 from torch import Tensor
 
 from pathaware.data.glyphs import draw_class
-from pathaware.inference.trained_model import TrainedModel
+from pathaware.inference.trained_model import SupportSet, TrainedModel
 from pathaware.serve.api_error import ApiError, add_error_handlers
 from pathaware.serve.limits import Limits
 from pathaware.serve.security import protect
-from pathaware.serve.sessions import Sessions, checked_label, network_bytes
+from pathaware.serve.sessions import Pixels, Session, Sessions, checked_label, network_bytes
 from pathaware.serve.uploads import Uploads, read_image
 from pathaware.serve.worker import Adaptations, SharedModel, Worker
 
@@ -136,8 +136,14 @@ def make_app(
         }
 
     @app.post("/api/sessions", status_code=201)
-    async def begin(request: Request) -> dict[str, str]:
-        return {"session": sessions.begin(request.client.host if request.client else "")}
+    async def begin(request: Request, saved: bool = False) -> dict[str, Any]:
+        address = request.client.host if request.client else ""
+        if not saved:
+            return {"session": sessions.begin(address)}
+        pictures = _saved_pictures(model, limits)
+        sessions.check_room(sum(pixels.nbytes for _, pixels in pictures))
+        token = sessions.begin(address, pictures)
+        return {"session": token, "pictures": _listed(sessions.get(token))}
 
     @app.get("/api/sessions/{session}")
     async def look(session: str) -> dict[str, Any]:
@@ -183,8 +189,7 @@ def make_app(
     async def undo(session: str) -> dict[str, Any]:
         found = sessions.get(session)
         found.undo()
-        pictures = [{"picture": name, "label": label} for name, (label, _) in found.pictures.items()]
-        return {"pictures": pictures, "undoable": found.undoable}
+        return {"pictures": _listed(found), "undoable": found.undoable}
 
     @app.post("/api/sessions/{session}/adapt")
     async def adapt(session: str) -> dict[str, Any]:
@@ -269,9 +274,7 @@ def make_app(
 
     @app.get("/api/saved")
     async def list_saved() -> list[dict[str, Any]]:
-        saved = model.support
-        if saved is None:
-            raise ApiError(404, "the model is not a saved classifier, so it has no pictures")
+        saved = _saved_support(model)
         labels = [saved.classes[label] for label in saved.labels.tolist()]
         return [{"label": label, "picture": f"/api/saved/{i}.png"} for i, label in enumerate(labels)]
 
@@ -294,6 +297,25 @@ def _png(pixels: Tensor) -> bytes:
         file, "PNG"
     )
     return file.getvalue()
+
+
+def _saved_support(model: TrainedModel) -> SupportSet:
+    if model.support is None:
+        raise ApiError(404, "the model is not a saved classifier, so it has no pictures")
+    return model.support
+
+
+def _saved_pictures(model: TrainedModel, limits: Limits) -> list[tuple[str, Pixels]]:
+    """Label and pixels of each picture of a saved classifier."""
+    saved = _saved_support(model)
+    labels = [checked_label(name, limits.label_characters) for name in saved.classes]
+    pairs = zip(saved.labels.tolist(), saved.pixels, strict=True)
+    return [(labels[i], pixels.numpy()) for i, pixels in pairs]
+
+
+def _listed(session: Session) -> list[dict[str, str]]:
+    """Id and label of each picture of a session."""
+    return [{"picture": name, "label": label} for name, (label, _) in session.pictures.items()]
 
 
 def _warning(model: TrainedModel, pixels: Tensor) -> str | None:

@@ -6,7 +6,7 @@ import secrets
 import time
 import unicodedata
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 
@@ -225,8 +225,8 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, address: str = "") -> str:
-        """Begin a session for a client with this address, and return its token."""
+    def begin(self, address: str = "", pictures: Sequence[tuple[str, Pixels]] = ()) -> str:
+        """Begin a session with these labelled pictures for a client at this address; return its token."""
         self.delete_idle()
         same = sum(session.address == address for session in self._sessions.values())
         if same >= self._limits.sessions_per_address and not _is_local(address):
@@ -234,7 +234,8 @@ class Sessions:
         if len(self) >= self._limits.sessions:
             raise ApiError(503, "the server has no room for more sessions; try again later", retry=60)
         token = secrets.token_urlsafe(24)
-        self._sessions[token] = Session(self._limits, touched=self._clock(), address=address)
+        named = {secrets.token_hex(8): picture for picture in pictures}
+        self._sessions[token] = Session(self._limits, named, touched=self._clock(), address=address)
         return token
 
     def get(self, token: str) -> Session:
