@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,8 @@ import torch
 import typer
 
 from pathaware.cli import app, main
+from pathaware.cli.options import command_line, plugin_modules
+from pathaware.core.errors import Stopped
 from pathaware.methods import METHODS
 from pathaware.training.provenance import task_values
 
@@ -132,19 +135,20 @@ def test_methods_shows_the_update_and_the_settings_of_one(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("sine", "--shots", "0"), "shots: 0 is not allowed; at least 1"),
+        (("sine", "--shots", "0"), "error: --shots: 0 is not allowed; at least 1"),
         (("sine", "--shots", "many"), "'--shots'"),
-        (("sine", "--skip", "6"), "skip: 6 is not allowed; 1 to 5"),
-        (("sine", "--skip", "two"), "skip: 'two' is not allowed; a whole number or none"),
-        (("sine", "--method", "mamel"), "method: 'mamel' must be one of maml"),
-        (("sine", "--method", "maml", "--skip", "2"), "skip: maml has no such setting"),
-        (("sine", "--iterations", "0"), "iterations: 0 is not allowed"),
+        (("sine", "--skip", "6"), "error: --skip: 6 is not allowed; 1 to 5"),
+        (("sine", "--skip", "two"), "error: --skip: 'two' is not allowed; a whole number or none"),
+        (("sine", "--method", "mamel"), "error: --method: 'mamel' must be one of maml"),
+        (("sine", "--method", "maml", "--skip", "2"), "error: --skip: maml has no such setting"),
+        (("sine", "--iterations", "0"), "error: --iterations: 0 is not allowed"),
         (("sine", "--set", "clip=1"), "--set: 'clip=1' is not of the form"),
-        (("sine", "--set", "training.device=tpu"), "device: 'tpu' must be one of auto, cpu, cuda"),
+        (("sine", "--set", "method.q"), "; write method.q=VALUE"),
+        (("sine", "--set", "training.device=tpu"), "error: device: 'tpu' must be one of auto, cpu, cuda"),
         (("cosine",), "cosine"),
         (("glyphs", "--ways", "5000"), "ways 5000"),
-        (("glyphs", "--model", "vgg"), "model: 'vgg' must be one of conv4, resnet12"),
-        (("glyphs", "--model", "nowhere:net"), "model: nowhere:net cannot be imported"),
+        (("glyphs", "--model", "vgg"), "error: --model: 'vgg' must be one of conv4, resnet12"),
+        (("glyphs", "--model", "nowhere:net"), "error: --model: nowhere:net cannot be imported"),
         (("cifar-fs", "--data-dir", "empty"), "data set 'cifar-fs': not in"),
         (("folder",), "--data: name the imported data set to train on"),
         (("preset", "table9"), "preset: 'table9' must be a TOML file or one of those that"),
@@ -174,6 +178,54 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path):
         assert done.returncode == 2
         assert done.stderr.startswith("error: --out: ")
         assert done.stderr.count("\n") == 1
+
+
+def test_commands_to_copy_are_quoted_and_trust_the_code_of_the_run(run, tmp_path):
+    assert command_line("plot", "a b", modules=()) == "pathaware plot 'a b'"
+    code = "import dataclasses\nfrom pathaware.methods.maml import METHOD as MAML\n"
+    code += 'METHOD = dataclasses.replace(MAML, name="copied_maml:METHOD")\n'
+    (tmp_path / "copied_maml.py").write_text(code)
+    line = ["train", "sine", *SMALL, "--method", "copied_maml:METHOD", "--out", "my runs/a"]
+    done = process(*line, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    hint = "plot it with: PATHAWARE_TRUST=copied_maml python -m pathaware plot 'my runs/a'\n"
+    assert done.stdout.endswith(hint)
+    assert plugin_modules(run) == []
+    for command in ("train", "pretrain"):
+        refused = pathaware(command, "--resume", "my runs/a", cwd=tmp_path)
+        assert refused.stderr.startswith("error: --resume: my runs/a")
+    (tmp_path / "my runs/a/checkpoint.safetensors").unlink()
+    (tmp_path / "my runs/a/metrics.jsonl").write_text("")
+    environment = {**os.environ, "PATHAWARE_TRUST": "copied_maml"}
+    report = [sys.executable, "-m", "pathaware", "report", "my runs/a"]
+    done = subprocess.run(report, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    resume = "PATHAWARE_TRUST=copied_maml python -m pathaware train --resume 'my runs/a'"
+    assert done.stderr == f"error: RUN: my runs/a is not finished; resume it with: {resume}\n"
+
+
+def test_the_command_that_resumes_a_stopped_run_trusts_its_code(tmp_path, monkeypatch, capsys):
+    config = '[method]\nname = "own.rules:METHOD"\n[training]\ndevice = "cuda:1"\n'
+    (tmp_path / "config.toml").write_text(config + '[problem]\nmodel_name = "timm:resnet18"\n')
+
+    def stop(*_: object, **__: object) -> None:
+        raise Stopped(signal.SIGTERM, [tmp_path])
+
+    monkeypatch.setattr("pathaware.cli.command", stop)
+    with pytest.raises(SystemExit):
+        main(["train", "sine"])
+    resume = f"PATHAWARE_TRUST=own.rules python -m pathaware train --resume {tmp_path}\n"
+    assert capsys.readouterr().err.endswith(f"resume with: {resume}")
+
+
+def test_a_file_that_cannot_be_written_is_refused_with_the_reason(tmp_path):
+    (tmp_path / "file").write_text("")
+    for path, reason in (
+        ("nodir/x.json", "there is no folder nodir"),
+        ("file/x.json", "file is not a folder"),
+        (".", "it is a folder"),
+    ):
+        done = pathaware("evaluate", "sine", "--record", path, cwd=tmp_path)
+        assert done.stderr == f"error: --record: {path} cannot be written ({reason})\n"
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):

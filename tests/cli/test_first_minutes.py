@@ -109,6 +109,15 @@ def test_a_second_try_replaces_the_classifier_if_asked() -> None:
         assert (kept.code, kept.left) == (2, set())
 
 
+def test_commands_to_copy_survive_spaces() -> None:
+    with fresh_folder():
+        photographs()
+        learned = quietly([*LEARN, "--out", "my pets"])
+        assert "label others with: pathaware predict 'my pets' --images PICTURES\n" in learned.out
+        exported = quietly(["export", "my pets", "--to", "safetensors", "--script"])
+        assert "my pets.py: python 'my pets.py' picture.png …\n" in exported.out
+
+
 def test_a_classifier_answers_like_its_model_and_is_readable_by_others() -> None:
     with fresh_folder() as folder:
         photographs()

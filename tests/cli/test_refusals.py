@@ -22,9 +22,9 @@ REFUSED = {
     "data show glyphs --data-dir file": "--data-dir: file is a file",
     "train glyphs --model logging:basicConfig --out run": "logging:basicConfig",
     "train glyphs --model this_module:does_not_exist --out run": "cannot be imported",
-    "train sine --device cupu --out run": "device: 'cupu' must be one of auto, cpu, cuda",
-    "train glyphs --device cupu --out run": "device: 'cupu' must be one of auto, cpu, cuda",
-    "train preset recipe-sine-k5 --device cupu --out run": "device: 'cupu' must be one of",
+    "train sine --device cupu --out run": "error: --device: 'cupu' must be one of auto, cpu, cuda",
+    "train glyphs --device cupu --out run": "error: --device: 'cupu' must be one of auto, cpu, cuda",
+    "train preset recipe-sine-k5 --device cupu --out run": "error: --device: 'cupu' must be one of",
     "train folder --data nosuch --out run": "import it with `pathaware data import nosuch --from FOLDER`",
     "train --resume nowhere/none": "error: --resume: nowhere/none: no such folder",
     "pretrain --resume nowhere/none": "error: --resume: nowhere/none: no such folder",
@@ -63,6 +63,12 @@ REFUSED = {
     "train glyphs --model conv4 --adapt hands --out run": "adapt",
     "suggest glyphs --support letters --images letters --count 0": "--count",
     "models nowhere": "NAME: nowhere",
+    "results verify nowhere": "error: DIR: nowhere is not a folder",
+    "learn letters --model sine": "error: --model: sine was trained on sine-k10, not on images",
+    "evaluate glyphs --split nosuch": "error: --split: 'nosuch' must be one of",
+    "train sine --steps=0": "error: --steps: 0 is not allowed",
+    "train sine --steps 3 --set method.steps=0": "error: steps: 0 is not allowed",
+    "reproduce table2 --out /proc/x": "error: --out: /proc/x cannot be written (No such file or directory)",
 }
 
 
@@ -90,6 +96,13 @@ def test_a_report_replaces_no_file(tmp_path: Path) -> None:
     assert "exists; add --replace" in called.errors
     must_be_sound(called)
     assert file.read_text() == "precious"
+
+
+def test_a_folder_of_a_sweep_that_cannot_be_made_is_refused_with_one_reason(tmp_path: Path) -> None:
+    file = tmp_path / "rates.toml"
+    file.write_text('[problem]\nname = "sine"\n[sweep]\nmethod.name = ["maml"]\n')
+    called = call(["sweep", str(file), "--out", "/proc/x"])
+    assert called.errors == "error: --out: /proc/x cannot be written (No such file or directory)\n"
 
 
 @pytest.mark.parametrize(

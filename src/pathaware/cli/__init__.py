@@ -6,7 +6,6 @@ This is the only package that knows the names of options: the library raises `Us
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import warnings
 from collections.abc import Sequence
@@ -36,7 +35,7 @@ from pathaware.cli import (
     sweep,
     train,
 )
-from pathaware.cli.options import examples, paragraphs
+from pathaware.cli.options import command_line, examples, paragraphs, plugin_modules
 from pathaware.core import VERSION
 from pathaware.core.errors import RunError, Stopped, UsageError, printable
 
@@ -136,14 +135,14 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         code = command(arguments, standalone_mode=False)
     except UsageError as error:
-        fail(f"{option(error.field, given)}: {error.message}" if error.field else error.message)
+        fail(about_option(error, given))
     except RunError as error:
         fail(str(error), 1)
     except Stopped as stopped:
         how = str(stopped).partition(": ")[2]  # after the name of the signal
         for folder in stopped.folders:
-            command_line = f"pathaware {stopped.kind} --resume {shlex.quote(str(folder))}"
-            print(f"{how}; resume with: {command_line}", file=sys.stderr)
+            resume = command_line(stopped.kind, "--resume", folder, modules=plugin_modules(folder))
+            print(f"{how}; resume with: {resume}", file=sys.stderr)
         sys.exit(128 + stopped.signum)
     except _CallError as error:
         message = error.format_message()
@@ -168,15 +167,42 @@ def main(arguments: list[str] | None = None) -> None:
 
 def option(field: str, given: Sequence[str] = ()) -> str:
     """The option or argument for an argument of the library, in the command that these words call."""
+    for parameter in called_command(given).params:
+        if parameter.name == field and parameter.param_type_name == "argument":
+            return str(parameter.metavar or field.upper())
+        if parameter.name == field:
+            return str(parameter.opts[0])
+    if field == "run" and "--resume" in given:
+        return "--resume"
+    return _ARGUMENTS.get(field, f"--{field.replace('_', '-')}")
+
+
+def about_option(error: UsageError, given: Sequence[str] = ()) -> str:
+    """The message of an error, beginning with the option or argument at fault.
+
+    A setting names itself, as its file would: `steps: 0 is not allowed`. That becomes `--steps: …` if these
+    words give the option, and not also a `--set` of the same name.
+    """
+    if error.field:
+        return f"{option(error.field, given)}: {error.message}"
+    setting, colon, reason = error.message.partition(": ")
+    if not colon or any(f".{setting}=" in word or word.startswith(f"{setting}=") for word in given):
+        return error.message
+    words = {word.partition("=")[0] for word in given}
+    for parameter in called_command(given).params:
+        if parameter.name == setting and words & set(parameter.opts):
+            return f"{parameter.opts[0]}: {reason}"
+    return error.message
+
+
+def called_command(given: Sequence[str]) -> Any:
+    """The command that these words call."""
     called: Any = command
     for word in given:
         if word not in getattr(called, "commands", {}):
             break
         called = called.commands[word]
-    for parameter in called.params:
-        if parameter.name == field and parameter.param_type_name == "argument":
-            return str(parameter.metavar)
-    return _ARGUMENTS.get(field, f"--{field.replace('_', '-')}")
+    return called
 
 
 def fail(message: str, code: int = 2) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -95,7 +96,7 @@ def export(
         f"{counted(done.images, 'picture')} differ from the package's by at most {done.difference:.1e}"
     )
     if written:
-        print(f"{written}: python {written} picture.png …")
+        print(f"{written}: python {shlex.quote(str(written))} picture.png …")
 
 
 def _export_learner(

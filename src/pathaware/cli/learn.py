@@ -89,7 +89,7 @@ def learn(
     from pathaware.data.store import counted
     from pathaware.inference import learning
     from pathaware.inference.class_folders import read_labelled
-    from pathaware.inference.trained_model import TrainedModel, find_run
+    from pathaware.inference.trained_model import TrainedModel
 
     target = out or Path(f"{folder.resolve().name.split('.')[0]}-classifier")
     learning.must_be_free(target, replace)
@@ -104,7 +104,10 @@ def learn(
     else:
         if weights is not None:
             raise UsageError("is for a backbone: timm:NAME or package.module:function", field="weights")
-        opened = TrainedModel.open(find_run(model, field="model"), device)
+        try:
+            opened = TrainedModel.open(model, device)
+        except UsageError as error:
+            raise UsageError(error.message, "model" if error.field == "run" else error.field) from None
     with listed_problems():
         labelled = read_labelled(folder, opened.image_input, merge_splits=True, field="folder")
     test, notes = learning.test_images(labelled)
@@ -129,13 +132,12 @@ def learn(
     if json:
         print(jsonlib.dumps(_summary(learned, target, duplicates, notes, advice)))
     else:
-        module = model.partition(":")[0]
-        plugin = ":" in model and module != "timm"
-        _print(learned, target, notes, advice, f"PATHAWARE_TRUST={module} python -m " if plugin else "")
+        _print(learned, target, notes, advice)
 
 
-def _print(learned: Learned, target: Path, notes: list[str], advice: str, trusting: str) -> None:
+def _print(learned: Learned, target: Path, notes: list[str], advice: str) -> None:
     from pathaware.cli import one_line
+    from pathaware.cli.options import command_line, plugin_modules
     from pathaware.cli.show import print_table
     from pathaware.data.store import counted
     from pathaware.inference.learning import confusion
@@ -169,7 +171,8 @@ def _print(learned: Learned, target: Path, notes: list[str], advice: str, trusti
         if len(learned.wrong) > 10:
             print(f"… and {len(learned.wrong) - 10:,} more wrong; --show draws them")
     print(one_line(advice))
-    print(f"saved in {target}; label others with: {trusting}pathaware predict {target} --images PICTURES")
+    predict = command_line("predict", target, "--images", "PICTURES", modules=plugin_modules(target))
+    print(f"saved in {target}; label others with: {predict}")
 
 
 def _summary(

@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import sys
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -100,6 +101,23 @@ def paragraphs(function: Callable[..., Any]) -> str:
     return "\n\n".join(" ".join(part.split()) for part in (function.__doc__ or "").split("\n\n"))
 
 
+def command_line(*words: str | Path, modules: Sequence[str] = ()) -> str:
+    """A command to copy: `pathaware` and these words, with what it needs to load the code of `modules`."""
+    line = " ".join(["pathaware", *(shlex.quote(str(word)) for word in words)])
+    return f"PATHAWARE_TRUST={','.join(modules)} python -m {line}" if modules else line
+
+
+def plugin_modules(folder: Path) -> list[str]:
+    """The modules of your own that a run uses, such as that of its method, read from its configuration."""
+    try:
+        tables = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    nested = (table.values() if isinstance(table, dict) else [table] for table in tables.values())
+    found = (re.fullmatch(r"([A-Za-z_][\w.]*):[A-Za-z_]\w*", str(value)) for each in nested for value in each)
+    return sorted({match[1] for match in found if match} - {"timm"})
+
+
 Method = Annotated[
     str,
     panel_option(
@@ -162,8 +180,15 @@ NewTasks = Annotated[
 def must_be_writable(option: str, path: Path) -> None:
     """Raise if a file cannot be written; to be called before minutes of work."""
     folder = path.absolute().parent
-    if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
-        raise UsageError(f"{option}: {path} cannot be written")
+    reason = None
+    if path.is_dir():
+        reason = "it is a folder"
+    elif not folder.is_dir():
+        reason = f"{path.parent} is not a folder" if folder.exists() else f"there is no folder {path.parent}"
+    elif not os.access(path if path.exists() else folder, os.W_OK):
+        reason = "permission denied"
+    if reason:
+        raise UsageError(f"{option}: {path} cannot be written ({reason})")
     if not path.exists():
         try:  # permissions do not tell everything
             with TemporaryFile(dir=folder):
@@ -206,8 +231,7 @@ def open_trained(folder: Path) -> Run:
     if (folder / SUPPORT).is_file():
         raise UsageError(
             f"{folder} is a saved classifier; `pathaware learn` measured it on held-out pictures. Measure it "
-            f"on new ones, in class folders, with: pathaware predict {shlex.quote(str(folder))} --images DIR "
-            "--score",
+            f"on new ones, in class folders, with: {command_line('predict', folder, '--images')} DIR --score",
             field="run",
         )
     return run

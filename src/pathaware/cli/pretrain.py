@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -207,4 +208,5 @@ def _print(run: PretrainRun, json: bool) -> None:
     if found.accuracy is not None:
         accuracy = f"{100 * found.accuracy:.2f} % at epoch {found.epoch}"
         print(f"5-way 5-shot prototypes of validation classes: {accuracy}")
-    print(f"start a run from it with: pathaware train … --set training.start={run.folder}")
+    start = shlex.quote(f"training.start={run.folder}")
+    print(f"start a run from it with: pathaware train … --set {start}")

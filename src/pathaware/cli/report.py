@@ -30,7 +30,7 @@ def report(
     replace: Replace = False,
 ) -> None:
     """Write results, figures and settings to one HTML file; runs of the same problem are compared."""
-    from pathaware.cli.options import must_be_new, open_trained
+    from pathaware.cli.options import command_line, must_be_new, open_trained, plugin_modules
     from pathaware.cli.show import print_table
     from pathaware.core.errors import UsageError
     from pathaware.core.settings import at_least
@@ -44,7 +44,8 @@ def report(
     for folder in dict.fromkeys(runs):
         run = open_trained(folder)
         if not run.finished:
-            raise UsageError(f"{folder} is not finished; resume its training first", field="run")
+            resume = command_line("train", "--resume", folder, modules=plugin_modules(folder))
+            raise UsageError(f"{folder} is not finished; resume it with: {resume}", field="run")
         groups.setdefault(run.config.problem, []).append(run)
     path = out or runs[0] / REPORT
     # The default belongs to the run and is brought up to date.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Annotated
 
 import typer
@@ -122,8 +123,9 @@ def reproduce(
             raise UsageError(f"{target!r} must be one of {', '.join(known)}{hint}", field="target")
     if workers > 1 and together > 1:
         raise UsageError("each worker trains one run; leave out --together", field="workers")
-    for name, folder in (("out", out), ("results", results or out)):
-        _check_folder(name, folder)
+    _check_folder("out", out)
+    if results is not None and train:
+        _check_folder("results", results)
     paper.check_data(data)
     chosen = paper.TARGETS if "all" in targets else tuple(dict.fromkeys(targets))
     reproduction = paper.Reproduction(
@@ -160,6 +162,11 @@ def _check_folder(name: str, folder: Path) -> None:
         raise UsageError(f"{folder} cannot be a folder ({error})", field=name) from None
     if not there.is_dir():
         raise UsageError(f"{there} is a file; name a folder", field=name)
+    try:
+        with TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written ({error.strerror})", field=name) from None
 
 
 def _print(line: str) -> None:

@@ -20,7 +20,7 @@ def _group() -> None:
 
 
 def verify(
-    folder: Annotated[Path, typer.Argument(help="Folder of records.")] = Path("results"),
+    folder: Annotated[Path, typer.Argument(help="Folder of records.", metavar="DIR")] = Path("results"),
     retrain: Annotated[
         bool,
         flag(

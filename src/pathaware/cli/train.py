@@ -416,6 +416,7 @@ def run_training(
 
 def train_and_evaluate(config: Config, folder: Path, json: bool, *, resume: bool = False) -> None:
     """Train and evaluate on all processes that torchrun has started, or on one; rank 0 prints."""
+    from pathaware.cli.options import command_line, plugin_modules
     from pathaware.cli.show import print_evaluation
     from pathaware.data.store import counted
     from pathaware.training.distributed import process_group
@@ -437,7 +438,8 @@ def train_and_evaluate(config: Config, folder: Path, json: bool, *, resume: bool
             _calibrate(run, note)
         print_evaluation(run, result, json=json)
         if not json:
-            print(f"the run is in {run.folder}; plot it with: pathaware plot {run.folder}")
+            plot = command_line("plot", run.folder, modules=plugin_modules(run.folder))
+            print(f"the run is in {run.folder}; plot it with: {plot}")
 
 
 def _calibrate(run: Run, note: Callable[[str], None]) -> None:

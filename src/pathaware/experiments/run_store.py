@@ -285,7 +285,8 @@ class RunStore:
             for folder in (self.folder / "runs", self.results_folder, self.folder / "logs"):
                 folder.mkdir(parents=True, exist_ok=True)
         except (OSError, ValueError) as error:
-            raise UsageError(f"{self.folder} cannot be written ({error})", field="out") from None
+            reason = getattr(error, "strerror", None) or error
+            raise UsageError(f"{self.folder} cannot be written ({reason})", field="out") from None
 
     def check_settings(self, planned: PlannedRun) -> None:
         """Refuse a run folder of other settings, or of another version of the method."""

@@ -372,6 +372,8 @@ def parse_setting(text: str) -> tuple[str, str, Any]:
     tables = ("problem", "method", "training")
     if not (equals and dot and key) or table not in tables:
         hint = did_you_mean(name, [f"{each}.{key or name}" for each in tables])
+        if key and table in tables:
+            hint = f"; write {name}=VALUE"
         raise UsageError(
             f"{text!r} is not of the form problem.X=…, method.X=… or training.X=…{hint}", field="set"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -350,7 +351,8 @@ class Run(RunFolder):
         path = self.folder / CHECKPOINT
         if not path.exists():
             raise UsageError(
-                f"{self.folder} is not finished; resume it with: pathaware train --resume {self.folder}",
+                f"{self.folder} is not finished; resume it with: pathaware train --resume "
+                + shlex.quote(str(self.folder)),
                 field="run",
             )
         try:
