@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from pathaware.cli import main
+from pathaware.data import contact_sheet
 from tests.inference.models import PHOTO, class_folders, image, save_run
 
 
@@ -75,6 +76,41 @@ def test_the_name_of_a_file_says_its_form_and_nothing_is_written_over(predict, h
     assert (here / "a.csv").read_text(encoding="utf-8").startswith("picture")
 
 
+def test_a_format_that_is_given_goes_to_a_file_of_any_name(predict, here):
+    predict("--out", "a.dat", "--format", "csv")
+    assert (here / "a.dat").read_text(encoding="utf-8").startswith("picture,label")
+    predict("--out", "plain")
+    assert (here / "plain").read_text(encoding="utf-8").startswith("| picture")
+
+
+def test_columns_of_a_csv_have_different_names(predict, here):
+    class_folders(here / "odd", {"label": 1, "label (class)": 1, "picture": 1, "for": 1})
+    out, _ = predict("--support", "odd", "--format", "csv")
+    columns = ["for", "label (class)", "label (class) (class)", "picture (class)"]
+    assert out.splitlines()[0].split(",")[3:] == columns
+
+
+def test_class_folders_in_place_of_a_classifier_are_answered_with_the_commands_for_them(here, capsys):
+    for command in (["predict"], ["suggest"], ["export", "--to", "torch"], ["serve"]):
+        rest = ["--images", "new"] if command[0] in ("predict", "suggest") else []
+        with pytest.raises(SystemExit):
+            main([*command, "pets", *rest])
+        err = capsys.readouterr().err
+        assert err.startswith("error: RUN: pets holds labelled pictures and is not a classifier; ")
+        assert "pathaware learn pets" in err
+        assert "pathaware predict photos --support pets --images PICTURES" in err
+
+
+def test_labels_that_no_font_has_are_named_once(predict, here, monkeypatch):
+    class_folders(here / "dogs", {"犬": 1, "狼犬": 1, "dog": 1})
+    monkeypatch.setattr(contact_sheet, "_installed", list)
+    contact_sheet._font_file.cache_clear()
+    _, err = predict("--support", "dogs", "--show", "sheet.png")
+    warning = "warning: no installed font has 犬狼; the image shows boxes in their place\n"
+    assert err.count(warning) == 1
+    contact_sheet._font_file.cache_clear()
+
+
 def test_archives_and_single_pictures_are_read(predict, here):
     for name in ("pets", "new"):
         with zipfile.ZipFile(f"{name}.zip", "w") as archive:
@@ -120,8 +156,9 @@ def test_all_problems_of_the_support_are_named(predict, here):
         ("--images", "nowhere", "--images: nowhere: no such file or folder"),
         ("--support", "new/cat", "--support: new/cat: new/cat/0.png lies in no class folder (and 1 more)"),
         ("--format", "xml", "--format: must be one of table, csv, json, not xml"),
-        ("--out", "no/where.csv", "--out: no/where.csv cannot be written"),
-        ("--show", "no/where.png", "--show: no/where.png cannot be written"),
+        ("--out", "no/where.csv", "--out: no/where.csv cannot be written (there is no folder no)"),
+        ("--show", "no/where.png", "--show: no/where.png cannot be written (there is no folder no)"),
+        ("--out", "a.xlsx", "--out: a.xlsx must end in one of .csv, .json, .md, .txt; or choose a --format"),
     ],
 )
 def test_what_cannot_be_used_is_one_line(predict, option, value, line):

@@ -200,3 +200,8 @@ def test_a_missing_package_is_named_with_how_to_get_it(package, tmp_path, monkey
 def test_a_name_that_does_not_fit_its_format_is_refused(tmp_path):
     with pytest.raises(UsageError, match=r"out: .*net\.bin must end in \.pt2"):
         export(adapted(), CLASSES, pixels(6), tmp_path / "net.bin", "torch")
+
+
+def test_a_missing_package_is_named_with_the_way_to_install_it():
+    with pytest.raises(UsageError, match=r"in a clone of pathaware: pip install '\.\[onnx\]'"):
+        module.require_package("onnx", "no_such_package")

@@ -7,11 +7,13 @@ import io
 import json
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pytest
 import torch
 
 from pathaware.core.errors import UsageError
+from pathaware.data import contact_sheet
 from pathaware.data.contact_sheet import fitted, font
 from pathaware.inference.prediction_sheet import MAX_IMAGES, prediction_sheet
 from pathaware.inference.predictions import Predictions, Reason, Score, true_labels
@@ -176,3 +178,14 @@ def test_a_class_may_not_be_called_none_of_these_where_that_has_a_meaning():
     with pytest.raises(UsageError, match="rename it") as error:
         Predictions(["x"], ("none of these", "b"), torch.tensor([[0.5, 0.5]]), unknown=[False])
     assert error.value.field == "unknown"
+
+
+def test_a_label_is_drawn_in_a_font_that_has_it(monkeypatch):
+    stix = str(Path(matplotlib.get_data_path()) / "fonts/ttf/STIXGeneral.ttf")
+    odd = min(contact_sheet._characters(stix) - contact_sheet._characters(contact_sheet.font(12).path))
+    monkeypatch.setattr(contact_sheet, "_installed", lambda: [stix])
+    contact_sheet._font_file.cache_clear()
+    assert font(12, text="ordinary").path.endswith("DejaVuSans.ttf")
+    assert font(12, text=f"a {odd}").path == stix
+    assert contact_sheet.undrawable([f"a {odd}", "犬"]) == "犬"
+    contact_sheet._font_file.cache_clear()

@@ -179,7 +179,7 @@ def test_prepared_input_scales_and_normalises():
 
 def test_networks_of_timm_need_timm(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(UsageError, match=r"pip install 'pathaware\[timm\]'"):
+    with pytest.raises(UsageError, match=r"pip install '\.\[timm\]'"):
         timm_model("timm:resnet18", 5, 3, pretrained=False)
 
 

@@ -61,7 +61,7 @@ def test_a_missing_package_is_named_with_the_way_to_install_it(capsys, monkeypat
     monkeypatch.setattr(builtins, "__import__", without)
     said = refused(capsys, "glyphs")
     assert package in said
-    assert "pip install 'pathaware[serve]'" in said
+    assert "in a clone of pathaware: pip install '.[serve]'" in said
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])

@@ -232,6 +232,7 @@ def show(
     import torch
     from PIL import Image
 
+    from pathaware.cli.options import warn_undrawable
     from pathaware.core.seeding import generator
     from pathaware.data.catalogue import open_store
     from pathaware.data.contact_sheet import contact_sheet
@@ -267,6 +268,7 @@ def show(
     except (OSError, KeyError, ValueError) as error:
         raise UsageError(f"{path}: {path.suffix} is not a format of images ({error})", field="out") from None
     replace_file(path, buffer.getvalue())
+    warn_undrawable(*(classes.names[r] for r in rows.tolist()))
     typer.echo(str(path))
 
 

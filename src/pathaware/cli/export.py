@@ -65,13 +65,13 @@ def export(
     if learner:
         _export_learner(run, support, to, ways, shots, out, script, replace, json)
         return
-    from pathaware.cli.options import adapt, must_be_new, read_support
+    from pathaware.cli.options import adapt, must_be_new, open_model, read_support
     from pathaware.core.errors import UsageError
     from pathaware.data.store import counted
     from pathaware.inference.export.export import export as write
     from pathaware.inference.export.export import script_path, write_script
     from pathaware.inference.export.formats import get_format
-    from pathaware.inference.trained_model import TrainedModel, find_run
+    from pathaware.inference.trained_model import find_run
 
     for field, given in (("ways", ways), ("shots", shots)):
         if given is not None:
@@ -84,7 +84,7 @@ def export(
     must_be_new("--out", path, replace)
     if script:
         must_be_new("--script", script_path(path), replace)
-    model = TrainedModel.open(run, device)
+    model = open_model(run, device)
     labelled = read_support(support, model)
     done = write(adapt(model, labelled), labelled.classes, labelled.pixels, path, to)
     written = write_script(path, to) if script else None
@@ -113,11 +113,11 @@ def _export_learner(
     from dataclasses import asdict
     from json import dumps
 
-    from pathaware.cli.options import must_be_new
+    from pathaware.cli.options import must_be_new, open_model
     from pathaware.core.errors import UsageError
     from pathaware.data.store import counted
     from pathaware.inference.export.learner import export_learner
-    from pathaware.inference.trained_model import TrainedModel, find_run
+    from pathaware.inference.trained_model import find_run
 
     if support is not None:
         raise UsageError("does not apply to --learner, which learns later", field="support")
@@ -127,7 +127,7 @@ def _export_learner(
         raise UsageError("does not apply to --learner", field="script")
     path = out or Path(f"{find_run(run).absolute().name}-learner.onnx")
     must_be_new("--out", path, replace)
-    model = TrainedModel.open(run, "cpu")  # the file is the same, and it is checked on a CPU
+    model = open_model(run, "cpu")  # the file is the same, and it is checked on a CPU
     done = export_learner(model, ways or model.ways, shots or model.shots, path)
     if json:
         print(dumps({**asdict(done), "path": str(path)}))

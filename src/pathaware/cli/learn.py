@@ -83,7 +83,13 @@ def learn(
     Adapts a model to them, measures its accuracy on pictures that it did not learn from, and saves a
     classifier for predict, serve and export.
     """
-    from pathaware.cli.options import listed_problems, must_be_new, must_be_png, print_warning
+    from pathaware.cli.options import (
+        listed_problems,
+        must_be_new,
+        must_be_png,
+        print_warning,
+        warn_undrawable,
+    )
     from pathaware.core.errors import UsageError
     from pathaware.core.settings import trust
     from pathaware.data.store import counted
@@ -128,6 +134,7 @@ def learn(
     learning.save_classifier(learned, opened, target, replace=replace)
     if show is not None:
         _draw(learned, show)
+        warn_undrawable(*learned.support.classes)
     advice = learning.training_advice(folder, labelled)
     if json:
         print(jsonlib.dumps(_summary(learned, target, duplicates, notes, advice)))

@@ -24,6 +24,7 @@ from pathaware.training.presets import all_presets
 
 if TYPE_CHECKING:
     from pathaware.inference.trained_model import AdaptedClassifier, SupportSet, TrainedModel
+    from pathaware.training.evaluation import Views
     from pathaware.training.run_folder import Run
 
 # Titles of the panels that group options. Every command uses the same ones.
@@ -237,6 +238,24 @@ def open_trained(folder: Path) -> Run:
     return run
 
 
+def open_model(run: str, device: str, views: Views = "single") -> TrainedModel:
+    """Open a model; for class folders in its place, the error names the commands that take them."""
+    from pathaware.inference.class_folders import has_class_folders
+    from pathaware.inference.trained_model import TrainedModel
+
+    try:
+        return TrainedModel.open(run, device, views)
+    except UsageError as error:
+        if error.field != "run" or not has_class_folders(Path(run)):
+            raise
+        learn, predict = command_line("learn", run), command_line("predict", "photos", "--support", run)
+        raise UsageError(
+            f"{run} holds labelled pictures and is not a classifier; make one of it with: {learn}; or label "
+            f"pictures without: {predict} --images PICTURES",
+            field="run",
+        ) from None
+
+
 def read_support(source: Path | None, model: TrainedModel) -> SupportSet:
     """Read the labelled images, or take those of a saved classifier; name all that cannot be used."""
     from pathaware.inference import class_folders as folders
@@ -273,6 +292,15 @@ def print_warning(message: str) -> None:
     from pathaware.cli import one_line
 
     print(f"warning: {one_line(message)}", file=sys.stderr)
+
+
+def warn_undrawable(*texts: str) -> None:
+    """Warn about characters that a sheet shows as empty boxes."""
+    from pathaware.data.contact_sheet import undrawable
+
+    if missing := undrawable(texts):
+        shown = missing[:10] + ("…" if missing[10:] else "")
+        print_warning(f"no installed font has {shown}; the image shows boxes in their place")
 
 
 def print_problems(problems: tuple[str, ...] | list[str], most: int | None = 10) -> None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pathaware.training.evaluation import Views
 
 FORMATS = ("table", "csv", "json")
+ENDINGS = {"": "table", ".csv": "csv", ".json": "json", ".md": "table", ".txt": "table"}
+"""The format of a file by the ending of its name."""
 EXAMPLES = examples(
     "pathaware predict glyphs --support letters --images new",
     "pathaware predict glyphs --support letters --images new --out labels.csv",
@@ -112,9 +114,11 @@ def predict(
         adapt,
         must_be_new,
         must_be_png,
+        open_model,
         print_problems,
         print_warning,
         read_support,
+        warn_undrawable,
     )
     from pathaware.core.errors import RunError, UsageError
     from pathaware.data.store import counted
@@ -123,7 +127,6 @@ def predict(
     from pathaware.inference.influence import reasons
     from pathaware.inference.open_set import unknown_images
     from pathaware.inference.predictions import Predictions, Score, true_labels
-    from pathaware.inference.trained_model import TrainedModel
     from pathaware.training.checksummed import replace_file
 
     chosen = _format(format, out)
@@ -137,7 +140,7 @@ def predict(
     must_be_png("--show", show)
     if unknown is not None:
         check_share(unknown)
-    model = TrainedModel.open(run, device, cast("Views", views))
+    model = open_model(run, device, cast("Views", views))
     labelled = read_support(support, model)
     names, pixels, problems = read_images(images, model.image_input)
     if not names:
@@ -167,6 +170,7 @@ def predict(
         buffer = BytesIO()
         prediction_sheet(title, labelled, pixels, predictions, truths).save(buffer, "PNG")
         replace_file(show, buffer.getvalue())
+        warn_undrawable(title, *labelled.classes)
     if why:
         print_problems(_suspicions(model, labelled), most=None)
     if truths is not None:
@@ -191,8 +195,11 @@ def _suspicions(model: TrainedModel, support: SupportSet) -> list[str]:
 def _format(given: str | None, out: Path | None) -> str:
     from pathaware.core.errors import UsageError
 
-    by_name = out.suffix[1:].lower() if out else ""
-    format = (by_name if by_name in FORMATS else "table") if given is None else given
+    ending = out.suffix.lower() if out else ""
+    if given is None and ending not in ENDINGS:
+        known = ", ".join(name for name in ENDINGS if name)
+        raise UsageError(f"{out} must end in one of {known}; or choose a --format", field="out")
+    format = ENDINGS[ending] if given is None else given
     if format not in FORMATS:
         raise UsageError(f"must be one of {', '.join(FORMATS)}, not {format}", field="format")
     return format

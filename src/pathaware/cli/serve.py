@@ -52,15 +52,16 @@ def serve(
         import fastapi  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise UsageError(f"serve: needs {error.name}; pip install 'pathaware[serve]'") from None
-    from pathaware.inference.trained_model import TrainedModel
+        install = "in a clone of pathaware: pip install '.[serve]'"
+        raise UsageError(f"serve: needs {error.name}; {install}") from None
+    from pathaware.cli.options import open_model
     from pathaware.serve.app import make_app
     from pathaware.serve.limits import Limits
     from pathaware.serve.server import address_of, bind, is_loopback
     from pathaware.serve.server import serve as answer
     from pathaware.serve.uploads import quiet
 
-    model = TrainedModel.open(run, device)
+    model = open_model(run, device)
     model.learner(model.ways)  # fail now, not at the first visitor's request
     limits = Limits(forget_minutes=forget_after).with_room_for(model.support)
     bound = bind(host, port)

@@ -32,12 +32,11 @@ def suggest(
     from json import dumps
 
     from pathaware.cli import one_line
-    from pathaware.cli.options import print_problems, read_support
+    from pathaware.cli.options import open_model, print_problems, read_support
     from pathaware.inference.class_folders import read_images
     from pathaware.inference.suggest import suggest as choose
-    from pathaware.inference.trained_model import TrainedModel
 
-    model = TrainedModel.open(run, device)
+    model = open_model(run, device)
     labelled = read_support(support, model)
     names, pixels, problems = read_images(images, model.image_input)
     chosen = [names[i] for i in choose(model, labelled, pixels, count)]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Iterable, Sequence
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,14 +33,65 @@ def cell(image: NDArray[np.uint8], side: int = CELL) -> Image.Image:
     return scaled.resize((side, side), Image.Resampling.BICUBIC)
 
 
-@cache
-def font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont:
-    """Return DejaVu Sans, which ships with matplotlib."""
+def font(size: int, bold: bool = False, text: str = "") -> ImageFont.FreeTypeFont:
+    """Return DejaVu Sans, which ships with matplotlib, or an installed font that has more of the text."""
+    return _load(_font_file(_needed(text), bold), size)
+
+
+def undrawable(texts: Iterable[str]) -> str:
+    """The characters of these texts that the font of their text lacks."""
+    found = {c for text in texts for c in _needed(text) - _characters(_font_file(_needed(text), False))}
+    return "".join(sorted(found))
+
+
+def _needed(text: str) -> frozenset[str]:
+    return frozenset(c for c in text if c.isprintable() and not c.isspace())
+
+
+@lru_cache(maxsize=1024)
+def _font_file(needed: frozenset[str], bold: bool) -> str:
+    """The file of a font that has all these characters, or else most of them."""
     import matplotlib
-    from PIL import ImageFont
 
     name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
-    return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / name), size)
+    best = str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / name)
+    missing = len(needed - _characters(best))
+    for path in _installed() if missing else ():
+        lacking = len(needed - _characters(path))
+        if lacking < missing:
+            best, missing = path, lacking
+            if not missing:
+                break
+    return best
+
+
+@cache
+def _installed() -> list[str]:
+    from matplotlib.font_manager import fontManager
+
+    # The font of last resort has a box for every character. Upright fonts of normal weight come first.
+    fonts = [each for each in fontManager.ttflist if "Last Resort" not in each.name]
+    fonts.sort(key=lambda each: (each.style != "normal", str(each.weight) not in ("400", "normal")))
+    return [each.fname for each in fonts]
+
+
+@cache
+def _characters(path: str) -> frozenset[str]:
+    """The characters that a font has; none if it cannot be drawn with, as one of bitmaps."""
+    from matplotlib.ft2font import FT2Font
+
+    try:
+        _load(path, 12)
+        return frozenset(map(chr, FT2Font(path).get_charmap()))
+    except (OSError, RuntimeError, ValueError):
+        return frozenset()
+
+
+@cache
+def _load(path: str, size: int) -> ImageFont.FreeTypeFont:
+    from PIL import ImageFont
+
+    return ImageFont.truetype(path, size)
 
 
 def fitted(text: str, width: int, lettering: ImageFont.FreeTypeFont) -> str:
@@ -87,7 +138,8 @@ def contact_sheet(
         middle = MARGIN + _HEAD + row * step + CELL // 2
         lines = [line for part in name.split("/") for line in textwrap.wrap(part.replace("_", " "), 18)]
         label = "\n".join(lines[:4])
-        pen.multiline_text((MARGIN, middle), label, fill=INK, font=font(13), anchor="lm", spacing=3)
+        letters = font(13, text=label)
+        pen.multiline_text((MARGIN, middle), label, fill=INK, font=letters, anchor="lm", spacing=3)
     line = query_left - GAP // 2 - _DIVIDER // 2
     pen.line([(line, MARGIN + 38), (line, sheet.height - MARGIN)], fill=RULE, width=1)
     return sheet

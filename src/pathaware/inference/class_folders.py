@@ -102,6 +102,14 @@ def read_labelled(
     return LabelledFolder(support, tuple(names), tuple(splits[n] for n in names) if by_split else None)
 
 
+def has_class_folders(source: Path) -> bool:
+    """Return True for a folder that holds two or more folders of images."""
+    if not source.is_dir():
+        return False
+    folders = (path for path in source.iterdir() if path.is_dir())
+    return sum(any(p.suffix.lower() in IMAGE_SUFFIXES for p in path.iterdir()) for path in folders) > 1
+
+
 def split_folders(names: Collection[str]) -> dict[str, Split]:
     """The split that each folder is, if all of them are named after splits; else none."""
     known = {name: SPLIT_FOLDERS[name.lower()] for name in names if name.lower() in SPLIT_FOLDERS}

@@ -45,7 +45,8 @@ def prediction_sheet(
     height = top + -(-shown // _COLUMNS) * line + (24 if shown < len(pixels) else 0)
     sheet = Image.new("RGB", (_WIDTH, height + MARGIN // 2), PAPER)
     pen = ImageDraw.Draw(sheet)
-    pen.text((MARGIN, MARGIN - 4), fitted(title, _WIDTH - 2 * MARGIN, font(17, True)), INK, font(17, True))
+    letters = font(17, bold=True, text=title)
+    pen.text((MARGIN, MARGIN - 4), fitted(title, _WIDTH - 2 * MARGIN, letters), INK, letters)
     _draw_groups(sheet, pen, support, groups)
     pen.line([(MARGIN, below + 2), (_WIDTH - MARGIN, below + 2)], fill=RULE, width=1)
     pen.text((MARGIN, below + 14), "predictions", FAINT, font(13))
@@ -98,8 +99,9 @@ def _draw_groups(
     for label, (name, (x, y, width)) in enumerate(zip(support.classes, groups, strict=True)):
         images = support.pixels[support.labels == label]
         more = f" +{len(images) - MAX_EXAMPLES}" if len(images) > MAX_EXAMPLES else ""
-        room = width - round(font(12).getlength(more))
-        pen.text((x, y), fitted(name, room, font(12)) + more, INK, font(12))
+        letters = font(12, text=name)
+        room = width - round(letters.getlength(more))
+        pen.text((x, y), fitted(name, room, letters) + more, INK, letters)
         for i, image in enumerate(images[:MAX_EXAMPLES]):
             sheet.paste(cell(image.numpy(), _SMALL), (x + i * (_SMALL + 4), y + _NAME))
 
@@ -117,5 +119,6 @@ def _draw_label(
     colour = _SURE if probability >= 0.9 else _LIKELY if probability >= 0.6 else _DOUBTFUL
     pen.rectangle((x, bar, x + CELL - 1, bar + 3), fill=RULE)
     pen.rectangle((x, bar, x + max(1, round(CELL * probability)) - 1, bar + 3), fill=colour)
-    pen.text((x, bar + 7), fitted(label, CELL + GAP, font(12)), _WRONG if wrong else INK, font(12))
+    letters = font(12, text=label)
+    pen.text((x, bar + 7), fitted(label, CELL + GAP, letters), _WRONG if wrong else INK, letters)
     pen.text((x, bar + 23), f"{100 * probability:.0f} %", FAINT, font(11))

@@ -83,12 +83,20 @@ class Predictions:
         return [", ".join(f"{self.support[i]} ({value:+.3g})" for i, value in side) for side in sides]
 
     def csv(self) -> str:
-        """Format as csv: a line per image, with a column per class."""
+        """Format as csv: a line per image, with a column per class.
+
+        The column of a class that is called as another column is has ` (class)` after its name.
+        """
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(
-            ["picture", "label", "probability", *self.classes, *(["for", "against"] if self.why else [])]
-        )
+        first, last = ["picture", "label", "probability"], ["for", "against"] if self.why else []
+        columns = []
+        for name in self.classes:
+            column = f"{name} (class)" if name in (*first, *last) else name
+            while column != name and column in self.classes:
+                column += " (class)"
+            columns.append(column)
+        writer.writerow([*first, *columns, *last])
         for i, (image, row) in enumerate(zip(self.images, self.probabilities.tolist(), strict=True)):
             numbers = (f"{p:.{DIGITS}f}" for p in (max(row), *row))
             writer.writerow([image, self.label(i), *numbers, *self._reason_cells(i)])

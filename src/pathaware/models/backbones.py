@@ -235,7 +235,8 @@ def timm_model(name: str, ways: int, channels: int, *, pretrained: bool) -> nn.M
         timm = import_module("timm")
     except ImportError:
         raise UsageError(
-            f"model: {name} needs timm, which is not installed; pip install 'pathaware[timm]'"
+            f"model: {name} needs timm, which is not installed; in a clone of pathaware: "
+            "pip install '.[timm]'"
         ) from None
     wanted = name.removeprefix(TIMM)
     try:

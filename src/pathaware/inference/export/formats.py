@@ -102,7 +102,9 @@ def require_package(format: str, package: str) -> Any:
         return import_module(package)
     except ImportError:
         raise UsageError(
-            f"{format} needs {package}, which is not installed; pip install 'pathaware[{format}]'", field="to"
+            f"{format} needs {package}, which is not installed; in a clone of pathaware: pip install "
+            f"'.[{format}]'",
+            field="to",
         ) from None
 
 
