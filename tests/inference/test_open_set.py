@@ -121,6 +121,8 @@ def test_the_estimator_labels_unknown_images(glyphs):
     assert list(numbers.predict(glyphs[3])).count(-1) >= 12
     assert numbers.influence(glyphs[0][5:7]).shape == (2, 15)
     assert numbers.suspicious_labels() == []
+    with pytest.raises(ValueError, match="y: True and False leave no label for unknown images"):
+        FewShotClassifier(device="cpu", unknown=0.05).fit(images, np.repeat([True, False, True], 5))
     with pytest.raises(ValueError, match="label of unknown images"):
         FewShotClassifier(device="cpu", unknown=0.05).fit(images, np.repeat(["a", "b", "unknown"], 5))
     with pytest.raises(ValueError, match=r"unknown: .* is not allowed"):

@@ -115,6 +115,7 @@ def reproduce(
     from pathaware.experiments.paper import targets as paper
     from pathaware.experiments.paper.time_estimate import TrainingLength, parse_duration
     from pathaware.experiments.run_store import RunStore
+    from pathaware.training.tables import NOTHING
 
     for target in targets:
         if target not in (*paper.TARGETS, "all"):
@@ -139,6 +140,7 @@ def reproduce(
         train,
         parse_settings(setting),
     )
+    made, missing = False, dict[str, None]()
     for target in chosen:
         try:
             table = reproduction.make(target, data, only or (), columns or ())
@@ -152,6 +154,13 @@ def reproduce(
         else:
             if table:
                 print_table(table)
+                missing |= dict.fromkeys(paper.data_to_import(target, data, only or (), columns or ()))
+            # The last column says how a row was trained.
+            made = made or table is None or any(row.cells[-1] != NOTHING for row in table.rows)
+    for name in missing:
+        _print(f"{name} is not imported; import it with: pathaware data import {name} --from FOLDER")
+    if missing and train and not made:
+        raise typer.Exit(1)
 
 
 def _check_folder(name: str, folder: Path) -> None:

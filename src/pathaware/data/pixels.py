@@ -72,7 +72,8 @@ def decode(raw: bytes | NDArray[np.uint8] | Image.Image, form: ImageFormat) -> N
     try:
         with nullcontext(raw) if isinstance(raw, Image.Image) else _opened(raw) as image:
             if image.width * image.height > MAX_PIXELS:
-                raise BadImage(f"{image.width}×{image.height} pixels, more than the {MAX_PIXELS:,} allowed")
+                size = f"{image.width}×{image.height}"
+                raise BadImage(f"{size} pixels, more than the {MAX_PIXELS:,} allowed; scale it down")
             image.load()
             return _stored(image, form)
     except BadImage:
@@ -120,8 +121,10 @@ def _opaque(image: Image.Image) -> Image.Image:
 
 
 def _reason(error: Exception, raw: object) -> str:
-    from PIL import UnidentifiedImageError
+    from PIL import Image, UnidentifiedImageError
 
+    if isinstance(error, (Image.DecompressionBombError, Image.DecompressionBombWarning)):
+        return f"more than {MAX_PIXELS:,} pixels; scale it down"
     if isinstance(error, UnidentifiedImageError):
         return (phone_format(raw) if isinstance(raw, bytes) else "") or "not an image in a known format"
     return str(error) or type(error).__name__

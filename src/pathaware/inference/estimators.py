@@ -115,6 +115,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes, indices = np.unique(labels, return_inverse=True)
         if not 2 <= len(classes) <= MAX_CLASSES:
             raise ValueError(f"y: {counted(len(classes), 'class')}; 2 to {MAX_CLASSES} can be learned")
+        if self.unknown is not None and classes.dtype == np.bool_:
+            raise ValueError("y: True and False leave no label for unknown images; use texts or numbers")
         if self.unknown is not None and self._unknown_label(classes) in classes.tolist():
             raise ValueError(f"y: {self._unknown_label(classes)!r} is the label of unknown images")
         self._adapted: AdaptedClassifier = model.adapt(pixels, torch.from_numpy(indices), len(classes))

@@ -22,7 +22,9 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp
 from torch import Tensor
 
+from pathaware.core.errors import UsageError
 from pathaware.data.glyphs import draw_class
+from pathaware.inference.calibration import check_share
 from pathaware.inference.trained_model import SupportSet, TrainedModel
 from pathaware.serve.api_error import ApiError, add_error_handlers
 from pathaware.serve.limits import Limits
@@ -211,6 +213,8 @@ def make_app(
         session: str, request: Request, unknown: float | None = None, why: bool = False, keep: bool = False
     ) -> dict[str, Any]:
         found = sessions.get(session)
+        if unknown is not None:
+            _check_unknown(unknown)
         found.classifier()  # before the body is read
         async with uploads.body(request) as raw:
             pixels = await reading.run(read_image, raw, model.image_input, limits.pixels)
@@ -316,6 +320,13 @@ def _saved_pictures(model: TrainedModel, limits: Limits) -> list[tuple[str, Pixe
 def _listed(session: Session) -> list[dict[str, str]]:
     """Id and label of each picture of a session."""
     return [{"picture": name, "label": label} for name, (label, _) in session.pictures.items()]
+
+
+def _check_unknown(share: float) -> None:
+    try:
+        check_share(share)
+    except UsageError as error:
+        raise ApiError(422, f"?unknown=: {error.message}") from None
 
 
 def _warning(model: TrainedModel, pixels: Tensor) -> str | None:

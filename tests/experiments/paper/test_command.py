@@ -157,6 +157,18 @@ def test_a_column_is_chosen_by_its_title_or_key(reproduce, tmp_path, name):
     ]
 
 
+@pytest.mark.parametrize("target", ["table2", "methods"])
+def test_a_table_without_its_data_names_the_import_and_fails(reproduce, tmp_path, monkeypatch, target):
+    monkeypatch.setenv("PATHAWARE_DATA", str(tmp_path / "empty"))
+    code, shown, told = reproduce(target, out=tmp_path / "out")
+    assert code == 1
+    assert "not run: data set not imported" in shown
+    name = {"table2": "cifar-fs", "methods": "miniimagenet"}[target]
+    assert f"{name} is not imported; import it with: pathaware data import {name} --from FOLDER\n" in told
+    code, _, told = reproduce(target, "--no-train", out=tmp_path / "out")
+    assert (code, "import it with" in told) == (0, True)
+
+
 def test_figures_of_waves_are_drawn_from_their_runs(reproduce, tmp_path):
     code, _, told = reproduce("fig4", "fig5", "--iterations", "2", *TINY, out=tmp_path)
     assert code == 0

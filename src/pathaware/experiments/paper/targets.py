@@ -55,6 +55,17 @@ def check_data(data: str) -> None:
         )
 
 
+def data_to_import(
+    target: str, data: str, rows: Sequence[str] = (), columns: Sequence[str] = ()
+) -> list[str]:
+    """The data sets that these cells of a table need and that are not imported."""
+    if target not in TABLES:
+        return []
+    chosen = TABLES[target](data).select(rows, columns)
+    cells = [cell for row in chosen.rows for cell in row.cells.values() if "imported" in cell.reason]
+    return list(dict.fromkeys(cell.experiment.tables["problem"]["data"] for cell in cells))
+
+
 @dataclass(frozen=True)
 class Reproduction:
     """Makes targets from the runs of a store and writes them to `out`.
