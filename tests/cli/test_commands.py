@@ -18,7 +18,7 @@ import torch
 import typer
 
 from pathaware.cli import app, main
-from pathaware.cli.options import command_line, plugin_modules
+from pathaware.cli.show import command_line, plugin_modules
 from pathaware.core.errors import Stopped
 from pathaware.methods import METHODS
 from pathaware.training.provenance import task_values

@@ -35,7 +35,7 @@ from pathaware.cli import (
     sweep,
     train,
 )
-from pathaware.cli.options import command_line, examples, paragraphs, plugin_modules
+from pathaware.cli.options import examples, paragraphs
 from pathaware.core import VERSION
 from pathaware.core.errors import RunError, Stopped, UsageError, printable
 
@@ -139,6 +139,8 @@ def main(arguments: list[str] | None = None) -> None:
     except RunError as error:
         fail(str(error), 1)
     except Stopped as stopped:
+        from pathaware.cli.show import command_line, plugin_modules
+
         how = str(stopped).partition(": ")[2]  # after the name of the signal
         for folder in stopped.folders:
             resume = command_line(stopped.kind, "--resume", folder, modules=plugin_modules(folder))

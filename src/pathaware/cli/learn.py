@@ -144,8 +144,7 @@ def learn(
 
 def _print(learned: Learned, target: Path, notes: list[str], advice: str) -> None:
     from pathaware.cli import one_line
-    from pathaware.cli.options import command_line, plugin_modules
-    from pathaware.cli.show import print_table
+    from pathaware.cli.show import command_line, plugin_modules, print_table
     from pathaware.data.store import counted
     from pathaware.inference.learning import confusion
     from pathaware.training.tables import Table

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import sys
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -100,23 +98,6 @@ def examples(*lines: str) -> str:
 def paragraphs(function: Callable[..., Any]) -> str:
     """The docstring of a command with one line per paragraph, so that a terminal wraps it."""
     return "\n\n".join(" ".join(part.split()) for part in (function.__doc__ or "").split("\n\n"))
-
-
-def command_line(*words: str | Path, modules: Sequence[str] = ()) -> str:
-    """A command to copy: `pathaware` and these words, with what it needs to load the code of `modules`."""
-    line = " ".join(["pathaware", *(shlex.quote(str(word)) for word in words)])
-    return f"PATHAWARE_TRUST={','.join(modules)} python -m {line}" if modules else line
-
-
-def plugin_modules(folder: Path) -> list[str]:
-    """The modules of your own that a run uses, such as that of its method, read from its configuration."""
-    try:
-        tables = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return []
-    nested = (table.values() if isinstance(table, dict) else [table] for table in tables.values())
-    found = (re.fullmatch(r"([A-Za-z_][\w.]*):[A-Za-z_]\w*", str(value)) for each in nested for value in each)
-    return sorted({match[1] for match in found if match} - {"timm"})
 
 
 Method = Annotated[
@@ -225,6 +206,7 @@ def must_have_room(option: str, folder: Path, names: Sequence[str]) -> None:
 
 def open_trained(folder: Path) -> Run:
     """Open a run that is measured on tasks; a saved classifier, which has classes of its own, is refused."""
+    from pathaware.cli.show import command_line
     from pathaware.inference.trained_model import SUPPORT
     from pathaware.training.run_folder import Run
 
@@ -240,6 +222,7 @@ def open_trained(folder: Path) -> Run:
 
 def open_model(run: str, device: str, views: Views = "single") -> TrainedModel:
     """Open a model; for class folders in its place, the error names the commands that take them."""
+    from pathaware.cli.show import command_line
     from pathaware.inference.class_folders import has_class_folders
     from pathaware.inference.trained_model import TrainedModel
 

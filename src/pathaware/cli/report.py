@@ -30,8 +30,8 @@ def report(
     replace: Replace = False,
 ) -> None:
     """Write results, figures and settings to one HTML file; runs of the same problem are compared."""
-    from pathaware.cli.options import command_line, must_be_new, open_trained, plugin_modules
-    from pathaware.cli.show import print_table
+    from pathaware.cli.options import must_be_new, open_trained
+    from pathaware.cli.show import command_line, plugin_modules, print_table
     from pathaware.core.errors import UsageError
     from pathaware.core.settings import at_least
     from pathaware.data.store import counted

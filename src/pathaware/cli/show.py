@@ -1,17 +1,21 @@
-"""Output of the commands: tables and evaluations."""
+"""Output of the commands: tables, evaluations, and commands to copy."""
 
 from __future__ import annotations
 
 import json as jsonlib
+import re
+import shlex
 import sys
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pathaware.data.store import counted
 from pathaware.training.evaluation import LEVEL_TITLES, Evaluation
 from pathaware.training.metric import ACCURACY, Metric
 from pathaware.training.refinement import JOINT
-from pathaware.training.run_folder import Run
+from pathaware.training.run_folder import CONFIG, Run
 from pathaware.training.tables import Table
 
 
@@ -112,3 +116,20 @@ def headline(summary: dict[str, Any], metric: Metric, which: str = "") -> str:
         text += ", queries pseudo-labelled" if summary["refine"] in JOINT else ""
         text += f", mean of {summary['snapshots']} snapshots" if summary["snapshots"] > 1 else ""
     return text
+
+
+def command_line(*words: str | Path, modules: Sequence[str] = ()) -> str:
+    """A command to copy: `pathaware` and these words, with what it needs to load the code of `modules`."""
+    line = " ".join(["pathaware", *(shlex.quote(str(word)) for word in words)])
+    return f"PATHAWARE_TRUST={','.join(modules)} python -m {line}" if modules else line
+
+
+def plugin_modules(folder: Path) -> list[str]:
+    """The modules of your own that a run uses, such as that of its method, read from its configuration."""
+    try:
+        tables = tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    nested = (table.values() if isinstance(table, dict) else [table] for table in tables.values())
+    found = (re.fullmatch(r"([A-Za-z_][\w.]*):[A-Za-z_]\w*", str(value)) for each in nested for value in each)
+    return sorted({match[1] for match in found if match} - {"timm"})

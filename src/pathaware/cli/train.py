@@ -416,8 +416,7 @@ def run_training(
 
 def train_and_evaluate(config: Config, folder: Path, json: bool, *, resume: bool = False) -> None:
     """Train and evaluate on all processes that torchrun has started, or on one; rank 0 prints."""
-    from pathaware.cli.options import command_line, plugin_modules
-    from pathaware.cli.show import print_evaluation
+    from pathaware.cli.show import command_line, plugin_modules, print_evaluation
     from pathaware.data.store import counted
     from pathaware.training.distributed import process_group
     from pathaware.training.evaluation import evaluate
