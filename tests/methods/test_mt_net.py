@@ -1,4 +1,4 @@
-"""MT-net: MAML in a learned metric and a learned subspace."""
+"""MT-Net: MAML in a learned metric and a learned subspace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MT-net (Lee and Choi, ICML 2018, arXiv:1801.05558).
+"""MT-Net (Lee and Choi, ICML 2018, arXiv:1801.05558).
 
     y = T (W x + b)                            every layer; T square, initialised to I, does not adapt
     mᵢ ~ Bernoulli(σ(ζᵢ))                      for every task and every output unit or filter i of a layer

@@ -1,6 +1,6 @@
 """Nodes of autograd's graph around a hand-written program or beside it, for what not all methods need.
 
-`SharedParameters`: some parameters do not adapt, as in BOIL, L2F or MT-net. A program computes the gradient
+`SharedParameters`: some parameters do not adapt, as in BOIL, L2F or MT-Net. A program computes the gradient
 of all parameters of a network. So a point is completed with the parameters that all tasks share, and of the
 gradient those columns are taken that belong to adapted ones. Autograd sees two more nodes per step; a
 derivative with respect to the shared parameters is the sum over tasks.
