@@ -15,10 +15,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from pathaware import MetaLearner, Pamela, Unrolled
+from pathaware.core.batch_norm import FrozenBatchNorm, freeze_running_statistics
 from pathaware.core.errors import UsageError
 from pathaware.core.seeding import generator
+from pathaware.core.settings import trust
 from pathaware.data.episodes import Augmentation, ImageEpisodes
 from pathaware.data.importing import in_memory
 from pathaware.data.pixels import ImageFormat
@@ -26,6 +29,8 @@ from pathaware.models import conv4
 from pathaware.training.config import Config
 from pathaware.training.distributed import World, process_group
 from pathaware.training.evaluation import evaluate
+from pathaware.training.run_folder import Run
+from pathaware.training.session import load_trained
 from pathaware.training.trainer import MetaStep, Trainer, build, meta_step
 
 SINE = {"name": "sine", "points": 20}
@@ -120,7 +125,30 @@ def from_different_starts(world: World) -> torch.Tensor:
     return parameter
 
 
-def everything(world: World) -> dict[str, Any]:
+def with_running_statistics(world: World, folder: Path) -> dict[str, Any]:
+    """A learner whose model has buffers, as every rank loads it after training: state and evaluation."""
+    problem = {"name": "classification", "data": "glyphs", "ways": 3, "shots": 1, "queries": 2, "width": 4}
+    problem["model_name"] = f"{__name__}:normalised"
+    tables = {"problem": problem, "method": {"name": "prototypical"}, "training": {"device": "cpu"}}
+    trust(tables)
+    run = Run(folder / f"loaded-{world.size}", Config.from_dict(tables))
+    if world.is_writer:
+        run = Run.create(run.folder, run.config)
+        learner = build(run.config)
+        for norm in (m for m in learner.modules() if isinstance(m, FrozenBatchNorm)):
+            norm.running_mean.add_(0.3)
+            norm.running_var.mul_(4.0)
+        run.save(learner, 1)
+    learner = load_trained(run, world)
+    result = evaluate(learner, run.config.problem, tasks=6, queries="alone", world=world)
+    return {"state": learner.state_dict(), "result": result.values}
+
+
+def normalised(ways: int, size: int, channels: int, width: int) -> nn.Module:
+    return freeze_running_statistics(conv4(ways, size=size, channels=channels, width=width), all_norms=True)
+
+
+def everything(world: World, folder: Path) -> dict[str, Any]:
     return {
         **{name: trained(settings, world) for name, settings in CASES.items()},
         "images": with_images(world),
@@ -128,6 +156,7 @@ def everything(world: World) -> dict[str, Any]:
         "bad task": with_a_bad_task(world),
         "refused": refused(world),
         "start": from_different_starts(world),
+        "buffers": with_running_statistics(world, folder),
     }
 
 
@@ -137,7 +166,7 @@ def one(rank: int, size: int, port: int, folder: Path) -> None:
         names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}
         os.environ.update({"MASTER_ADDR": "127.0.0.1", **{k: str(v) for k, v in names.items()}})
     with process_group(config().training) as world:
-        torch.save(everything(world), folder / f"{size}-{rank}.pt")
+        torch.save(everything(world, folder), folder / f"{size}-{rank}.pt")
 
 
 def main(folder: Path, sizes: list[int]) -> None:

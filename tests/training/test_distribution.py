@@ -108,6 +108,15 @@ def test_processes_start_from_the_parameters_of_the_first(worlds, size):
     assert all(torch.equal(p["start"], torch.full((3,), 7.0)) for p in worlds[size])
 
 
+@pytest.mark.parametrize("size", [2, 4])
+def test_every_process_loads_the_buffers_of_a_trained_model(worlds, size):
+    expected = worlds[1][0]["buffers"]
+    for process in worlds[size]:
+        found = process["buffers"]
+        assert all(torch.equal(found["state"][name], value) for name, value in expected["state"].items())
+        assert torch.equal(found["result"], expected["result"])
+
+
 @pytest.mark.parametrize("tasks", [0, 1, 4, 5, 100])
 def test_shares_hold_every_task_once_and_differ_by_at_most_one(tasks):
     shares = [share_of(tasks, worker, 4) for worker in range(4)]

@@ -339,9 +339,14 @@ class Run(RunFolder):
             learners.append(learner)
         return learners
 
-    def load(self, device: str = "auto") -> FewShotLearner:
-        """Load the trained learner onto a device of this machine, whatever it was trained on."""
-        tensors, inputs = self.learned()
+    def load(
+        self, device: str = "auto", learned: tuple[dict[str, Tensor], dict[str, Any]] | None = None
+    ) -> FewShotLearner:
+        """Load the trained learner onto a device of this machine, whatever it was trained on.
+
+        `learned` is the result of that method, if another process has read the checkpoint.
+        """
+        tensors, inputs = learned or self.learned()
         learner = build(self.config, replace(self.config.training, device=device).torch_device, inputs)
         load_parameters(learner, tensors, str(self.folder / CHECKPOINT))
         return learner

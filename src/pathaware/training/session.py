@@ -329,10 +329,8 @@ def train_without_writing(config: Config, world: World) -> None:
 
 
 def load_trained(run: Run, world: World) -> FewShotLearner:
-    """Load the trained learner of a run on every rank."""
-    learner = run.load(run.config.training.device) if world.is_writer else build(run.config)
-    world.equalise(list(learner.parameters()))
-    return learner
+    """Load the trained learner of a run on every rank, buffers included; rank 0 reads the checkpoint."""
+    return run.load(run.config.training.device, world.from_writer(run.learned))
 
 
 def _open_run(config: Config, folder: Path, resume: bool) -> tuple[Run, bool]:
