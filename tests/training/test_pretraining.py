@@ -55,6 +55,14 @@ def test_runs_of_other_shots_share_the_features():
     assert pretraining._features.cache_info().misses == 1
 
 
+def test_a_method_for_varying_tasks_starts_from_pretrained_features():
+    tables = config(pretrain=1).to_dict()
+    tables["problem"]["varying"] = True
+    learner = Trainer(Config.from_dict({**tables, "method": {"name": "proto-pamela"}})).learner
+    fixed = Trainer(config(pretrain=1)).learner
+    assert torch.equal(learner.model.conv1.weight, fixed.model.conv1.weight)
+
+
 def test_classification_lowers_its_loss():
     problem = config().problem
     images = problem.labelled("train", "cpu", torch.float32)

@@ -85,7 +85,7 @@ _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 def _cache_key(config: Config) -> str:
     """The settings that features depend on, as TOML. Runs that differ in others, such as shots, share one."""
     tables = config.to_dict()
-    irrelevant = ("shots", "queries", "zero_head")
+    irrelevant = ("shots", "queries", "zero_head", "varying")
     relevant = ("pretrain", "seed", "precision", "dtype", "device", "threads", "graph")
     problem = {k: v for k, v in tables["problem"].items() if k not in irrelevant}
     training = {k: v for k, v in tables["training"].items() if k in relevant}
