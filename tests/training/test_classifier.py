@@ -293,6 +293,14 @@ def test_a_pretraining_that_was_stopped_resumes_to_the_last_bit(tmp_path, monkey
     assert resume_pretraining(tmp_path / "stopped", quiet=True).finished  # and now it does nothing
 
 
+def test_a_pretraining_that_another_process_finished_after_it_was_opened_is_left_as_it_is(tmp_path):
+    chosen = settings(epochs=1)
+    run = pretrain(chosen, tmp_path / "run", quiet=True)
+    before = {path.name: path.read_bytes() for path in run.folder.iterdir()}
+    pretrain_run._train(run, chosen.images(chosen.chosen_splits), None, quiet=True)
+    assert {path.name: path.read_bytes() for path in run.folder.iterdir()} == before
+
+
 def test_a_checkpoint_is_the_best_by_validation_or_the_last_one(tmp_path):
     chosen = pretrain(settings(), tmp_path / "best", quiet=True)
     values = [row["validation"] for row in chosen.metrics()]

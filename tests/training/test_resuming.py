@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 
 import pytest
 import torch
 
+from pathaware.core.errors import Stopped
+from pathaware.training.distributed import ALONE
 from pathaware.training.run_folder import Run
-from pathaware.training.session import TrainingSession, train_or_open, train_run, train_sessions
+from pathaware.training.session import (
+    TrainingSession,
+    train_distributed,
+    train_or_open,
+    train_run,
+    train_sessions,
+    train_without_writing,
+)
 from pathaware.training.trainer import Trainer
 from tests.training.test_training import config
 
@@ -88,3 +99,39 @@ def test_runs_trained_side_by_side_end_as_each_does_alone(tmp_path):
     for run, each in zip(runs, both, strict=True):
         alone = train_run(each, tmp_path / f"alone{each.training.seed}", quiet=True)
         assert all(torch.equal(v, parameters(alone)[k]) for k, v in parameters(run).items())
+
+
+def test_a_run_that_another_process_finished_after_it_was_opened_is_left_as_it_is(tmp_path):
+    first, second = (Run.create(tmp_path / f"s{seed}", settings(seed=seed)) for seed in (0, 1))
+    train_sessions([Run.open(first.folder)], quiet=True)
+    before = {path.name: path.read_bytes() for path in first.folder.iterdir()}
+    train_sessions([first, second], quiet=True)
+    assert {path.name: path.read_bytes() for path in first.folder.iterdir()} == before
+    assert second.finished
+
+
+@pytest.fixture
+def signal_in_the_last_iteration(monkeypatch):
+    plain = Trainer.advance
+
+    def advance(self):
+        if self.iteration == 29:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return plain(self)
+
+    monkeypatch.setattr(Trainer, "advance", advance)
+
+
+@pytest.mark.usefixtures("signal_in_the_last_iteration")
+def test_a_signal_in_the_last_iteration_is_raised_with_the_folder(tmp_path):
+    """The caller may have other runs to train."""
+    with pytest.raises(Stopped, match="after iteration 30") as stopped:
+        train_run(settings(), tmp_path / "run", quiet=True)
+    assert stopped.value.folders == [tmp_path / "run"]
+    assert Run.open(tmp_path / "run").finished
+
+
+@pytest.mark.usefixtures("signal_in_the_last_iteration")
+def test_a_signal_in_the_last_iteration_does_not_keep_a_run_from_its_evaluation(tmp_path):
+    assert train_distributed(settings(), tmp_path / "run", ALONE, quiet=True).finished
+    train_without_writing(settings(), ALONE)  # the other ranks go on to the evaluation, too

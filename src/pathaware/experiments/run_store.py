@@ -11,6 +11,7 @@ import glob
 import json
 import os
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -25,8 +26,8 @@ from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
 from pathaware.training.metric import Metric
 from pathaware.training.provenance import EVALUATED, evaluation_record, identity, write_record
-from pathaware.training.run_folder import CONFIG, Run
-from pathaware.training.session import TrainingSession, check, train_sessions
+from pathaware.training.run_folder import CONFIG, FolderInUse, Run
+from pathaware.training.session import AlreadyTrained, TrainingSession, check, train_sessions
 
 # The training settings that decide the result. The others say how and where it is computed.
 _DECISIVE = (
@@ -338,8 +339,9 @@ class RunStore:
         `patience` seconds.
         """
         run = self.open(planned)
-        if not run.finished:
-            with _session(run, patience) as session:
+        training = None if run.finished else _session(run, patience)
+        if training is not None:
+            with training as session:
                 while not session.done:
                     if stopped():
                         session.save()
@@ -349,9 +351,12 @@ class RunStore:
         return True
 
     def evaluate(self, planned: PlannedRun, run: Run) -> None:
+        """Evaluate a trained run on the device that its configuration names, and write the record."""
         problem, path = run.config.problem, self.record_path(planned)
-        result = evaluate(run.load(), problem, split=self.split, tasks=self.evaluation_tasks(run.config))
-        draft = path.with_name(f"{path.name}.new")  # a record that is there is a whole one
+        learner = run.load(planned.config.training.device)
+        result = evaluate(learner, problem, split=self.split, tasks=self.evaluation_tasks(run.config))
+        # A record that is there is a whole one, also if another process evaluates the same run.
+        draft = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.new")
         write_record(draft, evaluation_record(run, result))
         os.replace(draft, path)
 
@@ -396,13 +401,18 @@ class RunStore:
         return record if isinstance(record, dict) else {}
 
 
-def _session(run: Run, patience: float) -> TrainingSession:
-    """Open a session, waiting for a process that is stopping, or was killed elsewhere, to release the run."""
+def _session(run: Run, patience: float) -> TrainingSession | None:
+    """Open a session, waiting for a process that is stopping, or was killed elsewhere, to release the run.
+
+    None if that process has finished the run.
+    """
     deadline = time.monotonic() + patience
     while True:
         try:
             return TrainingSession(run, quiet=True)
-        except UsageError:
+        except AlreadyTrained:
+            return None
+        except FolderInUse:
             if time.monotonic() >= deadline:
                 raise
         time.sleep(0.5)

@@ -204,6 +204,8 @@ def _train(run: PretrainRun, images: ClassImages, teacher: Classifier | None, qu
     settings = run.settings
     lock = FolderLock(run.folder, f"{run.folder} is being trained by another process", field="run")
     try:
+        if run.finished:  # by another process, before the lock was free
+            return run
         trainer = ClassifierTrainer(settings, images, teacher)
         state = run.state(lambda line: print(line, file=sys.stderr, flush=True))
         best = None

@@ -53,10 +53,14 @@ def neighbours(folder: Path) -> list[str]:
         return []
 
 
+class FolderInUse(UsageError):
+    """Another process holds the lock of a folder."""
+
+
 class FolderLock:
     """An exclusive lock on a folder, held until it is released or its process ends, however it ends.
 
-    If another process holds it, `UsageError(refusal, field)` is raised.
+    If another process holds it, `FolderInUse(refusal, field)` is raised.
     """
 
     def __init__(self, folder: Path, refusal: str, field: str | None = None) -> None:
@@ -67,7 +71,7 @@ class FolderLock:
         try:
             self.lock.acquire()
         except Timeout:
-            raise UsageError(refusal, field) from None
+            raise FolderInUse(refusal, field) from None
         except OSError as error:
             raise UsageError(f"{folder} cannot be written ({error.strerror})", field) from None
 

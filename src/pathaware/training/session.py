@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -40,16 +40,23 @@ def log_interval(training: Training) -> int:
     return max(1, min(100, training.iterations // 100))
 
 
+class AlreadyTrained(UsageError):
+    """Another process finished the run after this one had opened it."""
+
+
 class TrainingSession:
     """Trains a run and keeps its folder up to date. A lock keeps other processes out.
 
-    The checkpoint is the best one by validation, or the last one if there is no validation.
+    The checkpoint is the best one by validation, or the last one if there is no validation. A run that is
+    finished by the time the lock is free raises `AlreadyTrained`.
     """
 
     def __init__(self, run: Run, *, quiet: bool = False, bar: bool = True, world: World = ALONE) -> None:
         self.run, self.training = run, run.config.training
         self.lock = FolderLock(run.folder, f"{run.folder} is being trained by another process", field="run")
         try:
+            if run.finished:
+                raise AlreadyTrained(f"{run.folder} was finished by another process", field="run")
             state = run.state(_print_note)
             self.saved = state.iteration if state else 0
             with self._writing():
@@ -247,8 +254,9 @@ def open_or_create(config: Config, folder: Path) -> Run:
 def train_sessions(runs: Iterable[Run], *, quiet: bool = False, world: World = ALONE) -> list[Run]:
     """Train these runs to the end, side by side if there are several.
 
-    On SIGTERM or Ctrl-C they finish the step, save, and `Stopped` is raised. The first step is not finished:
-    it may include a minute of compilation.
+    On SIGTERM or Ctrl-C they finish the step, save, and `Stopped` is raised, also after the last step: the
+    caller may have more to do. The first step is not finished: it may include a minute of compilation. A run
+    that another process has finished meanwhile is left as it is.
 
     A meta-iteration with small images leaves most of a large GPU idle. Several runs, each in a CUDA stream of
     its own, fill it; each computes the same numbers as alone.
@@ -258,7 +266,11 @@ def train_sessions(runs: Iterable[Run], *, quiet: bool = False, world: World = A
     with StopRequest(notice) as request, ExitStack() as stack:
         stop = AgreedStop(request, world)
         options: dict[str, Any] = {"quiet": quiet, "bar": len(runs) == 1, "world": world}
-        sessions = [stack.enter_context(TrainingSession(run, **options)) for run in runs]
+        sessions = []
+        for run in runs:
+            # Several ranks cannot leave a run out once they have begun it.
+            with suppress(AlreadyTrained) if world.size == 1 else nullcontext():
+                sessions.append(stack.enter_context(TrainingSession(run, **options)))
         streams = [_stream(session.training, alone=len(runs) == 1) for session in sessions]
         request.at_once = world.size == 1
         while not all(session.done for session in sessions):
@@ -272,9 +284,10 @@ def train_sessions(runs: Iterable[Run], *, quiet: bool = False, world: World = A
                 left = [session for session in sessions if not session.done]
                 for session in left:
                     session.save()
-                after = sorted({session.trainer.iteration for session in left})
+                named = left or sessions  # in the last iteration: what follows training is left
+                after = sorted({session.trainer.iteration for session in named})
                 how = f"stopped after iteration {' and '.join(map(str, after))}"
-                raise Stopped(signum, [session.run.folder for session in left], how=how)
+                raise Stopped(signum, [session.run.folder for session in named], how=how)
     return runs
 
 
@@ -304,13 +317,18 @@ def train_distributed(
     """Train `config` on all ranks of a world. Only rank 0 reads and writes `folder`.
 
     The folder must be new, unless `resume` is set or failed processes are restarted automatically; then it
-    may hold this run, which resumes from its last state, or is left as it is if it is finished.
+    may hold this run, which resumes from its last state, or is left as it is if it is finished. A stop in the
+    very last iteration is not raised: the run is complete.
     """
     run, finished = world.from_writer(lambda: _open_run(config, folder, resume or world.restarts))
     if finished:
         return run
     if world.is_writer:
-        train_sessions([run], quiet=quiet, world=world)
+        try:
+            train_sessions([run], quiet=quiet, world=world)
+        except Stopped:
+            if not run.finished:
+                raise
     else:
         train_without_writing(config, world)
     return run
@@ -324,7 +342,7 @@ def train_without_writing(config: Config, world: World) -> None:
         while not trainer.done:
             trainer.advance()
             signum = stop.after_step()
-            if signum is not None:
+            if signum is not None and not trainer.done:
                 raise SystemExit(128 + signum)
 
 

@@ -87,6 +87,45 @@ def test_a_run_that_was_stopped_is_resumed(tmp_path):
     assert store.results().of(experiment(save=2))[0].iterations == 6
 
 
+def test_a_run_that_another_process_finishes_meanwhile_is_evaluated_and_not_trained_again(
+    tmp_path, monkeypatch
+):
+    store, planned = store_in(tmp_path), experiment().run(0, 6)
+    run = store.open(planned)
+    other = TrainingSession(run, quiet=True)
+
+    def finish(seconds: float) -> None:
+        with other:
+            while not other.done:
+                other.advance()
+
+    monkeypatch.setattr("pathaware.experiments.run_store.time.sleep", finish)
+    assert store.train_unless_stopped(planned, lambda: False, patience=20.0)
+    assert store.result(planned) is not None
+    assert len(run.provenance()) == 1
+
+
+def test_only_a_folder_in_use_is_waited_for(tmp_path, monkeypatch):
+    store, planned = store_in(tmp_path), experiment().run(0, 6)
+
+    def refuse(*arguments, **options):
+        raise UsageError("the real reason", field="start")
+
+    monkeypatch.setattr("pathaware.training.session.Trainer", refuse)
+    monkeypatch.setattr("pathaware.experiments.run_store.time.sleep", lambda seconds: pytest.fail("waits"))
+    with pytest.raises(UsageError, match="the real reason"):
+        store.train_unless_stopped(planned, lambda: False, patience=20.0)
+
+
+def test_runs_are_evaluated_on_the_device_of_their_configuration(tmp_path, monkeypatch):
+    store, planned, devices = store_in(tmp_path), experiment(device="cpu").run(0, 2), []
+    load = Run.load
+    monkeypatch.setattr(Run, "load", lambda run, *given: devices.append(given) or load(run, *given))
+    store.train([planned])
+    assert devices == [("cpu",)]
+    assert [path.name for path in store.results_folder.iterdir()] == [store.record_path(planned).name]
+
+
 def test_a_folder_with_a_run_of_other_settings_is_refused(tmp_path):
     store = store_in(tmp_path)
     store.train([experiment().run(0, 2)])
