@@ -6,7 +6,10 @@ import json
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
+from pathaware import GradientDescent, MetaLearner
 from pathaware.core.errors import UsageError
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
@@ -52,6 +55,29 @@ def test_precision_is_a_matter_of_gpus_and_changes_nothing_on_a_cpu():
     both = [train(config(iterations=3, precision=p)).state_dict() for p in ("fp32", "bf16")]
     assert torch.get_float32_matmul_precision() == "highest"
     assert all(torch.equal(both[0][name], both[1][name]) for name in both[0])
+
+
+class WithDropout(nn.Module):
+    def __init__(self, fraction):
+        super().__init__()
+        self.fraction, self.dropout = fraction, nn.Dropout(fraction)
+        self.hidden, self.head = nn.Linear(1, 40), nn.Linear(40, 1)
+        self.norm = nn.BatchNorm1d(40, track_running_stats=False)
+
+    def forward(self, x):
+        hidden = F.dropout(self.norm(self.hidden(x)).relu(), self.fraction, self.training)
+        return self.head(self.dropout(hidden))
+
+
+def test_evaluation_is_without_dropout():
+    errors = []
+    for fraction in (0.5, 0.0):
+        torch.manual_seed(0)
+        model = WithDropout(fraction)
+        learner = MetaLearner(model, GradientDescent(model, 2), F.mse_loss, execution="loop")
+        errors += [error(config(), learner) for _ in range(2)]
+        assert all(module.training for module in learner.modules())
+    assert len(set(errors)) == 1
 
 
 def test_evaluation_meets_the_same_tasks_whatever_was_drawn_before():

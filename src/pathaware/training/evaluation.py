@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from pathaware.core.episodes import Episodes, TaskSource
 from pathaware.core.errors import UsageError
@@ -192,7 +194,30 @@ def evaluate(
 def predict_episodes(
     learner: FewShotLearner, episodes: Episodes, views: Views, refine: Refinement, **options: Any
 ) -> StepPredictions:
-    """Adapt to episodes and predict their queries after every step; `options`: see `predictions_per_step`."""
+    """Adapt to episodes and predict their queries after every step; `options`: see `predictions_per_step`.
+
+    Dropout is off, as it is in use.
+    """
+    with _without_dropout(learner):
+        return _predict_episodes(learner, episodes, views, refine, options)
+
+
+@contextmanager
+def _without_dropout(learner: FewShotLearner) -> Iterator[None]:
+    """A context in which all modules are in evaluation mode, except for those that normalise by a batch."""
+    active = [m for m in learner.modules() if m.training and not isinstance(m, _NormBase)]
+    for module in active:
+        module.training = False  # without its children, which `eval` would change, too
+    try:
+        yield
+    finally:
+        for module in active:
+            module.training = True
+
+
+def _predict_episodes(
+    learner: FewShotLearner, episodes: Episodes, views: Views, refine: Refinement, options: dict[str, Any]
+) -> StepPredictions:
     x, y, queries = episodes.support_x, episodes.support_y, episodes.query_x
     if views == "mirror":
         x, y, queries = with_mirror_images(x), torch.cat([y, y], dim=1), with_mirror_images(queries)
