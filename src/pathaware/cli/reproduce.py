@@ -49,7 +49,8 @@ def reproduce(
         str | None,
         panel_option(
             help="Training time per target, such as 10m or 2h: all runs are shortened to fit, and the table "
-            "states it. With --iterations, as many whole runs as fit, the most informative first.",
+            "states it. With --iterations, as many whole runs as fit, the most informative first. Runs count "
+            "as if one after another, also with --workers, which share the cores of a CPU.",
             panel=TRAINING,
             default="none: train all iterations",
         ),

@@ -186,6 +186,30 @@ def test_a_budget_is_shared_in_proportion_to_each_length():
         fit_lengths(estimates, [1000, 1000], 10)
 
 
+def test_begun_runs_take_their_part_of_a_budget_and_limit_the_others():
+    estimates = [TimeEstimate(overhead=0, per_iteration=0.1)]
+    assert fit_lengths(estimates, [1000], 70, reserved=50) == [200]
+    assert fit_lengths(estimates, [100], 1e6, most=29 / 100) == [29]
+    with pytest.raises(UsageError, match=r"budget: not enough .*at least 50 s"):
+        fit_lengths(estimates, [1000], 50, reserved=50)
+
+
+@pytest.mark.parametrize("trained", [0, 50, 99])
+def test_a_reproduction_that_was_interrupted_goes_on_as_it_was_planned(tmp_path, monkeypatch, trained):
+    monkeypatch.setattr(time_estimate, "estimate_time", lambda config, tasks: TimeEstimate(0, 1))
+    several = [experiment(m, iterations=1000, save=1) for m in ("maml", "fomaml", "meta-sgd")]
+    store = store_in(tmp_path)
+    planned = missing(store, *several, budget=300)
+    assert [run.config.training.iterations for run in planned] == [99, 99, 99]
+    partly_trained(store, planned[0], trained)
+    again = RunPlanner(store)
+    assert again.missing(several, TrainingLength(budget=300)) == planned
+    assert again.seconds(planned) == pytest.approx(3 * 99 - trained)
+    # A smaller budget is what the run that was begun leaves of it.
+    shorter = missing(store, *several, budget=199 - trained)
+    assert [run.config.training.iterations for run in shorter] == [99, 49, 49]
+
+
 def test_an_estimate_counts_evaluation_and_validation(monkeypatch):
     config = experiment(validate=10, validation_tasks=5).config()
     times = iter([0.02, 0.4])

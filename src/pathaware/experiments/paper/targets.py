@@ -140,7 +140,8 @@ class Reproduction:
         count = counted(len(runs), "run")
         beyond = f"; {len(missing) - len(runs)} more do not fit" if len(runs) < len(missing) else ""
         duration = format_duration(estimated)
-        self.say(f"{name}: {count} to train, about {duration} if one after another{beyond}")
+        start = f"; {self.workers} processes take some seconds to start" if self.workers > 1 else ""
+        self.say(f"{name}: {count} to train, about {duration} if one after another{start}{beyond}")
         keys, left = [experiment_key(cell.config()) for cell in cells], list(runs)
         unit = "cells" if name in TABLES else "runs"
 

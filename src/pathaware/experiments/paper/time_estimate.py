@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -69,32 +70,39 @@ def _timed(work: Callable[[], object], config: Config) -> float:
 
 
 def fit_lengths(
-    estimates: Sequence[TimeEstimate], lengths: Sequence[int], budget: float, *, equal_time: bool = False
+    estimates: Sequence[TimeEstimate],
+    lengths: Sequence[int],
+    budget: float,
+    *,
+    equal_time: bool = False,
+    reserved: float = 0.0,
+    most: float = 1.0,
 ) -> list[int]:
-    """Iterations per run so that all runs fit in `budget` seconds.
+    """Iterations per run so that all runs fit in `budget` seconds, `reserved` of which are for others.
 
-    Every run gets the same fraction of its full length, or, with `equal_time`, the same time.
+    Every run gets the same fraction of its full length, at most `most`, or, with `equal_time`, the same time.
     """
-    remaining = budget - sum(each.overhead for each in estimates)
+    remaining = budget - reserved - sum(each.overhead for each in estimates)
     if equal_time:
         share = remaining / max(1, len(estimates))
         if any(share < each.per_iteration for each in estimates):
             raise _budget_too_small(estimates)
         return [_rounded(share / each.per_iteration) for each in estimates]
     whole = sum(each.per_iteration * length for each, length in zip(estimates, lengths, strict=True))
-    fraction = min(1.0, remaining / whole)
+    fraction = remaining / whole
     if any(fraction * length < 1 for length in lengths):
-        raise _budget_too_small(estimates)
-    return [_rounded(fraction * length) for length in lengths]
+        raise _budget_too_small(estimates, reserved)
+    return [max(1, _rounded(min(most, fraction) * length)) for length in lengths]
 
 
-def _budget_too_small(estimates: Sequence[TimeEstimate]) -> UsageError:
-    least = format_duration(sum(each.seconds(1) for each in estimates))
+def _budget_too_small(estimates: Sequence[TimeEstimate], reserved: float = 0.0) -> UsageError:
+    least = format_duration(reserved + sum(each.seconds(1) for each in estimates))
     return UsageError(f"not enough for one iteration of each run; at least {least}", field="budget")
 
 
 def _rounded(number: float) -> int:
     """Round down to two digits, which are easier to compare."""
+    number += 1e-6  # 100 · (29 / 100) is a little less than 29
     digits = max(1, 10 ** (len(str(int(number))) - 2))
     return int(number // digits) * int(digits)
 
@@ -103,10 +111,11 @@ def _rounded(number: float) -> int:
 class TrainingLength:
     """How long to train: as the paper did, for a number of iterations, or within a time budget in seconds.
 
-    With a `budget`, an experiment that was begun keeps its length, and the others share the time; if there is
-    a number of iterations, too, all have it, and `RunPlanner.within` says which runs fit. With
-    `equal_iterations` all take the length of those that were begun. With `equal_time` all get the same time,
-    and only runs of the experiments' own names count.
+    With a `budget`, an experiment that was begun keeps its length. The others share the time that it leaves,
+    and get no larger part of their full length than those that were begun, so that a reproduction that was
+    interrupted continues as it was planned. If there is a number of iterations, too, all have it, and
+    `RunPlanner.within` says which runs fit. With `equal_iterations` all take the length of those that were
+    begun. With `equal_time` all get the same time, and only runs of the experiments' own names count.
     """
 
     iterations: int | None = None
@@ -129,13 +138,7 @@ class RunPlanner:
         experiments = _distinct(experiments)
         results = self.store.results(experiments if length.equal_time else ())
         lengths = self._lengths(experiments, length, seeds, results)
-        done = {e.name: {result.seed for result in results.of(e, lengths[e.name])} for e in experiments}
-        return [
-            experiment.run(seed, lengths[experiment.name])
-            for seed in range(seeds)
-            for experiment in experiments
-            if seed not in done[experiment.name]
-        ]
+        return _without_result(experiments, lengths, seeds, results)
 
     def within(self, runs: Sequence[PlannedRun], budget: float) -> list[PlannedRun]:
         """The runs that fit into `budget` seconds one after another, chosen in the order they are given."""
@@ -187,23 +190,29 @@ class RunPlanner:
         if length.equal_iterations and found:
             return {e.name: max(found.values()) for e in experiments}
         left = [e for e in experiments if e.name not in found]
-        if length.equal_time and left:  # what is done has had its time
+        if not left:
+            return found
+        if length.equal_time:  # what is done has had its time
             budget = length.budget * len(left) / len(experiments)
             return found | self._fitted(left, seeds, budget, equal_time=True)
-        return found | self._fitted(left, seeds, length.budget)
+        started = time.perf_counter()
+        begun = [e for e in experiments if e.name in found]
+        reserved = self.seconds(_without_result(begun, found, seeds, results))
+        most = max((found[e.name] / e.config().training.iterations for e in begun), default=1.0)
+        budget = length.budget - (time.perf_counter() - started)
+        return found | self._fitted(left, seeds, budget, reserved=reserved, most=min(1.0, most))
 
     def _fitted(
-        self, experiments: Sequence[Experiment], seeds: int, budget: float, *, equal_time: bool = False
+        self, experiments: Sequence[Experiment], seeds: int, budget: float, **options: Any
     ) -> dict[str, int]:
-        if not experiments:
-            return {}
+        """Lengths that fit into `budget` seconds, from which estimating takes its time; see `fit_lengths`."""
         every = [experiment for experiment in experiments for _ in range(seeds)]
         configs = [experiment.config() for experiment in every]
         started = time.perf_counter()
         estimates = [self.estimate(config) for config in configs]
-        spent = 0 if equal_time else time.perf_counter() - started
+        spent = 0 if options.get("equal_time") else time.perf_counter() - started
         full = [config.training.iterations for config in configs]
-        lengths = fit_lengths(estimates, full, budget - spent, equal_time=equal_time)
+        lengths = fit_lengths(estimates, full, budget - spent, **options)
         return dict(zip((experiment.name for experiment in every), lengths, strict=True))
 
     def _begun(self, experiment: Experiment, results: Results | None) -> int | None:
@@ -211,6 +220,21 @@ class RunPlanner:
         lengths = [run.config.training.iterations for run in self.store.runs_of(experiment)]
         lengths += [result.iterations for result in results.of(experiment)] if results else []
         return max(lengths, default=None)
+
+
+def _without_result(
+    experiments: Sequence[Experiment], lengths: Mapping[str, int], seeds: int, results: Results | None
+) -> list[PlannedRun]:
+    """The runs of these lengths that have no result, first seeds first."""
+    done = {
+        (e.name, result.seed) for e in experiments if results for result in results.of(e, lengths[e.name])
+    }
+    return [
+        experiment.run(seed, lengths[experiment.name])
+        for seed in range(seeds)
+        for experiment in experiments
+        if (experiment.name, seed) not in done
+    ]
 
 
 def _distinct(experiments: Sequence[Experiment]) -> list[Experiment]:
