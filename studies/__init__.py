@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pathaware.experiments.run_store import PlannedRun, RunStore
-from pathaware.experiments.sweep.worker_pool import train_in_workers
+from pathaware.experiments.worker_pool import train_in_workers
 
 RESULTS = Path("results")
 

@@ -115,7 +115,7 @@ def _quick(
         "pathaware.training.session.train_sessions",
         "pathaware.training.pretrain_run._train",
         "pathaware.experiments.run_store.train_sessions",
-        "pathaware.experiments.sweep.worker_pool.WorkerPool.train",
+        "pathaware.experiments.worker_pool.WorkerPool.train",
         "pathaware.experiments.sweep.search.run_grid",
         "pathaware.experiments.sweep.search.Search",
         "pathaware.experiments.report.figures.figures",

@@ -69,7 +69,8 @@ def sweep(
     from pathaware.experiments.sweep.plan import SweepPlan
     from pathaware.experiments.sweep.search import Search, optuna, run_grid
     from pathaware.experiments.sweep.summary import summary
-    from pathaware.experiments.sweep.worker_pool import WorkerPool, open_backend
+    from pathaware.experiments.worker_backends import open_backend
+    from pathaware.experiments.worker_pool import WorkerPool
     from pathaware.training.run_folder import FolderLock
 
     if split not in ("val", "test"):

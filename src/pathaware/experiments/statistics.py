@@ -66,6 +66,27 @@ def over_seeds_and_tasks(results: Sequence[Result], metric: Metric) -> Estimate:
     return Estimate(mean, least, mean + high, len(results), median)
 
 
+def mean(results: Sequence[Result], metric: Metric) -> tuple[float, float]:
+    """Mean and half the width of its interval over tasks and seeds."""
+    estimate = over_seeds_and_tasks(results, metric)
+    return estimate.mean, estimate.half_width
+
+
+def with_interval(results: Sequence[Result], metric: Metric) -> str:
+    """`75.31 ± 0.54`, or `0.0259 (0.0238 to 0.0279)` for errors, whose interval need not be symmetric."""
+    estimate = over_seeds_and_tasks(results, metric)
+    if not metric.lower_is_better:
+        return metric.with_interval(estimate.mean, estimate.half_width)
+    value, low, high = map(metric.format, (estimate.mean, estimate.low, estimate.high))
+    return f"{value} ({low} to {high})"
+
+
+def value_range(results: Sequence[Result], metric: Metric) -> str:
+    """Format the smallest and the largest value: `68.20–69.10`."""
+    values = [result.value(metric)[0] for result in results]
+    return f"{metric.format(min(values))}–{metric.format(max(values))}"
+
+
 def over_seeds(means: Sequence[float]) -> float | None:
     """Half the width of Student's interval of the mean over seeds; None for one seed."""
     if len(means) < 2:

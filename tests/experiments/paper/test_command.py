@@ -11,12 +11,12 @@ import pytest
 
 from pathaware.data.importing import PartialStore
 from pathaware.data.pixels import ImageFormat
+from pathaware.experiments import worker_pool
 from pathaware.experiments.paper import figures
 from pathaware.experiments.paper.method_table import render
 from pathaware.experiments.paper.tables import full_length, further, table1, table2, table3, table4
 from pathaware.experiments.paper.time_estimate import RunPlanner, TimeEstimate
 from pathaware.experiments.run_store import Results, RunStore
-from pathaware.experiments.sweep import worker_pool
 from pathaware.training.run_folder import FolderLock
 
 RESULTS = Path(__file__).parents[3] / "results"

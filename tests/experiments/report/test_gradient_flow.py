@@ -12,8 +12,12 @@ from torch import nn
 
 from pathaware import MetaLearner, Pamela
 from pathaware.core.seeding import generator
-from pathaware.experiments.report.gradient_figures import flow_figure
-from pathaware.experiments.report.gradient_flow import gradient_flow, of_trained, with_constant_skips
+from pathaware.experiments.report.gradient_figures import (
+    flow_figure,
+    gradient_flow,
+    of_trained,
+    with_constant_skips,
+)
 from pathaware.models import mlp
 from pathaware.training.config import Config
 from pathaware.training.problems import Sine

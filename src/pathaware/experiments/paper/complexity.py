@@ -12,8 +12,8 @@ from pathaware.core.learner import require_path
 from pathaware.core.seeding import generator
 from pathaware.experiments.bench.timing import Timing, Work, in_turns, warmed_up
 from pathaware.experiments.bench.workloads import SyntheticImages
-from pathaware.experiments.paper.printed import COMPLEXITY
 from pathaware.experiments.paper.tables import LABELS
+from pathaware.experiments.printed import COMPLEXITY
 from pathaware.training.config import Config, Training
 from pathaware.training.problems import Problem
 from pathaware.training.tables import Row, Table

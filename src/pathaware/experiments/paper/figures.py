@@ -15,8 +15,12 @@ from pathaware.core.errors import UsageError
 from pathaware.core.learner import require_path
 from pathaware.experiments.paper.tables import base, is_imported, sine_experiment
 from pathaware.experiments.report.figures import fitted_curves, metric_per_step, step_metrics
-from pathaware.experiments.report.gradient_figures import flow_figure, gradient_histograms
-from pathaware.experiments.report.gradient_flow import of_trained, with_constant_skips
+from pathaware.experiments.report.gradient_figures import (
+    flow_figure,
+    gradient_histograms,
+    of_trained,
+    with_constant_skips,
+)
 from pathaware.experiments.run_store import Experiment
 from pathaware.training.gradient_probe import Histograms
 from pathaware.training.provenance import write_record

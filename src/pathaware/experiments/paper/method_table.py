@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pathaware.data.store import counted
-from pathaware.experiments.paper.printed import IMAGE_ACCURACY
 from pathaware.experiments.paper.tables import DATA, CellSpec, RowSpec, TableSpec, is_imported
+from pathaware.experiments.printed import IMAGE_ACCURACY
 from pathaware.experiments.run_store import Experiment, Result, Results, own_level
-from pathaware.experiments.statistics import over_seeds_and_tasks
+from pathaware.experiments.statistics import mean, value_range, with_interval
 from pathaware.methods import METHODS
 from pathaware.training.metric import ACCURACY, Metric
 from pathaware.training.presets import load_preset, paper_problem, presets
@@ -74,27 +74,6 @@ def with_level(column: str, metric: Metric) -> str:
     'CIFAR-FS 5-shot, batch'
     """
     return column if metric.lower_is_better else f"{column}, batch"
-
-
-def mean(results: Sequence[Result], metric: Metric) -> tuple[float, float]:
-    """Mean and half the width of its interval over tasks and seeds, see `experiments.statistics`."""
-    estimate = over_seeds_and_tasks(results, metric)
-    return estimate.mean, estimate.half_width
-
-
-def with_interval(results: Sequence[Result], metric: Metric) -> str:
-    """`75.31 ± 0.54`, or `0.0259 (0.0238 to 0.0279)` for errors, whose interval need not be symmetric."""
-    estimate = over_seeds_and_tasks(results, metric)
-    if not metric.lower_is_better:
-        return metric.with_interval(estimate.mean, estimate.half_width)
-    value, low, high = map(metric.format, (estimate.mean, estimate.low, estimate.high))
-    return f"{value} ({low} to {high})"
-
-
-def value_range(results: Sequence[Result], metric: Metric) -> str:
-    """Format the smallest and the largest value: `68.20–69.10`."""
-    values = [result.value(metric)[0] for result in results]
-    return f"{metric.format(min(values))}–{metric.format(max(values))}"
 
 
 def _value(cell: CellSpec, results: Sequence[Result], metric: Metric, mark_level: bool = False) -> str:

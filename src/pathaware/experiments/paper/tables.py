@@ -10,7 +10,7 @@ from pathaware.core.errors import UsageError
 from pathaware.core.rule import Rule
 from pathaware.data.catalogue import GLYPHS, store_folder
 from pathaware.data.store import MANIFEST
-from pathaware.experiments.paper.printed import ABLATION, IMAGE_ACCURACY, SINE_MSE, sine_mse
+from pathaware.experiments.printed import ABLATION, IMAGE_ACCURACY, SINE_MSE, sine_mse
 from pathaware.experiments.run_store import Experiment
 from pathaware.methods import METHODS
 from pathaware.methods.method import Method

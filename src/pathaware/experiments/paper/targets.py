@@ -20,7 +20,7 @@ from pathaware.experiments.paper.time_estimate import RunPlanner, TrainingLength
 from pathaware.experiments.report.style import save
 from pathaware.experiments.report.table_files import write_table
 from pathaware.experiments.run_store import Experiment, PlannedRun, RunStore, experiment_key
-from pathaware.experiments.sweep.worker_pool import train_in_workers
+from pathaware.experiments.worker_pool import train_in_workers
 from pathaware.training.provenance import environment, write_record
 from pathaware.training.tables import Table
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pathaware.core.errors import UsageError
 from pathaware.data.store import counted
-from pathaware.experiments.paper.printed import ADDRESS, paper_result
+from pathaware.experiments.printed import ADDRESS, paper_result
 from pathaware.experiments.report.figures import figures
 from pathaware.experiments.report.style import data_uri, labels
 from pathaware.experiments.report.table_files import render_html

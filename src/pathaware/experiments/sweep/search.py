@@ -14,8 +14,9 @@ from pathaware.data.store import counted
 from pathaware.experiments.run_store import PlannedRun, RunStore
 from pathaware.experiments.sweep.plan import Range, SweepPlan
 from pathaware.experiments.sweep.summary import Outcome
-from pathaware.experiments.sweep.worker import PAUSE
-from pathaware.experiments.sweep.worker_pool import Ended, WorkerPool, require_package
+from pathaware.experiments.worker import PAUSE
+from pathaware.experiments.worker_backends import require_package
+from pathaware.experiments.worker_pool import Ended, WorkerPool
 from pathaware.training.run_folder import Run
 
 STUDY, PLAN = "study.db", "plan"

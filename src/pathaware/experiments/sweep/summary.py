@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pathaware.data.store import counted
-from pathaware.experiments.paper.method_table import mean, value_range, with_interval
 from pathaware.experiments.run_store import PlannedRun, Result, RunStore
+from pathaware.experiments.statistics import mean, value_range, with_interval
 from pathaware.experiments.sweep.plan import SEED, format_value, short_names, short_value
 from pathaware.training.metric import MSE, Metric
 from pathaware.training.tables import NOTHING, Remark, Row, Table
