@@ -95,7 +95,9 @@ class DaskBackend:
     patience = 120.0
 
     def __init__(self, address: str, workers: int | None) -> None:
-        distributed = require_package("distributed", "dask", "pip install 'pathaware[cluster]'")
+        distributed = require_package(
+            "distributed", "dask", "in a clone of pathaware: pip install '.[cluster]'"
+        )
         try:
             where = {"scheduler_file": address} if Path(address).is_file() else {"address": _reached(address)}
             self.client: Any = distributed.Client(**where, timeout=20, set_as_default=False)
