@@ -141,23 +141,28 @@ def reproduce(
         train,
         parse_settings(setting),
     )
-    made, missing = False, dict[str, None]()
-    for target in chosen:
+    rows, made, missing = (only or (), columns or ()), False, dict[str, None]()
+    try:
         try:
-            table = reproduction.make(target, data, only or (), columns or ())
-        except KeyboardInterrupt:
-            _print("interrupted; run the same command to resume")
-            raise typer.Exit(130) from None
+            reproduction.train_at_once(chosen, data, *rows)
         except UsageError as error:
-            if len(chosen) == 1:
-                raise
-            _print(f"{target} left out: {error.message}")  # the others are made
-        else:
+            _print(error.message)  # the others are made, and what failed is tried again
+        for target in chosen:
+            try:
+                table = reproduction.make(target, data, *rows)
+            except UsageError as error:
+                if len(chosen) == 1:
+                    raise
+                _print(f"{target} left out: {error.message}")  # the others are made
+                continue
             if table:
                 print_table(table)
-                missing |= dict.fromkeys(paper.data_to_import(target, data, only or (), columns or ()))
+                missing |= dict.fromkeys(paper.data_to_import(target, data, *rows))
             # The last column says how a row was trained.
             made = made or table is None or any(row.cells[-1] != NOTHING for row in table.rows)
+    except KeyboardInterrupt:
+        _print("interrupted; run the same command to resume")
+        raise typer.Exit(130) from None
     for name in missing:
         _print(f"{name} is not imported; import it with: pathaware data import {name} --from FOLDER")
     if missing and train and not made:

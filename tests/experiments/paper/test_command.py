@@ -12,7 +12,7 @@ import pytest
 from pathaware.data.importing import PartialStore
 from pathaware.data.pixels import ImageFormat
 from pathaware.experiments import worker_pool
-from pathaware.experiments.paper import figures
+from pathaware.experiments.paper import figures, targets
 from pathaware.experiments.paper.method_table import render
 from pathaware.experiments.paper.tables import full_length, further, table1, table2, table3, table4
 from pathaware.experiments.paper.time_estimate import RunPlanner, TimeEstimate
@@ -89,8 +89,28 @@ def test_workers_train_the_same_runs_side_by_side(reproduce, tmp_path, monkeypat
     assert again == shown
 
 
+def test_workers_train_the_runs_of_several_targets_in_one_pool(reproduce, tmp_path, monkeypatch):
+    pools = []
+
+    def train(store, runs, workers, say, on_done, time_left):
+        pools.append([run.name for run in runs])
+        store.train(runs, 1, on_done)
+
+    monkeypatch.setattr(targets, "train_in_workers", train)
+    options = ("--iterations", "3", *TINY, "--workers", "2")
+    code, _, told = reproduce("fig4", "table3", "fig5", *options, out=tmp_path)
+    assert code == 0
+    assert len(pools) == 1
+    assert sorted(pools[0]) == sorted(set(pools[0]))
+    assert len(pools[0]) == 12  # Table 3 has twelve cells, and the figures share three of them
+    assert "fig4 and table3 and fig5: 12 runs to train" in told
+    assert all(f"{target}: nothing to train" in told for target in ("fig4", "table3", "fig5"))
+    assert (tmp_path / "fig5.png").exists()
+
+
 def test_a_run_that_fails_in_a_worker_does_not_stop_the_others(reproduce, tmp_path):
-    (tmp_path / "results/sine-k5-maml-3-seed0.json.new").mkdir(parents=True)  # its record cannot be written
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/sine-k5-maml-3-seed0").touch()  # where its folder should be
     options = ("table3", "--only", "k5-maml", "--only", "k5-meta-sgd", "--iterations", "3", "--workers", "2")
     code, _, told = reproduce(*options, *TINY, out=tmp_path)
     assert code == 2

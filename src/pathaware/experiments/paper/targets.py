@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,13 @@ def data_to_import(
     return list(dict.fromkeys(cell.experiment.tables["problem"]["data"] for cell in cells))
 
 
+def _check_choice(target: str, rows: Sequence[str], columns: Sequence[str]) -> None:
+    """Refuse rows and columns of what is not a table that is trained."""
+    for chosen, what, name in ((rows, "rows", "only"), (columns, "columns", "columns")):
+        if chosen and target not in TABLES:
+            raise UsageError(f"{target} has no {what} to choose from", field=name)
+
+
 @dataclass(frozen=True)
 class Reproduction:
     """Makes targets from the runs of a store and writes them to `out`.
@@ -89,29 +97,69 @@ class Reproduction:
         self, target: str, data: str, rows: Sequence[str] = (), columns: Sequence[str] = ()
     ) -> Table | None:
         """Write the files of a target; return the table if it is one."""
-        for chosen, what, name in ((rows, "rows", "only"), (columns, "columns", "columns")):
-            if chosen and target not in TABLES:
-                raise UsageError(f"{target} has no {what} to choose from", field=name)
+        _check_choice(target, rows, columns)
+        if self.train and target != COMPLEXITY:
+            planner = RunPlanner(self.store)
+            self._train(target, planner, *self._plan(planner, target, data, rows, columns))
         if target in FIGURES:
             self._figure(FIGURES[target](data))
             return None
-        table = (
-            self._complexity()
-            if target == COMPLEXITY
-            else self._table(TABLES[target](data).with_settings(self.settings), rows, columns)
-        )
+        if target == COMPLEXITY:
+            table = self._complexity()
+        else:
+            spec = self._spec(target, data)
+            results = self.store.results(spec.experiments() if spec.equal_time else ())
+            table = render(spec.select(rows, columns), results)
         for path in write_table(table, self.out, target):
             self.say(str(path))
         return table
 
-    def _table(self, spec: TableSpec, rows: Sequence[str], columns: Sequence[str]) -> Table:
-        chosen = spec.select(rows, columns)
-        if self.train:
-            planner, experiments = RunPlanner(self.store), chosen.available()
-            length = self._length(spec)
-            missing = planner.missing(experiments, length, self.seeds)
-            self._train(spec.name, planner, missing, experiments, length)
-        return render(chosen, self.store.results(spec.experiments() if spec.equal_time else ()))
+    def train_at_once(
+        self, targets: Sequence[str], data: str, rows: Sequence[str] = (), columns: Sequence[str] = ()
+    ) -> None:
+        """Train what several targets lack in one pool, so that no worker waits for the last run of a target.
+
+        A budget is for each target, so with one, and without workers, each target trains its own runs.
+        """
+        if not self.train or self.workers == 1 or len(targets) == 1 or self.length.budget is not None:
+            return
+        planner, cells, runs = RunPlanner(self.store), list[Experiment](), dict[str, PlannedRun]()
+        trained = set[object]()
+        for target in targets:
+            if target == COMPLEXITY:
+                continue
+            with suppress(UsageError):  # `make` says why a target cannot be made
+                _check_choice(target, rows, columns)
+                experiments, missing, _ = self._plan(planner, target, data, rows, columns)
+                cells += experiments
+                for run in missing:
+                    training = run.config.training
+                    key = experiment_key(run.config), training.seed, training.iterations
+                    # Tables find a training under any name, figures under their own.
+                    if key not in trained or target in FIGURES:
+                        runs[run.name] = run
+                    trained.add(key)
+        if runs:
+            self._train(" and ".join(targets), planner, cells, list(runs.values()), self.length)
+
+    def _plan(
+        self, planner: RunPlanner, target: str, data: str, rows: Sequence[str], columns: Sequence[str]
+    ) -> tuple[list[Experiment], list[PlannedRun], TrainingLength]:
+        """The experiments of a target, the runs that it lacks, and how long they are."""
+        if target in FIGURES:
+            experiments = self._drawn(FIGURES[target](data))
+            # A record is not enough: a figure needs the network.
+            missing = [e for e in experiments if self.store.trained(e) is None]
+            return experiments, planner.anew(missing, self.length), self.length
+        spec = self._spec(target, data)
+        experiments, length = spec.select(rows, columns).available(), self._length(spec)
+        return experiments, planner.missing(experiments, length, self.seeds), length
+
+    def _spec(self, target: str, data: str) -> TableSpec:
+        return TABLES[target](data).with_settings(self.settings)
+
+    def _drawn(self, figure: figures.PaperFigure) -> list[Experiment]:
+        return [experiment.with_settings(self.settings) for experiment in figure.experiments]
 
     def _length(self, spec: TableSpec) -> TrainingLength:
         length = replace(self.length, equal_iterations=spec.equal_iterations, equal_time=spec.equal_time)
@@ -125,8 +173,8 @@ class Reproduction:
         self,
         name: str,
         planner: RunPlanner,
-        runs: Sequence[PlannedRun],
         cells: Sequence[Experiment],
+        runs: Sequence[PlannedRun],
         length: TrainingLength,
     ) -> None:
         """Train `runs`; say after each how many of the `cells` are done, and how much time is left."""
@@ -179,13 +227,7 @@ class Reproduction:
         return complexity.table5(json.loads(path.read_text(encoding="utf-8")))
 
     def _figure(self, figure: figures.PaperFigure) -> None:
-        experiments = [experiment.with_settings(self.settings) for experiment in figure.experiments]
-        if self.train:
-            # A record is not enough: a figure needs the network.
-            planner = RunPlanner(self.store)
-            missing = [e for e in experiments if self.store.trained(e) is None]
-            runs = planner.anew(missing, self.length)
-            self._train(figure.name, planner, runs, experiments, self.length)
+        experiments = self._drawn(figure)
         trained = [run for e in experiments if (run := self.store.trained(e)) is not None]
         if not trained:
             raise UsageError(f"{figure.name}: none of its runs has been trained")
