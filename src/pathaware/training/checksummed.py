@@ -20,6 +20,9 @@ from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
 
+CHECKPOINT = "checkpoint.safetensors"
+"""The name of the file of a trained model in the folder of its training."""
+
 
 class CorruptFile(Exception):
     """A file that is not what was written. The message gives the reason."""

@@ -331,18 +331,15 @@ class Config:
 
 def differences(there: Config, here: Config) -> str:
     """Describe how two configurations differ: `training.rate 0.001, here 0.002; …`; empty if equal."""
-    old, new = there.to_dict(), here.to_dict()
-    found = [
-        f"{table}.{key} {old[table].get(key)}, here {new[table].get(key)}"
-        for table in old
-        for key in dict.fromkeys([*old[table], *new[table]])
-        if old[table].get(key) != new[table].get(key)
-    ]
-    return "; ".join(found)
+    old, new = (
+        {f"{table}.{key}": v for table, values in config.to_dict().items() for key, v in values.items()}
+        for config in (there, here)
+    )
+    return setting_differences(old, new)
 
 
 def setting_differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """Describe how the settings of one table differ; empty if they are equal."""
+    """Describe how settings differ, by name; empty if they are equal."""
     keys = dict.fromkeys([*there, *here])
     return "; ".join(
         f"{key} {there.get(key)}, here {here.get(key)}" for key in keys if there.get(key) != here.get(key)

@@ -24,13 +24,12 @@ from pathaware.core.head import last_linear, replace_last_linear
 from pathaware.core.learner import MetaLearner
 from pathaware.data.episodes import EpisodePlan, LabelledImages
 from pathaware.engine.cuda_graph import CapturedStep
-from pathaware.training.checksummed import CorruptFile, read_checksummed
+from pathaware.training.checksummed import CHECKPOINT, CorruptFile, read_checksummed
 from pathaware.training.config import Config
 
 BATCH, RATE, MOMENTUM, DECAY = 256, 0.1, 0.9, 5e-4
 PROJECTION = "projection"
 """The tensor of directions in a checkpoint, see `Classifier.subspace`."""
-CHECKPOINT = "checkpoint.safetensors"  # as in `run_folder`, which imports this module
 
 
 def load_pretrained(model: nn.Module, config: Config) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.few_shot import FewShotLearner
+from pathaware.training.checksummed import CHECKPOINT as CHECKPOINT
 from pathaware.training.checksummed import (
     CorruptFile,
     load_parameters,
@@ -30,7 +31,7 @@ from pathaware.training.progress import Progress
 from pathaware.training.state import State
 from pathaware.training.trainer import build
 
-CONFIG, METRICS, CHECKPOINT, FIGURES = "config.toml", "metrics.jsonl", "checkpoint.safetensors", "figures"
+CONFIG, METRICS, FIGURES = "config.toml", "metrics.jsonl", "figures"
 HISTOGRAMS, STATES = "histograms.safetensors", "state-[0-9]*.safetensors"
 SNAPSHOTS = "snapshot-[0-9]*.safetensors"
 PROVENANCE, LOCK = "provenance.json", "run.lock"

@@ -16,7 +16,6 @@ from pathaware.experiments.paper.time_estimate import (
     TrainingLength,
     estimate_time,
     fit_lengths,
-    format_duration,
     parse_duration,
 )
 from pathaware.experiments.run_store import Experiment, PlannedRun, Results, RunStore, identity, signature
@@ -240,10 +239,6 @@ def test_times_are_read_as_people_write_them(text, expected):
 def test_other_times_are_refused(text):
     with pytest.raises(UsageError, match=r"budget: .* is not a duration"):
         parse_duration(text)
-
-
-def test_durations_are_written_in_fitting_units():
-    assert [format_duration(s) for s in (0.2, 40, 720, 12600)] == ["1 s", "40 s", "12 min", "3.5 h"]
 
 
 def test_a_file_that_is_not_a_record_is_named(tmp_path):

@@ -17,11 +17,12 @@ from pathaware.data.store import counted
 from pathaware.experiments.paper import complexity, figures, tables
 from pathaware.experiments.paper.method_table import method_table, render
 from pathaware.experiments.paper.tables import TableSpec
-from pathaware.experiments.paper.time_estimate import RunPlanner, TrainingLength, format_duration
+from pathaware.experiments.paper.time_estimate import RunPlanner, TrainingLength
 from pathaware.experiments.report.style import save
 from pathaware.experiments.report.table_files import write_table
 from pathaware.experiments.run_store import Experiment, PlannedRun, RunStore, experiment_key
 from pathaware.experiments.worker_pool import train_in_workers
+from pathaware.training.progress import duration
 from pathaware.training.provenance import environment, write_record
 from pathaware.training.tables import Table
 
@@ -187,9 +188,8 @@ class Reproduction:
         estimated, started = planner.seconds(runs), time.perf_counter()
         count = counted(len(runs), "run")
         beyond = f"; {len(missing) - len(runs)} more do not fit" if len(runs) < len(missing) else ""
-        duration = format_duration(estimated)
         start = f"; {self.workers} processes take some seconds to start" if self.workers > 1 else ""
-        self.say(f"{name}: {count} to train, about {duration} if one after another{start}{beyond}")
+        self.say(f"{name}: {count} to train, about {duration(estimated)} if one after another{start}{beyond}")
         keys, left = [experiment_key(cell.config()) for cell in cells], list(runs)
         unit = "cells" if name in TABLES else "runs"
 
@@ -198,7 +198,7 @@ class Reproduction:
             spent, expected = time.perf_counter() - started, estimated - remaining
             # Estimates are corrected by how long the runs took so far.
             remaining *= spent / expected if expected > 0 else 1.0
-            return f"about {format_duration(remaining)} left"
+            return f"about {duration(remaining)} left"
 
         def on_done(run: PlannedRun) -> None:
             left.remove(run)

@@ -15,6 +15,7 @@ from pathaware.experiments.run_store import Experiment, PlannedRun, Results, Run
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
 from pathaware.training.pretraining import seconds_of_pretraining
+from pathaware.training.progress import duration
 from pathaware.training.trainer import Trainer
 
 ENOUGH = 0.3
@@ -96,7 +97,7 @@ def fit_lengths(
 
 
 def _budget_too_small(estimates: Sequence[TimeEstimate], reserved: float = 0.0) -> UsageError:
-    least = format_duration(reserved + sum(each.seconds(1) for each in estimates))
+    least = duration(max(1.0, reserved + sum(each.seconds(1) for each in estimates)))
     return UsageError(f"not enough for one iteration of each run; at least {least}", field="budget")
 
 
@@ -149,7 +150,7 @@ class RunPlanner:
                 chosen.append(run)
                 left -= needed
         if runs and not chosen:
-            least = format_duration(min(seconds))
+            least = duration(max(1.0, min(seconds)))
             raise UsageError(f"not enough for any run of this length; at least {least}", field="budget")
         return chosen
 
@@ -255,10 +256,3 @@ def parse_duration(text: str) -> float:
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise UsageError(f"{text!r} is not a duration; write 90s, 10m, 1h30m or 2d", field="budget")
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
-
-
-def format_duration(seconds: float) -> str:
-    """Format seconds with a fitting unit: `40 s`, `12 min`, `3.5 h`."""
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
