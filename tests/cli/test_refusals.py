@@ -36,7 +36,7 @@ REFUSED = {
     "evaluate sine --record file": "file exists; add --replace",
     "data show glyphs --out file": "file exists; add --replace",
     "bench --rows sine --json file": "file exists; add --replace",
-    "predict glyphs --support letters --images letters --out same.png --show same.png": "--show",
+    "predict glyphs --support letters --images letters --format csv --out a.png --show a.png": "--show",
     "predict glyphs --support letters --images letters --out file": "file exists; add --replace",
     "export glyphs --support letters --to safetensors --out file": "--out: file",
     "reproduce table4 --data nope": "nope",
