@@ -116,8 +116,10 @@ def reproduce(
     from pathaware.experiments.paper import targets as paper
     from pathaware.experiments.paper.time_estimate import TrainingLength, parse_duration
     from pathaware.experiments.run_store import RunStore
+    from pathaware.training.provenance import revision
     from pathaware.training.tables import NOTHING
 
+    revision()  # records name the code that runs now, whatever is committed until they are written
     for target in targets:
         if target not in (*paper.TARGETS, "all"):
             known = (*paper.TARGETS, "all")

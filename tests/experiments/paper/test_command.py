@@ -17,6 +17,7 @@ from pathaware.experiments.paper.method_table import render
 from pathaware.experiments.paper.tables import full_length, further, table1, table2, table3, table4
 from pathaware.experiments.paper.time_estimate import RunPlanner, TimeEstimate
 from pathaware.experiments.run_store import Results, RunStore
+from pathaware.training import provenance
 from pathaware.training.run_folder import FolderLock
 
 RESULTS = Path(__file__).parents[3] / "results"
@@ -117,6 +118,19 @@ def test_a_run_that_fails_in_a_worker_does_not_stop_the_others(reproduce, tmp_pa
     assert "sine-k5-maml-3-seed0: failed: " in told
     assert "sine-k5-meta-sgd-3-seed0: done" in told
     assert f"1 of 2 runs failed; see {tmp_path / 'logs/sine-k5-maml-3-seed0.log'}" in told
+
+
+def test_records_name_the_commit_at_the_beginning(reproduce, tmp_path, monkeypatch):
+    commits = iter(["first", "second"])
+    monkeypatch.setattr(provenance, "_git", lambda *words: next(commits) if words[0] == "rev-parse" else "")
+    provenance.revision.cache_clear()
+    try:
+        code, _, _ = reproduce("table3", "--only", "k5-maml", "--no-train", out=tmp_path)
+        assert code == 0
+        assert next(commits) == "second"  # the first was taken before anything was made
+        assert provenance.revision()["commit"] == "first"
+    finally:
+        provenance.revision.cache_clear()
 
 
 def test_an_interrupt_says_how_to_resume(reproduce, tmp_path, monkeypatch):
