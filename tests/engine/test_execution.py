@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -253,6 +254,108 @@ def test_a_module_that_is_called_twice_keeps_its_first_name():
     assert learner.execution.name == "batched"
     x = torch.randn(3, 4, 2)
     assert distance(learner.path(x, -x).end, loop.path(x, -x).end) < 1e-12
+
+
+class Tied(nn.Module):
+    """The two layers in the middle share their parameters of these names."""
+
+    def __init__(self, layers: list[nn.Module], shared: tuple[str, ...]) -> None:
+        super().__init__()
+        self.first, self.a, self.b, self.last = layers
+        for name in shared:
+            setattr(self.b, name, getattr(self.a, name))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.b(torch.tanh(self.a(torch.tanh(self.first(x))))))
+        return self.last(x.flatten(1))
+
+
+class Root(nn.Module):
+    """A parameter of the network itself that one of its layers uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(1, 4))
+        self.a, self.last = nn.Linear(1, 4), nn.Linear(4, 1)
+        self.last.weight = self.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.a(x)))
+
+
+def tied_linear(*shared: str) -> nn.Module:
+    return Tied([nn.Linear(1, 4), nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 1)], shared)
+
+
+def tied_convolutions() -> nn.Module:
+    convolutions = [nn.Conv2d(channels, 4, 3, padding=1) for channels in (2, 4, 4)]
+    return Tied([*convolutions, nn.Linear(4 * 8 * 8, 3)], ("weight", "bias"))
+
+
+def repeated_layer() -> nn.Module:
+    layer = nn.Linear(4, 4)
+    return Tied([nn.Linear(1, 4), layer, layer, nn.Linear(4, 1)], ())
+
+
+TIED = {
+    "weights": (lambda: tied_linear("weight"), F.mse_loss, regression_episodes),
+    "biases": (lambda: tied_linear("bias"), F.mse_loss, regression_episodes),
+    "convolutions": (tied_convolutions, F.cross_entropy, image_episodes),
+    "of the network itself": (Root, F.mse_loss, regression_episodes),
+    "a layer of two names": (repeated_layer, F.mse_loss, regression_episodes),
+}
+
+
+@pytest.mark.parametrize("name", TIED)
+@pytest.mark.parametrize("execution", ["auto", "vmap", "loop"])
+def test_tied_parameters_adapt_together(name, execution):
+    """Compared with steps on a network that is copied and whose gradients `backward` adds up."""
+    build, loss, make = TIED[name]
+    model, episodes = build(), make()
+    learner = MetaLearner(model, GradientDescent(model, 2, rate=0.3), loss, execution=execution, guard=False)
+    before, names = dict(model.named_parameters()), set(model.state_dict())
+    expected = []
+    for x, y, queries, _ in zip(*episodes.tensors(), strict=True):
+        network = copy.deepcopy(model)
+        for _ in range(2):
+            network.zero_grad()
+            loss(network(x), y).backward()
+            with torch.no_grad():
+                for parameter in network.parameters():
+                    parameter -= 0.3 * parameter.grad
+        expected.append(network(queries))
+        assert distance(learner.adapt(x, y)(queries), expected[-1]) < 1e-10
+    with torch.no_grad():
+        predictions = learner.predictions_per_step(*episodes.tensors()[:3]).outputs
+    assert distance(predictions[-1], torch.stack(expected)) < 1e-10
+    loop = MetaLearner(model, learner.rule, loss, execution="loop", guard=False)
+    assert distance(meta_gradient(learner, episodes), meta_gradient(loop, episodes)) < 1e-10
+    after = dict(model.named_parameters())
+    assert all(after[name] is parameter for name, parameter in before.items())
+    assert set(model.state_dict()) == names
+
+
+def test_the_meta_gradient_of_a_repeated_layer_is_that_of_two_tied_ones():
+    repeated, tied, episodes = repeated_layer(), tied_linear("weight", "bias"), regression_episodes()
+    tied.load_state_dict(repeated.state_dict())
+    learners = [
+        MetaLearner(model, GradientDescent(model, 2, rate=0.3), F.mse_loss, execution="loop")
+        for model in (repeated, tied)
+    ]
+    assert distance(*(meta_gradient(learner, episodes) for learner in learners)) < 1e-12
+
+
+@pytest.mark.parametrize("name", ["weights", "biases", "of the network itself"])
+def test_tied_parameters_that_do_not_adapt_are_shared_by_tasks(name):
+    build, loss, make = TIED[name]
+    model, episodes = build(), make()
+    layout = Layout.of(model, lambda name: name.startswith("last."))
+    auto, loop = (
+        MetaLearner(model, GradientDescent(layout, 2, rate=0.3), loss, execution=execution)
+        for execution in ("auto", "loop")
+    )
+    assert auto.execution.name == "batched"
+    assert distance(meta_gradient(auto, episodes), meta_gradient(loop, episodes)) < 1e-10
 
 
 def conv2() -> nn.Module:

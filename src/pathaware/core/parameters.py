@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import Function
+from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from pathaware.core.batch_norm import FrozenBatchNorm
@@ -35,6 +36,40 @@ def parameters_lock(model: nn.Module) -> Any:
     `functional_call` puts other tensors into the network itself, where all threads see them.
     """
     return _locks.setdefault(model, threading.RLock())
+
+
+def first_names(model: nn.Module) -> dict[str, dict[str, str]]:
+    """For each module by its name, the network's name for each of its parameters.
+
+    A tied parameter has several names, and a module too. Only the first one is used, as in `Layout`.
+    """
+    with parameters_lock(model):
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        return {
+            prefix: {name: names[id(p)] for name, p in module._parameters.items() if p is not None}
+            for prefix, module in model.named_modules()
+        }
+
+
+class CallWithParameters:
+    """Calls a network with other parameter values, by the names in `first_names`, and leaves it unchanged.
+
+    `functional_call` by itself replaces the parameters of a module that has two names twice, and restores the
+    replacements.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.names = {
+            f"{prefix}.{name}".lstrip("."): full
+            for prefix, names in first_names(model).items()
+            for name, full in names.items()
+        }
+
+    def __call__(self, values: dict[str, Tensor], *inputs: Tensor) -> Any:
+        given = {name: values[full] for name, full in self.names.items() if full in values}
+        with parameters_lock(self.model):
+            return functional_call(self.model, given, inputs, tie_weights=False)
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pathaware.core.episodes import Episodes
 from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.meta_gradient import Unrolled
+from pathaware.core.parameters import CallWithParameters
 from pathaware.core.path import Order
 
 LossesAndGradients = Callable[[Sequence[Tensor], Sequence[Tensor]], Any]
@@ -92,12 +92,12 @@ class _TaskLosses(nn.Module):
 
 def _losses_and_gradients(learner: FewShotLearner, order: Order) -> LossesAndGradients:
     module = _TaskLosses(learner, order)
-    names = [name for name, _ in module.named_parameters()]
+    names, call = [name for name, _ in module.named_parameters()], CallWithParameters(module)
 
     def compute(values: Sequence[Tensor], tensors: Sequence[Tensor]) -> Any:
         parameters = [value.detach().requires_grad_() for value in values]
         with torch.enable_grad():
-            losses = functional_call(module, dict(zip(names, parameters, strict=True)), tuple(tensors))
+            losses = call(dict(zip(names, parameters, strict=True)), *tensors)
         return losses.detach(), torch.autograd.grad(losses.sum(), parameters, allow_unused=True)
 
     return compute

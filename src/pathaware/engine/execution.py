@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from pathaware.core.batch_norm import TaskStatistics
 from pathaware.core.episodes import Episodes
@@ -23,7 +23,7 @@ from pathaware.core.errors import UsageError
 from pathaware.core.head import last_linear
 from pathaware.core.learner import ExecutionName
 from pathaware.core.losses import Loss, per_task, per_task_loop
-from pathaware.core.parameters import GroupBroadcast, Layout, parameters_lock
+from pathaware.core.parameters import CallWithParameters, GroupBroadcast, Layout, parameters_lock
 from pathaware.core.path import Order, being_traced
 from pathaware.core.rule import LinearSteps
 from pathaware.engine import kernels
@@ -347,9 +347,10 @@ def fused_embedding(model: nn.Module) -> FusedEmbedding | None:
 def _outputs(model: nn.Module, layout: Layout) -> Forward:
     """The network at the point of one task, `[D]`, for inputs `[N, …]`."""
 
+    call = CallWithParameters(model)
+
     def one(point: Tensor, inputs: Tensor) -> Tensor:
-        with parameters_lock(model):
-            outputs: Tensor = functional_call(model, layout.views(point), (inputs,))
+        outputs: Tensor = call(layout.views(point), inputs)
         return outputs
 
     return one
@@ -357,6 +358,8 @@ def _outputs(model: nn.Module, layout: Layout) -> Forward:
 
 def _features(model: nn.Module, layout: Layout) -> Forward:
     """The inputs `[N, F]` of the last linear layer at the point of one task."""
+
+    call = CallWithParameters(model)
 
     def one(point: Tensor, inputs: Tensor) -> Tensor:
         seen: list[Tensor] = []
@@ -367,7 +370,7 @@ def _features(model: nn.Module, layout: Layout) -> Forward:
         with parameters_lock(model):
             hook = last_linear(model)[1].register_forward_pre_hook(see)
             try:
-                functional_call(model, layout.views(point), (inputs,))
+                call(layout.views(point), inputs)
             finally:
                 hook.remove()
         return seen[0]

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from pathaware.core.batch_norm import FrozenBatchNorm
+from pathaware.core.parameters import first_names
 
 Pooling = Literal["max", "average", "none"]
 
@@ -62,11 +63,15 @@ class ConvBlockNodes:
 
 
 class TracedNetwork:
-    """The graph of a network: its nodes in order, its modules by name, its conv blocks by their last node."""
+    """The graph of a network: its nodes in order, its modules by name, its conv blocks by their last node.
+
+    `names` are the network's names for the parameters of each module, see `first_names`.
+    """
 
     def __init__(self, graph: fx.Graph, modules: dict[str, nn.Module]) -> None:
         self.nodes = list(graph.nodes)
         self.modules = modules
+        self.names = first_names(modules[""])
         pooled = {node: block for node in self.nodes if (block := self._pooled_block(node)) is not None}
         taken = {block.relu for block in pooled.values()}
         plain = {

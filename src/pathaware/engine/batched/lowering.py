@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from pathaware.core.parameters import Layout
+from pathaware.core.parameters import Layout, parameters_lock
 from pathaware.engine import kernels
 from pathaware.engine.batched.convolutions import convolve, kind_of
 from pathaware.engine.batched.layers import LAYERS, Activations, Parameters, check
@@ -62,18 +62,15 @@ class Lowered:
         self.layout = layout
         self.blocks = {node: block for node, block in network.blocks.items() if _has_kernels(block)}
         self.fused = {node for block in self.blocks.values() for node in block.inner}
-        modules = network.modules
         adapted = {entry.name for entry in layout.entries}
-        self.shared = {
-            f"{prefix}.{name}": parameter
-            for prefix, module in modules.items()
-            for name, parameter in module.named_parameters(recurse=False)
-            if f"{prefix}.{name}" not in adapted
-        }
-        self.names = {
-            prefix: {name: f"{prefix}.{name}" for name, _ in module.named_parameters(recurse=False)}
-            for prefix, module in modules.items()
-        }
+        self.names = network.names
+        with parameters_lock(network.modules[""]):
+            self.shared = {
+                full: network.modules[prefix].get_parameter(name)
+                for prefix, names in network.names.items()
+                for name, full in names.items()
+                if full not in adapted
+            }
         self.prefix = self._prefix()
         self.norms, self.joins = network.activated_norms(), network.joins()
 

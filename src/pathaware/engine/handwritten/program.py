@@ -62,7 +62,8 @@ class Chain:
 def find_chain(network: TracedNetwork, layout: Layout) -> Chain | None:
     """The network as a chain of hand-written layers, or None if some part of it has no hand-written form.
 
-    The layout must be that of all parameters. A layer that is called twice is left to autograd.
+    The layout must be that of all parameters. A layer that is called twice and tied parameters are left to
+    autograd.
     """
     nodes = _sequence(network)
     images = any(type(network.module(node)) is nn.Flatten for node in nodes)
@@ -94,9 +95,9 @@ def _links(network: TracedNetwork, nodes: list[fx.Node], images: bool) -> list[L
         elif type(module) is nn.Conv2d and images and _plain(module):
             kernel, padding = module.kernel_size[0], module.padding[0]
             assert isinstance(padding, int)
-            links.append(Link(PlainConvolution(kernel, padding), _names(network, node)))
+            links.append(Link(PlainConvolution(kernel, padding), network.names[str(node.target)]))
         elif type(module) is nn.Linear and not images:
-            links.append(Link(Linear(), _names(network, node)))
+            links.append(Link(Linear(), network.names[str(node.target)]))
         elif type(module) is nn.Flatten and images and (module.start_dim, module.end_dim) == (1, -1):
             links.append(Link(Flatten(), {}))
             images = False
@@ -124,16 +125,10 @@ def _plain(module: nn.Conv2d) -> bool:
 
 def _block(network: TracedNetwork, block: ConvBlockNodes) -> Link:
     assert isinstance(block.padding, int)
-    norm = _names(network, block.norm)
-    names = {"gain": norm["weight"], "shift": norm["bias"], **_names(network, block.convolution)}
+    norm, convolution = (network.names[str(node.target)] for node in (block.norm, block.convolution))
+    names = {"gain": norm["weight"], "shift": norm["bias"], **convolution}
     layer = ConvBlock(block.kernel, block.padding, block.window, block.eps, block.frozen)
     return Link(layer, names)
-
-
-def _names(network: TracedNetwork, node: fx.Node) -> dict[str, str]:
-    """The network's names for the parameters of a module, by their own names."""
-    module = network.modules[str(node.target)]
-    return {own: f"{node.target}.{own}" for own, _ in module.named_parameters(recurse=False)}
 
 
 MOST_THREADS = 2
