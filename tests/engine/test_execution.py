@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import operator
 import sys
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -420,3 +422,94 @@ def test_a_layer_in_place_leaves_what_the_next_step_needs():
         before = features.clone()
         learner.predict(layout.flatten(model).expand(2, -1), prepared)
     assert torch.equal(features, before)
+
+
+def with_forward_hook(model: nn.Sequential) -> None:
+    model[0].register_forward_hook(lambda module, inputs, outputs: 2 * outputs)
+
+
+def with_pre_hook(model: nn.Sequential) -> None:
+    model[2].register_forward_pre_hook(lambda module, inputs: (2 * inputs[0],))
+
+
+def with_backward_hook(model: nn.Sequential) -> None:
+    model[2].register_full_backward_hook(lambda module, inputs, outputs: None)
+
+
+def with_hook_on_the_network(model: nn.Sequential) -> None:
+    model.register_forward_hook(lambda module, inputs, outputs: outputs)
+
+
+def with_other_forward(model: nn.Sequential) -> None:
+    model[0].forward = lambda x: F.linear(2 * x, model[0].weight)
+
+
+def with_weight_norm(model: nn.Sequential) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        nn.utils.weight_norm(model[0])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        with_forward_hook,
+        with_pre_hook,
+        with_backward_hook,
+        with_hook_on_the_network,
+        with_other_forward,
+        with_weight_norm,
+    ],
+)
+@pytest.mark.filterwarnings("ignore:vmap cannot run this model", "ignore:There is a performance drop")
+def test_a_layer_that_computes_more_than_its_type_says_is_not_batched(change):
+    model, episodes = nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1)), regression_episodes()
+    change(model)
+    rule = GradientDescent(model, 2, rate=0.1)
+    auto, loop = (MetaLearner(model, rule, F.mse_loss, execution=name) for name in ("auto", "loop"))
+    assert auto.execution.name == "vmap"
+    assert distance(meta_gradient(auto, episodes), meta_gradient(loop, episodes)) < 1e-10
+    with pytest.raises(UsageError, match=r"'batched' cannot run this model .*(hooks|forward method)"):
+        MetaLearner(model, rule, F.mse_loss, execution="batched")
+
+
+class InPlace(nn.Module):
+    """Reads the features again after, or before, an operation that may overwrite them."""
+
+    def __init__(self, change: Callable[[InPlace, Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.a, self.b, self.head = nn.Conv2d(2, 4, 3), nn.Conv2d(2, 4, 3), nn.Linear(4 * 36, 3)
+        self.relu, self.flat, self.change = nn.ReLU(inplace=True), nn.Flatten(), change
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.change(self, self.a(x), self.b(x)).flatten(1))
+
+
+OVERWRITING = {
+    "a layer": lambda net, h, other: net.relu(h) + h,
+    "a function": lambda net, h, other: F.leaky_relu(h, 0.2, inplace=True) + h,
+    "a function, by position": lambda net, h, other: F.leaky_relu(h, 0.2, True) + h,
+    "a sum": lambda net, h, other: operator.iadd(h, other) + h,
+    "a view": lambda net, h, other: net.relu(net.flat(h)) + net.flat(h),
+}
+HARMLESS = {
+    "a layer": lambda net, h, other: net.relu(h) + other,
+    "a function, by position": lambda net, h, other: F.leaky_relu(h, 0.2, True) + other,
+    "a sum": lambda net, h, other: torch.relu(operator.iadd(h, other)) + other,
+    "a shape": lambda net, h, other: net.relu(h).view(h.size(0), -1),
+    "not in place": lambda net, h, other: F.leaky_relu(h, 1) + h,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [(change, "vmap") for change in OVERWRITING.values()]
+    + [(change, "batched") for change in HARMLESS.values()],
+    ids=[*(f"overwrites: {name}" for name in OVERWRITING), *(f"harmless: {name}" for name in HARMLESS)],
+)
+def test_operations_in_place_are_batched_unless_others_read_what_they_overwrite(change, expected):
+    model, episodes = InPlace(change), image_episodes()
+    rule = GradientDescent(model, 2, rate=0.1)
+    auto, loop = (MetaLearner(model, rule, F.cross_entropy, execution=name) for name in ("auto", "loop"))
+    assert auto.execution.name == expected
+    assert distance(meta_gradient(auto, episodes), meta_gradient(loop, episodes)) < 1e-10

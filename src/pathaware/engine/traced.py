@@ -21,6 +21,8 @@ from pathaware.core.parameters import first_names
 
 Pooling = Literal["max", "average", "none"]
 
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
 ADDITIONS = {operator.add, operator.iadd, torch.add}
 
 
@@ -169,8 +171,13 @@ class TracedNetwork:
 def trace(model: nn.Module, leaves: Container[type[nn.Module]] = ()) -> TracedNetwork:
     """Trace `model`, down to the modules of `torch.nn` and those whose type is in `leaves`.
 
-    Raises `NotLowerable` if `torch.fx` cannot trace it.
+    Raises `NotLowerable` if `torch.fx` cannot trace it, or if a module does more than its type says.
     """
+    for name, module in model.named_modules():
+        if any(vars(module).get(kind) for kind in _HOOKS):
+            raise NotLowerable(f"{name or 'it'} has hooks")
+        if "forward" in vars(module):
+            raise NotLowerable(f"{name or 'it'} has a forward method of its own")
     try:
         graph = _Tracer(leaves).record(model)
     except Exception as error:  # fx raises errors of many kinds when it meets control flow
@@ -205,6 +212,13 @@ def _calls(network: TracedNetwork, module: nn.Module) -> int:
     return sum(network.module(node) is module for node in network.nodes)
 
 
+class _Value(fx.Proxy):
+    """A value while a network is traced. `fx.Proxy` would record `+=` as `+`."""
+
+    def __iadd__(self, other: Any) -> fx.Proxy:
+        return self.tracer.create_proxy("call_function", operator.iadd, (self, other), {})
+
+
 class _Tracer(fx.Tracer):
     """Traces a copy of a network in which leaf modules record their calls.
 
@@ -218,6 +232,9 @@ class _Tracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return type(m) in self.leaves or super().is_leaf_module(m, module_qualified_name)
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Value(node, self)
 
     def record(self, model: nn.Module) -> fx.Graph:
         """The graph of `model`, called with one argument."""

@@ -19,6 +19,8 @@ from pathaware.engine.traced import ADDITIONS, ConvBlockNodes, NotLowerable, Tra
 
 _ELEMENTWISE = {F.relu, torch.relu, torch.tanh, torch.sigmoid, F.gelu, F.silu, F.elu, F.leaky_relu}
 _ELEMENTWISE_METHODS = {"relu", "tanh", "sigmoid"}
+_VIEWS = {"flatten", "view", "reshape", torch.flatten}
+_VIEW_LAYERS = (nn.Flatten, nn.Identity, nn.Dropout)
 
 # Placeholders for `x.shape` and `x.shape[0]` while a graph is interpreted. Only the flattening idiom
 # `x.view(x.size(0), -1)` may use them: any other use of a shape would see the batched one.
@@ -34,6 +36,8 @@ def lower(network: TracedNetwork, layout: Layout) -> Lowered:
         raise NotLowerable("it takes more than one input")
     for node in network.nodes:
         module = network.module(node)
+        if _overwrites(network, node):
+            raise NotLowerable(f"{node.target} overwrites its input, which is read elsewhere")
         if module is not None:
             check(module)
         elif node.op in ("call_function", "call_method"):
@@ -234,6 +238,25 @@ class Lowered:
         return dict(zip(wanted, constant_moments(statistics), strict=True))
 
 
+def _overwrites(network: TracedNetwork, node: fx.Node) -> bool:
+    """True for an operation in place if another one reads the values of its input, or of what that views."""
+    options = getattr(network.module(node), "inplace", False), *node.args[1:], node.kwargs.get("inplace")
+    if node.target is not operator.iadd and not any(option is True for option in options):
+        return False
+    viewed = True
+    while viewed:
+        read = node.all_input_nodes[0]
+        if any(user is not node and not _reads_shape(user) for user in read.users):
+            return True
+        viewed = read.target in _VIEWS or isinstance(network.module(read), _VIEW_LAYERS)
+        node = read
+    return False
+
+
+def _reads_shape(node: fx.Node) -> bool:
+    return node.target == "size" or (node.target is getattr and node.args[1] == "shape")
+
+
 def _read(node: fx.Node, values: dict[fx.Node, Any]) -> list[Activations]:
     """The values that a function reads."""
     return [values[value] for value in node.args if isinstance(value, fx.Node)]
@@ -293,7 +316,10 @@ def _function(node: fx.Node) -> Callable[..., Any]:
     target: Any = node.target
     if target in _ELEMENTWISE:
         # never in place, which would overwrite what the second derivative needs
-        return lambda x, *args, inplace=False, **kwargs: x.map(target(x.data, *args, **kwargs))
+        def elementwise(x: Activations, *args: Any, inplace: bool = False, **kwargs: Any) -> Activations:
+            return x.map(target(x.data, *(a for a in args if not isinstance(a, bool)), **kwargs))
+
+        return elementwise
     if target in _ELEMENTWISE_METHODS:
         return lambda x: x.map(getattr(x.data, target)())
     if target in ADDITIONS and not node.kwargs and all(isinstance(a, fx.Node) for a in node.args):
