@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pathaware.core.batch_norm import TaskStatistics
 from pathaware.core.errors import UsageError
-from pathaware.core.head import one_hot
+from pathaware.core.head import HeadLearner, one_hot
+from pathaware.methods.r2d2 import R2D2
+from pathaware.models import mlp
 from tests.methods.checks import learner_of
 
 
@@ -59,3 +62,35 @@ def test_the_number_of_steps_cannot_be_chosen():
     learner, _, episodes = learner_of("prototypical")
     with pytest.raises(UsageError, match="no inner steps"):
         learner.predictions_per_step(*episodes.tensors()[:3], steps=3)
+
+
+def test_a_support_set_that_cannot_be_used_is_refused_for_predictions_too():
+    learner, _, episodes = learner_of("prototypical")
+    x, y, query_x, _ = episodes.tensors()
+    with pytest.raises(UsageError, match="support set: inputs and targets must have equal numbers"):
+        learner.predictions_per_step(x, y[:, :-1], query_x)
+    with pytest.raises(UsageError, match="support set: there is no task"):
+        learner.predictions_per_step(x[:0], y[:0], query_x[:0])
+    with pytest.raises(UsageError, match="support_y: it must be a tensor, got list"):
+        learner.adapt(x[0], y[0].tolist())
+    with pytest.raises(UsageError, match="query_x: it must be a tensor, got list"):
+        learner.predictions_per_step(x, y, query_x.tolist())
+
+
+def test_a_head_takes_the_dtype_of_its_network():
+    """The default dtype of these tests is float64."""
+    model = mlp(2, (4,), 3).float()
+    learner = HeadLearner(model, R2D2(model), F.cross_entropy)
+    assert {parameter.dtype for parameter in learner.head.parameters()} == {torch.float32}
+    adapted = learner.adapt(torch.randn(6, 2).float(), torch.arange(6) % 3)
+    assert adapted(torch.randn(5, 2).float()).dtype == torch.float32
+
+
+def test_parts_of_the_wrong_kind_are_refused():
+    model = mlp(2, (4,), 3)
+    with pytest.raises(UsageError, match="head: it must be an instance of Head, got the class R2D2"):
+        HeadLearner(model, R2D2, F.cross_entropy)
+    with pytest.raises(UsageError, match="loss: CrossEntropyLoss must be a function or an instance"):
+        HeadLearner(model, R2D2(model), nn.CrossEntropyLoss)
+    with pytest.raises(UsageError, match=r"model: 2\.weight has no shape yet; run the model once first"):
+        R2D2(nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.LazyLinear(3)))

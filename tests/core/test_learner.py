@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
-from pathaware import Episodes, GradientDescent, MetaLearner, MetaSGD, Pamela, Reptile, Unrolled, UsageError
+from pathaware import (
+    Episodes,
+    GradientDescent,
+    Layout,
+    MetaLearner,
+    MetaSGD,
+    Pamela,
+    Reptile,
+    Unrolled,
+    UsageError,
+)
 from pathaware.core.settings import at_least
 from pathaware.methods.alfa import Alfa
 from pathaware.methods.maml_plus_plus import MamlPlusPlus
@@ -176,3 +187,139 @@ def test_labels_and_losses_that_cannot_be_used_are_refused(execution):
     each = MetaLearner(model, rule, nn.CrossEntropyLoss(reduction="none"), execution=execution)
     with pytest.raises(UsageError, match=r"one number per task, not a tensor of shape \[6\]"):
         each.adapt(x, y)
+
+
+@pytest.mark.parametrize("execution", ["loop", "vmap", "batched"])
+def test_targets_of_the_cross_entropy_may_be_probabilities(execution):
+    model = mlp(2, (4,), 3)
+    learner = MetaLearner(model, GradientDescent(model, 2), F.cross_entropy, execution=execution)
+    x, y = torch.randn(2, 6, 2), torch.randn(2, 6, 3).softmax(-1)
+    point = learner.rule.layout.flatten(model).expand(2, -1)
+    expected = torch.stack([F.cross_entropy(model(one), targets) for one, targets in zip(x, y, strict=True)])
+    assert distance(learner.losses(point, x, y), expected) < 1e-12
+    hard = torch.arange(6).expand(2, -1) % 3
+    same = (Episodes(x, targets, x, targets) for targets in (hard, F.one_hot(hard, 3).to(x)))
+    assert distance(*(meta_gradient(learner, episodes) for episodes in same)) < 1e-12
+    with pytest.raises(UsageError, match=r"probabilities must have the shape .* \[6, 3\], not \[6\]"):
+        learner.adapt(x[0], hard[0].double())
+
+
+class Scaled(nn.Module):
+    """Has a parameter that is a single number, without an axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.scale = nn.Linear(1, 1), nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) * self.scale
+
+
+@pytest.mark.parametrize("execution", ["auto", "vmap", "loop"])
+def test_a_parameter_may_be_a_single_number(execution):
+    model, episodes = Scaled(), regression_episodes()
+    learner = MetaLearner(model, Pamela(model, 2), F.mse_loss, execution=execution, guard=False)
+    learner.meta_loss(episodes).backward()
+    assert model.scale.grad is not None
+    x, y = episodes.support_x[0], episodes.support_y[0]
+    adapted = learner.adapt(x, y, steps=1)
+    (gradient,) = torch.autograd.grad(F.mse_loss(model(x), y), model.scale)
+    assert adapted.scale.shape == ()
+    assert torch.allclose(adapted.scale, model.scale - learner.rule.q.flatten()[0] * gradient)
+
+
+class Several(nn.Module):
+    def __init__(self, kind: type) -> None:
+        super().__init__()
+        self.kind, self.linear = kind, nn.Linear(1, 1)
+
+    def forward(self, x: Tensor) -> object:
+        outputs = self.linear(x)
+        return {"logits": outputs} if self.kind is dict else (outputs, outputs)
+
+
+@pytest.mark.parametrize("execution", ["auto", "vmap", "loop"])
+@pytest.mark.parametrize("kind", [dict, tuple])
+def test_a_model_that_does_not_return_one_tensor_is_refused(execution, kind):
+    model = Several(kind)
+    learner = MetaLearner(model, GradientDescent(model, 1), F.mse_loss, execution=execution)
+    with pytest.raises(UsageError, match=f"model: it must return one tensor, got {kind.__name__}"):
+        learner.meta_loss(regression_episodes())
+
+
+@pytest.mark.parametrize("convert", [np.asarray, Tensor.tolist], ids=["array", "list"])
+def test_what_is_not_a_tensor_is_refused_by_name(convert):
+    model = mlp(1, (4,), 1)
+    learner = MetaLearner(model, GradientDescent(model, 1), F.mse_loss)
+    x, y = torch.randn(5, 1), torch.randn(5, 1)
+    point = learner.rule.layout.flatten(model)[None]
+    message = "must be a tensor, got (ndarray|list); call torch.as_tensor"
+    with torch.no_grad():
+        for name, use in {
+            "support_x": lambda: learner.adapt(convert(x), y),
+            "support_y": lambda: learner.adapt(x, convert(y)),
+            "query_x": lambda: learner.adapt_and_predict(x, y, convert(x)),
+            "x": lambda: learner.predict(point, convert(x[None])),
+            "query_y": lambda: Episodes(x[None], y[None], x[None], convert(y[None])),
+        }.items():
+            with pytest.raises(UsageError, match=f"^{name}: it {message}"):
+                use()
+
+
+def test_a_batch_that_is_no_batch_or_empty_is_refused():
+    model = mlp(1, (4,), 3)
+    learner = MetaLearner(model, GradientDescent(model, 1), F.cross_entropy)
+    with pytest.raises(UsageError, match=r"^episodes: it must be an instance of Episodes, got Tensor"):
+        learner.meta_loss(torch.randn(2, 3, 1))
+    empty = torch.randn(0, 3, 1), torch.zeros(0, 3, dtype=torch.long)
+    with pytest.raises(UsageError, match="support set: there is no task; at least one"):
+        learner.meta_loss(Episodes(*empty, *empty))
+    with pytest.raises(UsageError, match="support set: there is no task; at least one"):
+        learner.predictions_per_step(*empty, empty[0])
+
+
+def test_a_class_in_place_of_an_instance_is_refused():
+    model = mlp(1, (4,), 1)
+    with pytest.raises(UsageError, match=r"^rule: it must be an instance of Rule, got the class Pamela"):
+        MetaLearner(model, Pamela, F.mse_loss)
+    with pytest.raises(UsageError, match=r"^model: it must be an instance of Module, got function"):
+        MetaLearner(mlp, Pamela(model), F.mse_loss)
+    with pytest.raises(UsageError, match=r"^loss: MSELoss must be a function or an instance, such as nn\."):
+        MetaLearner(model, Pamela(model), nn.MSELoss)
+    with pytest.raises(UsageError, match=r"^loss: 'mse' must be a function or an instance"):
+        MetaLearner(model, Pamela(model), "mse")
+
+
+def test_a_lazy_layer_must_be_run_once_first():
+    model = nn.Sequential(nn.LazyLinear(4), nn.ReLU(), nn.LazyLinear(1))
+    with pytest.raises(UsageError, match=r"^model: 0\.weight has no shape yet; run the model once first"):
+        Pamela(model)
+    model(torch.randn(2, 3))
+    assert len(Pamela(model).layout) == 4 * 3 + 4 + 4 + 1
+
+
+def test_the_rule_takes_the_dtype_of_the_parameters_that_adapt():
+    """The default dtype of these tests is float64."""
+    model = nn.Sequential(nn.Linear(1, 4).bfloat16(), nn.Linear(4, 1).float())
+    rule = Pamela(Layout.of(model, lambda name: name.startswith("1.")), 2, rate=0.1)
+    coefficients, values = list(rule.parameters()), [p.clone() for p in rule.parameters()]
+    learner = MetaLearner(model, rule, F.mse_loss)
+    for parameter, coefficient, value in zip(learner.rule.parameters(), coefficients, values, strict=True):
+        assert parameter is coefficient  # an optimiser may have it already
+        assert torch.equal(parameter, value.float())
+    whole = mlp(1, (4,), 1).float()
+    learner = MetaLearner(whole, Pamela(whole), F.mse_loss)
+    assert learner.meta_loss(regression_episodes().to(dtype=torch.float32)).dtype == torch.float32
+
+
+def test_a_single_task_of_a_batch_is_a_batch_of_one():
+    episodes = regression_episodes(3)
+    for index in (1, -2, np.int64(1)):
+        one = episodes[index]
+        assert len(one) == 1
+        assert torch.equal(one.query_x, episodes.query_x[1:2])
+    assert [len(one) for one in episodes] == [1, 1, 1]
+    assert torch.equal(torch.cat([one.support_y for one in episodes]), episodes.support_y)
+    with pytest.raises(IndexError):
+        episodes[3]
+    assert len(episodes[torch.tensor([0, 2])]) == 2

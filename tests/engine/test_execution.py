@@ -420,7 +420,7 @@ def test_a_layer_in_place_leaves_what_the_next_step_needs():
         prepared = learner.execution.prepare(image_episodes().support_x)
         (features,) = (value.data for value in prepared.values.values())
         before = features.clone()
-        learner.predict(layout.flatten(model).expand(2, -1), prepared)
+        learner.execution.predict(layout.flatten(model).expand(2, -1), prepared)
     assert torch.equal(features, before)
 
 

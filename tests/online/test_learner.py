@@ -324,6 +324,12 @@ def test_an_item_without_examples_or_with_too_few_targets_is_refused():
         each.partial_fit(torch.empty(0, 2), torch.empty(0, 1))
     with pytest.raises(UsageError, match="item: 4 inputs and 3 targets"):
         each.partial_fit(torch.randn(4, 2), torch.randn(3, 1))
+    with pytest.raises(UsageError, match="item: inputs and targets need an axis of examples"):
+        each.partial_fit(torch.tensor(1.0), torch.tensor(1.0))
+    with pytest.raises(UsageError, match="x: it must be a tensor, got list"):
+        each.partial_fit([[1.0, 2.0]], torch.randn(1, 1))
+    with pytest.raises(UsageError, match="x: it must be a tensor, got list"):
+        each.predict([[1.0, 2.0]])
 
 
 def test_networks_with_running_statistics_are_refused():

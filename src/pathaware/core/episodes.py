@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -27,6 +28,11 @@ class Episodes:
     >>> episodes = Episodes(*(torch.randn(4, count, 1) for count in (5, 5, 7, 7)))  # four tasks
     >>> len(episodes), len(episodes[:3]), [len(chunk) for chunk in episodes.chunks(3)]
     (4, 3, [3, 1])
+
+    A single task is a batch of one, so that `learner.meta_loss(episodes[0])` works and loops do:
+
+    >>> len(episodes[-1]), [len(task) for task in episodes]
+    (1, [1, 1, 1, 1])
     """
 
     support_x: Tensor
@@ -37,6 +43,9 @@ class Episodes:
     query_boxes: Tensor | None = None
 
     def __post_init__(self) -> None:
+        check_tensors(
+            support_x=self.support_x, support_y=self.support_y, query_x=self.query_x, query_y=self.query_y
+        )
         counts = [t.shape[0] if t.ndim else None for t in self.tensors()]
         if len(set(counts)) != 1:
             raise UsageError(f"episodes: the four tensors must share their task axis, got {counts}")
@@ -50,8 +59,16 @@ class Episodes:
         """The four tensors: support inputs and targets, query inputs and targets."""
         return self.support_x, self.support_y, self.query_x, self.query_y
 
-    def __getitem__(self, tasks: slice) -> Episodes:
+    def __getitem__(self, tasks: int | slice) -> Episodes:
+        """Some of the tasks, or a single one as a batch of one task."""
+        if isinstance(tasks, Integral):
+            first = range(len(self))[tasks]
+            tasks = slice(first, first + 1)
         return self._each(lambda t: t[tasks])
+
+    def __iter__(self) -> Iterator[Episodes]:
+        """Each task as a batch of one task."""
+        return self.chunks(1)
 
     def share(self, worker: int, workers: int) -> Episodes:
         """The tasks of one of several workers."""
@@ -74,6 +91,15 @@ class Episodes:
     def _each(self, change: Callable[[Tensor], Tensor]) -> Episodes:
         extra = (None if t is None else change(t) for t in (self.query_images, self.query_boxes))
         return Episodes(*map(change, self.tensors()), *extra)
+
+
+def check_tensors(**arguments: object) -> None:
+    """Raise unless all arguments are tensors."""
+    for name, value in arguments.items():
+        if not isinstance(value, Tensor):
+            raise UsageError(
+                f"it must be a tensor, got {type(value).__name__}; call torch.as_tensor", field=name
+            )
 
 
 def check_examples(x: Tensor, y: Tensor, name: str) -> None:

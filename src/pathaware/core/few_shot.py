@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from pathaware.core.batch_norm import FrozenBatchNorm, freeze_batch_norm
-from pathaware.core.episodes import Episodes
+from pathaware.core.episodes import Episodes, check_examples, check_tensors
 from pathaware.core.errors import UsageError
 from pathaware.core.losses import Loss
 from pathaware.core.path import Order
@@ -143,7 +143,38 @@ class FewShotLearner(nn.Module, ABC):
 
     def meta_loss(self, episodes: Episodes, order: Order = "second") -> Tensor:
         """The mean query loss after adaptation, differentiable in all parameters."""
+        check_kind(episodes, Episodes, "episodes")
+        check_support(episodes.support_x, episodes.support_y)
         return self.task_losses(episodes, order).mean()
+
+
+def check_kind(value: object, kind: type, name: str) -> None:
+    """Raise unless the argument of this name is an instance of a class."""
+    if not isinstance(value, kind):
+        given = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+        raise UsageError(f"it must be an instance of {kind.__name__}, got {given}", field=name)
+
+
+def check_loss(loss: object) -> None:
+    """Raise if a loss is a class, or nothing that can be called."""
+    if isinstance(loss, type) or not callable(loss):
+        name = loss.__name__ if isinstance(loss, type) else repr(loss)
+        raise UsageError(f"{name} must be a function or an instance, such as nn.MSELoss()", field="loss")
+
+
+def check_outputs(outputs: object) -> Tensor:
+    """The outputs of a network; raise unless they are one tensor."""
+    if not isinstance(outputs, Tensor):
+        raise UsageError(f"it must return one tensor, got {type(outputs).__name__}", field="model")
+    return outputs
+
+
+def check_support(x: Tensor, y: Tensor) -> None:
+    """Raise unless these are the support sets of at least one task, `x [T, S, …]` and `y [T, S, …]`."""
+    check_tensors(support_x=x, support_y=y)
+    check_examples(x, y, "support set")
+    if len(x) == 0:
+        raise UsageError("support set: there is no task; at least one")
 
 
 def refuse_running_statistics(model: nn.Module) -> None:

@@ -11,11 +11,21 @@ import torch
 from torch import Tensor, nn
 
 from pathaware.core.batch_norm import TaskStatistics
-from pathaware.core.episodes import Episodes, check_examples
+from pathaware.core.episodes import Episodes, check_tensors
 from pathaware.core.errors import UsageError
-from pathaware.core.few_shot import FewShotLearner, QueryLevel, StepPredictions, refuse_running_statistics
+from pathaware.core.few_shot import (
+    FewShotLearner,
+    QueryLevel,
+    StepPredictions,
+    check_kind,
+    check_loss,
+    check_outputs,
+    check_support,
+    refuse_running_statistics,
+)
 from pathaware.core.learner import ExecutionName
 from pathaware.core.losses import Loss, per_task
+from pathaware.core.parameters import refuse_lazy
 from pathaware.core.path import Order
 
 Fitted = tuple[Tensor, ...]
@@ -44,6 +54,7 @@ class Head(nn.Module, ABC):
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
+        refuse_lazy(network)
         _, replaced = last_linear(network)
         self.features, self.outputs = replaced.in_features, replaced.out_features
 
@@ -108,9 +119,13 @@ class HeadLearner(FewShotLearner):
         from pathaware.engine.execution import fused_embedding
 
         super().__init__()
+        check_kind(model, nn.Module, "model")
+        check_kind(head, Head, "head")
+        check_loss(loss)
         refuse_running_statistics(model)
         self.model = replace_last_linear(model, nn.Identity())
-        self.head = head
+        weight = last_linear(model)[1].weight
+        self.head = head.to(weight.device, weight.dtype)
         self.loss = loss
         self.fused = fused_embedding(self.model) if execution in ("auto", "batched") else None
 
@@ -123,13 +138,13 @@ class HeadLearner(FewShotLearner):
         if support_x is not None:
             count, x = support_x.shape[1], torch.cat([support_x, x], dim=1)
         with TaskStatistics(len(x), count):
-            features: Tensor = self.model(x.flatten(0, 1))
+            features = check_outputs(self.model(x.flatten(0, 1)))
         by_task: Tensor = features.flatten(1).unflatten(0, x.shape[:2])
         return by_task[:, count:]
 
     def fit(self, support_x: Tensor, support_y: Tensor) -> Fitted:
         """Fit the head to the support sets of T tasks, `support_x [T, S, …]`."""
-        check_examples(support_x, support_y, "support set")
+        check_support(support_x, support_y)
         return self.head.fit(self.embed(support_x), support_y)
 
     def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
@@ -151,6 +166,8 @@ class HeadLearner(FewShotLearner):
         """Two predictions: zeros before adaptation, and those of the fitted head."""
         if steps not in (None, 1) or extend:
             raise UsageError("steps: this method has no inner steps; leave it out")
+        check_support(support_x, support_y)
+        check_tensors(query_x=query_x)
         support = self.embed(support_x)
         fitted = self.head.fit(support, support_y)
         if self.query_level(queries) == "alone":
@@ -162,6 +179,7 @@ class HeadLearner(FewShotLearner):
 
     def adapt(self, support_x: Tensor, support_y: Tensor) -> nn.Module:
         """Fit the head to one task, `support_x [S, …]`; return copies of the network and the head."""
+        check_tensors(support_x=support_x, support_y=support_y)
         with torch.no_grad():
             fitted = self.fit(support_x[None], support_y[None])
         frozen = not any(p.requires_grad for p in self.model.parameters())  # it never changes: no copy needed

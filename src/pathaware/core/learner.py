@@ -11,9 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from pathaware.core.batch_norm import freeze_batch_norm, set_statistics
-from pathaware.core.episodes import Episodes, check_examples
+from pathaware.core.episodes import Episodes, check_tensors
 from pathaware.core.errors import UsageError
-from pathaware.core.few_shot import FewShotLearner, QueryLevel, StepPredictions, refuse_running_statistics
+from pathaware.core.few_shot import (
+    FewShotLearner,
+    QueryLevel,
+    StepPredictions,
+    check_kind,
+    check_loss,
+    check_support,
+    refuse_running_statistics,
+)
 from pathaware.core.losses import Loss
 from pathaware.core.parameters import clone_with_parameters
 from pathaware.core.path import Gradient, Order, Path, unroll
@@ -68,10 +76,14 @@ class MetaLearner(FewShotLearner):
         from pathaware.engine.execution import select_execution
 
         super().__init__()
+        check_kind(model, nn.Module, "model")
+        check_kind(rule, Rule, "rule")
+        check_loss(loss)
         refuse_running_statistics(model)
         _check_layout(model, rule)
         self.model = model
-        self.rule = rule
+        like_adapted = dict(model.named_parameters())[rule.layout.entries[0].name]
+        self.rule = rule.to(like_adapted.device, like_adapted.dtype)
         self.loss = loss
         self.guard = guard
         self.checkpoint = checkpoint
@@ -80,7 +92,8 @@ class MetaLearner(FewShotLearner):
         if head != "learned":
             from pathaware.core.prototype_start import PrototypeStart  # builds on heads
 
-            self.start = PrototypeStart(model, rule.layout, dimensions if head == "projected" else 0)
+            start = PrototypeStart(model, rule.layout, dimensions if head == "projected" else 0)
+            self.start = start.to(like_adapted.device, like_adapted.dtype)
 
     @property
     def compilable(self) -> bool:
@@ -120,7 +133,7 @@ class MetaLearner(FewShotLearner):
         kept. More `steps` than the rule was trained for need `extend=True`, which repeats the coefficients of
         the last trained step. `query_x [T, Q, …]` are the queries, for rules with joint inference.
         """
-        check_examples(support_x, support_y, "support set")
+        check_support(support_x, support_y)
         steps = self._steps(steps, extend)
         context = self.context(support_x, support_y, query_x, order)
         prepared = support_x if context.prepared is None else context.prepared
@@ -209,6 +222,7 @@ class MetaLearner(FewShotLearner):
         With `support_x` the prediction is inductive: batch norm uses the support set's statistics, so that no
         prediction depends on the other inputs. With constant statistics it is inductive in any case.
         """
+        check_tensors(x=x)
         support_x = None if support_x is None or self.inductive else support_x
         return self.execution.predict(point, x, support_x)
 
@@ -244,6 +258,7 @@ class MetaLearner(FewShotLearner):
         queries: QueryLevel | None = None,
     ) -> StepPredictions:
         """Outputs for `query_x` at θ₀ and after every step."""
+        check_tensors(support_x=support_x, support_y=support_y, query_x=query_x)
         level = self.query_level(queries)
         steps = self._steps(steps, extend)
         with self.task_threads(len(support_x)):
@@ -253,6 +268,7 @@ class MetaLearner(FewShotLearner):
     def adapt_and_predict(
         self, support_x: Tensor, support_y: Tensor, query_x: Tensor
     ) -> tuple[nn.Module, StepPredictions]:
+        check_tensors(support_x=support_x, support_y=support_y, query_x=query_x)
         given = (support_x, support_y) if query_x is support_x else (support_x, support_y, query_x)
         with torch.no_grad():
             end, *outputs, reverted = self._run(self._end_and_predicted, *(t[None] for t in given))
@@ -260,6 +276,7 @@ class MetaLearner(FewShotLearner):
 
     def adapt_each(self, support_x: Tensor, support_y: Tensor) -> list[tuple[nn.Module, StepPredictions]]:
         """Adapt to T tasks side by side."""
+        check_tensors(support_x=support_x, support_y=support_y)
         with torch.no_grad():
             ends, *outputs, reverted = self._run(self._end_and_predicted, support_x, support_y)
             statistics = self.execution.norm_statistics(ends, support_x)
@@ -283,7 +300,10 @@ class MetaLearner(FewShotLearner):
         query_x: Tensor | None = None,
     ) -> nn.Module:
         """Adapt to one task, `support_x [S, …]`; return a copy of the model with the new parameters."""
-        examples = [t[None] for t in (support_x, support_y, query_x) if t is not None]
+        given = {"support_x": support_x, "support_y": support_y}
+        given |= {} if query_x is None else {"query_x": query_x}
+        check_tensors(**given)
+        examples = [tensor[None] for tensor in given.values()]
         with torch.no_grad():
             end, *losses = self._run(self._end, self._steps(steps, extend), *examples)
         if not all(loss.isfinite().all() for loss in losses):

@@ -26,7 +26,7 @@ def per_task_loop(loss: Loss) -> Loss:
         if compares:
             check_shapes(outputs, targets)
         if classifies:
-            _check_labels(targets)
+            _check_labels(outputs, targets)
         found = torch.stack([loss(o, t) for o, t in zip(outputs, targets, strict=True)])
         if found.ndim != 1:
             raise UsageError(
@@ -67,9 +67,15 @@ def check_shapes(outputs: Tensor, targets: Tensor) -> None:
         )
 
 
-def _check_labels(targets: Tensor) -> None:
-    """Raise if labels have a dtype that PyTorch's cross-entropy does not take."""
-    if not targets.is_floating_point() and targets.dtype not in (torch.long, torch.uint8):
+def _check_labels(outputs: Tensor, targets: Tensor) -> None:
+    """Raise if targets are neither labels nor probabilities that PyTorch's cross-entropy takes."""
+    if targets.is_floating_point():
+        if targets.shape != outputs.shape:
+            raise UsageError(
+                f"targets: probabilities must have the shape of a task's outputs, {list(outputs.shape[1:])}, "
+                f"not {list(targets.shape[1:])}; if they are labels, call .long()"
+            )
+    elif targets.dtype not in (torch.long, torch.uint8):
         raise UsageError(f"targets: labels must be of dtype torch.long, not {targets.dtype}; call .long()")
 
 
@@ -79,8 +85,10 @@ def mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    _check_labels(targets)
+    _check_labels(outputs, targets)
     each = F.cross_entropy(outputs.flatten(0, 1), targets.flatten(0, 1), reduction="none")
-    mean = each.view(targets.shape).flatten(1).mean(1)
+    mean = each.view(len(targets), -1).mean(1)
+    if targets.is_floating_point():  # probabilities: no example is ignored
+        return mean
     labels = targets.flatten(1)
     return mean * (labels.shape[1] / (labels != IGNORED).sum(1)).to(mean.dtype)

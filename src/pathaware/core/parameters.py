@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import Function
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
 
 from pathaware.core.batch_norm import FrozenBatchNorm
 from pathaware.core.errors import UsageError
@@ -115,6 +116,7 @@ class Layout:
 
         All other parameters are shared by all tasks; those that require a gradient are still meta-learned.
         """
+        refuse_lazy(model)
         entries: list[Entry] = []
         seen: set[int] = set()
         layer, width, convolutional = "", -1, False
@@ -161,7 +163,7 @@ class Layout:
         lead = point.shape[:-1]
         parts = point.split_with_sizes(self.sizes, dim=-1)
         return {
-            e.name: part if len(e.shape) == 1 else part.view(*lead, *e.shape)
+            e.name: part if len(e.shape) == 1 else part.view((*lead, *e.shape))
             for e, part in zip(self.entries, parts, strict=True)
         }
 
@@ -199,6 +201,13 @@ class Layout:
         if granularity == "filter" and entry.per_filter:
             return entry.layer, entry.channels()
         return entry.name, torch.arange(entry.numel)
+
+
+def refuse_lazy(model: nn.Module) -> None:
+    """Raise if a layer, such as `nn.LazyLinear`, takes its shape from inputs that it has not seen yet."""
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            raise UsageError(f"{name} has no shape yet; run the model once first", field="model")
 
 
 class GroupBroadcast(nn.Module):

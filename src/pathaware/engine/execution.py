@@ -20,6 +20,7 @@ from torch.func import vmap
 from pathaware.core.batch_norm import TaskStatistics
 from pathaware.core.episodes import Episodes
 from pathaware.core.errors import UsageError
+from pathaware.core.few_shot import check_outputs
 from pathaware.core.head import last_linear
 from pathaware.core.learner import ExecutionName
 from pathaware.core.losses import Loss, per_task, per_task_loop
@@ -350,8 +351,7 @@ def _outputs(model: nn.Module, layout: Layout) -> Forward:
     call = CallWithParameters(model)
 
     def one(point: Tensor, inputs: Tensor) -> Tensor:
-        outputs: Tensor = call(layout.views(point), inputs)
-        return outputs
+        return check_outputs(call(layout.views(point), inputs))
 
     return one
 

@@ -28,6 +28,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from pathaware.core.episodes import check_tensors
 from pathaware.core.errors import UsageError
 from pathaware.core.learner import MetaLearner
 from pathaware.core.losses import Loss
@@ -164,6 +165,9 @@ class OnlineLearner:
 
     def partial_fit(self, x: Tensor, y: Tensor) -> OnlineLearner:
         """Learn or hold out one item: a few examples `x [N, …]` and their targets `y [N, …]`."""
+        check_tensors(x=x, y=y)
+        if x.ndim == 0 or y.ndim == 0:
+            raise UsageError("item: inputs and targets need an axis of examples; got a single number")
         if len(x) == 0 or len(x) != len(y):
             raise UsageError(
                 f"item: {len(x)} inputs and {len(y)} targets are not allowed; equally many, at least 1"
@@ -179,6 +183,7 @@ class OnlineLearner:
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
         """The network's outputs at φ for inputs `[N, …]`."""
+        check_tensors(x=x)
         return self.meta.predict(self._phi, x[None])[0]
 
     def network(self) -> nn.Module:

@@ -34,6 +34,8 @@ def lower(network: TracedNetwork, layout: Layout) -> Lowered:
     """
     if sum(node.op == "placeholder" for node in network.nodes) != 1:
         raise NotLowerable("it takes more than one input")
+    if not isinstance(network.nodes[-1].args[0], fx.Node):
+        raise NotLowerable("it does not return one tensor")
     for node in network.nodes:
         module = network.module(node)
         if _overwrites(network, node):
