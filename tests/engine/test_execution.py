@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pathaware import GradientDescent, Layout, MetaLearner, UsageError
+from pathaware import Episodes, GradientDescent, Layout, MetaLearner, UsageError
 from pathaware.core.losses import per_task
+from pathaware.engine.execution import PlainAttention
 from pathaware.models import conv4, resnet12
 from tests.conftest import distance, image_episodes, meta_gradient, regression_episodes
 
@@ -513,3 +514,52 @@ def test_operations_in_place_are_batched_unless_others_read_what_they_overwrite(
     auto, loop = (MetaLearner(model, rule, F.cross_entropy, execution=name) for name in ("auto", "loop"))
     assert auto.execution.name == expected
     assert distance(meta_gradient(auto, episodes), meta_gradient(loop, episodes)) < 1e-10
+
+
+class Transformer(nn.Module):
+    """A layer of PyTorch's transformer, then attention written as a function, with a mask of booleans."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Linear(1, 4), nn.Linear(4, 1)
+        self.layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer(self.embed(x.unsqueeze(-1)))
+        mask = torch.tensor([[True, False, True], [True, True, True], [False, True, True]])
+        return self.head(F.scaled_dot_product_attention(x, x, x, mask).mean(1))
+
+
+@pytest.mark.parametrize("execution", ["auto", "vmap", "loop"])
+@pytest.mark.parametrize("training", [True, False])
+def test_attention_is_differentiated_twice(execution, training):
+    """By finite differences of the query loss after two steps."""
+    model = Transformer().train(training)
+    episodes = Episodes(*(torch.randn(2, 4, n) for n in (3, 1, 3, 1)))
+    rule = GradientDescent(model, 2, rate=0.3)
+    learner = MetaLearner(model, rule, F.mse_loss, execution=execution, guard=False)
+    direction = {name: torch.randn_like(p) for name, p in model.named_parameters()}
+    grads = torch.autograd.grad(learner.meta_loss(episodes), list(model.parameters()))
+    slope = sum((g * d).sum() for g, d in zip(grads, direction.values(), strict=True))
+    around = []
+    for step in (1e-5, -2e-5):
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.add_(direction[name], alpha=step)
+        around.append(learner.meta_loss(episodes, "none"))
+    assert abs((around[0] - around[1]) / 2e-5 - slope) < 1e-6 * abs(slope)
+    point = rule.layout.flatten(model).expand(2, -1)
+    with torch.no_grad():
+        plain = torch.stack([model(x) for x in episodes.query_x])
+        assert distance(learner.predict(point, episodes.query_x), plain) < 1e-10
+
+
+def test_only_networks_with_attention_run_in_its_context(monkeypatch):
+    entered = []
+    monkeypatch.setattr(PlainAttention, "__enter__", lambda self: entered.append(self) or self)
+    monkeypatch.setattr(PlainAttention, "__exit__", lambda self, *_: None)
+    model, episodes = Shaped(), regression_episodes()
+    learner = MetaLearner(model, GradientDescent(model, 2), F.mse_loss, execution="loop")
+    learner.meta_loss(episodes)
+    learner.meta_loss(episodes)
+    assert len(entered) == 1

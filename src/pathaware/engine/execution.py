@@ -14,8 +14,10 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import vmap
+from torch.overrides import TorchFunctionMode
 
 from pathaware.core.batch_norm import TaskStatistics
 from pathaware.core.episodes import Episodes
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from pathaware.engine.kernels.program import KernelProgram
 
 Forward = Callable[[Tensor, Any], Tensor]
+
+_plain_attention: Any = torch.ops.aten._scaled_dot_product_attention_math.default
 
 
 @dataclass(frozen=True)
@@ -345,10 +349,54 @@ def fused_embedding(model: nn.Module) -> FusedEmbedding | None:
     return FusedEmbedding(lowered) if lowered.blocks else None
 
 
+class PlainAttention(TorchFunctionMode):
+    """A context in which attention consists of operations that have second derivatives.
+
+    PyTorch's fused kernels of attention, and of whole layers of a transformer in evaluation mode, have none.
+    """
+
+    used = False
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is F.scaled_dot_product_attention:
+            self.used = True
+            return _attention(*args, **kwargs)
+        if func is F.multi_head_attention_forward and not kwargs.get("need_weights", True):
+            self.used = True  # with weights, which need not be returned, it does not call a fused kernel
+            return func(*args, **{**kwargs, "need_weights": True})[0], None
+        return func(*args, **kwargs)
+
+
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *args: Any, **options: Any
+) -> Tensor:
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, -torch.inf)
+    outputs: Tensor = _plain_attention(query, key, value, attn_mask, *args, **options)[0]
+    return outputs
+
+
+class _Network(CallWithParameters):
+    """Calls a network in the context `PlainAttention`, unless its first call has shown that it needs none."""
+
+    attends = True
+
+    def __call__(self, values: dict[str, Tensor], *inputs: Tensor) -> Any:
+        if not self.attends:
+            return super().__call__(values, *inputs)
+        with PlainAttention() as attention:
+            outputs = super().__call__(values, *inputs)
+        self.attends = attention.used
+        return outputs
+
+
 def _outputs(model: nn.Module, layout: Layout) -> Forward:
     """The network at the point of one task, `[D]`, for inputs `[N, …]`."""
 
-    call = CallWithParameters(model)
+    call = _Network(model)
 
     def one(point: Tensor, inputs: Tensor) -> Tensor:
         return check_outputs(call(layout.views(point), inputs))
@@ -359,7 +407,7 @@ def _outputs(model: nn.Module, layout: Layout) -> Forward:
 def _features(model: nn.Module, layout: Layout) -> Forward:
     """The inputs `[N, F]` of the last linear layer at the point of one task."""
 
-    call = CallWithParameters(model)
+    call = _Network(model)
 
     def one(point: Tensor, inputs: Tensor) -> Tensor:
         seen: list[Tensor] = []
