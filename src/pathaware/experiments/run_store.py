@@ -14,6 +14,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -355,10 +356,15 @@ class RunStore:
         problem, path = run.config.problem, self.record_path(planned)
         learner = run.load(planned.config.training.device)
         result = evaluate(learner, problem, split=self.split, tasks=self.evaluation_tasks(run.config))
-        # A record that is there is a whole one, also if another process evaluates the same run.
+        # A record that is there is a whole one, also if another process evaluates the same run: each has a
+        # draft of its own, and the first removes those of others, and of processes that were killed.
         draft = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.new")
         write_record(draft, evaluation_record(run, result))
-        os.replace(draft, path)
+        with suppress(FileNotFoundError):
+            os.replace(draft, path)
+        for other in path.parent.glob(f"{glob.escape(path.name)}*.new"):
+            with suppress(OSError):
+                other.unlink()
 
     def result(self, planned: PlannedRun) -> Result | None:
         """The result of exactly this run, evaluated as this store evaluates; a damaged record is none."""

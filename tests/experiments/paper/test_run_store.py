@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pathaware.core.errors import UsageError
+from pathaware.experiments import run_store
 from pathaware.experiments.paper import time_estimate
 from pathaware.experiments.paper.tables import sine_experiment
 from pathaware.experiments.paper.time_estimate import (
@@ -114,6 +115,24 @@ def test_only_a_folder_in_use_is_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr("pathaware.experiments.run_store.time.sleep", lambda seconds: pytest.fail("waits"))
     with pytest.raises(UsageError, match="the real reason"):
         store.train_unless_stopped(planned, lambda: False, patience=20.0)
+
+
+def test_two_processes_can_evaluate_a_run_at_the_same_time(tmp_path, monkeypatch):
+    store, planned = store_in(tmp_path), experiment().run(0, 2)
+    store.train([planned])
+    run, first = store.open(planned), store.record_path(planned).read_bytes()
+    plain = run_store.write_record
+
+    def write(path, content):
+        plain(path, content)
+        monkeypatch.setattr(run_store, "write_record", plain)
+        store.record_path(planned).unlink()
+        store.evaluate(planned, run)  # the other process, between the draft and the record of this one
+
+    monkeypatch.setattr(run_store, "write_record", write)
+    store.evaluate(planned, run)
+    assert [path.name for path in store.results_folder.iterdir()] == [store.record_path(planned).name]
+    assert json.loads(store.record_path(planned).read_bytes())["result"] == json.loads(first)["result"]
 
 
 def test_runs_are_evaluated_on_the_device_of_their_configuration(tmp_path, monkeypatch):
