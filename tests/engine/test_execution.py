@@ -205,6 +205,20 @@ def test_targets_of_another_shape_than_the_outputs_are_refused(loss, shape):
     assert len(messages) == 1
 
 
+@pytest.mark.parametrize("middle", [nn.ReLU, nn.Mish])  # hand-written, and left to autograd
+@pytest.mark.parametrize(("takes", "given"), [(3, 2), (3, 1), (1, 3)])
+def test_inputs_with_another_number_of_features_are_refused(middle, takes, given):
+    """With one feature and three examples, products of the two would be broadcast."""
+    model = nn.Sequential(nn.Linear(takes, 4), middle(), nn.Linear(4, 1))
+    learner = MetaLearner(model, GradientDescent(model, 1), F.mse_loss)
+    x, y = torch.randn(2, 3, given), torch.randn(2, 3, 1)
+    message = rf"inputs: the layer Linear\({takes}, 4\) takes {takes} features, got {given}"
+    with pytest.raises(UsageError, match=message):
+        learner.meta_loss(Episodes(x, y, x, y))
+    with pytest.raises(UsageError, match=message):
+        learner.adapt(x[0], y[0])
+
+
 def test_ignored_labels_do_not_count_in_the_mean():
     outputs, labels = torch.randn(3, 4, 3), torch.tensor([[0, 1, -100, -100], [2, 1, 0, 0], [-100, 1, 2, 0]])
     expected = torch.stack([F.cross_entropy(o, y) for o, y in zip(outputs, labels, strict=True)])

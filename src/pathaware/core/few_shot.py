@@ -169,6 +169,12 @@ def check_outputs(outputs: object) -> Tensor:
     return outputs
 
 
+def wrong_features(weight: Tensor, found: int) -> UsageError:
+    """The error for inputs whose number of features is not that of a linear layer, `weight [T, out, in]`."""
+    outputs, inputs = weight.shape[1:]
+    return UsageError(f"inputs: the layer Linear({inputs}, {outputs}) takes {inputs} features, got {found}")
+
+
 def check_support(x: Tensor, y: Tensor) -> None:
     """Raise unless these are the support sets of at least one task, `x [T, S, …]` and `y [T, S, …]`."""
     check_tensors(support_x=x, support_y=y)

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathaware.core.batch_norm import FrozenBatchNorm
+from pathaware.core.few_shot import wrong_features
 from pathaware.engine import kernels
 from pathaware.engine.traced import NotLowerable
 
@@ -119,6 +120,8 @@ def check(module: nn.Module) -> None:
 def linear(module: nn.Linear, p: Parameters, x: Activations) -> Activations:
     rows = x.rows().data
     weight = p["weight"].transpose(1, 2)
+    if rows.shape[-1] != weight.shape[1]:
+        raise wrong_features(p["weight"], rows.shape[-1])
     flat = rows if rows.ndim == 3 else rows.flatten(1, -2)
     out = torch.baddbmm(p["bias"].unsqueeze(1), flat, weight) if "bias" in p else torch.bmm(flat, weight)
     return x.rows().map(out if rows.ndim == 3 else out.unflatten(1, rows.shape[1:-1]))

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pathaware.core.few_shot import wrong_features
 from pathaware.core.losses import Loss, check_shapes, cross_entropy, mean_squared_error
 from pathaware.core.path import being_traced
 
@@ -114,11 +115,13 @@ class Linear(Layer):
 
 
 def _affine(p: Parameters, x: Tensor) -> Tensor:
-    weight = p["weight"].mT
+    weight, features = p["weight"].mT, x.shape[-1]
+    if features != weight.shape[1]:
+        raise wrong_features(p["weight"], features)
     if "bias" not in p:
         return torch.bmm(x, weight)
     # with a single feature, an elementwise product is faster than a matrix product
-    join = torch.addcmul if x.shape[-1] == 1 else torch.baddbmm
+    join = torch.addcmul if features == 1 else torch.baddbmm
     return join(p["bias"].unsqueeze(1), x, weight)
 
 
