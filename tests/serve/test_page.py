@@ -100,8 +100,8 @@ def test_drawings_teach_and_ask(visit):
 
 
 def draw(page, pad: str, start: tuple[int, int], end: tuple[int, int]) -> None:
+    page.locator(pad).hover(position={"x": start[0], "y": start[1]})  # waits until the pad has stopped moving
     box = page.locator(pad).bounding_box()
-    page.mouse.move(box["x"] + start[0], box["y"] + start[1])
     page.mouse.down()
     page.mouse.move(box["x"] + end[0], box["y"] + end[1], steps=5)
     page.mouse.up()
