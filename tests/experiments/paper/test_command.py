@@ -16,7 +16,7 @@ from pathaware.experiments.paper import figures, targets
 from pathaware.experiments.paper.method_table import render
 from pathaware.experiments.paper.tables import full_length, further, table1, table2, table3, table4
 from pathaware.experiments.paper.time_estimate import RunPlanner, TimeEstimate
-from pathaware.experiments.run_store import Results, RunStore
+from pathaware.experiments.run_store import Results, RunStore, experiment_key
 from pathaware.training import provenance
 from pathaware.training.run_folder import FolderLock
 
@@ -107,6 +107,19 @@ def test_workers_train_the_runs_of_several_targets_in_one_pool(reproduce, tmp_pa
     assert "fig4 and table3 and fig5: 12 runs to train" in told
     assert all(f"{target}: nothing to train" in told for target in ("fig4", "table3", "fig5"))
     assert (tmp_path / "fig5.png").exists()
+
+
+def test_targets_that_share_a_training_under_two_names_train_it_once(reproduce, tmp_path, monkeypatch):
+    pools = []
+    monkeypatch.setattr(targets, "train_in_workers", lambda store, runs, *rest: pools.append(runs))
+    monkeypatch.setattr(RunPlanner, "estimate", lambda self, config: TimeEstimate(10.0, 0.0))
+    options = ("--data", "glyphs", "--iterations", "3", "--workers", "2")
+    code, _, _ = reproduce("table4", "steps", *options, out=tmp_path)
+    assert code == 0
+    first, table4_alone, steps_alone = ({experiment_key(run.config) for run in pool} for pool in pools)
+    assert table4_alone & steps_alone  # MAML with five steps, for one
+    assert first == table4_alone | steps_alone
+    assert len(pools[0]) == len(first)
 
 
 def test_a_run_that_fails_in_a_worker_does_not_stop_the_others(reproduce, tmp_path):

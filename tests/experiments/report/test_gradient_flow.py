@@ -22,6 +22,7 @@ from pathaware.models import mlp
 from pathaware.training.config import Config
 from pathaware.training.problems import Sine
 from pathaware.training.run_folder import Run
+from pathaware.training.trainer import build
 from tests.conftest import scatter
 
 PROBLEM = Sine(shots=5, queries=6)
@@ -96,3 +97,18 @@ def test_the_summary_is_json_and_the_figure_has_a_line_per_rule(trained):
     figure = flow_figure(flows, "three tasks")
     assert [len([c for c in ax.get_lines() if len(c.get_xdata()) == 3]) for ax in figure.axes] == [2, 2, 2]
     plt.close(figure)
+
+
+def test_images_are_measured_one_task_at_a_time(monkeypatch):
+    """The graph of ten steps on 84×84 pixels takes gigabytes per task."""
+    problem = {"name": "classification", "data": "glyphs", "ways": 2, "shots": 1, "queries": 1, "width": 2}
+    config = Config.from_dict({"problem": problem, "method": {"name": "maml", "steps": 1}})
+    learner, sizes, path = build(config), [], MetaLearner.path
+
+    def recorded(self, support_x, *rest, **options):
+        sizes.append(len(support_x))
+        return path(self, support_x, *rest, **options)
+
+    monkeypatch.setattr(MetaLearner, "path", recorded)
+    assert len(gradient_flow(learner, config.problem, "", tasks=3).loss) == 3
+    assert sizes == [1, 1, 1]
