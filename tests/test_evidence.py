@@ -19,7 +19,7 @@ from studies import steps
 from tools import convergence, document_numbers, method_figure, steps_figure
 from tools.document_numbers import EXCEPTIONS, Evidence, measured, unsupported
 from tools.documents import compared_problems
-from tools.evidence_page import difference, image_claims_table, of_runs
+from tools.evidence_page import difference, image_claims_table, of_runs, steps_differences
 from tools.methods_page import glyph_ranking, method_times
 
 ROOT = Path(__file__).parents[1]
@@ -125,16 +125,36 @@ def test_the_figure_of_convergence_has_a_panel_per_column_and_length(tmp_path):
     assert "<!-- 60,000 -->" in drawn
 
 
-def test_the_figure_of_steps_shows_the_mean_errors_of_the_records():
+def test_the_figure_of_steps_shows_what_the_records_hold():
     results = Results.read(ROOT / "results")
-    mean, median = steps_figure.draw(results).axes
-    lines = {line.get_label(): line.get_ydata() for line in mean.lines}
+    waves, images, path = steps_figure.draw(results).axes
+    mean_errors = {line.get_label(): line.get_ydata() for line in waves.lines}
     recorded = [
         [r.value(MSE)[0] for r in of_runs(results, [steps.with_steps("maml", n, seed) for seed in range(3)])]
         for n in STEPS
     ]
-    assert lines["MAML"] == pytest.approx([fmean(each) for each in recorded])
-    assert len(mean.lines) == len(median.lines) == 2 * (steps.SEEDS + 1)
+    assert mean_errors["MAML"] == pytest.approx([fmean(each) for each in recorded])
+    assert len(waves.lines) == 2 * (steps.SEEDS + 1)
+    record = ROOT / "results" / "miniimagenet-pamela-20steps-5shot-12000-seed0.json"
+    result = json.loads(record.read_text(encoding="utf-8"))["result"]
+    accuracies = {line.get_label(): dict(line.get_xydata()) for line in images.lines}
+    assert accuracies["PAMELA"][20] == pytest.approx(100 * result["accuracy"])
+    after = {line.get_label(): line.get_ydata() for line in path.lines}
+    assert after["PAMELA"] == pytest.approx([100 * each for each in result["accuracy_per_step"]])
+
+
+def test_differences_by_steps_are_from_five_steps_of_the_same_method():
+    found = {row.cells[0]: row.cells for row in steps_differences(Results.read(ROOT / "results")).rows}
+
+    def accuracy(name: str) -> float:
+        path = ROOT / "results" / f"miniimagenet-{name}-12000-seed0.json"
+        return 100 * json.loads(path.read_text(encoding="utf-8"))["result"]["accuracy"]
+
+    ten, five = accuracy("maml-10steps-5shot"), accuracy("maml-5shot")
+    assert float(found["10"][1].split()[0]) == pytest.approx(ten - five, abs=0.01)
+    lead = accuracy("pamela-10steps-5shot") - ten
+    assert float(found["10"][3].split()[0]) == pytest.approx(lead, abs=0.01)
+    assert found["5"][1] == NOTHING
 
 
 def test_the_figure_of_all_methods_names_each(tmp_path):

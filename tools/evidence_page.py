@@ -21,6 +21,7 @@ from pathaware.experiments.paper.tables import (
     DATA,
     STEPPED,
     STEPS,
+    TableSpec,
     sine_experiment,
     sine_methods,
     steps_table,
@@ -54,6 +55,7 @@ def blocks(folder: Path, results: Results) -> dict[str, str]:
         "image-claims": pipe_table(image_claims_table(results)),
         "sine-methods": pipe_table(sine_methods_table(results)),
         "steps": pipe_table(steps_rows(results)),
+        "steps-differences": pipe_table(steps_differences(results)),
         "intervals": pipe_table(intervals_table(results)),
         "fig5": pipe_table(error_per_step(results)),
         "fig6": "\n".join(gradient_sentences(folder)),
@@ -212,23 +214,59 @@ def difference(per_seed: Sequence[Tensor]) -> tuple[str, str, str, str]:
     )
 
 
+def image_steps(results: Results) -> tuple[TableSpec, dict[str, dict[int, list[Result]]]]:
+    """The table of inner steps on images, and its results by method and number of steps."""
+    spec = steps_table("miniimagenet", lambda data: True)
+    in_one = results.in_one_precision(spec.experiments())
+    length = in_one.common_length(spec.experiments())
+    found = {
+        method: {
+            n: in_one.of(row.cells[column].experiment, length)
+            for n, row in zip(STEPS, spec.rows, strict=True)
+        }
+        for method, column in zip(STEPPED, spec.columns, strict=True)
+    }
+    return spec, found
+
+
 def steps_rows(results: Results) -> Table:
     """Errors on sine waves and accuracies on images by the number of inner steps."""
-    images = steps_table("miniimagenet", lambda data: True)
-    of_images = results.in_one_precision(images.experiments())
-    length = of_images.common_length(images.experiments())
+    images, on_images = image_steps(results)
     rows = []
-    for n, row in zip(STEPS, images.rows, strict=True):
+    for n in STEPS:
         cells = []
         for method in STEPPED:
             found = of_runs(results, [steps.with_steps(method, n, seed) for seed in range(steps.SEEDS)])
             cells.append(study_cell(found, MSE, steps.SEEDS))
-        for cell in row.cells.values():
-            found = of_images.of(cell.experiment, length)
+        for method in STEPPED:
+            found = on_images[method][n]
             cells.append(ACCURACY.with_interval(*mean(found, ACCURACY)) if found else NOT_RUN)
         rows.append(Row((str(n), *cells)))
     waves = (f"sine, {title}: error (95 %) / median" for title in STEPPED.values())
     return Table("", ("n", *waves, *(f"{column}, batch" for column in images.columns)), rows)
+
+
+USUAL_STEPS = 5
+"""The paper's number of inner steps."""
+
+
+def steps_differences(results: Results) -> Table:
+    """On images, each number of steps against the paper's five, and PAMELA against MAML; the same tasks."""
+    _, found = image_steps(results)
+
+    def lead(one: Sequence[Result], other: Sequence[Result]) -> str:
+        differences = paired_differences(one, other)
+        return mean_lead(differences) if differences else NOT_RUN
+
+    rows = []
+    for n in STEPS:
+        cells = [
+            NOTHING if n == USUAL_STEPS else lead(of_method[n], of_method[USUAL_STEPS])
+            for of_method in found.values()
+        ]
+        rows.append(Row((str(n), *cells, lead(found["pamela"][n], found["maml"][n]))))
+    header = (f"{title}, n steps − {USUAL_STEPS} steps" for title in STEPPED.values())
+    return Table("", ("n", *header, "PAMELA − MAML, both n steps"), rows)
 
 
 def intervals_table(results: Results) -> Table:

@@ -1,14 +1,15 @@
-"""Draw docs/images/steps.png: errors on sine waves by the number of inner steps.
+"""Draw docs/images/steps.png: sine waves and images by the number of inner steps.
 
     python -m tools.steps_figure docs/images results
 
-From the records of `studies.steps`.
+From the records of `studies.steps` and `pathaware reproduce steps`.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -17,36 +18,43 @@ from torch import Tensor
 from pathaware.experiments.paper.tables import STEPPED, STEPS
 from pathaware.experiments.report.style import colour, save, styled, subplots
 from pathaware.experiments.run_store import Results
+from pathaware.experiments.statistics import mean
+from pathaware.training.metric import ACCURACY
 from pathaware.training.provenance import task_values
 from studies import steps
-from tools.evidence_page import of_runs
-
-PANELS = {
-    "mean over waves": lambda errors: errors.mean(-1),
-    "median over waves": lambda errors: errors.median(-1)[0],
-}
+from tools.evidence_page import image_steps, of_runs
 
 
 def errors(results: Results, method: str, n: int) -> Tensor:
-    """The error of each test wave: `[seeds, waves]`."""
+    """The mean error over test waves of each seed: `[seeds]`."""
     found = of_runs(results, (steps.with_steps(method, n, seed) for seed in range(steps.SEEDS)))
     values = [task_values(result.record) for result in found]
-    return torch.stack([each for each in values if each is not None])
+    return torch.stack([each.mean() for each in values if each is not None])
 
 
 def draw(results: Results) -> Figure:
-    """A panel for the mean and one for the median; thin lines are seeds."""
+    """Errors on sine waves, with thin lines for seeds; accuracies on images; the path of the longest runs."""
+    spec, on_images = image_steps(results)
+    (title,) = {column.partition(",")[0] for column in spec.columns}
     with styled():
-        figure, panels = subplots(1, len(PANELS), (9, 3.6), sharey=True)
-        for axes, (title, statistic) in zip(panels, PANELS.items(), strict=True):
-            for method, name in STEPPED.items():
-                curves = torch.stack([statistic(errors(results, method, n)) for n in STEPS], dim=-1)
-                for seed in curves:
-                    axes.plot(STEPS, seed, color=colour(method), lw=0.5, alpha=0.5)
-                axes.plot(STEPS, curves.mean(0), color=colour(method), marker="o", ms=3, label=name)
-            axes.set(title=title, xlabel="inner steps n", yscale="log", xticks=(1, 5, 10, 20))
-        panels[0].set_ylabel("mean squared error")
-        panels[1].legend()
+        figure, (waves, images, path) = subplots(1, 3, (10, 3.4))
+        for method, name in STEPPED.items():
+            style: dict[str, Any] = {"color": colour(method), "marker": "o", "ms": 3, "label": name}
+            curves = torch.stack([errors(results, method, n) for n in STEPS], dim=-1)
+            for seed in curves:
+                waves.plot(STEPS, seed, color=colour(method), lw=0.5, alpha=0.5)
+            waves.plot(STEPS, curves.mean(0), **style)
+            there = {n: 100 * mean(found, ACCURACY)[0] for n, found in on_images[method].items() if found}
+            images.plot(list(there), list(there.values()), **style)
+            for result in on_images[method][max(STEPS)]:
+                after = result.record["result"]["accuracy_per_step"]
+                path.plot(range(len(after)), [100 * each for each in after], **style)
+        ticks = (1, 5, 10, 20)
+        waves.set(title="sine waves, K = 10", xlabel="inner steps n", yscale="log", xticks=ticks)
+        waves.set_ylabel("mean squared error")
+        images.set(title=title, xlabel="inner steps n", ylabel="accuracy, %", xticks=ticks)
+        path.set(title=f"{title}, n = {max(STEPS)}", xlabel="after step", xticks=(0, *ticks[1:]))
+        path.legend()
     return figure
 
 
