@@ -156,6 +156,14 @@ def test_nothing_is_left_to_translate(site):
             ), path
 
 
+def test_names_and_numbers_in_tables_are_not_wrapped(site):
+    methods = (site / "methods.html").read_text(encoding="utf-8")
+    assert re.search(r"<td class=short><a [^>]*><code>meta-curvature</code></a></td>", methods)
+    assert not re.search(r"<td class=short>MAML with a penalty", methods)
+    times = (site / "performance.html").read_text(encoding="utf-8")
+    assert re.search(r'<td style="text-align: right;" class=short>2e-07</td>', times)
+
+
 def test_a_browser_without_a_network_shows_mathematics_the_map_and_search(site):
     handler = functools.partial(QuietHandler, directory=str(site))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

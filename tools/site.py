@@ -1,6 +1,6 @@
 """MkDocs hooks: what the site makes at build time, so that no page needs a network or a script for it.
 
-- Pages from files outside docs/: the changelog, the examples and the notebook.
+- Pages from files outside docs/: changelog, contributing, examples and the notebook.
 - Mathematics (`$…$` on the pages of methods) as MathML, flowcharts as SVG.
 - Links that leave docs/: to one of those pages, or as plain text.
 """
@@ -24,13 +24,22 @@ NOTEBOOK = ROOT / "examples/first_steps.ipynb"
 PAGES = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
     "examples": "examples.md",
     "examples/first_steps.ipynb": "first-steps.md",
 }
 """Pages of the site for files that are not in docs/."""
 
-FOLDERS = {"changelog.md": "..", "examples.md": "../examples", "first-steps.md": "../examples"}
+FOLDERS = {
+    "changelog.md": "..",
+    "contributing.md": "..",
+    "examples.md": "../examples",
+    "first-steps.md": "../examples",
+}
 """Where the sources of those pages are, seen from docs/: their links start there."""
+
+LONGEST_NAME, LONGEST_NUMBER = 16, 26
+"""Characters of a cell that is not wrapped; those of numbers are aligned right."""
 
 _kept: list[str] = []
 
@@ -53,6 +62,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     page, images = notebook_page.convert(NOTEBOOK, _keep)
     pages: dict[str, str | bytes] = {
         "changelog.md": (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"),
+        "contributing.md": (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"),
         "examples.md": examples_page(),
         "first-steps.md": page,
         **{f"images/{name}": content for name, content in images.items()},
@@ -87,9 +97,18 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Put what was kept in its place; keep a number and its interval on one line."""
+    """Put what was kept in its place; keep numbers with their intervals, and short cells, on one line."""
     html = re.sub(r"(?<=\d) ± (?=\d)", "\u00a0±\u00a0", html)
+    html = re.sub(r"<td([^>]*)>(.*?)</td>", _cell, html, flags=re.DOTALL)
     return re.sub(r"(<p>)?KEPT(\d+)KEPT(?(1)</p>)", lambda m: _kept[int(m[2])], html)
+
+
+def _cell(match: re.Match[str]) -> str:
+    """A cell of a table, not wrapped if it holds a number or a short name, such as `meta-curvature`."""
+    attributes, content = match[1], match[2]
+    longest = LONGEST_NUMBER if "right" in attributes else LONGEST_NAME
+    short = len(re.sub(r"<[^>]+>", "", content)) <= longest and "<math" not in content
+    return f"<td{attributes}{' class=short' if short else ''}>{content}</td>"
 
 
 def _keep(html: str) -> str:
