@@ -22,11 +22,8 @@ COLUMNS = ("CIFAR-FS 1-shot", "CIFAR-FS 5-shot")
 
 
 def blocks(folder: Path) -> dict[str, str]:
-    rows = [
-        Row((_link(m), m.summary, m.order, "queries" if m.queries else "batch norm", m.paper))
-        for m in METHODS.values()
-    ]
-    header = ("method", "what it does", "order", "transductive by", "paper")
+    rows = [Row((_link(m), m.summary, m.order, m.paper)) for m in METHODS.values()]
+    header = ("method", "what it does", "order", "paper")
     return {
         "list": pipe_table(Table("", header, rows)),
         "glyphs": pipe_table(glyph_ranking(folder)),
@@ -61,13 +58,14 @@ def glyph_ranking(folder: Path) -> Table:
     tasks = spec.experiments()[0].config().training.tasks
     rows = []
     for row in table.rows:
-        name, *cells, iterations, _ = row.cells
+        name, year, order, level, _, accuracy, iterations, _ = row.cells
         seconds = NOTHING
         if iterations != NOTHING and name in times:
             count = int(iterations.replace(",", ""))
             seconds = f"{count * tasks * times[name]['training_ms'] / 1e3:.0f}"
-        rows.append(Row((name, *cells, iterations, seconds)))
-    return Table("", (*table.header[:-1], "CPU seconds"), rows)
+        rows.append(Row((name, year, order, level, accuracy, iterations, seconds)))
+    header = [title for title in table.header if title not in ("before", "seconds")]
+    return Table("", (*header, "CPU seconds"), rows)
 
 
 def compared_on_images(folder: Path, data: str = "CIFAR-FS") -> dict[str, dict[str, list[Result]]]:

@@ -10,7 +10,7 @@ from typing import Any
 from pathaware.experiments.bench import comparison, scaling
 from pathaware.experiments.bench.comparison import number
 from pathaware.training.metric import ACCURACY
-from pathaware.training.tables import Table, markdown, pipe_table
+from pathaware.training.tables import NOTHING, Table, markdown, pipe_table
 
 PARTS = {
     "convolutions and their input gradients": ("convolve", "pack"),
@@ -55,8 +55,7 @@ def render(results: Path, images: Path) -> str:
         )
     if (results / "processes-cpu.json").exists():
         record = _read(results / "processes-cpu.json")
-        cores = record["environment"]["cores"]
-        title = f"### Processes: {record['environment']['device']} CPU, {cores} cores, row `{record['row']}`"
+        title = f"### Processes: {record['environment']['cores']} CPU cores, row `{record['row']}`"
         sections.append(f"{title}\n\n{PROCESSES} {_made([record])}\n\n{pipe_table(process_table(record))}")
     if records := [_read(path) for path in sorted(results.glob("evaluating-*.json"))]:
         sections.append(
@@ -70,7 +69,7 @@ def render(results: Path, images: Path) -> str:
         sections.append(f"### Launches of a meta-iteration on a GPU\n\n{LAUNCHES}\n\n{table}")
     if (results / "profile-h200.json").exists():
         profile = _read(results / "profile-h200.json")
-        tables = f"{pipe_table(floor_table(profile))}\n\n{pipe_table(profile_table(profile))}"
+        tables = "\n\n".join(pipe_table(each) for each in (floor_table(profile), *profile_tables(profile)))
         sections.append(
             f"### Profile: NVIDIA H200, PAMELA, second order\n\n{FLOOR} {_made([profile])}\n\n{tables}"
         )
@@ -91,12 +90,10 @@ def _made(records: Sequence[dict[str, Any]]) -> str:
 def heading(record: dict[str, Any]) -> str:
     environment = record["environment"]
     names = dict.fromkeys(f"`{row['row']}`" for row in record.get("rows", []))
-    kind = f"Comparison of {' and '.join(names)}" if names else "Growth"
+    kind = " and ".join(names) or "Growth"
     if record["device"] == "cuda":
-        hardware = f"{environment['device']}, {record['precision']}"
-    else:
-        hardware = f"{environment['device']} CPU, {environment['cores']} cores"
-    return f"{kind}: {hardware}, PyTorch {environment['torch']}"
+        return f"{kind}: {environment['device']}, {record['precision'].replace(', ', ' and ')}"
+    return f"{kind}: {environment['cores']} CPU cores"
 
 
 def sizes_text(recorded: str) -> str:
@@ -108,10 +105,12 @@ def comparison_section(record: dict[str, Any]) -> list[str]:
     sizes = dict.fromkeys((row["row"], sizes_text(row["sizes"]), row["threads"]) for row in record["rows"])
     threads = record["device"] != "cuda"
     body = [f"- `{n}`: {text}{f', threads: {count}' if threads else ''}" for n, text, count in sizes]
-    versions = ", ".join(f"{comparison.TITLES.get(n, n)} {v}" for n, v in record["contestants"].items())
+    libraries = {n: v for n, v in record["contestants"].items() if n not in ("compiled", "loop")}
+    versions = ", ".join(f"{comparison.TITLES.get(n, n)} {v}" for n, v in libraries.items())
+    versions += f", PyTorch {record['environment']['torch']}"
     body += ["", f"{versions}. Medians of {record['repeats']}. {comparison.disagreement(record)}"]
     tables = [
-        Table.of(title, comparison.header(record, what), comparison.lines(record, what))
+        Table.of(title, comparison.header(record, what), _without_words(comparison.lines(record, what)))
         for what, title in (("training", "A meta-iteration, ms"), ("adaptation", "Adapting to one task, ms"))
     ]
     if memory := comparison.memory_lines(record):
@@ -121,10 +120,15 @@ def comparison_section(record: dict[str, Any]) -> list[str]:
     return body
 
 
+def _without_words(lines: list[list[str]]) -> list[list[str]]:
+    """Lines with a dash for libraries that have no PAMELA, which the page says once."""
+    return [[NOTHING if cell == "no PAMELA" else cell for cell in line] for line in lines]
+
+
 def growth_section(record: dict[str, Any]) -> list[str]:
     body = [
         f"One meta-iteration of PAMELA, second order, from {sizes_text(record['base'])}; "
-        f"medians of {record['repeats']}."
+        f"medians of {record['repeats']}, PyTorch {record['environment']['torch']}."
     ]
     body += ["", *(f"- {sentence}" for sentence in scaling.verdicts(record))]
     return [*body, "", pipe_table(Table.of("", scaling.header(record), scaling.lines(record)))]
@@ -239,10 +243,19 @@ def floor_table(record: dict[str, Any]) -> Table:
     return Table.of("", header, lines)
 
 
-def profile_table(record: dict[str, Any]) -> Table:
+def profile_tables(record: dict[str, Any]) -> list[Table]:
+    """A `profile_table` per precision."""
+    precisions = dict.fromkeys(name.rpartition(", ")[2] for name in record["rows"])
+    return [
+        profile_table({name: row for name, row in record["rows"].items() if name.endswith(f", {precision}")})
+        for precision in precisions
+    ]
+
+
+def profile_table(rows: dict[str, Any]) -> Table:
     """Milliseconds and kernel launches of each part of a meta-iteration."""
     header, columns = ["part"], []
-    for name, row in record["rows"].items():
+    for name, row in rows.items():
         header += [f"{name}, ms", "launches"]
         columns.append(_parts(row))
     lines = [[part, *(cell for column in columns for cell in column[part])] for part in columns[0]]

@@ -1,4 +1,4 @@
-"""iMAML, Hessian-free (Rajeswaran, Finn, Kakade and Levine, NeurIPS 2019, arXiv:1909.04630).
+"""iMAML-HF, Hessian-free (Rajeswaran, Finn, Kakade and Levine, NeurIPS 2019, arXiv:1909.04630).
 
     dⱼ ≈ (H + λI)⁻¹ gⱼ,  gⱼ = ∇L(θⱼ) + λ (θⱼ − θ₀)       by conjugate gradients, H = ∇²L(θⱼ), θⱼ `[T, D]`
     θⱼ₊₁ = θⱼ − αⱼ dⱼ                                    αⱼ = 1, ½, ¼, … by a line search

@@ -50,7 +50,7 @@ def test_half_the_bytes_make_half_the_traffic():
 def test_a_row_is_split_into_floor_kernels_and_gaps():
     (line,) = floor_table({"rows": ROWS}).rows
     assert line.cells == ("small, tf32", "4.00", "2.00", "1.00", "2.00", "1.00", "1.00")
-    cells = {line.cells[0]: list(line.cells[1:]) for line in profile_table({"rows": ROWS}).rows}
+    cells = {line.cells[0]: list(line.cells[1:]) for line in profile_table(ROWS).rows}
     assert cells["convolutions and their input gradients"] == ["1.50", "69"]
     assert cells["normalise, ReLU and pool of the others"] == ["0.50", "15"]
     assert cells["between kernels"] == ["1.00", ""]

@@ -251,7 +251,7 @@ def disagreement(record: dict[str, Any]) -> str:
 
 def _ratio(above: dict[str, Entry], name: str, below: dict[str, Entry], other: str) -> str:
     time, base = above.get(name, {}).get("ms"), below.get(other, {}).get("ms")
-    return NOTHING if time is None or base is None else f"{time / base:.2f}"
+    return NOTHING if time is None or base is None else number(time / base)
 
 
 def _pamela_to_maml(row: dict[str, Any], rows: list[dict[str, Any]]) -> str:
