@@ -34,7 +34,7 @@ def svg(flowchart: str) -> str:
     height = max(y for _, y in places.values()) + HEIGHT / 2 + MARGIN
     drawn = [_arrow([places[point] for point in chain]) for chain in chains]
     drawn += [_box(*places[name], *label) for name, label in nodes.items()]
-    title = "Map of the package: an arrow points from a room to a room it imports"
+    title = "Map of the package: an arrow points from a sub-package to one that it imports"
     box = f'viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{title}"'
     return f'<div class="flowchart-box"><svg class="flowchart" {box}>{"".join(drawn)}</svg></div>'
 

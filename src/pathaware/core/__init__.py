@@ -1,4 +1,4 @@
-"""Adaptation itself, without any concern for speed: what a learner, a path and an update rule are.
+"""Adaptation itself, without optimisations for speed: learners, paths, update rules and heads.
 
 - point: the adapted parameters of T tasks as one flat tensor `[T, D]` (`parameters`)
 - layout: which entries of that tensor belong to which parameter, filter and layer (`parameters.Layout`)
@@ -8,9 +8,9 @@
 - meta-gradient: turns the query loss after adaptation into a gradient of θ₀ and Φ (`meta_gradient`)
 
 `learner.MetaLearner` combines them; `few_shot.FewShotLearner` is the interface of all learners. Beside them:
-`episodes` (a batch of tasks), `losses`, `batch_norm`, and what every room needs: `errors`, `settings`,
-`seeding`. Every room may import core; core imports none, except that learners ask `engine.execution` how to
-run their network.
+`episodes` (a batch of tasks), `losses`, `batch_norm`, and what every sub-package needs: `errors`,
+`settings`, `seeding`. All sub-packages may import core. Core imports none of them, except that learners ask
+`engine.execution` how to run their network.
 """
 
 VERSION = "0.2.0"
