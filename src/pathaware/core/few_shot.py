@@ -156,7 +156,7 @@ def check_kind(value: object, kind: type, name: str) -> None:
 
 
 def check_loss(loss: object) -> None:
-    """Raise if a loss is a class, or nothing that can be called."""
+    """Raise if a loss is a class or cannot be called."""
     if isinstance(loss, type) or not callable(loss):
         name = loss.__name__ if isinstance(loss, type) else repr(loss)
         raise UsageError(f"{name} must be a function or an instance, such as nn.MSELoss()", field="loss")

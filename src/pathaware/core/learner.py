@@ -112,7 +112,7 @@ class MetaLearner(FewShotLearner):
         return tuple(entry.name for entry in self.rule.layout.entries)
 
     def task_threads(self, tasks: int) -> AbstractContextManager[None]:
-        """Only where the hand-written program computes inner gradients; autograd uses PyTorch's threads."""
+        """A context with threads for groups of tasks, if a hand-written program computes gradients."""
         if tasks <= 1 or not self.rule.descends_support_loss or next(self.parameters()).is_cuda:
             return nullcontext()
         return self.execution.task_threads()
@@ -151,7 +151,7 @@ class MetaLearner(FewShotLearner):
     def context(
         self, support_x: Tensor, support_y: Tensor, query_x: Tensor | None = None, order: Order = "none"
     ) -> Context:
-        """T tasks for `unroll`, with what all steps share computed once."""
+        """Prepare T tasks for `unroll`; what all steps share is computed once."""
         with torch.set_grad_enabled(order == "second"):
             prepared = self.execution.prepare(support_x)
             queries = self.execution.prepare(query_x) if self.joint and query_x is not None else None

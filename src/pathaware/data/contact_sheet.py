@@ -77,7 +77,7 @@ def _installed() -> list[str]:
 
 @cache
 def _characters(path: str) -> frozenset[str]:
-    """The characters that a font has; none if it cannot be drawn with, as one of bitmaps."""
+    """The characters that a font has; none if Pillow cannot draw with it, as with bitmap fonts."""
     from matplotlib.ft2font import FT2Font
 
     try:

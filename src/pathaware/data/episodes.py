@@ -354,7 +354,7 @@ ENOUGH = (25, 6)
 
 
 def fitting_tasks(classes: int, images: int) -> tuple[int, int, int]:
-    """Ways, shots and queries, as usual as so many classes with so many images each allow.
+    """The usual ways, shots and queries, or as many as these numbers of classes and images allow.
 
     >>> fitting_tasks(20, 600), fitting_tasks(5, 12), fitting_tasks(3, 6)
     ((5, 5, 15), (5, 5, 7), (3, 1, 5))

@@ -53,7 +53,7 @@ JOURNAL = "journal.jsonl"
 THREADS = 8
 """At most this many images are decoded at a time, each of up to `MAX_PIXELS` pixels."""
 LONG = 0.005
-"""Seconds from which on images are decoded in threads."""
+"""Seconds that decoding an image takes at least for threads to pay."""
 
 ImportProgress: TypeAlias = Callable[[int, int, str], None]
 """Called after each class with images done, images in total, and the name of the class."""

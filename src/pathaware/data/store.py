@@ -242,7 +242,7 @@ def import_lock(folder: Path) -> filelock.BaseFileLock:
 
 
 def replaced_folder(folder: Path) -> Path:
-    """Return where the old store lies for the moment in which a new one takes its place."""
+    """Return the folder that holds the old store while a new one takes its place."""
     return folder.parent / f".{folder.name}.old"
 
 

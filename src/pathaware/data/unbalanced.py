@@ -42,7 +42,7 @@ class UnbalancedPlan:
 
 
 class UnbalancedQueries(TaskSource):
-    """The tasks of `balanced` with as many queries in all, but not of each class.
+    """The tasks of `balanced` with the same number of queries, unevenly divided among the classes.
 
     No class can have more queries than it has images beside the support set. Where a draw asks for more, the
     other classes get the rest.

@@ -89,5 +89,5 @@ class UnlabelledEpisodes(TaskSource):
 
 
 def strong(given: Augmentation, default: Augmentation) -> Augmentation:
-    """The strengths that are given, and the default of those that are zero."""
+    """Replace strengths that are zero by their defaults."""
     return replace(default, **{f.name: value for f in fields(given) if (value := getattr(given, f.name))})

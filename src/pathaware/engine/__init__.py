@@ -1,4 +1,4 @@
-"""Fast execution of adaptation; the numbers are those of a plain loop over tasks.
+"""Fast execution of adaptation, with the results of a plain loop over tasks.
 
 `execution` runs a network at the points of T tasks and chooses how: `loop`, `vmap` or `batched`, which lowers
 every layer to one operation for all tasks. `handwritten` adds derivatives for CPUs, `kernels` Triton kernels

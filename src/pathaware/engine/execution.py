@@ -57,7 +57,7 @@ Inputs = Tensor | Prepared | PreparedImages
 """Inputs `[T, N, …]` as they are, or prepared for several steps."""
 
 CAPTURED_ELEMENTS = 2**22
-"""Numbers in the inputs of a call up to which it is worth a CUDA graph; larger ones hide their launches."""
+"""Largest number of input values of a call for which a CUDA graph pays; larger calls hide their launches."""
 
 
 class Execution:

@@ -1,7 +1,7 @@
 """Steps of an LSTM that all coordinates of a network share, as in L2L and Meta-LSTM.
 
-`lstm_cell` is a step with a hand-written derivative, and `Columns` are those of its states, which many
-coordinates have in common. `lstm_step` is all of a step of Meta-LSTM by one kernel.
+`lstm_cell` is a step with a hand-written derivative, and `Columns` lets coordinates with
+equal states share them. `lstm_step` is a whole step of Meta-LSTM in one kernel.
 """
 
 from __future__ import annotations

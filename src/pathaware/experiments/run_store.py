@@ -367,7 +367,7 @@ class RunStore:
                 other.unlink()
 
     def result(self, planned: PlannedRun) -> Result | None:
-        """The result of exactly this run, evaluated as this store evaluates; a damaged record is none."""
+        """The result of exactly this run, evaluated as this store does; None without an intact record."""
         record = self._record(planned)
         try:
             asked = (planned.config.to_dict(), self.evaluation_tasks(planned.config))

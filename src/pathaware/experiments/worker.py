@@ -27,15 +27,15 @@ from pathaware.experiments.run_store import PlannedRun, RunStore
 from pathaware.training.config import Config
 
 PAUSE = 0.1
-"""Seconds between looks at the workers."""
+"""Seconds between polls of the workers."""
 BEAT = 1.0
-"""Seconds between signs of life of the sweep."""
+"""Seconds between heartbeats of the sweep."""
 CONTROL = "sweep.active"
 DONE, STOPPED, FAILED, DIED = "done", "stopped", "failed", "died"
 
 
 class Control:
-    """The file that says that a sweep is at work, and which runs to stop.
+    """The file with the heartbeat of a sweep and the runs to stop.
 
     It changes every second; workers stop when it is gone, is of another sweep, or stays the same for long.
     """

@@ -32,7 +32,7 @@ BACKENDS = ("loky", "dask", "ray")
 
 
 class Backend(Protocol):
-    """Submits tasks to worker processes, which stop after `patience` seconds without a sign of the sweep."""
+    """Submits tasks to worker processes, which stop after `patience` seconds without a heartbeat."""
 
     patience: float
 
@@ -176,7 +176,7 @@ def require_package(name: str, needed_by: str, install: str, field: str | None =
 def open_backend(
     name: str, cluster: str | None, runs: Sequence[PlannedRun], workers: int | None, devices: str | None
 ) -> Backend:
-    """Connect to where runs are to be trained; refuses what does not go together."""
+    """Connect to the workers; refuse options that contradict each other."""
     if name not in BACKENDS:
         raise UsageError(f"{name!r} must be one of {', '.join(BACKENDS)}", field="backend")
     if workers is not None:

@@ -1,4 +1,4 @@
-"""Probabilities that mean what they say, and thresholds for unknown images, fitted on validation classes.
+"""Calibrated probabilities, and thresholds for unknown images, both fitted on validation classes.
 
 For several numbers of classes (ways) and of images per class (shots), tasks of validation classes are learned
 and their queries predicted one by one, as in use. From these predictions come

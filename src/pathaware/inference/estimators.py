@@ -143,7 +143,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.where(self.is_unknown(X, self.unknown), np.array(label, dtype=kind), labels)
 
     def is_unknown(self, X: Images, share: float = 0.05) -> NDArray[np.bool_]:
-        """Return True for images of no class; `share` of the images of known classes are so by mistake."""
+        """Return True for images of no class, and by mistake for about `share` of those of known classes."""
         check_is_fitted(self)
         pixels = self._pixels(self._adapted, X)
         try:
@@ -267,8 +267,8 @@ def _read_learner(folder: Path, run: str | Path, device: str) -> tuple[FewShotLe
 
 
 def _open(run: str | Path, device: str, views: Views) -> TrainedModel:
-    """The model of a run. Of those opened last it is not read and built again, unless its files have changed:
-    `cross_val_score` fits the same estimator many times."""
+    """Open the model of a run, from a cache unless its files have changed: `cross_val_score` fits the same
+    estimator many times."""
     folder = find_run(run)
     stamps = _stamps(folder)
     if stamps is None:  # `TrainedModel.open` says what is wrong

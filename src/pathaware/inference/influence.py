@@ -138,7 +138,7 @@ def explain(model: TrainedModel, support: SupportSet, pixels: Tensor, classes: T
 def reasons(
     model: TrainedModel, support: SupportSet, pixels: Tensor, classes: Tensor, count: int = 2
 ) -> list[Reason]:
-    """The support images that spoke most for each of the predictions `classes [N]`, and most against it.
+    """The support images that count most for and against each of the predictions `classes [N]`.
 
     At most `count` each, the strongest first.
     """

@@ -1,4 +1,4 @@
-"""Images of none of the classes: how far an image is from the classes, and how well that finds foreign ones.
+"""Open-set recognition: how far an image is from all classes, and how well that detects foreign images.
 
 The score of an image is its distance to the nearest class, in the features that the adapted network computes
 before its last layer, each scaled to unit length:

@@ -23,7 +23,7 @@ _RANKS = ("label", "runner-up", "third")
 
 @dataclass(frozen=True)
 class Reason:
-    """The support images that spoke most for a prediction and against it: pairs of index and influence."""
+    """The support images that count most for and against a prediction: pairs of index and influence."""
 
     positive: list[tuple[int, float]]
     negative: list[tuple[int, float]]
@@ -76,7 +76,7 @@ class Predictions:
         return Table.of("", header, lines)
 
     def _reason_cells(self, row: int) -> list[str]:
-        """The support images that spoke most for and against a prediction, as two cells of a table."""
+        """The support images that count most for and against a prediction, as two cells of a table."""
         if self.why is None:
             return []
         sides = self.why[row].positive[:1], self.why[row].negative[:1]

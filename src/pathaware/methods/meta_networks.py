@@ -44,7 +44,7 @@ P = 7.0
 """p of the preprocessing, as in the authors' program."""
 
 PARTS = 5
-"""The support set's gradients of L_emb reach d in as many parts, one after another."""
+"""Number of parts in which d reads the support set's gradients of L_emb, one after another."""
 
 
 class TwoLayers(nn.Module):

@@ -32,7 +32,7 @@ PAPER = "Bertinetto, Henriques, Torr and Vedaldi, ICLR 2019, arXiv:1805.08136"
 
 
 class R2D2(Head):
-    """One linear layer per task, fitted in closed form; λ is `penalty` at first, labels are `scale` high."""
+    """One linear layer per task, fitted in closed form; `penalty`: initial λ, `scale`: height of labels."""
 
     regression = True
     weighted = True

@@ -58,7 +58,7 @@ def is_loopback(bound: socket.socket) -> bool:
 
 
 def impatient_protocol(seconds: float) -> type[asyncio.Protocol]:
-    """HTTP/1.1 as uvicorn speaks it, for clients that send the headers of a request within `seconds`.
+    """uvicorn's HTTP/1.1 protocol, which disconnects clients that take over `seconds` to send headers.
 
     A client that sends them slowly, or never, would hold one of the limited connections for as long as it
     likes: uvicorn limits only the time between requests.

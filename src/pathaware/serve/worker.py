@@ -74,7 +74,7 @@ class SharedModel:
     def reasons(
         self, support: SupportSet, pixels: NDArray[np.uint8], label: int
     ) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
-        """Return the support pictures that spoke for and against a label."""
+        """Return the support pictures that count for and against a label."""
         with self._refused():
             (found,) = reasons(self._model, support, torch.from_numpy(pixels)[None], torch.tensor([label]))
         return found.positive, found.negative

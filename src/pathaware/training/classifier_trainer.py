@@ -1,6 +1,6 @@
 """Training of a classifier of all training classes: losses, the optimiser step, and validation by prototypes.
 
-Prototypes of its features predict what meta-training will make of them.
+The accuracy of its prototypes indicates that after meta-training.
 
 - CutMix: Yun et al., ICCV 2019, arXiv:1905.04899; label smoothing: Szegedy et al., CVPR 2016
 - rotation beside classification: Gidaris et al., ICCV 2019, arXiv:1906.05186
@@ -32,7 +32,7 @@ MOMENTUM = 0.9
 CUTMIX_UNTIL = 0.8
 """The part of training with CutMix: the last fifth shows whole images."""
 ROTATED = 4
-"""One in so many images of a batch is shown once more, turned, for the rotation head."""
+"""One in this many images of a batch is also shown rotated, for the rotation head."""
 MEASURED = 4096
 """Images by which the statistics of batch norm and the directions of features are measured."""
 SIMILARITY_TEMPERATURE = 0.1
@@ -63,7 +63,7 @@ def _sample(images: ClassImages, seed: int) -> Tensor:
 
 
 class Lesson(NamedTuple):
-    """The answer of a teacher about N images: logits `[N, classes]` and features `[N, F]`.
+    """The outputs of a teacher for N images: logits `[N, classes]` and features `[N, F]`.
 
     Features are directions from the mean feature of all training images, of unit length.
     """
@@ -143,7 +143,7 @@ class ClassifierStep:
 
     @torch.no_grad()
     def _lesson(self, teacher: Classifier, plan: BatchPlan, x: Tensor, fraction: Tensor) -> Lesson:
-        """The lesson about a batch. A stored one is about whole images and is mixed like these."""
+        """The teacher's outputs for a batch. Stored ones are for whole images and are mixed like these."""
         if self.stored is None:
             features = self._features(teacher, x)
             centred = features if self.middle is None else F.normalize(features, dim=-1) - self.middle
@@ -153,7 +153,7 @@ class ClassifierStep:
 
     @torch.no_grad()
     def _stored_lesson(self) -> Lesson:
-        """The teacher's mean lesson about some augmented views of every image."""
+        """The teacher's mean outputs for some augmented views of every image."""
         settings, teacher = self.settings, self.teacher
         assert teacher is not None
         distortion = Distortion(settings.crop, settings.jitter, 0.0, settings.mirror)

@@ -309,7 +309,7 @@ class Config:
 
     @classmethod
     def of_run(cls, tables: Mapping[str, Any]) -> Config:
-        """The configuration that a run stored. Settings that are newer than the run mean what it did."""
+        """The stored configuration of a run; newer settings get the values that keep its behaviour."""
         method = tables.get("method")
         if isinstance(method, Mapping) and isinstance(method.get("name"), str):
             tables = {**tables, "method": {**get_method(method["name"]).earlier, **method}}

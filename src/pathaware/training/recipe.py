@@ -7,8 +7,8 @@ Not in the paper. Each is a setting of its own, see `Training`. The loss of a ta
 - average: the exponential average of θ₀ and Φ adapts to the same support set (SiMT: Tack, Park, Lee, Lee and
   Shin, NeurIPS 2022, arXiv:2210.06185, with dropout in the forward pass of the queries).
 - teacher: a stored pretraining, whose predictions are restricted to the classes of the task.
-- all classes: a linear layer tells all training classes from features of the initialisation (as RENet does:
-  Kang, Kwon, Min and Cho, ICCV 2021, arXiv:2108.09666).
+- all classes: a linear layer classifies all training classes by features of the initialisation (as RENet
+  does: Kang, Kwon, Min and Cho, ICCV 2021, arXiv:2108.09666).
 - CutMix of queries (MetaAug: Ni, Goldblum, Sharaf, Kong and Goldstein, ICML 2021, arXiv:2010.07092).
 
 All losses are per task, so they do not depend on how tasks are divided among processes.
@@ -122,7 +122,7 @@ class Recipe(nn.Module):
         return (logits / self.settings.temperature).softmax(-1)
 
     def _all_classes(self, learner: FewShotLearner, queries: MixedQueries, episodes: Episodes) -> Tensor:
-        """The loss of telling all training classes by the features of the initialisation, `[T]`."""
+        """The loss of classifying all training classes by features of the initialisation, `[T]`."""
         assert self.classifier is not None
         assert episodes.query_images is not None
         logits = self.classifier(initial_features(learner, queries.x))

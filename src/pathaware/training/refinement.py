@@ -1,7 +1,7 @@
-"""Refinements: all queries of a task used together, and what is known about them.
+"""Refinements: predictions that use all queries of a task together.
 
 - `centre` needs no more than their mean.
-- `means`, `sinkhorn` and `tim` also use that all classes are equally frequent among them. `means` compares
+- `means`, `sinkhorn` and `tim` also assume that all classes are equally frequent among them. `means` compares
   features with class means of the support set and of the queries, each query in the share of its
   probability: soft k-means (Ren et al., ICLR 2018, arXiv:1803.00676) with balanced probabilities, as in
   PT-MAP (Hu, Gripon and Pateux, ICANN 2021, arXiv:2006.03806). `sinkhorn` adapts again with their
@@ -26,7 +26,7 @@ from pathaware.core.learner import MetaLearner
 Refinement = Literal["none", "centre", "means", "sinkhorn", "tim"]
 REFINEMENTS: tuple[Refinement, ...] = get_args(Refinement)
 JOINT = ("means", "sinkhorn", "tim")
-"""Refinements that use that all classes are equally frequent."""
+"""Refinements that assume that all classes are equally frequent."""
 BALANCING = 20
 """Iterations of Sinkhorn's algorithm."""
 ROUNDS = 2

@@ -1,7 +1,7 @@
 """Convolutions of wide networks on a GPU, channels last, with derivatives of every order.
 
-PyTorch's second derivative of a convolution takes filters as large as an image
-and one group at a time, which no library computes fast. Here derivatives of every order are made of
+PyTorch's second derivative of a convolution uses filters as large as an image, one group at a time, which no
+library computes fast. Here derivatives of every order are made of
 
     y = x ∗ w        `convolve`
     gx = gy ∗ᵀ w     `transposed`, the gradient of the input
@@ -124,7 +124,7 @@ Kind = SharedFilters | ProductFilters
 """Convolutions made of the three operations."""
 
 WIDE = 2048
-"""Numbers that an output depends on from which one task after another is faster: each fills a GPU."""
+"""Inputs per output from which one task after another is faster: each fills a GPU."""
 
 
 def kind_of(module: nn.Conv2d, *, shared: bool) -> Kind | KernelFilters | None:
@@ -232,7 +232,7 @@ def convolve(
 
 
 def _is_stored(channels: int) -> bool:
-    """True if the kernels store this number of channels without others that are zero."""
+    """True if the kernels store this number of channels without padding."""
     return channels >= 16 and channels & (channels - 1) == 0
 
 

@@ -51,7 +51,7 @@ def lower(network: TracedNetwork, layout: Layout) -> Lowered:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Inputs of T tasks, taken as far through a network as no adapted parameter has an effect.
+    """Inputs of T tasks after all layers that no adapted parameter affects.
 
     Steps along a path then start from here. `values` are those that the rest of the network reads.
     """
@@ -105,7 +105,7 @@ class Lowered:
         return result.flat().data
 
     def prepare(self, inputs: Tensor) -> Tensor | Prepared:
-        """The inputs, or how they look where the first adapted parameter meets them."""
+        """Pass the inputs through all layers that no adapted parameter affects."""
         if not self.prefix or inputs.requires_grad:
             return inputs
         values = self._start(inputs, inputs.dtype)
@@ -241,7 +241,7 @@ class Lowered:
 
 
 def _overwrites(network: TracedNetwork, node: fx.Node) -> bool:
-    """True for an operation in place if another one reads the values of its input, or of what that views."""
+    """True for an in-place operation whose input, or what that is a view of, is read by another one."""
     options = getattr(network.module(node), "inplace", False), *node.args[1:], node.kwargs.get("inplace")
     if node.target is not operator.iadd and not any(option is True for option in options):
         return False

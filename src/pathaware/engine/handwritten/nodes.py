@@ -1,11 +1,11 @@
-"""Nodes of autograd's graph around a hand-written program or beside it, for what not all methods need.
+"""Nodes of autograd's graph around a hand-written program, for methods that need more than it computes.
 
 `SharedParameters`: some parameters do not adapt, as in BOIL, L2F or MT-Net. A program computes the gradient
 of all parameters of a network. So a point is completed with the parameters that all tasks share, and of the
 gradient those columns are taken that belong to adapted ones. Autograd sees two more nodes per step; a
 derivative with respect to the shared parameters is the sum over tasks.
 
-`Passes`: steps descend another function of the outputs o than the loss, as in MeTAL. With the Jacobian J of
+`Passes`: steps descend a function of the outputs o other than the loss, as in MeTAL. With the Jacobian J of
 the outputs at a point θ, a direction v `[T, D]`, and d the derivative along it:
 
     c = ∂L/∂o,   g = Jᵀ c                         autograd differentiates L, which is small; `pull`

@@ -139,7 +139,7 @@ class PathProgram:
 
 
 class _Lease:
-    """A workspace that is free again when autograd's node of a path is no more."""
+    """A workspace that becomes free when autograd's node of the path is deleted."""
 
     def __init__(self, workspace: _Workspace, free: list[_Workspace]) -> None:
         self.workspace, self.free = workspace, free
@@ -188,7 +188,7 @@ class _Vector:
 
 
 class _Rows:
-    """Activations of one set of examples, N for each task, at one point; `fill` is what joins the inputs."""
+    """Activations of one set of examples, N per task, at one point; `fill` multiplies the bias."""
 
     def __init__(self, shape: tuple[int, int], sizes: list[Size], dtype: torch.dtype, fill: float) -> None:
         self.x = [torch.full((*shape, size.rows), fill, dtype=dtype) for size in sizes]

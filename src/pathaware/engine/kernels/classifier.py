@@ -10,8 +10,8 @@ and, along a direction in which z changes by dz, W by V and b by v, with p = sof
     dl = dz Wᵀ + z Vᵀ + v,     dg = p (dl − Σ p dl) / N
     d(gW) = dgᵀ z + gᵀ dz,     d(gb) = Σ dg,     d(gz) = dg W + g V
 
-One kernel computes parts of l or dl, another everything else. For another function of the logits than the
-cross-entropy, `pull` and `pull_tangent` take its g and dg as they are. A negative label is ignored and does
+One kernel computes parts of l or dl, another everything else. For other functions of the logits, `pull` and
+`pull_tangent` take their g and dg. A negative label is ignored and does
 not count in N, as in PyTorch; a label beyond the last class makes the loss NaN.
 """
 

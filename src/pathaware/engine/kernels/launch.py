@@ -104,7 +104,7 @@ FEW = 32
 
 
 def few_parts(partial: Tensor) -> Tensor:
-    """`[T, parts, …]` with parts that add up to the same sums, joined if they are many."""
+    """Add parts of `[T, parts, …]` to each other if they are many; the sums stay the same."""
     return partial if partial.shape[1] <= FEW else sum_parts(partial).unsqueeze(1)
 
 

@@ -104,7 +104,7 @@ def piece() -> tl.dtype:
 
 
 def split(tensors: list[Tensor]) -> list[Tensor]:
-    """Split float32 tensors into `[pieces, …]` in bfloat16, whose sum they are as far as their bits allow.
+    """Split float32 tensors into `[pieces, …]` in bfloat16 that add up to them, as far as their bits allow.
 
     Others are returned as they are.
     """

@@ -110,7 +110,7 @@ ON_CUDA = ("images-32", "images-84")
 
 
 def choose(rows: Sequence[str], device: torch.device, *, full: bool = False) -> list[Workload]:
-    """The workloads with these names or groups, in the order of `WORKLOADS` [those for the device]."""
+    """The workloads with these names or groups, or those for the device, in the order of `WORKLOADS`."""
     if full and rows:
         raise UsageError("all rows are timed; do not choose rows as well", field="full")
     known = list(dict.fromkeys(name for w in WORKLOADS for name in (w.group, w.name)))

@@ -68,7 +68,7 @@ def render(spec: TableSpec, results: Results) -> Table:
 
 
 def with_level(column: str, metric: Metric) -> str:
-    """The heading of a column of accuracies, with the level of transduction of all methods without their own.
+    """The heading of a column of accuracies, with the level of transduction of most methods.
 
     >>> with_level("CIFAR-FS 5-shot", ACCURACY)
     'CIFAR-FS 5-shot, batch'

@@ -49,7 +49,7 @@ TARGETS = (*TABLES, COMPLEXITY, *FIGURES)
 
 
 def check_data(data: str) -> None:
-    """Refuse a data set that is neither imported nor one that can be."""
+    """Refuse a data set that is not imported and has no importer."""
     known = (GLYPHS, *IMPORTERS)
     if data not in known and not tables.is_imported(data):
         raise UsageError(
@@ -69,7 +69,7 @@ def data_to_import(
 
 
 def _check_choice(target: str, rows: Sequence[str], columns: Sequence[str]) -> None:
-    """Refuse rows and columns of what is not a table that is trained."""
+    """Refuse rows and columns for targets that are not tables of trained runs."""
     for chosen, what, name in ((rows, "rows", "only"), (columns, "columns", "columns")):
         if chosen and target not in TABLES:
             raise UsageError(f"{target} has no {what} to choose from", field=name)
