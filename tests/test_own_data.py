@@ -42,7 +42,7 @@ def draw(folder: Path, classes: range, count: int) -> None:
 @pytest.fixture
 def somebody(tmp_path, monkeypatch):
     """Make the folders that the guide assumes."""
-    draw(tmp_path / "photos", range(25), 6)  # with the glyphs that other tests use, too
+    draw(tmp_path / "birds", range(25), 6)  # with the glyphs that other tests use, too
     draw(tmp_path / "labelled", range(30, 33), 2)
     draw(tmp_path / "new", range(30, 33), 3)
     monkeypatch.setenv("PATHAWARE_DATA", str(tmp_path / "data"))
@@ -68,7 +68,7 @@ def test_five_commands_lead_from_a_folder_of_pictures_to_a_served_model(somebody
 def labelled_in_python(folder: Path) -> str:
     """Return what the guide's Python example prints."""
     for i, name in enumerate(("a.jpg", "b.jpg", "IMG_2201.jpg")):
-        shutil.copy(folder / "photos" / f"class {i}" / "0.jpg", folder / name)
+        shutil.copy(folder / "birds" / f"class {i}" / "0.jpg", folder / name)
     (code,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), flags=re.DOTALL)
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -156,6 +156,11 @@ def test_nothing_is_left_to_translate(site):
             ), path
 
 
+def test_functions_without_brackets_stand_apart(site):
+    page = (site / "methods/proto-pamela.html").read_text(encoding="utf-8")
+    assert re.search(r"<mi>b</mi><mspace [^>]*><mi>log</mi><mspace [^>]*><mi>s</mi>", page)
+
+
 def test_names_and_numbers_in_tables_are_not_wrapped(site):
     methods = (site / "methods.html").read_text(encoding="utf-8")
     assert re.search(r"<td class=short><a [^>]*><code>meta-curvature</code></a></td>", methods)

@@ -91,8 +91,8 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         flags=re.DOTALL | re.MULTILINE,
     )
     if folder == "methods":
-        markdown = re.sub(r"\$\$(.+?)\$\$", lambda m: _keep(mathml(m[1], display="block")), markdown)
-        markdown = re.sub(r"\$(?=[^ ])([^$\n]+?)\$", lambda m: _keep(mathml(m[1])), markdown)
+        markdown = re.sub(r"\$\$(.+?)\$\$", lambda m: _keep(_math(m[1], "block")), markdown)
+        markdown = re.sub(r"\$(?=[^ ])([^$\n]+?)\$", lambda m: _keep(_math(m[1], "inline")), markdown)
     return markdown
 
 
@@ -101,6 +101,16 @@ def on_page_content(html: str, **_: Any) -> str:
     html = re.sub(r"(?<=\d) ± (?=\d)", "\u00a0±\u00a0", html)
     html = re.sub(r"<td([^>]*)>(.*?)</td>", _cell, html, flags=re.DOTALL)
     return re.sub(r"(<p>)?KEPT(\d+)KEPT(?(1)</p>)", lambda m: _kept[int(m[2])], html)
+
+
+def _math(tex: str, display: str) -> str:
+    """MathML, with spaces around functions without brackets: `b log s` must not read `blogs`."""
+    space = '<mspace width="0.17em" />'
+    return re.sub(
+        r"<mi>(log|ln|det|cos|tanh)</mi>(?!<mo[^>]*>&#x00028;)",
+        rf"{space}<mi>\1</mi>{space}",
+        mathml(tex, display=display),
+    )
 
 
 def _cell(match: re.Match[str]) -> str:

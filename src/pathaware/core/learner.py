@@ -112,10 +112,33 @@ class MetaLearner(FewShotLearner):
         return tuple(entry.name for entry in self.rule.layout.entries)
 
     def task_threads(self, tasks: int) -> AbstractContextManager[None]:
-        """A context with threads for groups of tasks, if a hand-written program computes gradients."""
+        # Only if the hand-written program computes inner gradients; autograd uses PyTorch's own threads.
         if tasks <= 1 or not self.rule.descends_support_loss or next(self.parameters()).is_cuda:
             return nullcontext()
         return self.execution.task_threads()
+
+    def adapt(
+        self,
+        support_x: Tensor,
+        support_y: Tensor,
+        *,
+        steps: int | None = None,
+        extend: bool = False,
+        query_x: Tensor | None = None,
+    ) -> nn.Module:
+        """Adapt to one task, `support_x [S, …]`; return a copy of the model with the new parameters."""
+        given = {"support_x": support_x, "support_y": support_y}
+        given |= {} if query_x is None else {"query_x": query_x}
+        check_tensors(**given)
+        examples = [tensor[None] for tensor in given.values()]
+        with torch.no_grad():
+            end, *losses = self._run(self._end, self._steps(steps, extend), *examples)
+        if not all(loss.isfinite().all() for loss in losses):
+            raise UsageError(
+                "support set: the loss before adaptation is not finite; look for NaN, infinite or very large "
+                "values"
+            )
+        return self._network(end)
 
     def path(
         self,
@@ -289,29 +312,6 @@ class MetaLearner(FewShotLearner):
                 set_statistics(network, {name: (m[t], v[t]) for name, (m, v) in statistics.items()})
             adapted.append((network, StepPredictions([o[one] for o in outputs], reverted[one])))
         return adapted
-
-    def adapt(
-        self,
-        support_x: Tensor,
-        support_y: Tensor,
-        *,
-        steps: int | None = None,
-        extend: bool = False,
-        query_x: Tensor | None = None,
-    ) -> nn.Module:
-        """Adapt to one task, `support_x [S, …]`; return a copy of the model with the new parameters."""
-        given = {"support_x": support_x, "support_y": support_y}
-        given |= {} if query_x is None else {"query_x": query_x}
-        check_tensors(**given)
-        examples = [tensor[None] for tensor in given.values()]
-        with torch.no_grad():
-            end, *losses = self._run(self._end, self._steps(steps, extend), *examples)
-        if not all(loss.isfinite().all() for loss in losses):
-            raise UsageError(
-                "support set: the loss before adaptation is not finite; look for NaN, infinite or very large "
-                "values"
-            )
-        return self._network(end)
 
     def _run(self, function: Callable[..., Sequence[Tensor]], *arguments: Any) -> Sequence[Tensor]:
         return self.execution.run(self, function, *arguments)
