@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from pathaware import Episodes, GradientDescent, MetaLearner
+from pathaware import Episodes, GradientDescent, MetaLearner, Unrolled, UsageError
+from pathaware.methods import METHODS
 from tests.conftest import (
     RULES,
     distance,
@@ -130,3 +131,56 @@ def test_running_the_wrong_number_of_classes_is_not_hidden_by_the_fallback():
     learner = MetaLearner(model, GradientDescent(model, 1), loss)
     with pytest.raises((RuntimeError, IndexError)):
         learner.meta_loss(image_episodes(ways=9))
+
+
+def penalised(learner: MetaLearner, episodes: Episodes) -> torch.Tensor:
+    """The meta-loss and half the square of its gradient."""
+    loss = learner.meta_loss(episodes)
+    gradients = torch.autograd.grad(loss, list(learner.parameters()), create_graph=True, allow_unused=True)
+    return loss + sum(gradient.square().sum() for gradient in gradients if gradient is not None) / 2
+
+
+@pytest.mark.parametrize("kind", ["mlp", "conv"])
+@pytest.mark.parametrize("rule", RULES)
+def test_a_penalty_on_the_meta_gradient_is_refused_and_not_ignored(kind, rule):
+    """The loss has a derivative in any case, so that nothing else would show that the penalty's is lost."""
+    model, loss, episodes = small_problem(kind)
+    learner = scatter(MetaLearner(model, RULES[rule](model), loss))
+    with pytest.raises(UsageError, match=r"cannot be differentiated again .* execution='loop'"):
+        penalised(learner, episodes).backward()
+
+
+def test_the_loop_differentiates_a_penalty_on_the_meta_gradient():
+    model, loss, episodes = small_problem("mlp")
+    learner = scatter(MetaLearner(model, RULES["pamela"](model), loss, execution="loop"))
+    parameters = list(learner.parameters())
+    found = torch.autograd.grad(penalised(learner, episodes), parameters)
+    directions = [torch.randn_like(parameter) for parameter in parameters]
+    expected = sum((gradient * v).sum() for gradient, v in zip(found, directions, strict=True))
+    sides = []
+    for step in (1e-6, -2e-6):
+        with torch.no_grad():
+            for parameter, v in zip(parameters, directions, strict=True):
+                parameter.add_(v, alpha=step)
+        sides.append(penalised(learner, episodes).item())
+    assert (sides[0] - sides[1]) / 2e-6 == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_a_penalty_is_refused_by_heads_that_are_solved():
+    model, loss, episodes = small_problem("conv")
+    with pytest.raises(UsageError, match="cannot be differentiated again"):
+        penalised(METHODS["r2d2"].build(model, {}, loss), episodes).backward()
+
+
+def test_an_unknown_order_is_refused_and_not_taken_for_another():
+    model, loss, episodes = small_problem("mlp")
+    learner = MetaLearner(model, GradientDescent(model, 2), loss)
+    for ask in (
+        lambda: learner.meta_loss(episodes, "2nd"),
+        lambda: learner.task_losses(episodes, 2),
+        lambda: learner.path(episodes.support_x, episodes.support_y, order="1st"),
+    ):
+        with pytest.raises(UsageError, match=r"order: .* must be one of second, first, none"):
+            ask()
+    with pytest.raises(UsageError, match="order: 'none' must be one of second, first"):
+        Unrolled("none")

@@ -26,7 +26,7 @@ from pathaware.core.few_shot import (
 from pathaware.core.learner import ExecutionName
 from pathaware.core.losses import Loss, per_task
 from pathaware.core.parameters import refuse_lazy
-from pathaware.core.path import Order
+from pathaware.core.path import Order, differentiable_once
 
 Fitted = tuple[Tensor, ...]
 """The tensors that a head computes from the support sets, each with a leading task axis."""
@@ -241,7 +241,7 @@ class _Solve(torch.autograd.Function):
         return x
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @differentiable_once
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         inverted, x = ctx.saved_tensors
         b = inverted @ gradient

@@ -24,7 +24,7 @@ from pathaware.core.few_shot import (
 )
 from pathaware.core.losses import Loss
 from pathaware.core.parameters import clone_with_parameters
-from pathaware.core.path import Gradient, Order, Path, unroll
+from pathaware.core.path import Gradient, Order, Path, check_order, unroll
 from pathaware.core.rule import MAX_STEPS, Context, Rule
 
 if TYPE_CHECKING:
@@ -175,6 +175,7 @@ class MetaLearner(FewShotLearner):
         self, support_x: Tensor, support_y: Tensor, query_x: Tensor | None = None, order: Order = "none"
     ) -> Context:
         """Prepare T tasks for `unroll`; what all steps share is computed once."""
+        check_order(order)
         with torch.set_grad_enabled(order == "second"):
             prepared = self.execution.prepare(support_x)
             queries = self.execution.prepare(query_x) if self.joint and query_x is not None else None
@@ -258,6 +259,7 @@ class MetaLearner(FewShotLearner):
         return self.execution.query_losses(point, x, y)
 
     def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
+        check_order(order)
         steps = self.rule.known_steps if self.start is None else None
         if steps is not None:
             theta = self.rule.layout.flatten(self.model)

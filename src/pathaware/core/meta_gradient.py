@@ -18,6 +18,7 @@ from torch import Tensor
 
 from pathaware.core.episodes import Episodes
 from pathaware.core.few_shot import FewShotLearner
+from pathaware.core.path import check_order
 
 
 class MetaGradient(ABC):
@@ -55,6 +56,7 @@ class Unrolled(MetaGradient):
     """The meta-gradient of the query loss through the unrolled inner loop."""
 
     def __init__(self, order: Literal["second", "first"] = "second") -> None:
+        check_order(order, ("second", "first"))
         self.order = order
 
     @property

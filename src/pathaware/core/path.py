@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import wraps
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -12,11 +13,13 @@ from torch.autograd.function import Function
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils.checkpoint import checkpoint as recompute_in_backward
 
+from pathaware.core.errors import UsageError
 from pathaware.core.parameters import Layout
 from pathaware.core.rule import Memory, Rule
 
 Order = Literal["second", "first", "none"]
 """Order of the meta-gradient: differentiate everything; all but the inner gradients; nothing."""
+ORDERS: tuple[Order, ...] = get_args(Order)
 
 Gradient = Callable[[int, Tensor], tuple[Tensor, Tensor]]
 """(step j, point `[T, D]`) → the support loss `[T]` and the gradient `[T, D]` that step j descends."""
@@ -24,6 +27,12 @@ Gradient = Callable[[int, Tensor], tuple[Tensor, Tensor]]
 DIVERGED = 10.0
 """A task takes no further step once its support loss exceeds its initial value by this factor, or, if that is
 negative, has grown by nine times its magnitude."""
+
+
+def check_order(order: str, known: tuple[Order, ...] = ORDERS) -> None:
+    """Raise unless `order` is one of those known: any other word would be taken for one of them."""
+    if order not in known:
+        raise UsageError(f"{order!r} must be one of {', '.join(known)}", field="order")
 
 
 @dataclass
@@ -94,6 +103,42 @@ class Path:
         best = torch.stack(self.losses[: last + 1]).nan_to_num(nan=torch.inf).argmin(0)
         chosen: Tensor = _Select.apply(torch.where(kept, last, best), *values[: last + 1])
         return chosen
+
+
+def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate the `backward` of a function that has no second derivative.
+
+    A second derivative is then always an error. With PyTorch's `once_differentiable` it is zero, silently, if
+    the first one began at a loss: `backward` is then given a constant.
+    """
+
+    @wraps(backward)
+    def wrapped(ctx: Any, *gradients: Any) -> Any:
+        with torch.no_grad():
+            found = backward(ctx, *gradients)
+        if not torch.is_grad_enabled():  # that is, without `create_graph`
+            return found
+        graph = torch.ones((), requires_grad=True)
+        several = found if isinstance(found, tuple) else (found,)
+        refused = [None if each is None else _NotAgain.apply(each, graph) for each in several]
+        return tuple(refused) if isinstance(found, tuple) else refused[0]
+
+    return wrapped
+
+
+class _NotAgain(Function):
+    """A gradient whose own derivative is an error."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, graph: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *unused: Tensor) -> Any:
+        raise UsageError(
+            "meta-gradient: it cannot be differentiated again here; with execution='loop' it can, if the "
+            "network has no batch norm or layer norm (PyTorch's third derivatives of these are wrong)"
+        )
 
 
 class _Select(Function):

@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from pathaware.core.path import may_branch
+from pathaware.core.path import differentiable_once, may_branch
 from pathaware.engine import kernels
 
 State = tuple[Tensor, Tensor]
@@ -108,7 +107,7 @@ class _LSTMCell(torch.autograd.Function):
         return show * tanh, following
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, to_h: Tensor, to_c: Tensor) -> Any:
         rows, gates, c, tanh, weight = ctx.saved_tensors
         inputs, units, of_tanh = ctx.inputs, ctx.units, torch.ops.aten.tanh_backward

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import Function, once_differentiable
+from torch.autograd.function import Function
 
 from pathaware.core.parameters import NORMS, Layout
+from pathaware.core.path import differentiable_once
 from pathaware.engine.execution import sums_of_parts
 
 _layer_norm_backward: Any = torch.ops.aten.native_layer_norm_backward
@@ -151,7 +152,7 @@ class _StandardisedGradient(Function):
         return product
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, u: Tensor) -> tuple[Tensor | None, ...]:
         """J u, and the derivative of uᵀJg with respect to x, through y and through 1/σ:
 

@@ -19,8 +19,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import Function, once_differentiable
+from torch.autograd.function import Function
 
+from pathaware.core.path import differentiable_once
 from pathaware.engine.kernels import needed_now
 
 
@@ -192,7 +193,7 @@ class ConvolutionGradient(Function):
         return gx, gw
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, u: Tensor | None, v: Tensor | None) -> tuple[Tensor | None, ...]:
         gy, x, weight, gy_read, read, filters = ctx.saved_tensors
         kind: Kind = ctx.kind

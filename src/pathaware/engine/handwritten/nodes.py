@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from pathaware.core.parameters import Layout
+from pathaware.core.path import differentiable_once
 from pathaware.engine import kernels
 from pathaware.engine.batched import Prepared
 
@@ -97,7 +97,7 @@ class _Complete(torch.autograd.Function):
         return parameters.join(point, shared)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, gradient: Tensor) -> Any:
         of_point, of_shared = (
             ctx.parameters.split(gradient, of_adapted=adapted) if needed else None
@@ -113,7 +113,7 @@ class _Select(torch.autograd.Function):
         return parameters.split(gradient, of_adapted=True).clone()
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, to_adapted: Tensor) -> Any:
         nothing = to_adapted.new_zeros(sum(parameter.numel() for parameter in ctx.parameters.shared))
         return ctx.parameters.join(to_adapted, nothing), None
@@ -172,7 +172,7 @@ class _Outputs(torch.autograd.Function):
         return outputs
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, to_outputs: Tensor | None) -> Any:
         program, moved, ctx.state.moved = ctx.state.program, ctx.state.moved, None
         point, x = ctx.saved_tensors
@@ -197,7 +197,7 @@ class _Pull(torch.autograd.Function):
         return gradient
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, direction: Tensor) -> Any:
         tensors, state = iter(ctx.saved_tensors), ctx.state
         saved = [[next(tensors) for _ in range(size)] for size in ctx.sizes]

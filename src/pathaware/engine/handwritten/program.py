@@ -14,11 +14,10 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, fx, nn
-from torch.autograd.function import once_differentiable
 
 from pathaware.core.losses import Loss
 from pathaware.core.parameters import Layout
-from pathaware.core.path import being_traced
+from pathaware.core.path import being_traced, differentiable_once
 from pathaware.engine.handwritten.conv_block import ConvBlock, PlainConvolution
 from pathaware.engine.handwritten.layers import (
     HANDWRITTEN_LOSSES,
@@ -239,7 +238,8 @@ class Program:
 
     def supports_outputs(self, point: Tensor, x: Tensor) -> bool:
         """True if the program computes `outputs` with these arguments, and their derivatives."""
-        return not (point.is_cuda or x.requires_grad) and x.ndim == (5 if self.images else 3)
+        plain = not (point.is_cuda or x.requires_grad or torch.is_autocast_enabled("cpu"))
+        return plain and x.ndim == (5 if self.images else 3)
 
     def one_by_one(self, x: Tensor) -> bool:
         """True if tasks should run one after another for a loss and its gradient."""
@@ -411,7 +411,7 @@ class _Gradient(torch.autograd.Function):
         return losses, gradient
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, to_losses: Tensor | None, to_gradient: Tensor | None) -> Any:
         point, x, y, *flat = ctx.saved_tensors
         result = None
@@ -439,7 +439,7 @@ class _Losses(torch.autograd.Function):
         return _joined(losses)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, to_losses: Tensor) -> Any:
         (gradient,) = ctx.saved_tensors
         return to_losses.unsqueeze(1) * gradient, None, None, None

@@ -25,10 +25,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from pathaware.core.episodes import Episodes
-from pathaware.core.path import Order, divergence_bound
+from pathaware.core.path import Order, differentiable_once, divergence_bound
 from pathaware.core.rule import LinearSteps
 from pathaware.engine.handwritten.layers import HandwrittenLoss, Linear, ReLU, Saved
 from pathaware.engine.handwritten.program import Program
@@ -159,7 +158,7 @@ class _Losses(torch.autograd.Function):
         return losses
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, to_losses: Tensor) -> Any:
         with torch.inference_mode():
             gradients = ctx.lease.workspace.reverse(to_losses)

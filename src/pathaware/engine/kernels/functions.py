@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import Function, once_differentiable
+from torch.autograd.function import Function
 
+from pathaware.core.path import differentiable_once
 from pathaware.engine.kernels import needed_now, normalisation, residual, stem
 from pathaware.engine.kernels.convolution import convolve, pack
 from pathaware.engine.kernels.launch import accumulator, empty
@@ -57,7 +58,7 @@ class ConvolutionGradient(Function):
         return convolve(gy, reverse)[0] if needs_gx else None, _weight_gradient(x, gy, weight.shape)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, u: Tensor | None, v: Tensor | None) -> tuple[Tensor | None, ...]:
         gy, x, forward = ctx.saved_tensors
         ggy = gx = gw = None
@@ -115,7 +116,7 @@ class NormalisationGradient(Function):
         return gy, ggamma, gbeta
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, u: Tensor, c: Tensor, b: Tensor) -> tuple[Tensor | None, ...]:
         gz, y, moments, gamma, beta, peaks, sums = ctx.saved_tensors
         c, b, norm = _rows(c), _rows(b), (moments, gamma, beta, ctx.eps)
@@ -161,7 +162,7 @@ class LeakyNormGradient(Function):
         return gy, sums[:, 1], sums[:, 0]
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, u: Tensor, c: Tensor, b: Tensor) -> tuple[Tensor | None, ...]:
         gz, y, gamma, beta, moments, sums = ctx.saved_tensors
         norm = moments, gamma, beta, sums, *ctx.settings
@@ -195,7 +196,7 @@ class JoinGradient(Function):
         return residual.spread(gz.contiguous(), where, size, slope)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, u: Tensor) -> tuple[Tensor | None, ...]:
         (where,) = ctx.saved_tensors
         return residual.collect(u.contiguous(), where, ctx.slope), None, None, None
@@ -241,7 +242,7 @@ class StemGradient(Function):
         return gw, ggamma, gbeta
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, v: Tensor, c: Tensor, b: Tensor) -> tuple[Tensor | None, ...]:
         gz, weight, gamma, beta, padded, moments, peaks, sums = ctx.saved_tensors
         images, norm = stem.Images(padded, *ctx.size), (moments, gamma, beta, ctx.eps)

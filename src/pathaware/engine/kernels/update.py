@@ -13,9 +13,10 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import Function, once_differentiable
+from torch.autograd.function import Function
 
 from pathaware.core.parameters import GroupBroadcast
+from pathaware.core.path import differentiable_once
 from pathaware.engine.kernels.launch import accumulator, blocks, dot_precision
 
 _BLOCK = 512
@@ -45,7 +46,7 @@ class Update(Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, v: Tensor) -> tuple[Tensor | None, ...]:
         point, gradient, q, back, p = ctx.saved_tensors
         v = v.contiguous()
@@ -82,7 +83,7 @@ class Broadcast(Function):
         return coefficients.index_select(-1, groups.index)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, values: Tensor) -> tuple[Tensor, None]:
         return sum_groups(values, ctx.groups.starts, ctx.groups.order), None
 
@@ -199,7 +200,7 @@ class LSTMStep(Function):
         return tuple(out)
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, v: Tensor | None, *given: Tensor | None) -> tuple[Tensor | None, ...]:
         operands = ctx.saved_tensors
         _, gradient, hidden, state, gates, weights, gate_weights = operands
