@@ -18,7 +18,7 @@ from pathaware import Episodes, GradientDescent, Layout, MetaLearner, UsageError
 from pathaware.core.losses import per_task
 from pathaware.engine.execution import PlainAttention
 from pathaware.models import conv4, resnet12
-from tests.conftest import distance, image_episodes, meta_gradient, regression_episodes
+from tests.conftest import distance, image_episodes, meta_gradient, regression_episodes, small_problem
 
 
 class Residual(nn.Module):
@@ -217,6 +217,28 @@ def test_inputs_with_another_number_of_features_are_refused(middle, takes, given
         learner.meta_loss(Episodes(x, y, x, y))
     with pytest.raises(UsageError, match=message):
         learner.adapt(x[0], y[0])
+
+
+@pytest.mark.parametrize("execution", ["loop", "vmap", "batched"])
+@pytest.mark.parametrize("kind", ["mlp", "conv"])
+def test_autocast_computes_in_low_precision_and_keeps_parameters_in_theirs(kind, execution):
+    """Hand-written derivatives would mix dtypes."""
+    model, loss, episodes = small_problem(kind)
+    model, episodes = model.float(), episodes.to(dtype=torch.float32)
+    learner = MetaLearner(model, GradientDescent(model, 2), loss, execution=execution)
+    examples = episodes.support_x[0], episodes.support_y[0]
+
+    def results() -> list[Tensor]:
+        with torch.no_grad():
+            predicted = learner.predictions_per_step(*episodes.tensors()[:3]).outputs[-1]
+        adapted = nn.utils.parameters_to_vector(learner.adapt(*examples).parameters())
+        return [learner.meta_loss(episodes), meta_gradient(learner, episodes), adapted, predicted.float()]
+
+    with torch.autocast("cpu", torch.bfloat16):
+        low = results()
+    for found, exact in zip(low, results(), strict=True):
+        assert found.dtype == torch.float32
+        assert 1e-7 < distance(found, exact) < 0.2
 
 
 def test_ignored_labels_do_not_count_in_the_mean():
