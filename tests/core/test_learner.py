@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from pathaware import (
     Episodes,
@@ -323,3 +324,25 @@ def test_a_single_task_of_a_batch_is_a_batch_of_one():
     with pytest.raises(IndexError):
         episodes[3]
     assert len(episodes[torch.tensor([0, 2])]) == 2
+
+
+def test_single_tasks_are_stacked_in_order_by_a_data_loader():
+    tasks = [[torch.randn(count, 1) for count in (5, 5, 7, 7)] for _ in range(5)]
+    batches = list(DataLoader(tasks, batch_size=3, collate_fn=Episodes.stack))
+    assert [len(batch) for batch in batches] == [3, 2]
+    for found, expected in zip([*batches[0], *batches[1]], tasks, strict=True):
+        pairs = zip(found.tensors(), expected, strict=True)
+        assert all(torch.equal(stacked[0], one) for stacked, one in pairs)
+
+
+def test_tasks_that_cannot_be_stacked_are_refused():
+    task, larger = ([torch.randn(count, 1) for count in (n, n, 7, 7)] for n in (5, 6))
+    message = r"tasks: support_x has shapes \[5, 1\] and \[6, 1\]; tasks of one batch must have equal sizes"
+    with pytest.raises(UsageError, match=message):
+        Episodes.stack([task, larger])
+    with pytest.raises(UsageError, match="support_x, support_y, query_x, query_y, got 2 values"):
+        Episodes.stack([task[:2]])
+    with pytest.raises(UsageError, match="support_x: it must be a tensor, got ndarray"):
+        Episodes.stack([[t.numpy() for t in task]])
+    with pytest.raises(UsageError, match="no task"):
+        Episodes.stack([])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -51,6 +51,32 @@ class Episodes:
             raise UsageError(f"episodes: the four tensors must share their task axis, got {counts}")
         check_examples(self.support_x, self.support_y, "support set")
         check_examples(self.query_x, self.query_y, "query set")
+
+    @classmethod
+    def stack(cls, tasks: Sequence[Sequence[Tensor]]) -> Episodes:
+        """Batch single tasks, each four tensors: `support_x [S, …]`, `support_y`, `query_x` and `query_y`.
+
+        A `collate_fn` for the `DataLoader` of a data set whose items are such tasks.
+
+        >>> task = [torch.randn(count, 1) for count in (5, 5, 7, 7)]
+        >>> Episodes.stack([task, task, task]).query_x.shape
+        torch.Size([3, 7, 1])
+        """
+        names = ("support_x", "support_y", "query_x", "query_y")
+        if not tasks:
+            raise UsageError("tasks: there is no task; at least one")
+        for task in tasks:
+            if len(task) != len(names):
+                raise UsageError(f"tasks: each must be {', '.join(names)}, got {len(task)} values")
+            check_tensors(**dict(zip(names, task, strict=True)))
+        for name, tensors in zip(names, zip(*tasks, strict=True), strict=True):
+            shapes = sorted({tuple(tensor.shape) for tensor in tensors})
+            if len(shapes) > 1:
+                raise UsageError(
+                    f"tasks: {name} has shapes {list(shapes[0])} and {list(shapes[1])}; tasks of one batch "
+                    "must have equal sizes"
+                )
+        return cls(*(torch.stack(tensors) for tensors in zip(*tasks, strict=True)))
 
     def __len__(self) -> int:
         return self.support_x.shape[0]
