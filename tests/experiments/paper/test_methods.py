@@ -29,8 +29,9 @@ def test_every_method_has_a_row():
 def test_timed_runs_get_the_same_seconds():
     fast, slow = TimeEstimate(2, 0.1), TimeEstimate(10, 0.5)
     assert fit_lengths([fast, slow], [60_000, 60_000], 12 + 200, equal_time=True) == [1000, 200]
-    with pytest.raises(UsageError, match="budget: not enough"):
+    with pytest.raises(UsageError, match="budget: not enough for one iteration of each run; at least 13 s"):
         fit_lengths([fast, slow], [60_000, 60_000], 12.5, equal_time=True)
+    assert fit_lengths([fast, slow], [60_000, 60_000], 13, equal_time=True) == [5, 1]
 
 
 def test_the_time_of_what_is_done_is_not_given_to_the_others(tmp_path, monkeypatch):

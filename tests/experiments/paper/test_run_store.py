@@ -200,15 +200,22 @@ def test_a_budget_is_shared_in_proportion_to_each_length():
     assert fit_lengths(estimates, [1000, 1000], 210) == [500, 500]
     assert fit_lengths(estimates, [1000, 1000], 1e6) == [1000, 1000]
     assert fit_lengths(estimates, [1000, 1000], 10 + 0.4 * 123) == [120, 120]  # two digits are enough
-    with pytest.raises(UsageError, match=r"budget: not enough .*at least 10 s"):
-        fit_lengths(estimates, [1000, 1000], 10)
+
+
+@pytest.mark.parametrize(("scale", "least", "shown"), [(1, 11, "11 s"), (20, 240, "4 min")])
+def test_the_least_budget_that_an_error_states_is_enough(scale, least, shown):
+    """Runs get equal fractions of their lengths, so one iteration of the shorter takes five of the longer."""
+    estimates = [TimeEstimate(8 * scale, 0.1 * scale), TimeEstimate(0, 0.5 * scale)]
+    with pytest.raises(UsageError, match=rf"budget: not enough .*; at least {shown}$"):
+        fit_lengths(estimates, [200, 1000], 10 * scale)
+    assert fit_lengths(estimates, [200, 1000], least)[0] == 1
 
 
 def test_begun_runs_take_their_part_of_a_budget_and_limit_the_others():
     estimates = [TimeEstimate(overhead=0, per_iteration=0.1)]
     assert fit_lengths(estimates, [1000], 70, reserved=50) == [200]
     assert fit_lengths(estimates, [100], 1e6, most=29 / 100) == [29]
-    with pytest.raises(UsageError, match=r"budget: not enough .*at least 50 s"):
+    with pytest.raises(UsageError, match=r"budget: not enough .*at least 51 s"):
         fit_lengths(estimates, [1000], 50, reserved=50)
 
 

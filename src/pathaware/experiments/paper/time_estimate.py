@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -83,22 +84,24 @@ def fit_lengths(
 
     Every run gets the same fraction of its full length, at most `most`, or, with `equal_time`, the same time.
     """
-    remaining = budget - reserved - sum(each.overhead for each in estimates)
+    fixed = reserved + sum(each.overhead for each in estimates)
     if equal_time:
-        share = remaining / max(1, len(estimates))
-        if any(share < each.per_iteration for each in estimates):
-            raise _budget_too_small(estimates)
+        slowest = max((each.per_iteration for each in estimates), default=0.0)
+        _check_budget(budget, fixed + len(estimates) * slowest, "one iteration of each run")
+        share = (budget - fixed) / max(1, len(estimates))
         return [_rounded(share / each.per_iteration) for each in estimates]
     whole = sum(each.per_iteration * length for each, length in zip(estimates, lengths, strict=True))
-    fraction = remaining / whole
-    if any(fraction * length < 1 for length in lengths):
-        raise _budget_too_small(estimates, reserved)
+    _check_budget(budget, fixed + whole / min(lengths), "one iteration of each run")
+    fraction = (budget - fixed) / whole
     return [max(1, _rounded(min(most, fraction) * length)) for length in lengths]
 
 
-def _budget_too_small(estimates: Sequence[TimeEstimate], reserved: float = 0.0) -> UsageError:
-    least = duration(max(1.0, reserved + sum(each.seconds(1) for each in estimates)))
-    return UsageError(f"not enough for one iteration of each run; at least {least}", field="budget")
+def _check_budget(budget: float, least: float, what: str) -> None:
+    """Raise if the budget is below `least`, which the message states rounded up: that much is enough."""
+    if budget < least:
+        unit = 1 if least < 99 else 60  # as `duration` shows it
+        rounded = duration(math.ceil(least / unit) * unit)
+        raise UsageError(f"not enough for {what}; at least {rounded}", field="budget")
 
 
 def _rounded(number: float) -> int:
@@ -150,8 +153,7 @@ class RunPlanner:
                 chosen.append(run)
                 left -= needed
         if runs and not chosen:
-            least = duration(max(1.0, min(seconds)))
-            raise UsageError(f"not enough for any run of this length; at least {least}", field="budget")
+            _check_budget(budget, min(seconds), "any run of this length")
         return chosen
 
     def anew(self, experiments: Sequence[Experiment], length: TrainingLength) -> list[PlannedRun]:
@@ -200,8 +202,8 @@ class RunPlanner:
         begun = [e for e in experiments if e.name in found]
         reserved = self.seconds(_without_result(begun, found, seeds, results))
         most = max((found[e.name] / e.config().training.iterations for e in begun), default=1.0)
-        budget = length.budget - (time.perf_counter() - started)
-        return found | self._fitted(left, seeds, budget, reserved=reserved, most=min(1.0, most))
+        reserved += time.perf_counter() - started
+        return found | self._fitted(left, seeds, length.budget, reserved=reserved, most=min(1.0, most))
 
     def _fitted(
         self, experiments: Sequence[Experiment], seeds: int, budget: float, **options: Any
@@ -211,9 +213,10 @@ class RunPlanner:
         configs = [experiment.config() for experiment in every]
         started = time.perf_counter()
         estimates = [self.estimate(config) for config in configs]
-        spent = 0 if options.get("equal_time") else time.perf_counter() - started
+        if not options.get("equal_time"):
+            options["reserved"] += time.perf_counter() - started
         full = [config.training.iterations for config in configs]
-        lengths = fit_lengths(estimates, full, budget - spent, **options)
+        lengths = fit_lengths(estimates, full, budget, **options)
         return dict(zip((experiment.name for experiment in every), lengths, strict=True))
 
     def _begun(self, experiment: Experiment, results: Results | None) -> int | None:
