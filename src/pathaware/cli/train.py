@@ -37,7 +37,7 @@ from pathaware.cli.options import (
     examples,
     panel_option,
 )
-from pathaware.core.errors import UsageError
+from pathaware.core.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from pathaware.training.config import Config
@@ -94,16 +94,21 @@ class TrainingCommand(TyperCommand):
 
 
 class Problems(TyperGroup):
-    """The commands of `pathaware train`, with a better message for the name of an imported data set."""
+    """The commands of `pathaware train`, with better messages for names of data sets."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] not in self.commands:
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
             from pathaware.data.catalogue import imported_stores
 
             if args[0] in {folder.name for folder in imported_stores()}:
                 raise UsageError(
                     f"{args[0]} is an imported data set: pathaware train folder --data {args[0]}"
                 )
+            hint = did_you_mean(args[0], self.commands)
+            raise UsageError(
+                f"{args[0]!r} must be one of {', '.join(self.commands)}, or an imported data set (see "
+                f"`pathaware data list`){hint}"
+            )
         return super().resolve_command(ctx, args)
 
 
