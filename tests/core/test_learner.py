@@ -21,6 +21,7 @@ from pathaware import (
     UsageError,
 )
 from pathaware.core.settings import at_least
+from pathaware.methods import METHODS
 from pathaware.methods.alfa import Alfa
 from pathaware.methods.maml_plus_plus import MamlPlusPlus
 from pathaware.models import mlp
@@ -188,6 +189,27 @@ def test_labels_and_losses_that_cannot_be_used_are_refused(execution):
     each = MetaLearner(model, rule, nn.CrossEntropyLoss(reduction="none"), execution=execution)
     with pytest.raises(UsageError, match=r"one number per task, not a tensor of shape \[6\]"):
         each.adapt(x, y)
+
+
+@pytest.mark.parametrize("kind", ["loop", "vmap", "batched", "prototypical", "relation", "r2d2"])
+@pytest.mark.parametrize("given", [F.cross_entropy, nn.CrossEntropyLoss(label_smoothing=0.1)])
+def test_labels_that_no_output_has_are_refused(kind, given):
+    """Such as labels that begin at one. Heads that compare labels would ignore the last class."""
+    model = mlp(2, (4,), 3)
+    if kind in METHODS:
+        learner = METHODS[kind].build(model, {}, given)
+    else:
+        learner = MetaLearner(model, GradientDescent(model, 2), given, execution=kind)
+    x, y = torch.randn(1, 6, 2), torch.arange(6)[None] % 3
+    message = "targets: with 3 outputs, labels must be 0 to 2, got 1 to 3"
+    for ask in (
+        lambda: learner.adapt(x[0], y[0] + 1),
+        lambda: learner.predictions_per_step(x, y + 1, x),
+        lambda: learner.meta_loss(Episodes(x, y + 1, x, y)),
+        lambda: learner.meta_loss(Episodes(x, y, x, y + 1)),
+    ):
+        with pytest.raises(UsageError, match=message):
+            ask()
 
 
 @pytest.mark.parametrize("execution", ["loop", "vmap", "batched"])

@@ -24,9 +24,9 @@ from pathaware.core.few_shot import (
     refuse_running_statistics,
 )
 from pathaware.core.learner import ExecutionName
-from pathaware.core.losses import Loss, per_task
+from pathaware.core.losses import Loss, per_task, wrong_labels
 from pathaware.core.parameters import refuse_lazy
-from pathaware.core.path import Order, differentiable_once
+from pathaware.core.path import Order, differentiable_once, may_branch
 
 Fitted = tuple[Tensor, ...]
 """The tensors that a head computes from the support sets, each with a leading task axis."""
@@ -145,11 +145,13 @@ class HeadLearner(FewShotLearner):
     def fit(self, support_x: Tensor, support_y: Tensor) -> Fitted:
         """Fit the head to the support sets of T tasks, `support_x [T, S, …]`."""
         check_support(support_x, support_y)
+        self._check_labels(support_y)
         return self.head.fit(self.embed(support_x), support_y)
 
     def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
         """The loss on each query set, `[T]`. `order` is ignored: there is no inner gradient."""
         fitted = self.fit(episodes.support_x, episodes.support_y)
+        self._check_labels(episodes.query_y)
         features = self.embed(episodes.query_x)
         return self.head.losses(fitted, features, episodes.query_y, per_task(self.loss))
 
@@ -168,6 +170,7 @@ class HeadLearner(FewShotLearner):
             raise UsageError("steps: this method has no inner steps; leave it out")
         check_support(support_x, support_y)
         check_tensors(query_x=query_x)
+        self._check_labels(support_y)
         support = self.embed(support_x)
         fitted = self.head.fit(support, support_y)
         if self.query_level(queries) == "alone":
@@ -185,6 +188,13 @@ class HeadLearner(FewShotLearner):
         frozen = not any(p.requires_grad for p in self.model.parameters())  # it never changes: no copy needed
         model = self.model if frozen else copy.deepcopy(self.model)
         return FittedNetwork(model, copy.deepcopy(self.head), fitted)
+
+    def _check_labels(self, targets: Tensor) -> None:
+        """Raise for a label that no output has: heads that compare labels would ignore it. Not on a GPU,
+        where reading labels would be a sync."""
+        classes = self.head.outputs
+        if targets.dtype == torch.long and may_branch(targets) and int(targets.max()) >= classes:
+            raise wrong_labels(targets, classes)
 
     def with_outputs(self, outputs: int) -> HeadLearner:
         """This learner for another number of classes, sharing all parameters; for heads of `any_shots`."""

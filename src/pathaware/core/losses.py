@@ -27,7 +27,12 @@ def per_task_loop(loss: Loss) -> Loss:
             check_shapes(outputs, targets)
         if classifies:
             _check_labels(outputs, targets)
-        found = torch.stack([loss(o, t) for o, t in zip(outputs, targets, strict=True)])
+        try:
+            found = torch.stack([loss(o, t) for o, t in zip(outputs, targets, strict=True)])
+        except IndexError:
+            if classifies:
+                raise wrong_labels(targets, outputs.shape[2]) from None
+            raise
         if found.ndim != 1:
             raise UsageError(
                 f"loss: it must return one number per task, not a tensor of shape {list(found.shape[1:])}; "
@@ -79,6 +84,12 @@ def _check_labels(outputs: Tensor, targets: Tensor) -> None:
         raise UsageError(f"targets: labels must be of dtype torch.long, not {targets.dtype}; call .long()")
 
 
+def wrong_labels(targets: Tensor, classes: int) -> UsageError:
+    """The error for labels that are not those of the network's classes."""
+    found = f"{int(targets.min())} to {int(targets.max())}"
+    return UsageError(f"targets: with {classes} outputs, labels must be 0 to {classes - 1}, got {found}")
+
+
 def mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     check_shapes(outputs, targets)
     return (outputs - targets).square().flatten(1).mean(1)
@@ -86,7 +97,10 @@ def mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     _check_labels(outputs, targets)
-    each = F.cross_entropy(outputs.flatten(0, 1), targets.flatten(0, 1), reduction="none")
+    try:
+        each = F.cross_entropy(outputs.flatten(0, 1), targets.flatten(0, 1), reduction="none")
+    except IndexError:
+        raise wrong_labels(targets, outputs.shape[2]) from None
     mean = each.view(len(targets), -1).mean(1)
     if targets.is_floating_point():  # probabilities: no example is ignored
         return mean

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pathaware.core.few_shot import wrong_features
-from pathaware.core.losses import Loss, check_shapes, cross_entropy, mean_squared_error
+from pathaware.core.losses import Loss, check_shapes, cross_entropy, mean_squared_error, wrong_labels
 from pathaware.core.path import being_traced
 
 Parameters = dict[str, Tensor]
@@ -301,7 +301,12 @@ class CrossEntropy(HandwrittenLoss):
         share = 1 / targets.shape[1]
         probabilities = outputs.softmax(-1)
         gradient = probabilities * share
-        gradient.scatter_add_(-1, targets.unsqueeze(-1), gradient.new_full((*targets.shape, 1), -share))
+        try:
+            gradient.scatter_add_(-1, targets.unsqueeze(-1), gradient.new_full((*targets.shape, 1), -share))
+        except RuntimeError:
+            if int(targets.max()) < outputs.shape[-1]:
+                raise
+            raise wrong_labels(targets, outputs.shape[-1]) from None
         return gradient, [probabilities]
 
     def hvp(self, saved: Saved, d: Tensor) -> Tensor:
