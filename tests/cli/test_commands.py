@@ -198,10 +198,11 @@ def test_commands_to_copy_are_quoted_and_trust_the_code_of_the_run(run, tmp_path
     (tmp_path / "my runs/a/checkpoint.safetensors").unlink()
     (tmp_path / "my runs/a/metrics.jsonl").write_text("")
     environment = {**os.environ, "PATHAWARE_TRUST": "copied_maml"}
-    report = [sys.executable, "-m", "pathaware", "report", "my runs/a"]
-    done = subprocess.run(report, cwd=tmp_path, env=environment, capture_output=True, text=True)
     resume = "PATHAWARE_TRUST=copied_maml python -m pathaware train --resume 'my runs/a'"
-    assert done.stderr == f"error: RUN: my runs/a is not finished; resume it with: {resume}\n"
+    for name in ("report", "evaluate"):
+        words = [sys.executable, "-m", "pathaware", name, "my runs/a"]
+        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.stderr == f"error: RUN: my runs/a is not finished; resume it with: {resume}\n"
 
 
 def test_the_command_that_resumes_a_stopped_run_trusts_its_code(tmp_path, monkeypatch, capsys):

@@ -37,7 +37,7 @@ from pathaware.cli import (
 )
 from pathaware.cli.options import examples, paragraphs
 from pathaware.core import VERSION
-from pathaware.core.errors import RunError, Stopped, UsageError, printable
+from pathaware.core.errors import RunError, Stopped, UnfinishedRun, UsageError, printable
 
 PANELS = {
     "Start here": {"demo": demo},
@@ -185,6 +185,11 @@ def about_option(error: UsageError, given: Sequence[str] = ()) -> str:
     A setting names itself, as its file would: `steps: 0 is not allowed`. That becomes `--steps: …` if these
     words give the option, and not also a `--set` of the same name.
     """
+    if isinstance(error, UnfinishedRun):
+        from pathaware.cli.show import command_line, plugin_modules
+
+        resume = command_line("train", "--resume", error.folder, modules=plugin_modules(error.folder))
+        return f"{option(error.field or 'run', given)}: {error.message}; resume it with: {resume}"
     if error.field:
         return f"{option(error.field, given)}: {error.message}"
     setting, colon, reason = error.message.partition(": ")

@@ -31,8 +31,8 @@ def report(
 ) -> None:
     """Write results, figures and settings to one HTML file; runs of the same problem are compared."""
     from pathaware.cli.options import must_be_new, open_trained
-    from pathaware.cli.show import command_line, plugin_modules, print_table
-    from pathaware.core.errors import UsageError
+    from pathaware.cli.show import print_table
+    from pathaware.core.errors import UnfinishedRun
     from pathaware.core.settings import at_least
     from pathaware.data.store import counted
     from pathaware.experiments.report.run_report import compare, write_report
@@ -44,8 +44,7 @@ def report(
     for folder in dict.fromkeys(runs):
         run = open_trained(folder)
         if not run.finished:
-            resume = command_line("train", "--resume", folder, modules=plugin_modules(folder))
-            raise UsageError(f"{folder} is not finished; resume it with: {resume}", field="run")
+            raise UnfinishedRun(folder)
         groups.setdefault(run.config.problem, []).append(run)
     path = out or runs[0] / REPORT
     # The default belongs to the run and is brought up to date.

@@ -24,6 +24,14 @@ class UsageError(ValueError):
         return UsageError, (self.message, self.field)
 
 
+class UnfinishedRun(UsageError):
+    """A run has no checkpoint yet; the command line adds how to resume it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(f"{folder} is not finished", field="run")
+        self.folder = folder
+
+
 class RunError(RuntimeError):
     """A run cannot continue, for a reason outside of its settings or one that shows only during training.
 

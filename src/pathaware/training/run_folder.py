@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,7 +14,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from pathaware.core.errors import UsageError, did_you_mean
+from pathaware.core.errors import UnfinishedRun, UsageError, did_you_mean
 from pathaware.core.few_shot import FewShotLearner
 from pathaware.training.checksummed import CHECKPOINT as CHECKPOINT
 from pathaware.training.checksummed import (
@@ -360,11 +359,7 @@ class Run(RunFolder):
         """θ₀ and Φ by name, and the description of the network's inputs (see `Problem.inputs`)."""
         path = self.folder / CHECKPOINT
         if not path.exists():
-            raise UsageError(
-                f"{self.folder} is not finished; resume it with: pathaware train --resume "
-                + shlex.quote(str(self.folder)),
-                field="run",
-            )
+            raise UnfinishedRun(self.folder)
         try:
             tensors, about = read_checksummed(path)
         except CorruptFile as error:
