@@ -201,6 +201,8 @@ class TrainedModel:
         """The run folder it was opened from."""
         self.support: SupportSet | None = None
         """The labelled images of a saved classifier."""
+        self._features: dict[str, Tensor] = {}
+        """Saved `features` of these images, and those of their mirror images, `mirrored`."""
 
     @classmethod
     def open(cls, run: str | Path, device: str = "auto", views: Views = "single") -> TrainedModel:
@@ -216,7 +218,8 @@ class TrainedModel:
         place = replace(opened.config.training, device=device).torch_device
         model = cls(opened.config, learned, inputs, place, views, Calibration.read(opened.folder))
         model.folder = opened.folder
-        model.support = _read_saved_support(opened.folder)
+        if (opened.folder / SUPPORT).exists():
+            model.support, model._features = _read_saved_support(opened.folder)
         return model
 
     def write(self, folder: Path) -> None:
@@ -244,6 +247,10 @@ class TrainedModel:
             backbone = frozen_backbone(self.learner(self.ways).model)
             assert backbone is not None
             self._memory = FeatureMemory(backbone, self.image_input.normalised)
+            if self.support is not None:
+                for name, features in self._features.items():
+                    own = self.support.pixels
+                    self._memory.learn(own.flip(-1) if name == "mirrored" else own, features)
         return self._memory
 
     def pixels(self, images: Sequence[ImageLike] | Tensor, what: str = "images") -> Tensor:
@@ -286,14 +293,18 @@ class TrainedModel:
         """The network's inputs for images that it predicts: normalised, or features if its body is frozen."""
         return self.memory(pixels) if self.memory is not None else self._normalised(pixels)
 
+    @property
+    def mirrors_support(self) -> bool:
+        """Return True if features of labelled images are means over them and their mirror images."""
+        return bool(getattr(self.config.problem, "mirror_support", False))
+
     def _normalised(self, pixels: Tensor) -> Tensor:
         return self.image_input.normalised(pixels.to(self.device))
 
     def support_inputs(self, pixels: Tensor) -> Tensor:
         """The inputs that the network adapts to: normalised images, or features if its body is frozen."""
         if self.memory is not None:
-            mirrored = bool(getattr(self.config.problem, "mirror_support", False))
-            return self.memory.support(pixels, mirrored=mirrored)
+            return self.memory.support(pixels, mirrored=self.mirrors_support)
         return self._normalised(pixels)
 
     def _classifier(
@@ -316,14 +327,13 @@ def _steps(predictions: StepPredictions, chosen: Tensor, y: Tensor) -> tuple[Ada
     return tuple(_step(j, output[0, places], y) for j, output in enumerate(predictions.outputs))
 
 
-def _read_saved_support(folder: Path) -> SupportSet | None:
+def _read_saved_support(folder: Path) -> tuple[SupportSet, dict[str, Tensor]]:
     path = folder / SUPPORT
-    if not path.exists():
-        return None
     try:
         tensors, about = read_checksummed(path)
         images = tensors["pixels"], tensors["labels"]
-        return SupportSet(tuple(about["classes"]), *images, names=tuple(about["names"]))
+        features = {name: value for name, value in tensors.items() if name in ("features", "mirrored")}
+        return SupportSet(tuple(about["classes"]), *images, names=tuple(about["names"])), features
     except (CorruptFile, KeyError) as error:
         raise UsageError(f"{path} cannot be read ({error})", field="run") from None
 

@@ -35,6 +35,8 @@ from pathaware.training.checksummed import CorruptFile, read_checksummed, tensor
 
 BATCH = 64
 """Images that are embedded at a time."""
+MANY = 100
+"""Images whose features take long enough on a CPU to show progress."""
 ON_A_CPU = 4
 """Photographs that a CPU embeds at once. The activations of more do not fit its caches: with 50 at once each
 takes half as long again."""
@@ -93,7 +95,7 @@ def _embedded(backbone: FrozenBackbone, batches: Iterable[Tensor], count: int) -
 
 def _shown(batches: Iterable[Tensor], count: int) -> Iterator[Tensor]:
     """Show progress on a terminal if there are many images."""
-    if count < 500 or not sys.stderr.isatty():
+    if count < MANY or not sys.stderr.isatty():
         yield from batches
         return
     from rich.console import Console
@@ -123,7 +125,8 @@ class FeatureMemory:
         rows = {key: self._known[key] for key in keys if key in self._known}
         new = list({key: i for i, key in enumerate(keys) if key not in rows}.values())
         at_once = ON_A_CPU if device.type == "cpu" else BATCH
-        for part in torch.tensor(new, dtype=torch.long).split(at_once) if new else ():
+        parts = torch.tensor(new, dtype=torch.long).split(at_once) if new else ()
+        for part in _shown(parts, len(new)):
             features = self.backbone(self.normalised(pixels[part].to(device)))
             rows.update(zip((keys[i] for i in part.tolist()), features, strict=True))
         self._known.update(rows)
@@ -137,9 +140,11 @@ class FeatureMemory:
         return (features + self(pixels.flip(-1))) / 2 if mirrored else features
 
     def learn(self, pixels: Tensor, features: Tensor) -> None:
-        """Remember features that were computed elsewhere, such as those of a cache on disk."""
-        for image, row in zip(pixels.cpu().numpy(), features.float(), strict=True):
+        """Remember features `[N, F]` that were computed before, such as those of a saved classifier."""
+        device = next(self.backbone.parameters()).device
+        for image, row in zip(pixels.cpu().numpy(), features.to(device), strict=True):
             self._known[hashlib.blake2b(image.tobytes(), digest_size=16).digest()] = row
+        self.most = max(self.most, len(self._known))
 
 
 class FeatureViews:
