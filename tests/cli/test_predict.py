@@ -154,7 +154,12 @@ def test_all_problems_of_the_support_are_named(predict, here):
     [
         ("--support", "nowhere", "--support: nowhere: no such file or folder"),
         ("--images", "nowhere", "--images: nowhere: no such file or folder"),
-        ("--support", "new/cat", "--support: new/cat: new/cat/0.png lies in no class folder (and 1 more)"),
+        (
+            "--support",
+            "new/cat",
+            "--support: new/cat has pictures but no class folders; put the pictures of each class into a "
+            "folder that has its name",
+        ),
         ("--format", "xml", "--format: must be one of table, csv, json, not xml"),
         ("--out", "no/where.csv", "--out: no/where.csv cannot be written (there is no folder no)"),
         ("--show", "no/where.png", "--show: no/where.png cannot be written (there is no folder no)"),

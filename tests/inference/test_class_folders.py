@@ -75,6 +75,18 @@ def test_every_picture_at_fault_is_named(tmp_path):
     assert "(and 2 more)" in str(refused.value)
 
 
+def test_pictures_without_class_folders_are_refused_in_one_sentence(tmp_path):
+    image(1).save(class_folders(tmp_path / "pets", {"ant": 2}) / "ant/more.png")
+    with pytest.raises(UsageError, match="ant has pictures but no class folders; put the pictures of each"):
+        read_support(tmp_path / "pets/ant", FORM)
+
+
+def test_the_folder_above_the_class_folders_is_recognised(tmp_path):
+    class_folders(tmp_path / "all", {"pets/ant": 1, "pets/bee": 1})
+    with pytest.raises(UsageError, match=r"if the folders in pets are the classes, name .*all/pets$"):
+        read_support(tmp_path / "all", FORM)
+
+
 @pytest.mark.parametrize("classes", [1, 101])
 def test_too_few_or_too_many_classes_are_refused(classes, tmp_path):
     class_folders(tmp_path / "pets", {f"c{i}": 1 for i in range(classes)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from pathaware.data.pixels import TypicalImages
 from pathaware.inference import prediction_sheet
 from pathaware.inference.class_folders import LabelledFolder
 from pathaware.inference.learning import difference_hash, held_out, near_duplicates, training_advice
+from pathaware.inference.predictions import Score
 from pathaware.inference.trained_model import SupportSet, TrainedModel, shipped
 from tests.inference.models import class_folders
 from tests.models.residual18 import pretrained
@@ -225,8 +227,55 @@ def test_equal_pictures_of_two_classes_are_a_wrong_label(tmp_path, weights, caps
         shutil.copy(picture, trees / other / f"copy-{picture.name}")
     call("learn", trees, *own(weights), "--out", "a")
     told = capsys.readouterr().out
-    assert "where their classes differ, one label is wrong" in told
+    assert "(and 2 other pairs) are nearly equal but have different classes; one label is wrong" in told
     assert "too good" not in told
+    call("learn", trees, *own(weights), "--hold-out", 0, "--out", "b")  # none of a pair is held out
+    assert "one label is wrong" in capsys.readouterr().out
+
+
+def test_the_classes_are_counted_and_what_the_folder_holds_besides_is_named(tmp_path, weights, capsys):
+    trees = write_classes(tmp_path / "trees", 4)
+    write_classes(trees, 1, first=9, kinds=1)
+    (trees / "elm").mkdir()
+    (trees / ".hidden").mkdir()
+    call("learn", trees, *own(weights), "--out", "a")
+    out = capsys.readouterr().out
+    assert out.startswith("learned 3 classes from 4 to 5 pictures each\nleft out, because")
+    assert "there are no pictures in it: elm\n" in out
+    assert "belong to that class" not in out
+    (trees / "elm").rmdir()
+    (trees / "fir/old").mkdir()
+    photograph(1, 20).save(trees / "fir/old/20.png")
+    call("learn", trees, *own(weights), "--out", "b", "--json")
+    assert json.loads(capsys.readouterr().out)["notes"] == [
+        "pictures in folders within a class folder belong to that class: fir"
+    ]
+
+
+def test_an_accuracy_on_few_pictures_has_a_wide_interval():
+    score = Score({"oak": Counter(oak=9), "fir": Counter(oak=1)}, 0)
+    assert score.interval == pytest.approx((0.5958, 0.9821), abs=1e-4)  # R: prop.test(9, 10, correct=FALSE)
+    assert Score({"oak": Counter(oak=10)}, 0).interval == pytest.approx((0.7225, 1), abs=1e-4)
+
+
+def test_a_saved_classifier_computes_no_features_of_its_own_pictures(tmp_path, weights, monkeypatch):
+    call("learn", write_classes(tmp_path / "trees", 3), *own(weights), "--out", "a")
+    plain = TrainedModel.open("a", "cpu")
+    plain._features = {}
+    fast = TrainedModel.open("a", "cpu")
+    support = fast.support
+    assert support is not None
+    assert fast.memory is not None
+    new = fast.pixels([photograph(0, 30)])
+    task = (support.pixels, support.labels, len(support.classes))
+    expected = plain.adapt(*task).probabilities(new)
+    embedded = []
+    forward = fast.memory.backbone.forward
+    monkeypatch.setattr(fast.memory.backbone, "forward", lambda x: embedded.append(len(x)) or forward(x))
+    adapted = fast.adapt(*task)
+    assert embedded == []
+    assert torch.equal(adapted.probabilities(new), expected)
+    assert embedded == [1]
 
 
 def test_a_sheet_must_be_a_png(tmp_path, weights, capsys):

@@ -113,22 +113,23 @@ def learn(
         try:
             opened = TrainedModel.open(model, device)
         except UsageError as error:
-            raise UsageError(error.message, "model" if error.field == "run" else error.field) from None
+            error.field = "model" if error.field == "run" else error.field
+            raise
     with listed_problems():
         labelled = read_labelled(folder, opened.image_input, merge_splits=True, field="folder")
     test, notes = learning.test_images(labelled)
     learned = learning.learn(opened, labelled.support, labelled.names, test, hold_out=hold_out, seed=seed)
+    notes += learning.notes_on(labelled)
     duplicates = learning.duplicates_across(labelled.support, learned.test)
-    if duplicates:
-        copies = len({second for _, second in duplicates})
+    labels = labelled.support.labels
+    if same := [(one, other) for one, other in duplicates if labels[one] == labels[other]]:
+        copies = len({second for _, second in same})
         are = f"{counted(copies, 'held-out picture')} {'is' if copies == 1 else 'are'}"
-        first, second = (labelled.names[i] for i in duplicates[0])
-        labels = labelled.support.labels
-        notes.append(f"{are} nearly equal to learned ones, such as {second} to {first}")
-        if any(labels[one] != labels[other] for one, other in duplicates):
-            notes[-1] += "; where their classes differ, one label is wrong"
-        else:
-            notes[-1] += "; that makes the accuracy too good"
+        first, second = (labelled.names[i] for i in same[0])
+        notes.append(
+            f"{are} nearly equal to learned ones, such as {second} to {first}; that makes the accuracy too "
+            "good"
+        )
     if opened.typical is not None and (unlike := opened.typical.warning(labelled.support.pixels)):
         print_warning(unlike)
     learning.save_classifier(learned, opened, target, replace=replace)
@@ -150,13 +151,21 @@ def _print(learned: Learned, target: Path, notes: list[str], advice: str) -> Non
     from pathaware.training.tables import Table
 
     classes, score = learned.support.classes, learned.score
+    counts = learned.support.labels.bincount()
+    least, most = int(counts.min()), int(counts.max())
+    each = counted(most, "picture") if least == most else f"{least:,} to {most:,} pictures"
+    print(f"learned {counted(len(classes), 'class')} from {each} each")
     for note in notes:
         print(one_line(note))
     if score is None:
         print("accuracy was not measured: no class has a picture to spare")
     else:
         held_out = counted(score.total, "held-out picture")
-        print(f"accuracy {score.accuracy:.4f}: {score.right} of {held_out} right")
+        low, high = score.interval
+        print(
+            f"accuracy {score.accuracy:.4f}: {score.right} of {held_out} right; "
+            f"95 % interval {low:.2f} to {high:.2f}"
+        )
         if missing := learned.unmeasured:
             names = ", ".join(missing[:10]) + (f" and {len(missing) - 10:,} more" if missing[10:] else "")
             print(one_line(f"not measured, because no picture of it could be held out: {names}"))
@@ -199,6 +208,7 @@ def _summary(
         "pictures": len(learned.names),
         "held_out": len(learned.test),
         "accuracy": None if score is None else score.accuracy,
+        "interval": None if score is None else score.interval,
         "unmeasured": learned.unmeasured,
         "confusion": given,
         "wrong": wrong,

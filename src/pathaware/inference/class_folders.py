@@ -43,12 +43,15 @@ class LabelledFolder:
     """A support set with the `names` of its images, and for each the split folder it lies in, or none.
 
     There are `splits` only if the folders train, val and test hold the same classes, as data sets for
-    ordinary classification do.
+    ordinary classification do. `nested` are the classes with images in folders within their own, and `empty`
+    the folders that could be classes but have no images.
     """
 
     support: SupportSet
     names: tuple[str, ...]
     splits: tuple[str, ...] | None = None
+    nested: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()
 
 
 def read_labelled(
@@ -71,19 +74,31 @@ def read_labelled(
             field=field,
         )
     splits: dict[str, str] = {}
+    inner = top + 1 if by_split else top
+    if len(images) > 1 and all(len(name.parts) == 1 for name, _ in images):
+        raise UsageError(
+            f"{source} has pictures but no class folders; put the pictures of each class into a folder that "
+            "has its name",
+            field=field,
+        )
     for name, image in images:
-        inner = top + 1 if by_split else top
         if len(name.parts) < inner + 2:
             problems.append(f"{image.label} lies in no class folder")
         by_class[name.parts[min(inner, len(name.parts) - 1)]].append(image)
         if by_split:
             splits[image.label] = by_split[name.parts[top]]
+    nested = {name.parts[inner]: set[str]() for name, _ in images if len(name.parts) > inner + 2}
+    for name, _ in images:
+        if len(name.parts) > inner + 2:
+            nested[name.parts[inner]].add(name.parts[inner + 1])
     if not problems and not 2 <= len(by_class) <= MAX_CLASSES:
-        raise UsageError(
+        message = (
             f"{source} has {counted(len(by_class), 'folder')} with pictures; 2 to {MAX_CLASSES} can be "
-            "learned",
-            field=field,
+            "learned"
         )
+        if len(by_class) == 1 and len(nested.get(only := next(iter(by_class)), ())) > 1:
+            message += f"; if the folders in {only} are the classes, name {source / only}"
+        raise UsageError(message, field=field)
     pixels, labels, names = [], [], []
     for label, members in enumerate(by_class.values()):
         for image in members:
@@ -99,7 +114,16 @@ def read_labelled(
         raise SupportRefused(source, problems, field)
     stacked = torch.from_numpy(np.stack(pixels))
     support = SupportSet(tuple(by_class), stacked, torch.tensor(labels), names=tuple(names))
-    return LabelledFolder(support, tuple(names), tuple(splits[n] for n in names) if by_split else None)
+    chosen = tuple(splits[n] for n in names) if by_split else None
+    empty = () if by_split else _folders(source) - by_class.keys()
+    return LabelledFolder(support, tuple(names), chosen, tuple(nested), tuple(sorted(empty)))
+
+
+def _folders(source: Path) -> set[str]:
+    """The names of the folders in a folder, without hidden ones; an archive lists files only."""
+    if not source.is_dir():
+        return set()
+    return {path.name for path in source.iterdir() if path.is_dir() and not path.name.startswith(".")}
 
 
 def has_class_folders(source: Path) -> bool:

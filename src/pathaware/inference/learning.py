@@ -91,6 +91,8 @@ def learn(
     `names` are those of the images. `test` are the indices of images to measure on; by default a part
     `hold_out` of every class, at least one image of each class that has two.
     """
+    if model.memory is not None:  # of each image and its mirror image, so that none is computed twice
+        model.memory.most = max(model.memory.most, 2 * len(support.labels))
     test = held_out(support.labels, hold_out, seed) if test is None else test
     kept = without(support, test)
     missing = set(range(len(support.classes))) - set(kept.labels.tolist())
@@ -134,6 +136,34 @@ def duplicates_across(support: SupportSet, test: Tensor) -> list[tuple[int, int]
     kept = [i for i in range(len(hashes)) if i not in held]
     pairs = near_duplicates([hashes[i] for i in kept], [hashes[i] for i in test.tolist()])
     return [(kept[i], int(test[j])) for i, j in pairs]
+
+
+def conflicting_duplicates(support: SupportSet) -> list[tuple[int, int]]:
+    """Pairs of images that are nearly equal but have different labels, of which one is wrong."""
+    hashes = [difference_hash(image) for image in support.pixels.numpy()]
+    labels = support.labels.tolist()
+    return [(i, j) for i, j in near_duplicates(hashes, hashes) if i < j and labels[i] != labels[j]]
+
+
+def notes_on(folder: LabelledFolder) -> list[str]:
+    """Sentences about the folder that the user may not expect: what is left out and what is merged."""
+    notes = []
+    if folder.empty:
+        notes.append(f"left out, because there are no pictures in it: {', '.join(_first(folder.empty))}")
+    if folder.nested:
+        classes = ", ".join(_first(folder.nested))
+        notes.append(f"pictures in folders within a class folder belong to that class: {classes}")
+    if conflicts := conflicting_duplicates(folder.support):
+        first, second = (folder.names[i] for i in conflicts[0])
+        more = f" (and {counted(len(conflicts) - 1, 'other pair')})" if conflicts[1:] else ""
+        notes.append(
+            f"{first} and {second}{more} are nearly equal but have different classes; one label is wrong"
+        )
+    return notes
+
+
+def _first(names: Sequence[str], most: int = 10) -> list[str]:
+    return [*names[:most], *([f"and {len(names) - most:,} more"] if names[most:] else [])]
 
 
 def test_images(folder: LabelledFolder) -> tuple[Tensor | None, list[str]]:
@@ -235,6 +265,10 @@ def save_classifier(learned: Learned, model: TrainedModel, folder: Path, *, repl
                 if (source / name).exists():
                     shutil.copyfile(source / name, draft / name)
         tensors = {"pixels": learned.support.pixels, "labels": learned.support.labels}
+        if model.memory is not None:  # so that `predict` need not compute them again
+            tensors["features"] = model.memory(learned.support.pixels).cpu()
+            if model.mirrors_support:
+                tensors["mirrored"] = model.memory(learned.support.pixels.flip(-1)).cpu()
         write_checksummed(
             draft / SUPPORT, tensors, {"classes": list(learned.support.classes), "names": learned.names}
         )

@@ -168,6 +168,14 @@ class Score:
     def total(self) -> int:
         return sum(labels.total() for labels in self.given.values())
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the accuracy (Wilson, 1927), which is right for few images, too."""
+        n, z2 = self.total, 1.96**2
+        middle = (self.right + z2 / 2) / (n + z2)
+        half = (z2 * (self.accuracy * (1 - self.accuracy) / n + z2 / (4 * n**2))) ** 0.5 / (1 + z2 / n)
+        return max(0.0, middle - half), min(1.0, middle + half)
+
     def lines(self) -> list[str]:
         """Return a line with the accuracy, then one per class with its confusions."""
         left = f"; {self.unknown} in no class folder are not counted" if self.unknown else ""
