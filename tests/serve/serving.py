@@ -16,9 +16,12 @@ from typing import Any
 
 import httpx
 import numpy as np
+import torch
 from PIL import Image
 
 from pathaware.data.glyphs import draw_class
+from pathaware.inference.learning import learn, save_classifier
+from pathaware.inference.trained_model import SupportSet, TrainedModel
 
 ROOT = Path(__file__).parents[2]
 
@@ -120,3 +123,13 @@ CHARACTERS = {"hourglass": "\u2d35", "fork": "\U00010319", "lattice": "\u2d4c"}
 def drawings(name: str, count: int) -> list[bytes]:
     """PNG files of a character, dark on white."""
     return [encoded(Image.fromarray(255 - pixels)) for pixels in draw_class(CHARACTERS[name], count)[:, 0]]
+
+
+def saved_classifier(folder: Path) -> Path:
+    """A classifier of three pictures, as `pathaware learn` saves it."""
+    torch.set_default_dtype(torch.float32)
+    model = TrainedModel.open("glyphs", "cpu")
+    pixels = model.pixels([png(1), png(2), png(3)])
+    support = SupportSet(("x", "y"), pixels, torch.tensor([0, 1, 1]))
+    save_classifier(learn(model, support, ("1", "2", "3")), model, folder)
+    return folder

@@ -6,18 +6,16 @@ import dataclasses
 import os
 import re
 import subprocess
-from pathlib import Path
 
 import httpx
 import pytest
 import torch
 
 from pathaware import FewShotClassifier
-from pathaware.inference.learning import learn, save_classifier
-from pathaware.inference.trained_model import SupportSet, TrainedModel
+from pathaware.inference.trained_model import TrainedModel
 from pathaware.serve.limits import Limits
 from tests.inference.models import save_run
-from tests.serve.serving import ROOT, begin, png, serving, teach
+from tests.serve.serving import ROOT, begin, png, saved_classifier, serving, teach
 
 PAGE = ROOT / "docs/serving.md"
 
@@ -70,16 +68,6 @@ def test_a_run_with_constant_statistics_and_class_means_is_served(tmp_path):
         client.post(f"{session}/adapt").raise_for_status()
         answer = client.post(f"{session}/classify?why=true", content=png(3)).raise_for_status().json()
     assert [answer["probabilities"][c] for c in "xy"] == pytest.approx(expected[0].tolist(), abs=1e-5)
-
-
-def saved_classifier(folder: Path) -> Path:
-    """A classifier of three pictures, as `pathaware learn` saves it."""
-    torch.set_default_dtype(torch.float32)
-    model = TrainedModel.open("glyphs", "cpu")
-    pixels = model.pixels([png(1), png(2), png(3)])
-    support = SupportSet(("x", "y"), pixels, torch.tensor([0, 1, 1]))
-    save_classifier(learn(model, support, ("1", "2", "3")), model, folder)
-    return folder
 
 
 def test_a_session_can_begin_with_the_pictures_of_a_saved_classifier(tmp_path):

@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from tests.serve.browsing import Visit, browsing, file
 from tests.serve.screenshot import photograph_page
-from tests.serve.serving import encoded, png, serving
+from tests.serve.serving import encoded, png, saved_classifier, serving
 
 EVIL = "<img src=x onerror=alert(1)>"
 
@@ -342,6 +342,26 @@ def test_a_model_of_photographs_has_no_drawing_pads(browser, tmp_path):
             visit.teach(place, file("photo.jpg", encoded(Image.new("RGB", (90, 60), colour), "JPEG")))
         expect(visit.page.locator(".thumbs li")).to_have_count(2)
         visit.adapt()
+        visit.check()
+        visit.context.close()
+
+
+def test_a_saved_classifier_can_be_asked_at_once_and_uploads_nothing(browser, tmp_path):
+    saved = saved_classifier(tmp_path / "xy-classifier")
+    (tmp_path / "served").mkdir()
+    with serving(tmp_path / "served", model=str(saved)) as server:
+        visit = Visit(browser, server.address)
+        page = visit.page
+        expect(page.locator("#about")).to_contain_text("has learned the classes below")
+        expect(visit.card(0).locator(".thumbs li")).to_have_count(1)
+        expect(visit.card(1).locator(".thumbs li")).to_have_count(2)
+        assert not [url for url in visit.asked if "/pictures" in url]
+        expect(page.locator("#undo")).to_be_hidden()  # nothing was changed yet
+        page.set_input_files("#ask-files", [file("new one.png", png(4))])
+        expect(page.locator("#answers .file")).to_have_text("new one.png")
+        visit.card(1).locator(".remove").nth(1).click()  # its pictures are those of the session
+        expect(visit.card(1).locator(".thumbs li")).to_have_count(1)
+        assert httpx.get(server.address + visit.session).json()["classes"] == {"x": 1, "y": 1}
         visit.check()
         visit.context.close()
 

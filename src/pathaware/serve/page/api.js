@@ -27,8 +27,11 @@ export class Session {
   #token = null;
   #last = Promise.resolve();
 
-  async begin() {
-    this.#token = (await call("POST", "/api/sessions")).session;
+  /** Begins a session, empty or with the pictures of a saved classifier; returns their ids and labels. */
+  async begin(saved = false) {
+    const begun = await call("POST", `/api/sessions${saved ? "?saved=true" : ""}`);
+    this.#token = begun.session;
+    return begun.pictures ?? [];
   }
 
   /** Runs `request()` after all earlier requests. */

@@ -285,14 +285,18 @@ async function tryExamples() {
   });
 }
 
-/** The pictures of a classifier that `pathaware learn` saved. */
-async function teachSaved() {
-  const found = await call("GET", "/api/saved");
-  for (const label of new Set(found.map((e) => e.label))) {
-    const own = found.filter((e) => e.label === label);
-    const pictures = await Promise.all(own.map(async (e) => (await fetch(e.picture)).blob()));
-    await teach(addClass(label), pictures, own.map((e, i) => `saved picture ${i + 1} of ${label}`));
+/** Shows the pictures of a classifier that `pathaware learn` saved, which the session has already, and adapts. */
+async function showSaved(pictures) {
+  const saved = await call("GET", "/api/saved"); // in the same order
+  const blobs = await Promise.all(saved.map(async (each) => (await fetch(each.picture)).blob()));
+  for (const [i, { picture, label }] of pictures.entries()) {
+    const group = classes.find((each) => each.name === label) ?? addClass(label);
+    const kept = { id: picture, blob: blobs[i], title: `saved picture ${group.pictures.length + 1}` };
+    known.set(picture, kept);
+    group.pictures.push(kept);
+    await showPicture(group, kept);
   }
+  await adapt();
 }
 
 // ---- 2 Adapt
@@ -308,12 +312,13 @@ async function adapt() {
     const [first, last] = [found.steps[0], found.steps.at(-1)];
     const steps = found.steps.length - 1;
     $("#adapt-status").textContent =
-      `${found.classes.length} classes in ${steps} ${steps === 1 ? "step" : "steps"}: ` +
+      `${found.classes.length} classes${steps > 1 ? ` in ${steps} steps` : ""}: ` +
       `loss ${loss(first.loss)} → ${loss(last.loss)}, ` +
       `accuracy ${percent(first.accuracy)} → ${percent(last.accuracy)}.`;
     const empty = classes.filter((group) => !group.pictures.length).map((group) => group.name);
-    if (found.warning) $("#adapt-problem").textContent = `${found.warning}.`;
-    if (empty.length) $("#adapt-problem").textContent = `Left out, as without pictures: ${empty.join(", ")}.`;
+    const told = found.warning ? [`${found.warning}.`] : [];
+    if (empty.length) told.push(`Left out, as without pictures: ${empty.join(", ")}.`);
+    $("#adapt-problem").textContent = told.join("\n");
   } else {
     $("#adapt-status").textContent = "";
   }
@@ -355,8 +360,11 @@ async function shownAnswer(answer, blob, title) {
   bars.className = "bars";
   const order = Object.entries(answer.probabilities).sort((a, b) => b[1] - a[1]);
   for (const [name, probability] of order.slice(0, BARS)) bars.append(...bar(name, probability));
+  const name = document.createElement("span");
+  name.className = "file";
+  name.textContent = name.title = title;
   const words = document.createElement("div");
-  words.append(label, bars);
+  words.append(label, name, bars);
   if (answer.warning) {
     const warning = document.createElement("p");
     warning.className = "problem";
@@ -540,14 +548,15 @@ takesDrops($("#ask"), (files) => question(files));
 
 await attempt($("#teach-problem"), async () => {
   model = await call("GET", "/api/model");
-  await session.begin();
+  const saved = await session.begin(Boolean(model.saved));
   const [kind, side] = [model.channels === 1 ? "grey" : "colour", model.size];
   $("#about").textContent =
-    `${model.method}, trained on ${model.name}: it has learned how to learn from a few pictures. ` +
-    `It sees them in ${kind}, ${side}×${side}.`;
+    (model.saved ? `${model.name} has learned the classes below; you can change them. ` :
+      `The model ${model.name} (${model.method}) has learned how to learn from a few pictures. `) +
+    `It sees pictures in ${kind}, ${side}×${side}.`;
   $("#examples").hidden = $("#ask-drawing").hidden = !model.ink;
   $("#more-unknown").hidden = !model.calibrated;
-  if (model.saved) await teachSaved();
+  if (model.saved) await showSaved(saved);
   else [addClass(), addClass()];
 });
 document.body.dataset.ready = "yes";
