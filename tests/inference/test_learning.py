@@ -241,14 +241,14 @@ def test_the_classes_are_counted_and_what_the_folder_holds_besides_is_named(tmp_
     call("learn", trees, *own(weights), "--out", "a")
     out = capsys.readouterr().out
     assert out.startswith("learned 3 classes from 4 to 5 pictures each\nleft out, because")
-    assert "there are no pictures in it: elm\n" in out
+    assert "there are no images in it: elm\n" in out
     assert "belong to that class" not in out
     (trees / "elm").rmdir()
     (trees / "fir/old").mkdir()
     photograph(1, 20).save(trees / "fir/old/20.png")
     call("learn", trees, *own(weights), "--out", "b", "--json")
     assert json.loads(capsys.readouterr().out)["notes"] == [
-        "pictures in folders within a class folder belong to that class: fir"
+        "images in folders within a class folder belong to that class: fir"
     ]
 
 

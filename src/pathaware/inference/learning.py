@@ -149,10 +149,10 @@ def notes_on(folder: LabelledFolder) -> list[str]:
     """Sentences about the folder that the user may not expect: what is left out and what is merged."""
     notes = []
     if folder.empty:
-        notes.append(f"left out, because there are no pictures in it: {', '.join(_first(folder.empty))}")
+        notes.append(f"left out, because there are no images in it: {', '.join(_first(folder.empty))}")
     if folder.nested:
         classes = ", ".join(_first(folder.nested))
-        notes.append(f"pictures in folders within a class folder belong to that class: {classes}")
+        notes.append(f"images in folders within a class folder belong to that class: {classes}")
     if conflicts := conflicting_duplicates(folder.support):
         first, second = (folder.names[i] for i in conflicts[0])
         more = f" (and {counted(len(conflicts) - 1, 'other pair')})" if conflicts[1:] else ""

@@ -316,9 +316,9 @@ async function adapt() {
       `loss ${loss(first.loss)} → ${loss(last.loss)}, ` +
       `accuracy ${percent(first.accuracy)} → ${percent(last.accuracy)}.`;
     const empty = classes.filter((group) => !group.pictures.length).map((group) => group.name);
-    const told = found.warning ? [`${found.warning}.`] : [];
-    if (empty.length) told.push(`Left out, as without pictures: ${empty.join(", ")}.`);
-    $("#adapt-problem").textContent = told.join("\n");
+    const warnings = found.warning ? [`${found.warning}.`] : [];
+    if (empty.length) warnings.push(`Left out, as without pictures: ${empty.join(", ")}.`);
+    $("#adapt-problem").textContent = warnings.join("\n");
   } else {
     $("#adapt-status").textContent = "";
   }
