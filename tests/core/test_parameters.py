@@ -57,7 +57,7 @@ def test_frozen_parameters_are_not_laid_out():
 
 
 def test_a_model_with_nothing_to_adapt_is_refused():
-    with pytest.raises(UsageError, match=r"adapted: it accepts none of conv1\.weight, .*, head\.bias;"):
+    with pytest.raises(UsageError, match=r"model: none of conv1\.weight, .*, head\.bias is selected"):
         Layout.of(conv4(), adapted=lambda name: name.startswith("classifier"))
     with pytest.raises(UsageError, match="no parameter that requires a gradient, so nothing can adapt"):
         Layout.of(nn.ReLU())

@@ -138,7 +138,7 @@ class Layout:
             learned = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
             if learned:
                 names = learned if len(learned) < 4 else [*learned[:2], "…", learned[-1]]
-                raise UsageError(f"it accepts none of {', '.join(names)}; nothing can adapt", field="adapted")
+                raise UsageError(f"model: none of {', '.join(names)} is selected, so nothing can adapt")
             raise UsageError("model: it has no parameter that requires a gradient, so nothing can adapt")
         return cls(entries)
 

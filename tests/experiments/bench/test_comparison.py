@@ -253,7 +253,7 @@ def test_ratios_match_the_times_in_their_row():
         ["r", "second", "pamela", "3.00", "12.0", "not installed", "4.00", "–", "1.50"],
     ]
     record["rows"][0]["entries"]["higher"] = {"ms": 30.0, "same": True}
-    assert lines(record, "training")[0][-3:] == ["4.50", "15.00", "–"]
+    assert lines(record, "training")[0][-3:] == ["4.50", "15.0", "–"]
     assert memory_lines(record)[0] == ["r", "second", "maml", "1,234", "88.9", "–"]
     assert memory_lines({**record, "device": "cpu"}) == []
 
