@@ -329,6 +329,23 @@ def test_pictures_that_browsers_cannot_show_have_a_thumbnail_too(visit):
     expect(visit.page.get_by_role("img", name="scan.tiff")).to_be_visible()
 
 
+def test_a_model_that_adapts_at_once_shows_no_curve_of_two_points(visit):
+    for place in (0, 1):
+        visit.teach(place, file("picture.png", png(place)))
+    visit.adapt()
+    expect(visit.page.locator("#steps")).to_be_visible()
+
+    def cut(route):
+        response = route.fetch()
+        found = response.json()
+        route.fulfill(response=response, json={**found, "steps": [found["steps"][0], found["steps"][-1]]})
+
+    visit.page.route("**/adapt", cut)
+    visit.adapt()
+    expect(visit.page.locator("#steps")).to_be_hidden()
+    expect(visit.page.locator("#adapt-status")).not_to_contain_text("steps")
+
+
 def test_a_model_of_photographs_has_no_drawing_pads(browser, tmp_path):
     from PIL import Image
 

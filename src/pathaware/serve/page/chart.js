@@ -6,21 +6,22 @@ const PAUSE = 320;
 export const percent = (part) => `${Math.round(100 * part)} %`;
 export function loss(value) {
   if (value === null) return "–";
-  return value > 0 && value < 0.0005 ? "< 0.001" : value.toPrecision(2).replace(/e([+-])0*/, "e$1");
+  return value > 0 && value < 0.0005 ? "<\u00a00.001" : value.toPrecision(2).replace(/e([+-])0*/, "e$1");
 }
 
 let shown = 0; // a later call stops an earlier one
 
-/** Shows step after step; at once for those who do not want things to move. */
+/** Shows step after step; at once for those who do not want things to move. Nothing between two points. */
 export async function showSteps(steps) {
   const turn = ++shown;
+  document.querySelector("#steps").hidden = steps.length < 3;
+  if (steps.length < 3) return; // the sentence beside the button says as much
   const top = Math.max(...steps.map((s) => s.loss ?? 0)) || 1;
   const charts = [
     new Chart("Loss", top, (s) => s.loss, steps.length, loss(top)),
     new Chart("Accuracy", 1, (s) => s.accuracy, steps.length, "100 %"),
   ];
   document.querySelector("#charts").replaceChildren(...charts.map((chart) => chart.svg));
-  document.querySelector("#steps").hidden = false;
   const rows = ["#step-numbers", "#step-losses", "#step-accuracies"].map((id) => document.querySelector(id));
   for (const row of rows) while (row.children.length > 1) row.lastChild.remove();
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
