@@ -122,6 +122,36 @@ def test_targets_that_share_a_training_under_two_names_train_it_once(reproduce, 
     assert len(pools[0]) == len(first)
 
 
+def test_workers_begin_with_the_longest_runs(reproduce, tmp_path, monkeypatch):
+    pools = []
+    monkeypatch.setattr(targets, "train_in_workers", lambda store, runs, *rest: pools.append(runs))
+
+    def estimate(self, config):
+        return TimeEstimate(10.0 * config.method_settings["steps"] + (config.method == "maml"), 0.0)
+
+    monkeypatch.setattr(RunPlanner, "estimate", estimate)
+    options = (
+        "steps",
+        "--data",
+        "glyphs",
+        "--iterations",
+        "3",
+        "--only",
+        "n1",
+        "--only",
+        "n5",
+        "--only",
+        "n20",
+    )
+    assert reproduce(*options, "--workers", "2", out=tmp_path)[0] == 0
+    assert reproduce(*options, "--workers", "2", "--budget", "10h", out=tmp_path)[0] == 0
+    longest_first, informative_first = (
+        [run.config.method_settings["steps"] for run in pool] for pool in pools
+    )
+    assert longest_first == [20, 20, 5, 5, 1, 1]
+    assert informative_first == [1, 1, 5, 5, 20, 20]
+
+
 def test_a_run_that_fails_in_a_worker_does_not_stop_the_others(reproduce, tmp_path):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs/sine-k5-maml-3-seed0").touch()  # where its folder should be

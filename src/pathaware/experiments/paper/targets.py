@@ -185,6 +185,8 @@ class Reproduction:
         missing = runs
         if length.iterations is not None and length.budget is not None:
             runs = planner.within(missing, length.budget)
+        elif self.workers > 1:
+            runs = planner.longest_first(missing)
         estimated, started = planner.seconds(runs), time.perf_counter()
         count = counted(len(runs), "run")
         beyond = f"; {len(missing) - len(runs)} more do not fit" if len(runs) < len(missing) else ""

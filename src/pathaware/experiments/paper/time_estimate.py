@@ -156,6 +156,15 @@ class RunPlanner:
             _check_budget(budget, min(seconds), "any run of this length")
         return chosen
 
+    def longest_first(self, runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+        """The order in which several workers train all `runs` soonest: the longest do not begin last.
+
+        Runs of about the same length, within a factor of two, keep the order they are given in.
+        """
+        seconds = [max(self.seconds([run]), 1.0) for run in runs]
+        ranked = sorted(zip(runs, seconds, strict=True), key=lambda pair: -round(math.log2(pair[1])))
+        return [run for run, _ in ranked]
+
     def anew(self, experiments: Sequence[Experiment], length: TrainingLength) -> list[PlannedRun]:
         """One run per experiment, whether or not it has a result."""
         lengths = self._lengths(experiments, length, 1)
