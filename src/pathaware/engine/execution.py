@@ -1,4 +1,4 @@
-"""How tasks run side by side: a network at T different points, and the preconditioned step.
+"""How tasks run side by side: a network at T different points.
 
 There are three ways to run a network: `loop`, `vmap` and `batched`. All take a point `[T, D]` and inputs
 `[T, N, …]` and return outputs `[T, N, …]`, and agree to rounding.
@@ -6,7 +6,6 @@ There are three ways to run a network: `loop`, `vmap` and `batched`. All take a 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -14,19 +13,14 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import vmap
-from torch.overrides import TorchFunctionMode
 
 from pathaware.core.batch_norm import TaskStatistics
 from pathaware.core.episodes import Episodes
 from pathaware.core.errors import UsageError
-from pathaware.core.few_shot import check_outputs
-from pathaware.core.head import last_linear
 from pathaware.core.learner import ExecutionName
 from pathaware.core.losses import Loss, per_task, per_task_loop
-from pathaware.core.parameters import CallWithParameters, GroupBroadcast, Layout, parameters_lock
+from pathaware.core.parameters import Layout
 from pathaware.core.path import Order, being_traced
 from pathaware.core.rule import LinearSteps
 from pathaware.engine import kernels
@@ -34,15 +28,19 @@ from pathaware.engine.batched import LAYERS, Lowered, Prepared, lower
 from pathaware.engine.cuda_graph import CapturedCalls, captured_state
 from pathaware.engine.handwritten import Program, handwritten_program, task_threads
 from pathaware.engine.handwritten.whole_path import PathProgram, path_program
+from pathaware.engine.task_mapping import (
+    Forward,
+    features_of_task,
+    loop,
+    map_or_loop,
+    map_tasks,
+    outputs_of_task,
+)
 from pathaware.engine.traced import NotLowerable, trace
 
 if TYPE_CHECKING:
     from pathaware.engine.handwritten.nodes import Passes, SharedParameters
     from pathaware.engine.kernels.program import KernelProgram
-
-Forward = Callable[[Tensor, Any], Tensor]
-
-_plain_attention: Any = torch.ops.aten._scaled_dot_product_attention_math.default
 
 
 @dataclass(frozen=True)
@@ -293,20 +291,25 @@ def select_execution(name: ExecutionName, model: nn.Module, layout: Layout, loss
     """
     if name not in get_args(ExecutionName):
         raise UsageError(f"execution: {name!r} must be one of {', '.join(get_args(ExecutionName))}")
-    outputs, features = _outputs(model, layout), _features(model, layout)
+    if name in ("auto", "batched"):
+        try:
+            return _batched(model, layout, loss)
+        except NotLowerable as reason:
+            if name == "batched":
+                raise UsageError(f"execution: 'batched' cannot run this model ({reason}); use auto") from None
+    outputs, features = outputs_of_task(model, layout), features_of_task(model, layout)
     if name == "loop":
-        return Execution("loop", _loop(outputs), per_task_loop(loss), body=_loop(features))
-    if name == "vmap":
-        return Execution("vmap", _vmap(outputs), per_task(loss), body=_vmap(features))
-    try:
-        losses, network = per_task(loss), trace(model, leaves=LAYERS)
-        forward = lower(network, layout)
-        program, shared = _program(forward, Layout.of(model), losses)
-        return Execution("batched", forward, losses, program, shared=shared)
-    except NotLowerable as reason:
-        if name == "batched":
-            raise UsageError(f"execution: 'batched' cannot run this model ({reason}); use auto") from None
-    return Execution("vmap", _vmap_or_loop(outputs), per_task(loss), body=_vmap_or_loop(features))
+        return Execution("loop", loop(outputs), per_task_loop(loss), body=loop(features))
+    mapped = map_tasks if name == "vmap" else map_or_loop
+    return Execution("vmap", mapped(outputs), per_task(loss), body=mapped(features))
+
+
+def _batched(model: nn.Module, layout: Layout, loss: Loss) -> Execution:
+    """The execution `batched`; raises `NotLowerable`."""
+    losses, network = per_task(loss), trace(model, leaves=LAYERS)
+    forward = lower(network, layout)
+    program, shared = _program(forward, Layout.of(model), losses)
+    return Execution("batched", forward, losses, program, shared=shared)
 
 
 def _program(forward: Lowered, whole: Layout, losses: Loss) -> tuple[Program | None, SharedParameters | None]:
@@ -355,152 +358,3 @@ def fused_embedding(model: nn.Module) -> FusedEmbedding | None:
     except NotLowerable:
         return None
     return FusedEmbedding(lowered) if lowered.blocks else None
-
-
-class PlainAttention(TorchFunctionMode):
-    """A context in which attention consists of operations that have second derivatives.
-
-    PyTorch's fused kernels of attention, and of whole layers of a transformer in evaluation mode, have none.
-    """
-
-    used = False
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func is F.scaled_dot_product_attention:
-            self.used = True
-            return _attention(*args, **kwargs)
-        if func is F.multi_head_attention_forward and not kwargs.get("need_weights", True):
-            self.used = True  # with weights, which need not be returned, it does not call a fused kernel
-            return func(*args, **{**kwargs, "need_weights": True})[0], None
-        return func(*args, **kwargs)
-
-
-def _attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *args: Any, **options: Any
-) -> Tensor:
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, -torch.inf)
-    outputs: Tensor = _plain_attention(query, key, value, attn_mask, *args, **options)[0]
-    return outputs
-
-
-class _Network(CallWithParameters):
-    """Calls a network in the context `PlainAttention`, unless its first call has shown that it needs none."""
-
-    attends = True
-
-    def __call__(self, values: dict[str, Tensor], *inputs: Tensor) -> Any:
-        if not self.attends:
-            return super().__call__(values, *inputs)
-        with PlainAttention() as attention:
-            outputs = super().__call__(values, *inputs)
-        self.attends = attention.used
-        return outputs
-
-
-def _outputs(model: nn.Module, layout: Layout) -> Forward:
-    """The network at the point of one task, `[D]`, for inputs `[N, …]`."""
-
-    call = _Network(model)
-
-    def one(point: Tensor, inputs: Tensor) -> Tensor:
-        return check_outputs(call(layout.views(point), inputs))
-
-    return one
-
-
-def _features(model: nn.Module, layout: Layout) -> Forward:
-    """The inputs `[N, F]` of the last linear layer at the point of one task."""
-
-    call = _Network(model)
-
-    def one(point: Tensor, inputs: Tensor) -> Tensor:
-        seen: list[Tensor] = []
-
-        def see(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-            seen.append(arguments[0].flatten(1))
-
-        with parameters_lock(model):
-            hook = last_linear(model)[1].register_forward_pre_hook(see)
-            try:
-                call(layout.views(point), inputs)
-            finally:
-                hook.remove()
-        return seen[0]
-
-    return one
-
-
-def _loop(one: Forward) -> Forward:
-    def forward(point: Tensor, inputs: Tensor) -> Tensor:
-        return torch.stack([one(p, x) for p, x in zip(point, inputs, strict=True)])
-
-    return forward
-
-
-def _vmap(one: Forward) -> Forward:
-    """Map the forward pass only. Gradients are taken outside: inside `vmap`, second derivatives of affine
-    batch norm are wrong by some per cent, silently."""
-    mapped: Forward = vmap(one, randomness="different")
-    return mapped
-
-
-def _vmap_or_loop(one: Forward) -> Forward:
-    """`vmap`; falls back to `loop` for good when the model does something that `vmap` cannot map."""
-    mapped, looped = _vmap(one), _loop(one)
-    chosen: list[Forward] = []
-
-    def forward(point: Tensor, inputs: Tensor) -> Tensor:
-        if chosen:
-            return chosen[0](point, inputs)
-        try:
-            outputs = mapped(point, inputs)
-        except (RuntimeError, ValueError) as error:
-            outputs = looped(point, inputs)  # raises again if the error is the model's own
-            reason = str(error).split("\n")[0]
-            warnings.warn(f"vmap cannot run this model; tasks run one after another: {reason}", stacklevel=2)
-            chosen.append(looped)
-            return outputs
-        chosen.append(mapped)
-        return outputs
-
-    return forward
-
-
-def broadcast(groups: GroupBroadcast, coefficients: Tensor) -> Tensor:
-    """Coefficients `[n, groups]` of n steps as `[n, D]`."""
-    if torch.is_grad_enabled() and not groups.identity and kernels.usable(coefficients):
-        from pathaware.engine.kernels.update import Broadcast  # needs Triton
-
-        fused: Tensor = Broadcast.apply(coefficients, groups)
-        return fused
-    spread: Tensor = groups(coefficients)
-    return spread
-
-
-def sums_of_parts(values: Tensor, starts: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Sums `[T, parts]` over parts of `values [T, D]` that have these sizes and begin at `starts`."""
-    if kernels.usable(values):
-        from pathaware.engine.kernels.update import sum_groups  # needs Triton
-
-        return sum_groups(values, starts)
-    return torch.stack([part.sum(1) for part in values.split_with_sizes(list(sizes), dim=1)], dim=1)
-
-
-def preconditioned_step(
-    point: Tensor, gradient: Tensor, q: Tensor, earlier: Tensor | None = None, p: Tensor | None = None
-) -> Tensor:
-    """θ − Q ∘ g, or, with P and an earlier point θ′, (1 − P)(θ − Q ∘ g) + P ∘ θ′.
-
-    Points and gradients are `[T, D]`; `q` and `p` are `[D]`.
-    """
-    if torch.is_grad_enabled() and kernels.usable(gradient):  # only the derivative gains from the kernel
-        from pathaware.engine.kernels.update import Update  # needs Triton
-
-        fused: Tensor = Update.apply(point, gradient, q, earlier, p)
-        return fused
-    moved = torch.addcmul(point, q, gradient, value=-1)
-    return moved if p is None or earlier is None else torch.lerp(moved, earlier, p)

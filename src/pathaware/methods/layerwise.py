@@ -15,7 +15,7 @@ from torch.autograd.function import Function
 
 from pathaware.core.parameters import NORMS, Layout
 from pathaware.core.path import differentiable_once
-from pathaware.engine.execution import sums_of_parts
+from pathaware.engine.kernels import sums_of_parts
 
 _layer_norm_backward: Any = torch.ops.aten.native_layer_norm_backward
 

@@ -18,7 +18,7 @@ from pathaware.core.errors import UsageError
 from pathaware.core.parameters import Granularity, GroupBroadcast, Layout
 from pathaware.core.rule import LinearSteps, Memory, Rule
 from pathaware.core.settings import at_least
-from pathaware.engine.execution import broadcast, preconditioned_step
+from pathaware.engine.kernels import broadcast, preconditioned_step
 from pathaware.methods.method import Method
 
 if TYPE_CHECKING:

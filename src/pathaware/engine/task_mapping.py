@@ -1,0 +1,137 @@
+"""A network as a function of one task's point, mapped over tasks: `loop` and `vmap`.
+
+Every call runs the module itself. Where it attends, it does so with operations that have second derivatives.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import vmap
+from torch.overrides import TorchFunctionMode
+
+from pathaware.core.few_shot import check_outputs
+from pathaware.core.head import last_linear
+from pathaware.core.parameters import CallWithParameters, Layout, parameters_lock
+
+Forward = Callable[[Tensor, Any], Tensor]
+
+_plain_attention: Any = torch.ops.aten._scaled_dot_product_attention_math.default
+
+
+class PlainAttention(TorchFunctionMode):
+    """A context in which attention consists of operations that have second derivatives.
+
+    PyTorch's fused kernels of attention, and of whole layers of a transformer in evaluation mode, have none.
+    """
+
+    used = False
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is F.scaled_dot_product_attention:
+            self.used = True
+            return _attention(*args, **kwargs)
+        if func is F.multi_head_attention_forward and not kwargs.get("need_weights", True):
+            self.used = True  # with weights, which need not be returned, it does not call a fused kernel
+            return func(*args, **{**kwargs, "need_weights": True})[0], None
+        return func(*args, **kwargs)
+
+
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *args: Any, **options: Any
+) -> Tensor:
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, -torch.inf)
+    outputs: Tensor = _plain_attention(query, key, value, attn_mask, *args, **options)[0]
+    return outputs
+
+
+class _Network(CallWithParameters):
+    """Calls a network in the context `PlainAttention`, unless its first call has shown that it needs none."""
+
+    attends = True
+
+    def __call__(self, values: dict[str, Tensor], *inputs: Tensor) -> Any:
+        if not self.attends:
+            return super().__call__(values, *inputs)
+        with PlainAttention() as attention:
+            outputs = super().__call__(values, *inputs)
+        self.attends = attention.used
+        return outputs
+
+
+def outputs_of_task(model: nn.Module, layout: Layout) -> Forward:
+    """The network at the point of one task, `[D]`, for inputs `[N, …]`."""
+
+    call = _Network(model)
+
+    def one(point: Tensor, inputs: Tensor) -> Tensor:
+        return check_outputs(call(layout.views(point), inputs))
+
+    return one
+
+
+def features_of_task(model: nn.Module, layout: Layout) -> Forward:
+    """The inputs `[N, F]` of the last linear layer at the point of one task."""
+
+    call = _Network(model)
+
+    def one(point: Tensor, inputs: Tensor) -> Tensor:
+        seen: list[Tensor] = []
+
+        def see(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+            seen.append(arguments[0].flatten(1))
+
+        with parameters_lock(model):
+            hook = last_linear(model)[1].register_forward_pre_hook(see)
+            try:
+                call(layout.views(point), inputs)
+            finally:
+                hook.remove()
+        return seen[0]
+
+    return one
+
+
+def loop(one: Forward) -> Forward:
+    def forward(point: Tensor, inputs: Tensor) -> Tensor:
+        return torch.stack([one(p, x) for p, x in zip(point, inputs, strict=True)])
+
+    return forward
+
+
+def map_tasks(one: Forward) -> Forward:
+    """Map the forward pass only. Gradients are taken outside: inside `vmap`, second derivatives of affine
+    batch norm are wrong by some per cent, silently."""
+    mapped: Forward = vmap(one, randomness="different")
+    return mapped
+
+
+def map_or_loop(one: Forward) -> Forward:
+    """`vmap`; falls back to `loop` for good when the model does something that `vmap` cannot map."""
+    mapped, looped = map_tasks(one), loop(one)
+    chosen: list[Forward] = []
+
+    def forward(point: Tensor, inputs: Tensor) -> Tensor:
+        if chosen:
+            return chosen[0](point, inputs)
+        try:
+            outputs = mapped(point, inputs)
+        except (RuntimeError, ValueError) as error:
+            outputs = looped(point, inputs)  # raises again if the error is the model's own
+            reason = str(error).split("\n")[0]
+            warnings.warn(f"vmap cannot run this model; tasks run one after another: {reason}", stacklevel=2)
+            chosen.append(looped)
+            return outputs
+        chosen.append(mapped)
+        return outputs
+
+    return forward
