@@ -83,7 +83,7 @@ def launches(row: str, method: str, **settings: Any) -> Counter[str]:
     counts: Counter[str] = Counter()
     with as_on_a_gpu(counts):
         learner: Any = build(config)
-        if hasattr(learner, "execution"):
+        if learner.execution is not None:
             learner.execution.kernel_program  # noqa: B018 - made before the CPU's own program goes
             learner.execution.program = None
         step = meta_step(config, learner, source)

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pathaware import Episodes, MetaLearner, Pamela, Unrolled
+from pathaware import Episodes, Layout, MetaLearner, Pamela, Unrolled
 from pathaware.engine import compiled
 from pathaware.engine.compiled import CompiledUnrolled
 from pathaware.engine.handwritten import task_threads
@@ -84,6 +84,31 @@ def test_convolutions_trace_too(threads, monkeypatch):
     plain, ours = (gradient(o, subject, episodes) for o in (Unrolled(), estimator))
     assert estimator.compiled is not None
     assert distance(ours[1], plain[1]) < 1e-10
+
+
+@pytest.mark.parametrize("adapted", ["0", "2", "4"])
+def test_parameters_that_tasks_share_get_a_gradient_in_the_traced_form_too(adapted, monkeypatch):
+    monkeypatch.setattr(torch, "compile", traced)
+    model, estimator = mlp(1, (4, 4), 1), CompiledUnrolled()
+    layout = Layout.of(model, lambda name: name.startswith(adapted))
+    subject = MetaLearner(model, Pamela(layout, 2, rate=0.05, skip=1), F.mse_loss)
+    episodes = regression_episodes()
+    plain, ours = (gradient(o, subject, episodes) for o in (Unrolled(), estimator))
+    assert estimator.compiled is not None
+    assert distance(ours[1], plain[1]) < 1e-10
+
+
+def test_a_changed_network_is_compiled_again(monkeypatch):
+    monkeypatch.setattr(torch, "compile", traced)
+    subject, estimator, episodes = learner(), CompiledUnrolled(), regression_episodes()
+    before = gradient(estimator, subject, episodes)
+    once = estimator.compiled
+    gradient(estimator, subject, episodes)
+    assert estimator.compiled is once
+    subject.model[1] = torch.nn.Tanh()
+    plain, ours = (gradient(o, subject, episodes) for o in (Unrolled(), estimator))
+    assert estimator.compiled is not None
+    assert distance(ours[1], plain[1]) < 1e-10 < distance(before[1], plain[1])
 
 
 def test_if_compiling_fails_it_warns_once_and_the_numbers_are_the_same(monkeypatch):

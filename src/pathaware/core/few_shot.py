@@ -60,6 +60,11 @@ class FewShotLearner(nn.Module, ABC):
         return 0
 
     @property
+    def execution(self) -> object:
+        """How the network runs, where there is a choice: another object once it has been chosen anew."""
+        return None
+
+    @property
     def adapted_names(self) -> tuple[str, ...]:
         """Names of the model's parameters that inner steps change; empty if there is no inner loop."""
         return ()

@@ -72,9 +72,6 @@ class MetaLearner(FewShotLearner):
         head: HeadStart = "learned",
         dimensions: int = 64,
     ) -> None:
-        # Core imports the engine only here and in `head.py`: late, because the engine builds on core's types.
-        from pathaware.engine.execution import select_execution
-
         super().__init__()
         check_kind(model, nn.Module, "model")
         check_kind(rule, Rule, "rule")
@@ -87,13 +84,29 @@ class MetaLearner(FewShotLearner):
         self.loss = loss
         self.guard = guard
         self.checkpoint = checkpoint
-        self.execution: Execution = select_execution(execution, model, rule.layout, loss)
+        self.execution_name = execution
+        self._execution = self._select_execution()
         self.start: PrototypeStart | None = None
         if head != "learned":
             from pathaware.core.prototype_start import PrototypeStart  # builds on heads
 
             start = PrototypeStart(model, rule.layout, dimensions if head == "projected" else 0)
             self.start = start.to(like_adapted.device, like_adapted.dtype)
+
+    @property
+    def execution(self) -> Execution:
+        """How tasks run side by side; chosen anew when the network has changed so that it has to be."""
+        if self._execution.state.changed(self.model):
+            refuse_running_statistics(self.model)
+            _check_layout(self.model, self.rule)
+            self._execution = self._select_execution()
+        return self._execution
+
+    def _select_execution(self) -> Execution:
+        # Core imports the engine only here and in `head.py`: late, because the engine builds on core's types.
+        from pathaware.engine.execution import select_execution
+
+        return select_execution(self.execution_name, self.model, self.rule.layout, self.loss)
 
     @property
     def compilable(self) -> bool:
@@ -262,8 +275,9 @@ class MetaLearner(FewShotLearner):
         check_order(order)
         steps = self.rule.known_steps if self.start is None else None
         if steps is not None:
+            execution = self.execution  # refuses a network that no longer has these parameters
             theta = self.rule.layout.flatten(self.model)
-            found = self.execution.adapted_losses(
+            found = execution.adapted_losses(
                 theta, steps, episodes, order, guard=self.guard, checkpoint=self.checkpoint
             )
             if found is not None:

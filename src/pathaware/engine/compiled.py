@@ -30,6 +30,8 @@ LossesAndGradients = Callable[[Sequence[Tensor], Sequence[Tensor]], Any]
 class CompiledUnrolled(Unrolled):
     """`Unrolled`, compiled for the first meta-batch's shapes; the numbers agree to rounding.
 
+    It is compiled again if the learner chooses another execution.
+
     If compiling fails, it warns once and behaves like `Unrolled`.
     """
 
@@ -37,12 +39,13 @@ class CompiledUnrolled(Unrolled):
 
     compiled: LossesAndGradients | None = None
     shapes: list[torch.Size] | None = None
+    execution: object = None
 
     def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:
         tensors = episodes.tensors()
         shapes = [tensor.shape for tensor in tensors]
-        if self.shapes is None:
-            self.shapes = shapes
+        if self.shapes is None or self.execution is not learner.execution:
+            self.shapes, self.execution = shapes, learner.execution
             self.compiled = self._compile(learner, tensors)
         if self.compiled is None or shapes != self.shapes:  # a smaller last chunk is not worth compiling
             return super().backward(learner, episodes, weight)

@@ -36,7 +36,7 @@ from pathaware.engine.task_mapping import (
     map_tasks,
     outputs_of_task,
 )
-from pathaware.engine.traced import NotLowerable, trace
+from pathaware.engine.traced import NetworkState, NotLowerable, trace
 
 if TYPE_CHECKING:
     from pathaware.engine.handwritten.nodes import Passes, SharedParameters
@@ -64,7 +64,8 @@ class Execution:
     `forward` maps a point and inputs to outputs, `losses` maps outputs and targets to one loss per task. A
     hand-written `program` computes gradients of the two faster than autograd does; `kernel_program` and
     `single_task` are its counterparts on a GPU, for several tasks or derivatives, and for one task. They take
-    points of all parameters; `shared` completes points where some parameters do not adapt.
+    points of all parameters; `shared` completes points where some parameters do not adapt. `state` is that of
+    the network for which this execution was chosen.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Execution:
         name: str,
         forward: Forward,
         losses: Loss,
+        state: NetworkState,
         program: Program | None = None,
         body: Forward | None = None,
         shared: SharedParameters | None = None,
@@ -80,6 +82,7 @@ class Execution:
         self.body = body
         self.forward = forward
         self.losses = losses
+        self.state = state
         self.program = program
         self.shared = shared
 
@@ -217,7 +220,7 @@ class Execution:
             with torch.no_grad():
                 losses, gradient = program.loss_and_gradient(self._complete(point), x, y, outputs)[:2]
                 return losses, self._select(gradient)
-        if not create_graph:
+        if not (create_graph and point.requires_grad):
             point = point.detach().requires_grad_()
         with torch.enable_grad():
             losses = self.task_losses(point, x, y, outputs)
@@ -282,7 +285,7 @@ def _autocasts(point: Tensor) -> bool:
 
 
 def select_execution(name: ExecutionName, model: nn.Module, layout: Layout, loss: Loss) -> Execution:
-    """Choose how to run `model`. `auto` takes the fastest that the model allows.
+    """Choose how to run `model`, as it is now. `auto` takes the fastest that the model allows.
 
     - `loop`: one task after another. Works for every module; what the others are checked against.
     - `vmap`: `torch.func.vmap`. Works for modules without data-dependent control flow.
@@ -297,11 +300,14 @@ def select_execution(name: ExecutionName, model: nn.Module, layout: Layout, loss
         except NotLowerable as reason:
             if name == "batched":
                 raise UsageError(f"execution: 'batched' cannot run this model ({reason}); use auto") from None
+    state = NetworkState(model, traced=False)
+    if name == "vmap" and state.backward_hooks:
+        raise UsageError("execution: 'vmap' cannot run this model (it ignores backward hooks); use auto")
     outputs, features = outputs_of_task(model, layout), features_of_task(model, layout)
-    if name == "loop":
-        return Execution("loop", loop(outputs), per_task_loop(loss), body=loop(features))
+    if name == "loop" or state.backward_hooks:
+        return Execution("loop", loop(outputs), per_task_loop(loss), state, body=loop(features))
     mapped = map_tasks if name == "vmap" else map_or_loop
-    return Execution("vmap", mapped(outputs), per_task(loss), body=mapped(features))
+    return Execution("vmap", mapped(outputs), per_task(loss), state, body=mapped(features))
 
 
 def _batched(model: nn.Module, layout: Layout, loss: Loss) -> Execution:
@@ -309,7 +315,7 @@ def _batched(model: nn.Module, layout: Layout, loss: Loss) -> Execution:
     losses, network = per_task(loss), trace(model, leaves=LAYERS)
     forward = lower(network, layout)
     program, shared = _program(forward, Layout.of(model), losses)
-    return Execution("batched", forward, losses, program, shared=shared)
+    return Execution("batched", forward, losses, NetworkState(model, traced=True), program, shared=shared)
 
 
 def _program(forward: Lowered, whole: Layout, losses: Loss) -> tuple[Program | None, SharedParameters | None]:
@@ -327,14 +333,14 @@ def _program(forward: Lowered, whole: Layout, losses: Loss) -> tuple[Program | N
         return None, None
     from pathaware.engine.handwritten.nodes import SharedParameters  # few methods need it
 
-    return program, SharedParameters(layout, whole, forward.shared)
+    return program, SharedParameters(layout, whole, forward.shared_parameters)
 
 
 class FusedEmbedding:
     """Features `[T, N, F]` from a network that all tasks share, with its conv blocks on the kernels."""
 
-    def __init__(self, lowered: Lowered) -> None:
-        self.lowered = lowered
+    def __init__(self, lowered: Lowered, state: NetworkState) -> None:
+        self.lowered, self.state = lowered, state
 
     @property
     def whole(self) -> bool:
@@ -344,7 +350,9 @@ class FusedEmbedding:
         return len(convolutions) == len(self.lowered.blocks)
 
     def usable(self, x: Tensor) -> bool:
-        return kernels.usable(x) and not x.requires_grad
+        """True if the kernels run on these inputs, and the network is still the one that was lowered."""
+        model = self.lowered.network.modules[""]
+        return kernels.usable(x) and not x.requires_grad and not self.state.changed(model)
 
     def __call__(self, x: Tensor) -> Tensor:
         nothing_adapts = x.new_empty(len(x), 0)
@@ -357,4 +365,4 @@ def fused_embedding(model: nn.Module) -> FusedEmbedding | None:
         lowered = lower(trace(model, leaves=LAYERS), Layout([]))
     except NotLowerable:
         return None
-    return FusedEmbedding(lowered) if lowered.blocks else None
+    return FusedEmbedding(lowered, NetworkState(model, traced=True)) if lowered.blocks else None

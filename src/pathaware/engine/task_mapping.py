@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -30,17 +31,14 @@ class PlainAttention(TorchFunctionMode):
     PyTorch's fused kernels of attention, and of whole layers of a transformer in evaluation mode, have none.
     """
 
-    used = False
-
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
         if func is F.scaled_dot_product_attention:
-            self.used = True
             return _attention(*args, **kwargs)
         if func is F.multi_head_attention_forward and not kwargs.get("need_weights", True):
-            self.used = True  # with weights, which need not be returned, it does not call a fused kernel
+            # with weights, which need not be returned, it does not call a fused kernel
             return func(*args, **{**kwargs, "need_weights": True})[0], None
         return func(*args, **kwargs)
 
@@ -55,17 +53,24 @@ def _attention(
 
 
 class _Network(CallWithParameters):
-    """Calls a network in the context `PlainAttention`, unless its first call has shown that it needs none."""
+    """Calls a network in the context `PlainAttention`, unless all of it is PyTorch's and cannot attend.
 
-    attends = True
+    Custom code may attend in some calls and not in others.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.attends = not all(_cannot_attend(module) for module in model.modules())
 
     def __call__(self, values: dict[str, Tensor], *inputs: Tensor) -> Any:
-        if not self.attends:
+        with PlainAttention() if self.attends else nullcontext():
             return super().__call__(values, *inputs)
-        with PlainAttention() as attention:
-            outputs = super().__call__(values, *inputs)
-        self.attends = attention.used
-        return outputs
+
+
+def _cannot_attend(module: nn.Module) -> bool:
+    own = type(module).__module__.startswith("torch.nn.modules.") and "forward" not in vars(module)
+    hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
+    return own and not hooks and not isinstance(module, nn.MultiheadAttention)
 
 
 def outputs_of_task(model: nn.Module, layout: Layout) -> Forward:

@@ -15,13 +15,18 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import fx, nn
+from torch.nn.modules import module as torch_module
 
 from pathaware.core.batch_norm import FrozenBatchNorm
-from pathaware.core.parameters import first_names
+from pathaware.core.parameters import first_names, parameters_lock
 
 Pooling = Literal["max", "average", "none"]
 
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+_FORWARD_HOOKS = "_forward_pre_hooks", "_forward_hooks"
+_BACKWARD_HOOKS = "_backward_pre_hooks", "_backward_hooks"
+
+COMPARED = 1000
+"""Entries up to which the contents of a module's lists, dictionaries and sets are compared."""
 
 ADDITIONS = {operator.add, operator.iadd, torch.add}
 
@@ -173,8 +178,10 @@ def trace(model: nn.Module, leaves: Container[type[nn.Module]] = ()) -> TracedNe
 
     Raises `NotLowerable` if `torch.fx` cannot trace it, or if a module does more than its type says.
     """
+    if any(_hooks([], *_FORWARD_HOOKS, *_BACKWARD_HOOKS)):
+        raise NotLowerable("all modules have global hooks")
     for name, module in model.named_modules():
-        if any(vars(module).get(kind) for kind in _HOOKS):
+        if any(vars(module).get(kind) for kind in (*_FORWARD_HOOKS, *_BACKWARD_HOOKS)):
             raise NotLowerable(f"{name or 'it'} has hooks")
         if "forward" in vars(module):
             raise NotLowerable(f"{name or 'it'} has a forward method of its own")
@@ -183,6 +190,68 @@ def trace(model: nn.Module, leaves: Container[type[nn.Module]] = ()) -> TracedNe
     except Exception as error:  # fx raises errors of many kinds when it meets control flow
         raise NotLowerable(f"torch.fx cannot trace it: {str(error).splitlines()[0]}") from error
     return TracedNetwork(graph, dict(model.named_modules()))
+
+
+class NetworkState:
+    """Everything but the values of tensors that an execution of a network depends on, as it was once.
+
+    These are its modules, which names its parameters have and whether there are hooks. A `traced` execution
+    also depends on all attributes, because it does not run the network's own code again.
+    """
+
+    def __init__(self, model: nn.Module, *, traced: bool) -> None:
+        self.identity = id(model)  # differs in a deep copy
+        with parameters_lock(model):
+            self.modules = list(model.modules())
+            self.names = first_names(model)
+            self.hooks = _hooks(self.modules, *_FORWARD_HOOKS), _hooks(self.modules, *_BACKWARD_HOOKS)
+            self.compared = [vars(module) if traced else module._modules for module in self.modules]
+            self.seen = [{name: _copied(name, v) for name, v in each.items()} for each in self.compared]
+            self.types = [type(module) for module in self.modules]
+            self.hooked = self._hooked()
+            self.parameters = self._parameters()
+
+    @property
+    def backward_hooks(self) -> bool:
+        return self.hooked[1]
+
+    def changed(self, model: nn.Module) -> bool:
+        """True if an execution of this network must be chosen again. Takes a few microseconds."""
+        if id(model) != self.identity:
+            return True
+        if self._same() and self._parameters() == self.parameters:
+            return False
+        with parameters_lock(model):  # another thread may have replaced parameters for one forward pass
+            if not self._same() or first_names(model) != self.names:
+                return True
+            self.parameters = self._parameters()
+        return False
+
+    def _same(self) -> bool:
+        try:
+            same = self.compared == self.seen and [module.__class__ for module in self.modules] == self.types
+        except Exception:  # such as arrays, which do not compare to one truth value: not the same object
+            return False
+        return same and self._hooked() == self.hooked
+
+    def _hooked(self) -> tuple[bool, bool]:
+        forward, backward = self.hooks
+        return any(forward), any(backward)
+
+    def _parameters(self) -> list[int]:
+        return [id(p) for module in self.modules for p in module._parameters.values()]
+
+
+def _hooks(modules: list[nn.Module], *kinds: str) -> list[Any]:
+    """The containers of all hooks of these kinds: those of the modules, and those of all modules."""
+    of_all = [getattr(torch_module, f"_global{kind}") for kind in kinds]
+    return [*of_all, *(vars(module)[kind] for module in modules for kind in kinds)]
+
+
+def _copied(name: str, value: Any) -> Any:
+    """A copy of a container, to compare what it contains; values of tensors may change."""
+    small = type(value) in (list, dict, set) and len(value) <= COMPARED
+    return value.copy() if small and name not in ("_parameters", "_buffers") else value
 
 
 def fold_biases(model: nn.Module) -> nn.Module:

@@ -57,6 +57,7 @@ class MetaStep:
         recipe: Recipe | None = None,
     ) -> None:
         self.learner = learner
+        self.execution = learner.execution
         self.estimator = estimator
         self.source = source
         self.world = world
@@ -122,6 +123,11 @@ class MetaStep:
         if self.clip < math.inf:
             return torch.nn.utils.clip_grad_norm_(self.parameters, self.clip)
         return torch.nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+
+    def execution_changed(self) -> bool:
+        """True if the learner runs its network in another way than when this was last called."""
+        before, self.execution = self.execution, self.learner.execution
+        return self.execution is not before
 
     def reset(self) -> None:
         """Do nothing: unlike a `CapturedStep`, this one holds no recorded graph."""
@@ -190,7 +196,8 @@ class Trainer:
         """Run one meta-iteration; return a log entry after every `every`-th, each validation and the last."""
         training = self.config.training
         rate = learning_rate(training, self.iteration)
-        if self.meta.estimator.on_progress(self.iteration / training.iterations, self.learner):
+        invalid = self.meta.estimator.on_progress(self.iteration / training.iterations, self.learner)
+        if self.meta.execution_changed() or invalid:
             self.execution.reset()
         plan = self.source.draw(training.tasks, generator(training.seed, "train", self.iteration))
         self.window.add(self._step(plan, rate))

@@ -70,13 +70,12 @@ class Lowered:
         self.fused = {node for block in self.blocks.values() for node in block.inner}
         adapted = {entry.name for entry in layout.entries}
         self.names = network.names
-        with parameters_lock(network.modules[""]):
-            self.shared = {
-                full: network.modules[prefix].get_parameter(name)
-                for prefix, names in network.names.items()
-                for name, full in names.items()
-                if full not in adapted
-            }
+        self.shared: dict[str, tuple[dict[str, Any], str]] = {
+            full: (network.modules[prefix]._parameters, name)
+            for prefix, names in network.names.items()
+            for name, full in names.items()
+            if full not in adapted
+        }
         self.prefix = self._prefix()
         self.norms, self.joins = network.activated_norms(), network.joins()
 
@@ -129,6 +128,13 @@ class Lowered:
                 found -= block.inner
         return found if any(self.names[str(n.target)] for n in found if n.op == "call_module") else set()
 
+    def shared_parameters(self) -> dict[str, Tensor]:
+        """The parameters that do not adapt, by name, as they are now."""
+        if not self.shared:
+            return {}
+        with parameters_lock(self.network.modules[""]):
+            return {full: own[name] for full, (own, name) in self.shared.items()}
+
     def _is_shared(self, node: fx.Node) -> bool:
         """True if tasks share all parameters of this node."""
         return node.op != "call_module" or self.shared.keys() >= set(self.names[str(node.target)].values())
@@ -144,10 +150,12 @@ class Lowered:
     ) -> None:
         """Compute the values of these nodes, in order, from those of nodes before them."""
 
+        shared = self.shared_parameters()
+
         def parameter(name: str) -> Tensor:
             if name in parameters:
                 return parameters[name]
-            value = self.shared[name]
+            value = shared[name]
             return value.expand(tasks, *value.shape)
 
         def own(node: fx.Node) -> Parameters:

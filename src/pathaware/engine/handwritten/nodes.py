@@ -16,7 +16,7 @@ the outputs at a point θ, a direction v `[T, D]`, and d the derivative along it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 class SharedParameters:
     """Maps points `[T, D]` of the adapted parameters to points `[T, D + E]` of all parameters, and back.
 
-    `whole` is the layout of all parameters and `shared` holds those that do not adapt, by name.
+    `whole` is the layout of all parameters; `shared` returns those that do not adapt, by name.
     """
 
-    def __init__(self, layout: Layout, whole: Layout, shared: Mapping[str, Tensor]) -> None:
+    def __init__(self, layout: Layout, whole: Layout, shared: Callable[[], Mapping[str, Tensor]]) -> None:
         adapted = {entry.name for entry in layout.entries}
         runs = [
             (is_adapted, list(entries))
@@ -50,9 +50,8 @@ class SharedParameters:
         ]
         self.adapted = [is_adapted for is_adapted, _ in runs]
         self.sizes = [sum(entry.numel for entry in entries) for _, entries in runs]
-        self.shared = [
-            shared[entry.name] for is_adapted, entries in runs if not is_adapted for entry in entries
-        ]
+        self.shared = shared
+        self.shared_entries = [entry for entry in whole.entries if entry.name not in adapted]
 
     def complete(self, point: Tensor) -> Tensor:
         """The point of all parameters, `[T, D + E]`; differentiable once."""
@@ -87,7 +86,8 @@ class SharedParameters:
         return chosen[0] if len(chosen) == 1 else torch.cat(chosen, dim=1)
 
     def _flat(self) -> Tensor:
-        return torch.cat([parameter.reshape(-1) for parameter in self.shared])
+        values = self.shared()
+        return torch.cat([values[entry.name].reshape(-1) for entry in self.shared_entries])
 
 
 class _Complete(torch.autograd.Function):
@@ -115,7 +115,7 @@ class _Select(torch.autograd.Function):
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, to_adapted: Tensor) -> Any:
-        nothing = to_adapted.new_zeros(sum(parameter.numel() for parameter in ctx.parameters.shared))
+        nothing = to_adapted.new_zeros(sum(entry.numel for entry in ctx.parameters.shared_entries))
         return ctx.parameters.join(to_adapted, nothing), None
 
 

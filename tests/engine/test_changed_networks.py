@@ -1,0 +1,312 @@
+"""A network that changes after its learner was built: every execution sees the change, or refuses it."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from pathaware import Episodes, GradientDescent, Layout, MetaLearner, UsageError
+from pathaware.training.config import Config
+from pathaware.training.trainer import Trainer
+from tests.conftest import distance, image_episodes, meta_gradient, regression_episodes
+
+pytestmark = pytest.mark.filterwarnings("ignore:vmap cannot run this model", "ignore:There is a performance")
+
+
+class Switched(nn.Module):
+    """Its code depends on attributes, which a trace reads once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(1, 4), nn.Linear(4, 4), nn.Linear(4, 1)
+        self.act, self.skip, self.repeats = nn.ReLU(), True, [1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.act(self.first(x))
+        for _ in range(self.repeats[0]):
+            x = self.middle(x) + x if self.skip else self.middle(x)
+        return self.last(torch.tanh(x) if self.training else x)
+
+
+class Images(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.act = nn.Conv2d(2, 4, 3, padding=1), nn.ReLU()
+        self.norm = nn.BatchNorm2d(4, track_running_stats=False)
+        self.pool, self.flat, self.last = nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.flat(self.pool(self.act(self.norm(self.first(x))))))
+
+
+def hook_before(model: nn.Module) -> None:
+    model.last.register_forward_pre_hook(lambda module, inputs: (2 * inputs[0],))
+
+
+def hook_after(model: nn.Module) -> None:
+    model.first.register_forward_hook(lambda module, inputs, outputs: outputs.square())
+
+
+def hook_of_the_network(model: nn.Module) -> None:
+    model.register_forward_hook(lambda module, inputs, outputs: 2 * outputs)
+
+
+def hook_of_the_gradient(model: nn.Module) -> None:
+    model.last.register_full_backward_hook(lambda module, inputs, outputs: (2 * inputs[0],))
+
+
+def hook_before_the_gradient(model: nn.Module) -> None:
+    model.last.register_full_backward_pre_hook(lambda module, outputs: (2 * outputs[0],))
+
+
+def other_forward(model: nn.Module) -> None:
+    first = model.first
+    first.forward = lambda x: type(first).forward(first, x).square()
+
+
+def another_class(model: nn.Module) -> None:
+    class Squared(type(model.first)):  # type: ignore[misc]
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).square()
+
+    model.first.__class__ = Squared
+
+
+def another_layer(model: nn.Module) -> None:
+    model.act = nn.Tanh()
+
+
+def another_first(model: nn.Module) -> None:
+    model.first = copy.deepcopy(model.first)
+    nn.init.normal_(model.first.weight)
+
+
+def another_last(model: nn.Module) -> None:
+    model.last = nn.Linear(model.last.in_features, model.last.out_features)
+
+
+def another_weight(model: nn.Module) -> None:
+    model.first.weight = nn.Parameter(torch.randn_like(model.first.weight))
+
+
+def assigned_state(model: nn.Module) -> None:
+    model.load_state_dict({k: torch.randn_like(v) for k, v in model.state_dict().items()}, assign=True)
+
+
+def evaluation(model: nn.Module) -> None:
+    model.eval()
+
+
+def without_skip(model: nn.Module) -> None:
+    model.skip = False
+
+
+def repeated(model: nn.Module) -> None:
+    model.repeats[0] = 2
+
+
+def other_norm(model: nn.Module) -> None:
+    model.norm.eps = 0.5
+
+
+EVERYWHERE = [
+    hook_before,
+    hook_after,
+    hook_of_the_network,
+    hook_of_the_gradient,
+    hook_before_the_gradient,
+    other_forward,
+    another_class,
+    another_layer,
+    another_first,
+    another_last,
+    another_weight,
+    assigned_state,
+]
+REFUSED = {"vmap": EVERYWHERE[3:5], "batched": EVERYWHERE[:7]}
+CHANGES = [
+    *((Switched, change) for change in [*EVERYWHERE, evaluation, without_skip, repeated]),
+    *((Images, change) for change in [*EVERYWHERE, other_norm]),
+]
+
+
+def learner_of(model: nn.Module, execution: str, adapted: str = "") -> MetaLearner:
+    layout = Layout.of(model, lambda name: name.startswith(adapted))
+    loss = F.mse_loss if isinstance(model, Switched) else F.cross_entropy
+    return MetaLearner(model, GradientDescent(layout, 2, rate=0.1), loss, execution=execution)
+
+
+def results(learner: MetaLearner, episodes: Episodes) -> list[Tensor]:
+    """The meta-gradient, predictions, and those of the adapted network."""
+    gradient = meta_gradient(learner, episodes)
+    x, y, queries, _ = episodes.tensors()
+    with torch.no_grad():
+        predictions = learner.predictions_per_step(x, y, queries).outputs[-1]
+        return [gradient, predictions, learner.adapt(x[0], y[0])(queries[0])]
+
+
+@pytest.mark.parametrize("adapted", ["", "first", "last"])
+@pytest.mark.parametrize(
+    ("build", "change"), CHANGES, ids=[f"{b.__name__}: {c.__name__}" for b, c in CHANGES]
+)
+def test_all_executions_see_a_change_of_the_network(build, change, adapted):
+    """Compared with a learner that is built afterwards; `batched` may refuse, but not ignore it."""
+    model = build()
+    episodes = regression_episodes() if build is Switched else image_episodes()
+    learners = [learner_of(model, name, adapted) for name in ("auto", "loop", "vmap", "batched")]
+    before, *_ = [results(learner, episodes) for learner in learners]
+    change(model)
+    expected = results(learner_of(model, "loop", adapted), episodes)
+    assert max(distance(one, other) for one, other in zip(before, expected, strict=True)) > 1e-3
+    for learner in learners:
+        if change in REFUSED.get(learner.execution_name, []):
+            with pytest.raises(UsageError, match=rf"'{learner.execution_name}' cannot run this model"):
+                results(learner, episodes)
+            continue
+        found = results(learner, episodes)
+        for one, other in zip(found, expected, strict=True):
+            assert distance(one, other) < 1e-10
+
+
+def test_hooks_of_all_modules_are_seen():
+    model, episodes = Switched(), regression_episodes()
+    auto, loop = learner_of(model, "auto"), learner_of(model, "loop")
+    plain = results(auto, episodes)
+    handle = nn.modules.module.register_module_forward_hook(lambda module, inputs, outputs: 0.5 * outputs)
+    try:
+        found, expected = results(auto, episodes), results(loop, episodes)
+    finally:
+        handle.remove()
+    assert distance(plain[0], expected[0]) > 1e-3
+    assert all(distance(one, other) < 1e-10 for one, other in zip(found, expected, strict=True))
+
+
+def test_the_fast_execution_returns_when_the_last_hook_is_removed():
+    model = Switched()
+    learner = learner_of(model, "auto")
+    handles = [layer.register_forward_hook(lambda *_: None) for layer in (model.first, model.last)]
+    assert learner.execution.name == "vmap"
+    handles[0].remove()
+    assert learner.execution.name == "vmap"
+    handles[1].remove()
+    assert learner.execution.name == "batched"
+
+
+@pytest.mark.parametrize("execution", ["auto", "loop"])
+def test_values_may_change_without_another_choice_of_execution(execution):
+    model, episodes = Images(), image_episodes()
+    learner = learner_of(model, execution)
+    chosen = learner.execution
+    results(learner, episodes)
+    learner.meta_loss(episodes).backward()
+    torch.optim.SGD(learner.parameters(), 0.1).step()
+    model.load_state_dict({k: torch.randn_like(v) for k, v in model.state_dict().items()})
+    learner.float().double()
+    model.requires_grad_(False).requires_grad_(True)
+    assert learner.execution is chosen
+
+
+@pytest.mark.parametrize("execution", ["auto", "loop", "vmap"])
+def test_frozen_parameters_still_adapt(execution):
+    """The meta-gradient of the others is what it was."""
+    model, episodes = Images(), image_episodes()
+    learner = learner_of(model, execution, "last")
+    gradients = []
+    for _ in range(2):
+        gradients.append(torch.autograd.grad(learner.meta_loss(episodes), list(model.first.parameters())))
+        model.last.requires_grad_(False)
+    for before, after in zip(*gradients, strict=True):
+        assert distance(after, before) < 1e-10
+
+
+def another_width(model: nn.Module) -> None:
+    model.last = nn.Linear(4, 2)
+
+
+def without_bias(model: nn.Module) -> None:
+    model.last.bias = None
+
+
+def weight_norm(model: nn.Module) -> None:
+    nn.utils.parametrizations.weight_norm(model.last)
+
+
+def tied(model: nn.Module) -> None:
+    model.last.bias = model.first.bias
+
+
+@pytest.mark.parametrize("change", [another_width, without_bias, weight_norm, tied])
+@pytest.mark.parametrize("execution", ["auto", "loop", "vmap", "batched"])
+def test_a_network_without_the_adapted_parameters_is_refused(execution, change):
+    model, episodes = Switched(), regression_episodes()
+    learner = learner_of(model, execution)
+    change(model)
+    for use in (learner.meta_loss, lambda episodes: learner.adapt(*(t[0] for t in episodes.tensors()[:2]))):
+        with pytest.raises(UsageError, match=r"built for another network; last\.(weight|bias)"):
+            use(episodes)
+
+
+def test_a_batch_norm_with_running_statistics_is_refused_later_too():
+    model, episodes = Images(), image_episodes()
+    learner = learner_of(model, "loop")
+    model.norm = nn.BatchNorm2d(4)
+    with pytest.raises(UsageError, match="norm keeps running statistics"):
+        learner.meta_loss(episodes)
+
+
+@pytest.mark.parametrize("execution", ["auto", "loop", "vmap"])
+def test_a_copy_of_a_learner_has_a_network_of_its_own(execution):
+    model, episodes = Switched(), regression_episodes()
+    learner = learner_of(model, execution, "last")
+    before = results(learner, episodes)
+    other = copy.deepcopy(learner)
+    nn.init.normal_(other.model.first.weight)
+    expected = results(learner_of(other.model, "loop", "last"), episodes)
+    for one, another in zip(results(other, episodes), expected, strict=True):
+        assert distance(one, another) < 1e-10
+    assert all(
+        torch.equal(one, another) for one, another in zip(results(learner, episodes), before, strict=True)
+    )
+
+
+@pytest.mark.parametrize("adapted", ["", "first", "last"])
+@pytest.mark.parametrize("build", [Switched, Images])
+def test_parameters_may_be_replaced_for_one_call(build, adapted):
+    """All parameters get a gradient, those that tasks share too."""
+    model = build()
+    episodes = regression_episodes() if build is Switched else image_episodes()
+    learner = learner_of(model, "auto", adapted)
+    chosen, expected = learner.execution, meta_gradient(learner, episodes)
+
+    class Loss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.learner = learner
+
+        def forward(self) -> Tensor:
+            return self.learner.meta_loss(episodes)
+
+    values = {
+        f"learner.{name}": p.detach().clone().requires_grad_() for name, p in learner.named_parameters()
+    }
+    loss = functional_call(Loss(), values, ())
+    gradients = torch.autograd.grad(loss, list(values.values()))
+    assert distance(torch.cat([g.flatten() for g in gradients]), expected) < 1e-10
+    assert learner.execution is chosen
+
+
+def test_a_captured_iteration_is_captured_again_after_a_change():
+    tables = {"problem": {"name": "sine"}, "method": {"name": "maml"}, "training": {"iterations": 3}}
+    trainer = Trainer(Config.from_dict(tables))
+    resets: list[int] = []
+    trainer.execution.reset = lambda: resets.append(trainer.iteration)
+    trainer.advance()
+    trainer.learner.model.register_forward_hook(lambda module, inputs, outputs: 2 * outputs)
+    trainer.advance()
+    trainer.advance()
+    assert resets == [1]
