@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pathaware import Episodes, GradientDescent, Layout, MetaLearner, UsageError
 from pathaware.core.losses import per_task
-from pathaware.engine.task_mapping import PlainAttention
+from pathaware.engine.task_mapping import CorrectedOperations
 from pathaware.models import conv4, resnet12
 from tests.conftest import distance, image_episodes, meta_gradient, regression_episodes, small_problem
 
@@ -637,8 +637,8 @@ def test_a_network_that_attends_in_later_calls_only_is_differentiated_twice(exec
 )
 def test_only_networks_that_may_attend_run_in_the_context_of_attention(build, expected, monkeypatch):
     entered = []
-    monkeypatch.setattr(PlainAttention, "__enter__", lambda self: entered.append(self) or self)
-    monkeypatch.setattr(PlainAttention, "__exit__", lambda self, *_: None)
+    monkeypatch.setattr(CorrectedOperations, "__enter__", lambda self: entered.append(self) or self)
+    monkeypatch.setattr(CorrectedOperations, "__exit__", lambda self, *_: None)
     model, episodes = build(), regression_episodes()
     learner = MetaLearner(model, GradientDescent(model, 2), F.mse_loss, execution="loop")
     learner.meta_loss(episodes)

@@ -1,6 +1,6 @@
 """A network as a function of one task's point, mapped over tasks: `loop` and `vmap`.
 
-Every call runs the module itself. Where it attends, it does so with operations that have second derivatives.
+Every call runs the module itself, with operations that have second derivatives.
 """
 
 from __future__ import annotations
@@ -16,31 +16,76 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 
+from pathaware.core.errors import UsageError
 from pathaware.core.few_shot import check_outputs
 from pathaware.core.head import last_linear
 from pathaware.core.parameters import CallWithParameters, Layout, parameters_lock
 
 Forward = Callable[[Tensor, Any], Tensor]
 
+_REQUIRES_GRAD: Any = Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 _plain_attention: Any = torch.ops.aten._scaled_dot_product_attention_math.default
 
 
-class PlainAttention(TorchFunctionMode):
-    """A context in which attention consists of operations that have second derivatives.
+class CorrectedOperations(TorchFunctionMode):
+    """A context for code that may use operations which would be differentiated wrongly, or not at all.
 
-    PyTorch's fused kernels of attention, and of whole layers of a transformer in evaluation mode, have none.
+    - Attention: PyTorch's fused kernels, also those of whole layers of a transformer in evaluation mode, have
+      no second derivatives.
+    - Embeddings with `padding_idx`: in `vmap`, padding would get a gradient.
+    - `Tensor.requires_grad`: in `vmap`, it would be False.
+    - Checkpoints: what they compute again would see the parameters of the network itself.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.saving = _saving()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if (saving := _saving()) is not self.saving and _is_checkpoint(saving):
+            raise UsageError(
+                "it uses torch.utils.checkpoint, which would compute again with other parameters; build the "
+                "learner with checkpoint=True instead",
+                field="model",
+            )
         if func is F.scaled_dot_product_attention:
             return _attention(*args, **kwargs)
         if func is F.multi_head_attention_forward and not kwargs.get("need_weights", True):
             # with weights, which need not be returned, it does not call a fused kernel
             return func(*args, **{**kwargs, "need_weights": True})[0], None
+        if func is F.embedding:
+            return _embedding(*args, **kwargs)
+        if func == _REQUIRES_GRAD:
+            return _requires_grad(args[0])
         return func(*args, **kwargs)
+
+
+def _saving() -> Any:
+    """The function through which autograd saves tensors now, if there is one."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return None if hooks is None else hooks[0]
+
+
+def _is_checkpoint(saving: Any) -> bool:
+    return getattr(saving, "__module__", "") == "torch.utils.checkpoint"
+
+
+def _embedding(
+    x: Tensor, weight: Tensor, padding_idx: int | None = None, *args: Any, **options: Any
+) -> Tensor:
+    if padding_idx is not None:
+        rows = torch.arange(len(weight), device=weight.device).unsqueeze(1)
+        weight = torch.where(rows == padding_idx % len(weight), weight.detach(), weight)
+    return F.embedding(x, weight, None, *args, **options)
+
+
+def _requires_grad(x: Tensor) -> bool:
+    while torch._C._functorch.is_batchedtensor(x):
+        x = torch._C._functorch.get_unwrapped(x)
+    return x.requires_grad
 
 
 def _attention(
@@ -53,24 +98,22 @@ def _attention(
 
 
 class _Network(CallWithParameters):
-    """Calls a network in the context `PlainAttention`, unless all of it is PyTorch's and cannot attend.
-
-    Custom code may attend in some calls and not in others.
-    """
+    """Calls a network in the context `CorrectedOperations`, unless it consists of layers that need none."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
-        self.attends = not all(_cannot_attend(module) for module in model.modules())
+        self.corrected = not all(_is_plain(module) for module in model.modules())
 
     def __call__(self, values: dict[str, Tensor], *inputs: Tensor) -> Any:
-        with PlainAttention() if self.attends else nullcontext():
+        with CorrectedOperations() if self.corrected else nullcontext():
             return super().__call__(values, *inputs)
 
 
-def _cannot_attend(module: nn.Module) -> bool:
+def _is_plain(module: nn.Module) -> bool:
+    """True for a layer of PyTorch, without custom code, that uses no operation to be corrected."""
     own = type(module).__module__.startswith("torch.nn.modules.") and "forward" not in vars(module)
     hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
-    return own and not hooks and not isinstance(module, nn.MultiheadAttention)
+    return own and not hooks and not isinstance(module, (nn.MultiheadAttention, nn.Embedding))
 
 
 def outputs_of_task(model: nn.Module, layout: Layout) -> Forward:

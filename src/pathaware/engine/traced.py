@@ -186,7 +186,10 @@ def trace(model: nn.Module, leaves: Container[type[nn.Module]] = ()) -> TracedNe
         if "forward" in vars(module):
             raise NotLowerable(f"{name or 'it'} has a forward method of its own")
     try:
-        graph = _Tracer(leaves).record(model)
+        with torch.enable_grad():
+            graph = _Tracer(leaves).record(model)
+    except NotLowerable:
+        raise
     except Exception as error:  # fx raises errors of many kinds when it meets control flow
         raise NotLowerable(f"torch.fx cannot trace it: {str(error).splitlines()[0]}") from error
     return TracedNetwork(graph, dict(model.named_modules()))
@@ -298,12 +301,19 @@ class _Tracer(fx.Tracer):
     def __init__(self, leaves: Container[type[nn.Module]]) -> None:
         super().__init__()
         self.leaves = leaves
+        self.modes = _modes()
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return type(m) in self.leaves or super().is_leaf_module(m, module_qualified_name)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Value(node, self)
+
+    def create_proxy(self, kind: str, *args: Any, **kwargs: Any) -> fx.Proxy:
+        if _modes() != self.modes:  # a graph does not contain them
+            raise NotLowerable("a part of it runs without gradients or with autocast")
+        proxy: fx.Proxy = super().create_proxy(kind, *args, **kwargs)
+        return proxy
 
     def record(self, model: nn.Module) -> fx.Graph:
         """The graph of `model`, called with one argument."""
@@ -335,6 +345,11 @@ class _Tracer(fx.Tracer):
             return self.create_proxy("call_module", name, args, kwargs)
 
         return type(type(module).__name__, (type(module),), {"__call__": call})
+
+
+def _modes() -> tuple[bool, ...]:
+    """The modes of PyTorch that a network can set for a part of its forward pass."""
+    return torch.is_grad_enabled(), *(torch.is_autocast_enabled(device) for device in ("cpu", "cuda"))
 
 
 def _is_sum(node: fx.Node) -> bool:

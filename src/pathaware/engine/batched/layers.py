@@ -152,9 +152,9 @@ def batch_norm2d(module: nn.BatchNorm2d, p: Parameters, x: Activations) -> Activ
 @batched(nn.BatchNorm1d)
 def batch_norm1d(module: nn.BatchNorm1d, p: Parameters, x: Activations) -> Activations:
     rows = x.rows().data
-    if rows.ndim != 3:
-        raise ValueError(f"BatchNorm1d runs batched on [tasks, N, F] only, got {tuple(rows.shape)}")
-    out = _batch_norm(module, p, rows.transpose(0, 1).flatten(1))
+    if rows.ndim not in (3, 4):
+        raise ValueError(f"BatchNorm1d takes [tasks, N, F] or [tasks, N, C, L], got {tuple(rows.shape)}")
+    out = _batch_norm(module, p, rows.transpose(0, 1).flatten(1, 2))
     return x.rows().map(out.unflatten(1, (x.tasks, -1)).transpose(0, 1))
 
 

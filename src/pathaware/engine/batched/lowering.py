@@ -338,7 +338,8 @@ def _function(node: fx.Node) -> Callable[..., Any]:
         return lambda x, *args, **kwargs: x.flat()
     if target is getattr and node.args[1] == "shape":
         return lambda x, name: _SHAPE
-    if (target == "size" and node.args[1:] == (0,)) or (target is operator.getitem and node.args[1] == 0):
+    first = target is operator.getitem and node.args[1] == 0 and _reads_shape(node.all_input_nodes[0])
+    if first or (target == "size" and node.args[1:] == (0,)):
         return lambda x, index: _COUNT
     if target in ("view", "reshape") and node.args[2:] == (-1,) and isinstance(node.args[1], fx.Node):
         return lambda x, count, rest: x.flat()
