@@ -255,7 +255,7 @@ def test_cheap_examples_run(path, workplace, monkeypatch, capsys):
     ("arguments", "suggestion"),
     [
         ("trian glyphs", "Did you mean 'train', 'pretrain'?"),
-        ("train glyfs", "Did you mean 'glyphs'"),
+        ("train glyfs", "did you mean glyphs?"),
         ("train sine --method mamel", "did you mean maml?"),
         ("train sine --shot 5", "--shots"),
         ("train sine --set trainin.clip=1", "did you mean training.clip?"),
