@@ -6,6 +6,7 @@ import json
 import shutil
 from collections import Counter
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -16,9 +17,15 @@ from pathaware import UsageError
 from pathaware.cli import main
 from pathaware.data import open_store
 from pathaware.data.pixels import TypicalImages
-from pathaware.inference import prediction_sheet
+from pathaware.inference import learning, prediction_sheet
 from pathaware.inference.class_folders import LabelledFolder
-from pathaware.inference.learning import difference_hash, held_out, near_duplicates, training_advice
+from pathaware.inference.learning import (
+    assign_folds,
+    difference_hash,
+    duplicates_across,
+    near_duplicates,
+    training_advice,
+)
 from pathaware.inference.predictions import Score
 from pathaware.inference.trained_model import SupportSet, TrainedModel, shipped
 from tests.inference.models import class_folders
@@ -79,12 +86,16 @@ def test_a_backbone_of_your_own_learns_labels_and_is_exported(tmp_path, weights,
         lambda title, support, *rest: drawn.append(len(support.labels)) or sheet_of(title, support, *rest),
     )
     call("learn", trees, *own(weights), "--out", "found", "--json", "--show", "wrong.png")
-    assert drawn == [15]  # without the three that were held out
+    assert drawn == [18]  # each was learned by the classifiers of other folds
     result = json.loads(capsys.readouterr().out)
     assert result["classes"] == sorted(NAMES)
-    assert (result["pictures"], result["held_out"]) == (18, 3)
-    assert sum(sum(row.values()) for row in result["confusion"].values()) == 3
-    assert len(result["wrong"]) == round(3 * (1 - result["accuracy"]))
+    assert (result["pictures"], result["held_out"], result["folds"]) == (18, 18, 5)
+    assert {truth: sum(row.values()) for truth, row in result["confusion"].items()} == dict.fromkeys(NAMES, 6)
+    assert len(result["wrong"]) == round(18 * (1 - result["accuracy"]))
+    assert result["class_mean"] == pytest.approx(result["accuracy"])
+    saved = json.loads(Path("found/learned.json").read_text(encoding="utf-8"))
+    assert (saved["of"], saved["folds"], saved["accuracy"]) == (18, 5, result["accuracy"])
+    assert saved["interval"] == result["interval"]
     with Image.open("wrong.png") as sheet:
         assert sheet.size[0] > 100
     weights.unlink()  # a saved classifier is complete
@@ -166,17 +177,25 @@ def test_a_backbone_of_your_own_is_meta_trained_evaluated_and_exported(tmp_path,
     assert "proto-pamela" in capsys.readouterr().err
 
 
-def test_learning_says_what_training_needs_and_refuses_what_it_cannot_use(tmp_path, weights, capsys):
+def test_learning_refuses_what_it_cannot_use(tmp_path, weights, capsys):
     call("learn", write_classes(tmp_path / "few", 1), *own(weights), "--out", "a")
     out = capsys.readouterr().out
     assert "accuracy was not measured: no class has a picture to spare" in out
-    assert "takes 25 classes with 6 images each; none of yours has that many" in out
+    assert "meta-train" not in out
     call("learn", tmp_path / "few", *own(weights), "--out", "a", code=2)
     assert "--replace: is needed to replace the classifier a, which exists" in capsys.readouterr().err
     call("learn", tmp_path / "none", *own(weights), code=2)
     assert capsys.readouterr().err.startswith("error: DIR: ")
     call("learn", tmp_path / "few", "--model", "glyphs", "--weights", weights, "--out", "b", code=2)
     assert "is for a backbone" in capsys.readouterr().err
+
+
+def test_only_those_with_many_classes_are_told_what_training_needs(tmp_path, weights, capsys):
+    call("learn", write_classes(tmp_path / "many", 1, kinds=25), *own(weights), "--out", "a")
+    assert "takes 25 classes with 6 images each; none of yours has that many" in capsys.readouterr().out
+    shutil.rmtree(tmp_path / "many" / NAMES[0])
+    call("learn", tmp_path / "many", *own(weights), "--out", "b")
+    assert "meta-train" not in capsys.readouterr().out
 
 
 def test_what_training_needs_is_one_rule(tmp_path):
@@ -342,13 +361,118 @@ def test_perceptual_hashes_find_scaled_and_recoded_images():
     assert near_duplicates([blank], [blank]) == []
 
 
-def test_a_part_of_every_class_is_held_out():
-    labels = torch.tensor([0] * 10 + [1] * 2 + [2])
-    chosen = held_out(labels, 0.2, seed=0)
-    assert labels[chosen].bincount(minlength=3).tolist() == [2, 1, 0]
-    assert torch.equal(chosen, held_out(labels, 0.2, seed=0))
-    assert not torch.equal(chosen, held_out(labels, 0.2, seed=1))
-    assert len(held_out(labels, 0, seed=0)) == 0
+def test_folds_divide_every_class_that_has_two_images():
+    labels = torch.tensor([0] * 10 + [1] * 2 + [2] + [3] * 7)
+    folds = assign_folds(labels, 0.2, seed=0)
+    sizes = {label: folds[labels == label].bincount(minlength=5).tolist() for label in (0, 1, 3)}
+    assert sizes == {0: [2] * 5, 1: [1, 1, 0, 0, 0], 3: [2, 2, 1, 1, 1]}
+    assert folds[labels == 2].tolist() == [-1]
+    assert torch.equal(folds, assign_folds(labels, 0.2, seed=0))
+    assert not torch.equal(folds, assign_folds(labels, 0.2, seed=1))
+    assert assign_folds(labels, 0, seed=0).eq(-1).all()
+    assert assign_folds(labels, 0.01, seed=0).max() == 9  # each image of the largest class alone
+    assert assign_folds(labels, 0.9, seed=0).max() == 1
+    assert assign_folds(torch.arange(3), 0.2, seed=0).eq(-1).all()
+
+
+class Remembering:
+    """A model that knows the labels of the images it learned, and takes all others for the fourth class."""
+
+    memory = None
+    learned: ClassVar[list[int]] = []
+
+    def adapt(self, pixels: torch.Tensor, labels: torch.Tensor, classes: int) -> Remembering:
+        adapted = Remembering()
+        adapted.known = {image.numpy().tobytes(): label for image, label in zip(pixels, labels, strict=True)}
+        self.learned.append(len(labels))
+        return adapted
+
+    def probabilities(self, pixels: torch.Tensor) -> torch.Tensor:
+        chosen = [int(self.known.get(image.numpy().tobytes(), 3)) for image in pixels]
+        return torch.eye(4, dtype=torch.float64)[chosen]
+
+
+def numbered(*counts: int) -> SupportSet:
+    """Different images, so many of each class."""
+    labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+    pixels = torch.arange(len(labels), dtype=torch.uint8)[:, None, None, None].expand(-1, 1, 2, 2)
+    return SupportSet(tuple("abcd"[: len(counts)]), pixels.contiguous(), labels)
+
+
+def test_each_image_is_predicted_by_a_classifier_that_had_not_learned_it(monkeypatch):
+    monkeypatch.setattr(Remembering, "learned", [])
+    support = numbered(10, 2, 1, 4)
+    names = [str(i) for i in range(17)]
+    learned = learning.learn(Remembering(), support, names)
+    assert learned.test.tolist() == [*range(12), *range(13, 17)]
+    assert learned.predictions.images == [names[i] for i in learned.test]
+    assert learned.predictions.labels == ["d"] * 16  # an image that was learned would have its own label
+    assert learned.score.given == {"a": Counter(d=10), "b": Counter(d=2), "d": Counter(d=4)}
+    assert (learned.fold_count, learned.skipped, learned.unmeasured) == (5, 0, ["c"])
+    assert Remembering.learned == [13, 13, 14, 14, 15, 17]
+    given = learning.learn(Remembering(), support, names, torch.tensor([0, 1, 10, 16]))
+    assert (given.test.tolist(), given.fold_count) == ([0, 1, 10, 16], 1)
+    with pytest.raises(UsageError, match="class b has no image to learn from"):
+        learning.learn(Remembering(), support, names, torch.tensor([10, 11]))
+    none = learning.learn(Remembering(), support, names, hold_out=0)
+    assert (none.score, none.fold_count, len(none.test)) == (None, 0, 0)
+
+
+@pytest.mark.parametrize(("seconds", "folds"), [(5.9, 5), (7, 4), (11, 2), (100, 1)])
+def test_cross_validation_ends_when_one_more_fold_would_take_too_long(seconds, folds, monkeypatch):
+    now = 0.0
+
+    def adapt(model: Remembering, *task: object) -> Remembering:
+        nonlocal now
+        now += seconds
+        return usual(model, *task)
+
+    usual = Remembering.adapt
+    monkeypatch.setattr(Remembering, "adapt", adapt)
+    monkeypatch.setattr(learning.time, "monotonic", lambda: now)
+    learned = learning.learn(Remembering(), numbered(10, 1, 2, 10), [str(i) for i in range(23)])
+    assert learned.fold_count == folds
+    assert len(learned.test) == learned.score.total == 4 * folds + min(2, folds)
+    assert learned.skipped == 22 - len(learned.test)
+    assert learned.unmeasured == ["b"]  # the first fold has an image of each other class
+
+
+def test_an_accuracy_on_a_part_of_the_pictures_says_so(tmp_path, weights, capsys, monkeypatch):
+    monkeypatch.setattr(learning, "PATIENCE", 0.0)
+    drawn = []
+    sheet_of = prediction_sheet.prediction_sheet
+    monkeypatch.setattr(
+        prediction_sheet,
+        "prediction_sheet",
+        lambda title, support, *rest: drawn.append(len(support.labels)) or sheet_of(title, support, *rest),
+    )
+    trees = write_classes(tmp_path / "trees", 5)
+    call("learn", trees, *own(weights), "--out", "a", "--show", "wrong.png")
+    told = capsys.readouterr().out
+    assert "accuracy was measured on 3 of 15 pictures; on all of them it would take more than 0 s" in told
+    assert "of 3 held-out pictures right; 95 %" in told
+    assert drawn == [12]  # without those that were held out
+
+
+def test_classes_of_unequal_size_have_a_mean_accuracy_over_classes(tmp_path, weights, capsys):
+    trees = write_classes(tmp_path / "trees", 4)
+    call("learn", trees, *own(weights), "--out", "a")
+    told = capsys.readouterr().out
+    assert "of 12 pictures right, each by a classifier that had not learned it; 95 % interval" in told
+    assert "mean over classes" not in told
+    write_classes(trees, 4, first=4, kinds=1)
+    call("learn", trees, *own(weights), "--out", "b")
+    assert "; mean over classes 0." in capsys.readouterr().out
+    score = Score({"oak": Counter(oak=90, fir=10), "fir": Counter(fir=1, oak=3)}, 0)
+    assert (score.accuracy, score.class_mean) == (91 / 104, pytest.approx(0.575))
+
+
+def test_duplicates_count_where_one_is_learned_while_the_other_is_held_out():
+    pixels = torch.from_numpy(np.stack([np.array(photograph(0, s)).transpose(2, 0, 1) for s in (0, 1, 0, 2)]))
+    support = SupportSet(("a",), pixels, torch.zeros(4, dtype=torch.long))
+    assert duplicates_across(support, torch.tensor([0, 0, 1, 1])) == [(2, 0), (0, 2)]
+    assert duplicates_across(support, torch.tensor([0, 1, 0, 1])) == []
+    assert duplicates_across(support, torch.tensor([-1, -1, 0, -1])) == [(0, 2)]
 
 
 def test_order_and_names_of_classes_change_nothing(weights):

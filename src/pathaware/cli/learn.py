@@ -58,11 +58,14 @@ def learn(
     hold_out: Annotated[
         float,
         panel_option(
-            help="Part of each class that is held out to measure accuracy.", panel=DATA, min=0, max=0.9
+            help="Part of each class that is held out at a time to measure accuracy: 0.2 makes 5 folds.",
+            panel=DATA,
+            min=0,
+            max=0.9,
         ),
     ] = 0.2,
     seed: Annotated[
-        int, panel_option(help="Seed of the choice of held-out pictures.", panel=DATA, min=0)
+        int, panel_option(help="Seed of the choice of pictures per fold.", panel=DATA, min=0)
     ] = 0,
     out: Annotated[
         Path | None,
@@ -70,7 +73,7 @@ def learn(
     ] = None,
     show: Annotated[
         Path | None,
-        panel_option(help="Draw the held-out pictures with wrong labels in this .png file.", panel=OUTPUT),
+        panel_option(help="Draw the pictures that got a wrong label in this .png file.", panel=OUTPUT),
     ] = None,
     replace: Annotated[
         bool, flag("--replace", help="Replace an earlier classifier and the file of --show.", panel=OUTPUT)
@@ -80,8 +83,8 @@ def learn(
 ) -> None:
     """Learn to label pictures from class folders.
 
-    Adapts a model to them, measures its accuracy on pictures that it did not learn from, and saves a
-    classifier for predict, serve and export.
+    Adapts a model to them, measures its accuracy by cross-validation, on pictures that it did not learn from,
+    and saves a classifier for predict, serve and export.
     """
     from pathaware.cli.options import (
         listed_problems,
@@ -120,7 +123,7 @@ def learn(
     test, notes = learning.test_images(labelled)
     learned = learning.learn(opened, labelled.support, labelled.names, test, hold_out=hold_out, seed=seed)
     notes += learning.notes_on(labelled)
-    duplicates = learning.duplicates_across(labelled.support, learned.test)
+    duplicates = learning.duplicates_across(labelled.support, learned.folds)
     labels = labelled.support.labels
     if same := [(one, other) for one, other in duplicates if labels[one] == labels[other]]:
         copies = len({second for _, second in same})
@@ -129,6 +132,13 @@ def learn(
         notes.append(
             f"{are} nearly equal to learned ones, such as {second} to {first}; that makes the accuracy too "
             "good"
+        )
+    if learned.skipped:
+        measured = len(learned.test)
+        pictures = counted(measured + learned.skipped, "picture")
+        notes.append(
+            f"accuracy was measured on {measured:,} of {pictures}; on all of them it would take more than "
+            f"{learning.PATIENCE:.0f} s"
         )
     if opened.typical is not None and (unlike := opened.typical.warning(labelled.support.pixels)):
         print_warning(unlike)
@@ -146,6 +156,7 @@ def learn(
 def _print(learned: Learned, target: Path, notes: list[str], advice: str) -> None:
     from pathaware.cli import one_line
     from pathaware.cli.show import command_line, plugin_modules, print_table
+    from pathaware.data.episodes import ENOUGH
     from pathaware.data.store import counted
     from pathaware.inference.learning import confusion
     from pathaware.training.tables import Table
@@ -160,12 +171,14 @@ def _print(learned: Learned, target: Path, notes: list[str], advice: str) -> Non
     if score is None:
         print("accuracy was not measured: no class has a picture to spare")
     else:
-        held_out = counted(score.total, "held-out picture")
+        if learned.fold_count > 1:
+            pictures = counted(score.total, "picture")
+            right = f"{score.right} of {pictures} right, each by a classifier that had not learned it"
+        else:
+            right = f"{score.right} of {counted(score.total, 'held-out picture')} right"
         low, high = score.interval
-        print(
-            f"accuracy {score.accuracy:.4f}: {score.right} of {held_out} right; "
-            f"95 % interval {low:.2f} to {high:.2f}"
-        )
+        mean = f"; mean over classes {score.class_mean:.2f}" if score.unequal else ""
+        print(f"accuracy {score.accuracy:.4f}: {right}; 95 % interval {low:.2f} to {high:.2f}{mean}")
         if missing := learned.unmeasured:
             names = ", ".join(missing[:10]) + (f" and {len(missing) - 10:,} more" if missing[10:] else "")
             print(one_line(f"not measured, because no picture of it could be held out: {names}"))
@@ -185,7 +198,8 @@ def _print(learned: Learned, target: Path, notes: list[str], advice: str) -> Non
             )
         if len(learned.wrong) > 10:
             print(f"… and {len(learned.wrong) - 10:,} more wrong; --show draws them")
-    print(one_line(advice))
+    if len(classes) >= ENOUGH[0]:
+        print(one_line(advice))
     predict = command_line("predict", target, "--images", "PICTURES", modules=plugin_modules(target))
     print(f"saved in {target}; label others with: {predict}")
 
@@ -207,8 +221,10 @@ def _summary(
         "classes": list(classes),
         "pictures": len(learned.names),
         "held_out": len(learned.test),
+        "folds": learned.fold_count,
         "accuracy": None if score is None else score.accuracy,
         "interval": None if score is None else score.interval,
+        "class_mean": None if score is None else score.class_mean,
         "unmeasured": learned.unmeasured,
         "confusion": given,
         "wrong": wrong,
@@ -219,7 +235,7 @@ def _summary(
 
 
 def _draw(learned: Learned, path: Path) -> None:
-    """Draw the wrongly labelled held-out pictures, if any, beside those that were learned."""
+    """Draw the pictures with wrong labels, if any, beside those that were learned."""
     from pathaware.data.store import counted
     from pathaware.inference.learning import without
     from pathaware.inference.prediction_sheet import prediction_sheet
@@ -237,7 +253,11 @@ def _draw(learned: Learned, path: Path) -> None:
     found = Predictions(names, learned.support.classes, probabilities)
     truths = [learned.support.classes[i] for i in learned.support.labels[chosen].tolist()]
     title = f"{len(rows)} of {counted(len(learned.test), 'held-out picture')} got a wrong label"
-    support = without(learned.support, learned.test)
+    support = learned.support
+    if learned.fold_count > 1:
+        title += ", each from a classifier that had not learned it"
+    else:
+        support = without(support, learned.test)
     buffer = BytesIO()
     prediction_sheet(title, support, learned.support.pixels[chosen], found, truths).save(buffer, "PNG")
     replace_file(path, buffer.getvalue())

@@ -1,4 +1,4 @@
-"""Learn a folder of class folders: hold out images, measure accuracy, and save a classifier.
+"""Learn a folder of class folders: measure accuracy by cross-validation, and save a classifier.
 
 A saved classifier is a folder with everything that `predict`, `serve` and `export` need: the model it was
 adapted from (`config.toml`, `checkpoint.safetensors`) and its own labelled images (`support.safetensors`).
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,23 +44,38 @@ from pathaware.training.config import Config
 from pathaware.training.run_folder import CHECKPOINT, CONFIG, METRICS, PROVENANCE
 
 HELD_OUT = 0.2
-"""Part of the images of each class that is held out to measure accuracy."""
+"""Part of the images of each class that is held out at a time to measure accuracy."""
+PATIENCE = 30.0
+"""Seconds that cross-validation may take, if it does not end with its first fold."""
 
 
 @dataclass(frozen=True)
 class Learned:
     """A classifier of your own classes, and what was measured on held-out images.
 
-    `classifier` is adapted to all images, `score` is that of one adapted to `train` alone. `predictions` are
-    of `test [N]`, indices into the images; both are None if no class has an image to spare.
+    `classifier` is adapted to all images. `folds [images]` has the fold of each image: predictions of the
+    images of a fold are by a classifier adapted to all others. It is -1 for images that were in none.
+    `predictions` are of the images `test`; they and their `score` are None if no image was held out.
     """
 
     support: SupportSet
     names: tuple[str, ...]
     classifier: AdaptedClassifier
-    test: Tensor
+    folds: Tensor
     predictions: Predictions | None
     score: Score | None
+    skipped: int = 0
+    """Images that were to be held out, too, but adapting again would have taken too long."""
+
+    @property
+    def test(self) -> Tensor:
+        """Indices `[N]` of the images that were held out, in order."""
+        return (self.folds >= 0).nonzero()[:, 0]
+
+    @property
+    def fold_count(self) -> int:
+        """The number of times that accuracy was measured, each on other images."""
+        return int(self.folds.max()) + 1
 
     @property
     def wrong(self) -> list[int]:
@@ -86,28 +102,43 @@ def learn(
     hold_out: float = HELD_OUT,
     seed: int = 0,
 ) -> Learned:
-    """Adapt to some of the images, measure accuracy on the others, then adapt to all of them.
+    """Measure accuracy by cross-validation, then adapt to all images.
 
-    `names` are those of the images. `test` are the indices of images to measure on; by default a part
-    `hold_out` of every class, at least one image of each class that has two.
+    `names` are those of the images. A part `hold_out` of every class is held out at a time, until each image
+    of a class that has two was held out once or `PATIENCE` is exceeded. `test` are the indices of images to
+    measure on instead, all at once.
     """
-    if model.memory is not None:  # of each image and its mirror image, so that none is computed twice
-        model.memory.most = max(model.memory.most, 2 * len(support.labels))
-    test = held_out(support.labels, hold_out, seed) if test is None else test
-    kept = without(support, test)
-    missing = set(range(len(support.classes))) - set(kept.labels.tolist())
+    if test is None:
+        folds = assign_folds(support.labels, hold_out, seed)
+    else:
+        folds = torch.full_like(support.labels, -1)
+        folds[test] = 0
+    missing = set(range(len(support.classes))) - set(support.labels[folds != 0].tolist())
     if missing:
         name = support.classes[min(missing)]
         raise UsageError(f"class {name} has no image to learn from; all of its images are test images")
-    predictions = score = None
     classes = len(support.classes)
-    if len(test):
-        first = model.adapt(kept.pixels, kept.labels, classes)
-        probabilities = first.probabilities(support.pixels[test])
-        predictions = Predictions([names[i] for i in test.tolist()], support.classes, probabilities)
+    if model.memory is not None:  # of each image and its mirror image, so that none is computed twice
+        model.memory.most = max(model.memory.most, 2 * len(support.labels))
+        model.support_inputs(support.pixels)
+    probabilities = torch.zeros(len(support.labels), classes, dtype=torch.float64)
+    done, began = 0, time.monotonic()
+    for fold in range(int(folds.max()) + 1):
+        held = folds == fold
+        adapted = model.adapt(support.pixels[~held], support.labels[~held], classes)
+        probabilities[held] = adapted.probabilities(support.pixels[held])
+        done = fold + 1
+        if (time.monotonic() - began) * (done + 1) / done > PATIENCE:  # with one more
+            break
+    skipped = folds >= done
+    folds = folds.masked_fill(skipped, -1)
+    predictions = score = None
+    if done:
+        test = (folds >= 0).nonzero()[:, 0]
+        predictions = Predictions([names[i] for i in test.tolist()], support.classes, probabilities[test])
         score = Score.of(predictions, [support.classes[i] for i in support.labels[test].tolist()])
     classifier = model.adapt(support.pixels, support.labels, classes)
-    return Learned(support, tuple(names), classifier, test, predictions, score)
+    return Learned(support, tuple(names), classifier, folds, predictions, score, int(skipped.sum()))
 
 
 def without(support: SupportSet, test: Tensor) -> SupportSet:
@@ -117,25 +148,31 @@ def without(support: SupportSet, test: Tensor) -> SupportSet:
     return SupportSet(support.classes, support.pixels[kept], support.labels[kept])
 
 
-def held_out(labels: Tensor, share: float, seed: int) -> Tensor:
-    """Indices of a random part of every class: at least one image of a class that has two or more."""
+def assign_folds(labels: Tensor, share: float, seed: int) -> Tensor:
+    """The fold `[N]` of each image such that a fold has about this share of every class; -1 for none.
+
+    The images of a class are dealt out at random, beginning with fold 0, which so has one of every class that
+    has two images or more. There are at least two folds, and no more than the largest class has images.
+    """
     random = generator(seed, "hold out")
-    chosen = []
+    folds = torch.full_like(labels, -1)
+    if not share:
+        return folds
+    count = max(2, min(round(1 / share), int(labels.bincount().max())))
     for label in labels.unique().tolist():
         members = (labels == label).nonzero()[:, 0]
-        order = members[torch.randperm(len(members), generator=random)]
-        count = min(len(members) - 1, max(1, round(share * len(members)))) if share else 0
-        chosen.append(order[:count])
-    return torch.cat(chosen).sort().values
+        if len(members) > 1:
+            order = torch.randperm(len(members), generator=random)
+            folds[members[order]] = torch.arange(len(members)) % count
+    return folds
 
 
-def duplicates_across(support: SupportSet, test: Tensor) -> list[tuple[int, int]]:
+def duplicates_across(support: SupportSet, folds: Tensor) -> list[tuple[int, int]]:
     """Pairs (learned, held out) of images that are nearly equal, which makes an accuracy too good."""
     hashes = [difference_hash(image) for image in support.pixels.numpy()]
-    held = set(test.tolist())
-    kept = [i for i in range(len(hashes)) if i not in held]
-    pairs = near_duplicates([hashes[i] for i in kept], [hashes[i] for i in test.tolist()])
-    return [(kept[i], int(test[j])) for i, j in pairs]
+    test = (folds >= 0).nonzero()[:, 0].tolist()
+    pairs = [(i, test[j]) for i, j in near_duplicates(hashes, [hashes[i] for i in test])]
+    return [(i, j) for i, j in pairs if folds[i] != folds[j]]
 
 
 def conflicting_duplicates(support: SupportSet) -> list[tuple[int, int]]:
@@ -277,6 +314,9 @@ def save_classifier(learned: Learned, model: TrainedModel, folder: Path, *, repl
                 "accuracy": learned.score.accuracy,
                 "right": learned.score.right,
                 "of": learned.score.total,
+                "interval": learned.score.interval,
+                "class_mean": learned.score.class_mean,
+                "folds": learned.fold_count,
             }
             replace_file(draft / "learned.json", json.dumps(found, indent=1) + "\n")
         replace_folder(draft, folder)

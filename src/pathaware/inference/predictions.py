@@ -169,6 +169,17 @@ class Score:
         return sum(labels.total() for labels in self.given.values())
 
     @property
+    def class_mean(self) -> float:
+        """The mean over true classes of the accuracy on each, which large classes do not dominate."""
+        return sum(labels[truth] / labels.total() for truth, labels in self.given.items()) / len(self.given)
+
+    @property
+    def unequal(self) -> bool:
+        """Return True if the largest true class has at least twice as many images as the smallest."""
+        totals = [labels.total() for labels in self.given.values()]
+        return max(totals) >= 2 * min(totals)
+
+    @property
     def interval(self) -> tuple[float, float]:
         """The 95 % interval of the accuracy (Wilson, 1927), which is right for few images, too."""
         n, z2 = self.total, 1.96**2
