@@ -158,7 +158,7 @@ def assign_folds(labels: Tensor, share: float, seed: int) -> Tensor:
     folds = torch.full_like(labels, -1)
     if not share:
         return folds
-    count = max(2, min(round(1 / share), int(labels.bincount().max())))
+    count = max(2, round(min(1 / share, int(labels.bincount().max()))))
     for label in labels.unique().tolist():
         members = (labels == label).nonzero()[:, 0]
         if len(members) > 1:
