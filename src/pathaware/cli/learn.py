@@ -252,11 +252,12 @@ def _draw(learned: Learned, path: Path) -> None:
     names = [learned.names[i] for i in chosen.tolist()]
     found = Predictions(names, learned.support.classes, probabilities)
     truths = [learned.support.classes[i] for i in learned.support.labels[chosen].tolist()]
-    title = f"{len(rows)} of {counted(len(learned.test), 'held-out picture')} got a wrong label"
-    support = learned.support
+    support, count = learned.support, len(learned.test)
     if learned.fold_count > 1:
-        title += ", each from a classifier that had not learned it"
+        pictures = counted(count, "picture")
+        title = f"{len(rows)} of {pictures} got a wrong label from a classifier that had not learned them"
     else:
+        title = f"{len(rows)} of {counted(count, 'held-out picture')} got a wrong label"
         support = without(support, learned.test)
     buffer = BytesIO()
     prediction_sheet(title, support, learned.support.pixels[chosen], found, truths).save(buffer, "PNG")
