@@ -180,7 +180,7 @@ def test_a_backbone_of_your_own_is_meta_trained_evaluated_and_exported(tmp_path,
 def test_learning_refuses_what_it_cannot_use(tmp_path, weights, capsys):
     call("learn", write_classes(tmp_path / "few", 1), *own(weights), "--out", "a")
     out = capsys.readouterr().out
-    assert "accuracy was not measured: no class has a picture to spare" in out
+    assert "accuracy was not measured: no picture was held out" in out
     assert "meta-train" not in out
     call("learn", tmp_path / "few", *own(weights), "--out", "a", code=2)
     assert "--replace: is needed to replace the classifier a, which exists" in capsys.readouterr().err

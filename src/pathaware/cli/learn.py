@@ -169,7 +169,7 @@ def _print(learned: Learned, target: Path, notes: list[str], advice: str) -> Non
     for note in notes:
         print(one_line(note))
     if score is None:
-        print("accuracy was not measured: no class has a picture to spare")
+        print("accuracy was not measured: no picture was held out; that takes a class with two or more")
     else:
         if learned.fold_count > 1:
             pictures = counted(score.total, "picture")
