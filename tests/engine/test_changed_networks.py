@@ -310,3 +310,33 @@ def test_a_captured_iteration_is_captured_again_after_a_change():
     trainer.advance()
     trainer.advance()
     assert resets == [1]
+
+
+def test_evaluation_keeps_the_execution_unless_the_networks_code_reads_the_mode():
+    plain = MetaLearner(model := Images(), GradientDescent(model), F.cross_entropy)
+    chosen = plain.execution
+    model.eval()
+    assert plain.execution is chosen
+
+    switched = MetaLearner(model := Switched(), GradientDescent(model), F.mse_loss)
+    training = switched.execution
+    model.eval()
+    evaluation = switched.execution
+    assert evaluation is not training
+    for mode in (True, False, True):  # back and forth, as with a validation every few iterations
+        model.train(mode)
+        assert switched.execution is (training if mode else evaluation)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_a_training_with_validations_and_dropout_keeps_its_execution(dropout):
+    problem = {"name": "classification", "data": "glyphs", "width": 4, "shots": 1, "queries": 2}
+    training = {"iterations": 4, "validate": 2, "validation_tasks": 2, "dropout": dropout}
+    trainer = Trainer(
+        Config.from_dict({"problem": problem, "method": {"name": "maml"}, "training": training})
+    )
+    found = {id(trainer.learner.execution)}
+    while not trainer.done:
+        trainer.advance()
+        found.add(id(trainer.learner.execution))
+    assert len(found) == 1

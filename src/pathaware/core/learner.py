@@ -86,6 +86,7 @@ class MetaLearner(FewShotLearner):
         self.checkpoint = checkpoint
         self.execution_name = execution
         self._execution = self._select_execution()
+        self._before = self._execution
         self.start: PrototypeStart | None = None
         if head != "learned":
             from pathaware.core.prototype_start import PrototypeStart  # builds on heads
@@ -95,11 +96,16 @@ class MetaLearner(FewShotLearner):
 
     @property
     def execution(self) -> Execution:
-        """How tasks run side by side; chosen anew when the network has changed so that it has to be."""
+        """How tasks run side by side; chosen anew when the network has changed so that it has to be.
+
+        The one before is kept: a network that is evaluated in another mode changes back and forth.
+        """
         if self._execution.state.changed(self.model):
-            refuse_running_statistics(self.model)
-            _check_layout(self.model, self.rule)
-            self._execution = self._select_execution()
+            self._execution, self._before = self._before, self._execution
+            if self._execution.state.changed(self.model):
+                refuse_running_statistics(self.model)
+                _check_layout(self.model, self.rule)
+                self._execution = self._select_execution()
         return self._execution
 
     def _select_execution(self) -> Execution:

@@ -300,7 +300,7 @@ def select_execution(name: ExecutionName, model: nn.Module, layout: Layout, loss
         except NotLowerable as reason:
             if name == "batched":
                 raise UsageError(f"execution: 'batched' cannot run this model ({reason}); use auto") from None
-    state = NetworkState(model, traced=False)
+    state = NetworkState(model)
     if name == "vmap" and state.backward_hooks:
         raise UsageError("execution: 'vmap' cannot run this model (it ignores backward hooks); use auto")
     outputs, features = outputs_of_task(model, layout), features_of_task(model, layout)
@@ -315,7 +315,7 @@ def _batched(model: nn.Module, layout: Layout, loss: Loss) -> Execution:
     losses, network = per_task(loss), trace(model, leaves=LAYERS)
     forward = lower(network, layout)
     program, shared = _program(forward, Layout.of(model), losses)
-    return Execution("batched", forward, losses, NetworkState(model, traced=True), program, shared=shared)
+    return Execution("batched", forward, losses, NetworkState(model, network), program, shared=shared)
 
 
 def _program(forward: Lowered, whole: Layout, losses: Loss) -> tuple[Program | None, SharedParameters | None]:
@@ -362,7 +362,8 @@ class FusedEmbedding:
 def fused_embedding(model: nn.Module) -> FusedEmbedding | None:
     """The fused form of a network, or None if it has none; nothing of the network adapts."""
     try:
-        lowered = lower(trace(model, leaves=LAYERS), Layout([]))
+        network = trace(model, leaves=LAYERS)
+        lowered = lower(network, Layout([]))
     except NotLowerable:
         return None
-    return FusedEmbedding(lowered, NetworkState(model, traced=True)) if lowered.blocks else None
+    return FusedEmbedding(lowered, NetworkState(model, network)) if lowered.blocks else None

@@ -72,12 +72,16 @@ class ConvBlockNodes:
 class TracedNetwork:
     """The graph of a network: its nodes in order, its modules by name, its conv blocks by their last node.
 
-    `names` are the network's names for the parameters of each module, see `first_names`.
+    `names` are the network's names for the parameters of each module, see `first_names`. `read_training` are
+    the modules whose own code depends on `training`; layers that a node calls look at theirs in every call.
     """
 
-    def __init__(self, graph: fx.Graph, modules: dict[str, nn.Module]) -> None:
+    def __init__(
+        self, graph: fx.Graph, modules: dict[str, nn.Module], read_training: Container[nn.Module] = ()
+    ) -> None:
         self.nodes = list(graph.nodes)
         self.modules = modules
+        self.read_training = read_training
         self.names = first_names(modules[""])
         pooled = {node: block for node in self.nodes if (block := self._pooled_block(node)) is not None}
         taken = {block.relu for block in pooled.values()}
@@ -187,22 +191,24 @@ def trace(model: nn.Module, leaves: Container[type[nn.Module]] = ()) -> TracedNe
             raise NotLowerable(f"{name or 'it'} has a forward method of its own")
     try:
         with torch.enable_grad():
-            graph = _Tracer(leaves).record(model)
+            tracer = _Tracer(leaves)
+            graph = tracer.record(model)
     except NotLowerable:
         raise
     except Exception as error:  # fx raises errors of many kinds when it meets control flow
         raise NotLowerable(f"torch.fx cannot trace it: {str(error).splitlines()[0]}") from error
-    return TracedNetwork(graph, dict(model.named_modules()))
+    return TracedNetwork(graph, dict(model.named_modules()), tracer.read_training)
 
 
 class NetworkState:
     """Everything but the values of tensors that an execution of a network depends on, as it was once.
 
-    These are its modules, which names its parameters have and whether there are hooks. A `traced` execution
-    also depends on all attributes, because it does not run the network's own code again.
+    These are its modules, which names its parameters have and whether there are hooks. The execution of a
+    `traced` network also depends on all attributes, because it does not run the network's own code again; on
+    `training` only of modules whose code reads it, so that most networks can be evaluated as they are.
     """
 
-    def __init__(self, model: nn.Module, *, traced: bool) -> None:
+    def __init__(self, model: nn.Module, traced: TracedNetwork | None = None) -> None:
         self.identity = id(model)  # differs in a deep copy
         with parameters_lock(model):
             self.modules = list(model.modules())
@@ -210,6 +216,9 @@ class NetworkState:
             self.hooks = _hooks(self.modules, *_FORWARD_HOOKS), _hooks(self.modules, *_BACKWARD_HOOKS)
             self.compared = [vars(module) if traced else module._modules for module in self.modules]
             self.seen = [{name: _copied(name, v) for name, v in each.items()} for each in self.compared]
+            for module, seen in zip(self.modules, self.seen, strict=True):
+                if traced is not None and module not in traced.read_training:
+                    seen["training"] = _Anything()
             self.types = [type(module) for module in self.modules]
             self.hooked = self._hooked()
             self.parameters = self._parameters()
@@ -243,6 +252,15 @@ class NetworkState:
 
     def _parameters(self) -> list[int]:
         return [id(p) for module in self.modules for p in module._parameters.values()]
+
+
+class _Anything:
+    """Equal to every value."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def _hooks(modules: list[nn.Module], *kinds: str) -> list[Any]:
@@ -302,6 +320,7 @@ class _Tracer(fx.Tracer):
         super().__init__()
         self.leaves = leaves
         self.modes = _modes()
+        self.read_training: set[nn.Module] = set()
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return type(m) in self.leaves or super().is_leaf_module(m, module_qualified_name)
@@ -329,6 +348,7 @@ class _Tracer(fx.Tracer):
                 if module is not model and self.is_leaf_module(module, names[module]):
                     new.__class__ = self._recording(module, names[module])
                 else:
+                    new.__class__ = self._watched(module)
                     children = module._modules.items()
                     new._modules = {name: child and copied(child) for name, child in children}
             return copies[module]
@@ -337,6 +357,19 @@ class _Tracer(fx.Tracer):
         outputs = copied(model)(inputs)
         self.create_node("output", "output", (self.create_arg(outputs),), {})
         return self.graph
+
+    def _watched(self, module: nn.Module) -> type[nn.Module]:
+        """A subclass of the module's type whose instances note that their code reads `training`."""
+
+        def read(instance: nn.Module) -> bool:
+            self.read_training.add(module)
+            training: bool = vars(instance)["training"]
+            return training
+
+        def write(instance: nn.Module, training: bool) -> None:
+            vars(instance)["training"] = training
+
+        return type(type(module).__name__, (type(module),), {"training": property(read, write)})
 
     def _recording(self, module: nn.Module, name: str) -> type[nn.Module]:
         """A subclass of the module's type whose instances record a call instead of computing it."""
