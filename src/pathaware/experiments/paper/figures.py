@@ -109,7 +109,7 @@ def _draw_histograms(runs: Sequence[Run], folder: Path) -> NamedFigures:
                 f"{run.folder} was trained without histograms; choose another folder", field="out"
             )
         statistics[run.config.method] = gradient_statistics(histograms)
-    origins = {run.config.method: _origin(run) for run in runs}
+    origins = {run.config.method: origin(run) for run in runs}
     record = {"gradients": statistics, "problem": problem.label, "runs": origins}
     write_record(folder / f"fig6-{problem.label}.json", record)
     return [("fig6", gradient_histograms(runs))]
@@ -132,7 +132,7 @@ def _draw_flow(runs: Sequence[Run], folder: Path, tasks: int = 100, steps: int =
         "flow": {name: [flow.summary() for flow in flows] for name, flows in views.items()},
         "problem": problem.label,
         "rate": rate,
-        "runs": {run.config.method: _origin(run) for run in runs},
+        "runs": {run.config.method: origin(run) for run in runs},
     }
     write_record(folder / f"gradients-{problem.label}.json", record)
     prefix = "gradients" if problem.regression else "gradients-conv4"
@@ -145,7 +145,7 @@ def _draw_flow(runs: Sequence[Run], folder: Path, tasks: int = 100, steps: int =
     ]
 
 
-def _origin(run: Run) -> dict[str, Any]:
+def origin(run: Run) -> dict[str, Any]:
     """Length, seed, inner steps and width of a run, and the provenance of its training."""
     training = run.config.training
     return {
