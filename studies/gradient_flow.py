@@ -2,9 +2,9 @@
 
     python -m studies.gradient_flow RUN… --tasks 20 --json results/gradients-miniimagenet-20steps.json
 
-For paths of 1 to n steps of each run: the norms of the gradient at the end of the path and at θ₀, and their ratio.
-Runs that learned P are measured with P set to 0, too. `pathaware reproduce gradients` and `gradients-conv4` do the
-same for the paper's five steps, and for constant skips on untrained networks.
+For paths of 1 to n steps of each run: the norms of the gradient at the end of the path and at θ₀, and their
+ratio. Runs that learned P are measured with P set to 0, too. `pathaware reproduce gradients` and
+`gradients-conv4` do the same for the paper's five steps, and for constant skips on untrained networks.
 """
 
 from __future__ import annotations

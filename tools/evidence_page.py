@@ -355,7 +355,7 @@ def gradient_ratio_table(folder: Path) -> Table:
     for name, problem in RATIOS.items():
         record: dict[str, Any] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
         for view, title in VIEWS.items():
-            for flow in record["flow"][view]:
+            for flow in record["flow"].get(view, ()):
                 found = flow["share"]["median"]
                 cells = (f"{found[n - 1]:.2f}" if n <= len(found) else NOTHING for n in NUMBERS_OF_STEPS)
                 label = flow["label"].replace("its P", "P").replace("pamela", "PAMELA")

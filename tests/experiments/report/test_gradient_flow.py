@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from pathaware import MetaLearner, Pamela
+from pathaware.core.learner import require_path
 from pathaware.core.seeding import generator
 from pathaware.experiments.report.gradient_figures import (
     flow_figure,
@@ -22,7 +23,9 @@ from pathaware.models import mlp
 from pathaware.training.config import Config
 from pathaware.training.problems import Sine
 from pathaware.training.run_folder import Run
+from pathaware.training.session import train_run
 from pathaware.training.trainer import build
+from studies import gradient_flow as gradient_flow_study
 from tests.conftest import scatter
 
 PROBLEM = Sine(shots=5, queries=6)
@@ -112,3 +115,18 @@ def test_images_are_measured_one_task_at_a_time(monkeypatch):
     monkeypatch.setattr(MetaLearner, "path", recorded)
     assert len(gradient_flow(learner, config.problem, "", tasks=3).loss) == 3
     assert sizes == [1, 1, 1]
+
+
+def test_the_study_records_the_flow_of_trained_runs(tmp_path, monkeypatch):
+    tables = {"problem": {"name": "sine"}, "method": {"name": "pamela", "steps": 3}}
+    run = train_run(Config.from_dict({**tables, "training": {"iterations": 2}}), tmp_path / "run", quiet=True)
+    target = tmp_path / "flow.json"
+    arguments = ["gradient_flow", str(run.folder), "--tasks", "4", "--device", "cpu", "--json", str(target)]
+    monkeypatch.setattr("sys.argv", arguments)
+    gradient_flow_study.main()
+    record = json.loads(target.read_text(encoding="utf-8"))
+    measured, without = record["flow"]["trained"]
+    expected = gradient_flow(require_path(run.load("cpu")), run.config.problem, "pamela", tasks=4)
+    assert measured == expected.summary()
+    assert without["label"] == "pamela, P set to 0"
+    assert record["runs"]["pamela"]["steps"] == 3
