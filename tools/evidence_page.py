@@ -344,7 +344,11 @@ def one_step_table(results: Results) -> Table:
     return Table("", ("CIFAR-FS 5-shot", *header), rows)
 
 
-RATIOS = {"gradients-sine-k10": "sine waves", "gradients-glyphs-5way-5shot": "glyphs, Conv-4"}
+RATIOS = {
+    "gradients-sine-k10": "sine waves",
+    "gradients-glyphs-5way-5shot": "glyphs, Conv-4",
+    "gradients-miniimagenet-20steps": "miniImageNet, Conv-4",
+}
 VIEWS = {"untrained": "untrained θ₀", "start of pamela": "PAMELA's θ₀", "trained": "trained method"}
 NUMBERS_OF_STEPS = (1, 3, 5, 10, 20)
 
