@@ -23,6 +23,8 @@ CLAIMS = {
     "Q per step helps, beyond one Q₀ for all steps": ("q", "q0-multiple"),
     "P helps without Q": ("p", "maml"),
     "P helps beside Q": ("qp2", "q"),
+    "Q helps beside P": ("qp2", "p"),
+    "several steps with Q are better than one with Q₀": ("q", "q0-single"),
     "w = 1 is level with w = 2": ("qp1", "qp2"),
     "w = 3 is level with w = 2": ("qp3", "qp2"),
     "w = 4 is level with w = 2": ("qp4", "qp2"),

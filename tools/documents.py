@@ -354,7 +354,7 @@ def _difference_cells(per_seed: list[Tensor]) -> tuple[str, str, str]:
     points = [100 * seed for seed in per_seed]
     means = [float(seed.mean()) for seed in points]
     seeds = over_seeds(means)
-    each = ", ".join(f"{value:+.2f}" for value in means)
+    each = ", ".join(f"{value:+z.2f}" for value in means)
     mean_value = f"{statistics.fmean(means):+.2f} ± {interval_over_tasks(torch.stack(points).mean(0)):.2f}"
     return each, mean_value, NOTHING if seeds is None else f"± {seeds:.2f}"
 

@@ -183,7 +183,7 @@ def image_claims_table(results: Results) -> Table:
     rows = []
     for claim, keys in ablation.CLAIMS.items():
         per_seed = paired_differences(*(of_images.of(cells[key].experiment, length) for key in keys))
-        each = ", ".join(f"{100 * seed.mean().item():+.2f}" for seed in per_seed)
+        each = ", ".join(f"{100 * seed.mean().item():+z.2f}" for seed in per_seed)
         first, second = (float(cells[key].printed.partition(" ")[0]) for key in keys)
         lead = mean_lead(per_seed) if per_seed else NOT_RUN
         rows.append(Row((claim, compared(keys), f"{first - second:+.2f}", lead, each or NOTHING)))
