@@ -45,7 +45,11 @@ def export(
     ] = None,
     out: Annotated[
         Path | None,
-        panel_option(help="File to write.", panel=OUTPUT, default="RUN.onnx, RUN.pt2 or RUN.safetensors"),
+        panel_option(
+            help="File to write.",
+            panel=OUTPUT,
+            default="RUN.onnx, RUN.pt2 or RUN.safetensors; RUN-learner.onnx for --learner",
+        ),
     ] = None,
     script: Annotated[
         bool,
