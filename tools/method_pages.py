@@ -224,9 +224,9 @@ def _training(results: list[Result]) -> str:
 
 
 _NOTE = """Accuracy in %, or mean squared error on sine waves, with 95 % intervals over tasks and seeds.
-*Batch* and *joint* are [levels of transduction](../concepts.md). *The paper* is PAMELA's.
-[Methods](../methods.md) compares all methods and their times, [Reproduction](../reproduction.md) says how
-the numbers were made."""
+*Batch* and *joint* are [levels of transduction](../concepts.md#transductive-and-inductive).
+*The paper* is PAMELA's. [Methods](../methods.md) compares all methods and their times;
+[Reproduction](../reproduction.md) says how the numbers were made."""
 
 
 def main() -> None:
