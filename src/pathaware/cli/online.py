@@ -73,7 +73,7 @@ def online(
 ) -> None:
     """Compare online meta-training (the paper's Algorithm 2) with baselines on a stream of data sets.
 
-    Step sizes are chosen on a separate validation stream first.
+    Learning rates are first chosen on a separate validation stream.
     """
     import torch
 

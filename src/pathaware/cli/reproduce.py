@@ -33,8 +33,8 @@ EXAMPLES = examples(
 TARGETS = (
     "table1 to table5, full (MAML and PAMELA at the paper's length), steps (the number of inner steps), "
     "further (FC100 and Omniglot), fig4, fig5, fig6, "
-    "gradients (Section 3.2 on sine waves), gradients-conv4 (on images), methods (all of ours, trained for "
-    "the same time), sine (all that fit curves), or all"
+    "gradients (Section 3.2 on sine waves), gradients-conv4 (on images), methods (all methods, equal "
+    "training time), sine (all methods that fit curves), or all"
 )
 
 MOST_SEEDS = 1000
@@ -48,9 +48,9 @@ def reproduce(
     budget: Annotated[
         str | None,
         panel_option(
-            help="Training time per target, such as 10m or 2h: all runs are shortened to fit, and the table "
-            "states it. With --iterations, as many whole runs as fit, the most informative first. Runs count "
-            "as if one after another, also with --workers, which share the cores of a CPU.",
+            help="Training time per target, such as 10m or 2h. All runs are shortened to fit, and the table "
+            "states it. With --iterations, as many whole runs as fit are trained, the most informative "
+            "first. The times of parallel runs (--workers) are added up.",
             panel=TRAINING,
             default="none: train all iterations",
         ),

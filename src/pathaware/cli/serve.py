@@ -45,7 +45,7 @@ def serve(
         bool, panel_option("--open/--no-open", help="Open the page in a browser.", panel=OUTPUT)
     ] = False,
 ) -> int:
-    """Serve a web page and a JSON API on which people teach the model their own classes."""
+    """Serve a web page and a JSON API to teach the model your own classes."""
     if not 0 < forget_after <= 1e6:  # also false for nan
         raise UsageError(f"must be a number of minutes above 0, not {forget_after}", field="forget_after")
     try:

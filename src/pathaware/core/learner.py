@@ -96,9 +96,9 @@ class MetaLearner(FewShotLearner):
 
     @property
     def execution(self) -> Execution:
-        """How tasks run side by side; chosen anew when the network has changed so that it has to be.
+        """How tasks run side by side; chosen again if a change of the network requires it.
 
-        The one before is kept: a network that is evaluated in another mode changes back and forth.
+        The previous execution is kept, because networks switch between training and evaluation mode.
         """
         if self._execution.state.changed(self.model):
             self._execution, self._before = self._before, self._execution

@@ -76,10 +76,11 @@ class Path:
         return self._guarded(self.points, j)
 
     def best(self) -> tuple[Tensor, Tensor]:
-        """The end of each task, or, if it has diverged there, the point with the smallest loss, `[T, D]`, and
-        the loss there, `[T]`.
+        """The last point of each task, or that of its smallest loss if it has diverged, and the loss there.
 
-        For losses on different examples, of which a larger one alone says little.
+        Shapes: `[T, D]` and `[T]`.
+
+        For losses on different examples per point, where a larger loss alone does not mean divergence.
         """
         kept = self.losses[-1] <= divergence_bound(self.losses[0])  # False for NaN
         if known_full(kept):

@@ -133,7 +133,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return probabilities
 
     def predict(self, X: Images) -> NDArray[Any]:
-        """Return the most probable class of every image; with `unknown`, some are of no class."""
+        """Return the most probable class of every image, or the label of unknown images (see `unknown`)."""
         best = self.predict_proba(X).argmax(1)
         labels: NDArray[Any] = self.classes_[best]
         if self.unknown is None:
@@ -154,7 +154,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def influence(self, X: Images) -> NDArray[np.float64]:
         """Return the influence `[N, examples]` of the examples on the predicted class of every image.
 
-        See `pathaware.inference.influence`. Positive values spoke for the prediction.
+        See `pathaware.inference.influence`. Positive values support the prediction.
         """
         check_is_fitted(self)
         pixels = self._pixels(self._adapted, X)

@@ -34,7 +34,7 @@ def prediction_sheet(
     """Draw the support set by class, then `pixels [N, C, size, size]` with their predicted labels.
 
     A bar shows the probability of a label; with `truths`, a frame marks wrong labels. With reasons, small
-    support images below a label show which spoke for it (green) and against it (red).
+    support images below a label show which count for it (green) and against it (red).
     """
     from PIL import Image, ImageDraw
 

@@ -4,7 +4,7 @@
     item i, i mod k ≠ 0        φ ← φ − α₁ ∇_φ {L(φ) + λ/2 ‖φ − θ‖²}
     item i, i mod k = 0        into the buffer;  θ ← θ − α₂ ∇_θ L(φ⁺(θ)), L on held-out items
 
-φ learns the data set at hand; θ is the initialisation from which the next one is learned. φ⁺(θ) is the end of
+φ learns the current data set; θ is the initialisation from which the next one is learned. φ⁺(θ) is the end of
 the φ-steps as a function of θ. The paper's line for θ is not well-formed, and its text does not explain it.
 The algorithm is read as follows:
 
@@ -81,7 +81,7 @@ def _stack(items: Sequence[Item]) -> Item:
 class OnlineLearner:
     """Learns one data set after another, item by item, and an initialisation for the next one.
 
-    The model's parameters are θ; φ is a separate vector that learns the data set at hand.
+    The model's parameters are θ; φ is a separate vector that learns the current data set.
 
     >>> from torch.nn.functional import mse_loss
     >>> learner = OnlineLearner(nn.Linear(1, 1), mse_loss, every=2)
@@ -191,7 +191,7 @@ class OnlineLearner:
         return clone_with_parameters(self.model, self.rule.layout.views(self.phi))
 
     def meta_gradient(self, samples: Sequence[ReplaySample]) -> Tensor:
-        """The gradient of θ, `[D]`, from these samples; the first one belongs to the data set at hand."""
+        """The gradient of θ, `[D]`, from these samples; the first one belongs to the current data set."""
         return self._loss_and_gradient(samples)[1]
 
     def _loss_and_gradient(self, samples: Sequence[ReplaySample]) -> tuple[Tensor, Tensor]:
@@ -213,7 +213,7 @@ class OnlineLearner:
 
     def _hold_out(self, item: Item) -> None:
         newest = ReplaySample(tuple(self._learned), item)
-        others = 0 if self.order == "last" else self.replay - 1  # φ has learned the data set at hand only
+        others = 0 if self.order == "last" else self.replay - 1  # φ has learned the current data set only
         for _ in range(self.meta_steps):
             samples = [newest, *self.buffer.draw(others, self._generator)]
             loss, gradient = self._loss_and_gradient(samples)
