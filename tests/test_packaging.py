@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,14 @@ def test_the_version_is_printed(capsys):
         main(["--version"])
     assert not left.value.code
     assert capsys.readouterr().out == f"pathaware {__version__}\n"
+
+
+def test_every_python_version_that_the_package_names_is_tested():
+    project = tomllib.loads(read("pyproject.toml"))["project"]
+    named = [each.rpartition(" ")[2] for each in project["classifiers"] if " :: Python :: 3." in each]
+    strategy = yaml.safe_load(read(".github/workflows/test.yml"))["jobs"]["test"]["strategy"]
+    assert strategy["matrix"]["python"] == named
+    assert project["requires-python"] == f">={named[0]}"
 
 
 def test_the_version_and_its_date_are_the_same_in_all_files():
