@@ -16,7 +16,7 @@ from pathaware.methods import METHODS
 from pathaware.training.metric import MSE
 from pathaware.training.tables import NOTHING
 from studies import steps
-from tools import convergence, document_numbers, method_figure, steps_figure
+from tools import convergence, document_numbers, method_figure, page_figures, steps_figure
 from tools.document_numbers import EXCEPTIONS, Evidence, measured, unsupported
 from tools.documents import compared_problems
 from tools.evidence_page import difference, image_claims_table, of_runs, steps_differences
@@ -162,6 +162,15 @@ def test_the_figure_of_all_methods_names_each(tmp_path):
     drawn = (tmp_path / "methods.svg").read_text()
     for name in ("pamela", "maml++", "r2d2"):
         assert drawn.count(f"<!-- {name} -->") == 2  # one in each panel
+
+
+def test_figures_of_records_have_at_most_two_columns():
+    """So that their text is legible on a phone."""
+    drawn = dict(page_figures.of_records(ROOT / "results"))
+    assert set(drawn) == {"bench-scaling-cpu", "bench-scaling-h200", "online-sine", "online-glyphs"}
+    for figure in drawn.values():
+        assert all(axes.get_subplotspec().get_gridspec().ncols <= 2 for axes in figure.axes)
+        assert figure.get_figwidth() <= 7
 
 
 def test_a_claim_about_images_is_the_first_row_minus_the_second():

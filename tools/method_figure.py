@@ -8,47 +8,51 @@ CIFAR-FS 5-shot after equally many iterations, from the records of Table 2; time
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, ScalarFormatter
 
 from pathaware.experiments.paper.method_table import mean
-from pathaware.experiments.report.style import INK, QUIET, colour, save, styled, subplots
+from pathaware.experiments.report.style import COLOURS, INK, QUIET, colour, save, styled, subplots
 from pathaware.methods import METHODS
 from pathaware.training.metric import ACCURACY
 from tools.methods_page import COLUMNS, compared_on_images, method_times
 
 MARKERS = {"second": "o", "first": "s", "none": "^"}
 LABELS = {"second": "second order", "first": "first order", "none": "no inner loop"}
-WIDTH, HEIGHT = 62, 10
-"""Room for a name in pixels."""
+GAP, LETTER, HEIGHT = 7, 7, 11
+"""In pixels: between a point and its name, the width of a letter, the height of a name."""
 
 
 def draw(folder: Path) -> Figure:
-    """Two panels with the same vertical axis: time of a meta-iteration, and time to adapt to a task."""
+    """Two panels, one above the other: time of a meta-iteration, and time to adapt to a task."""
     column = COLUMNS[1]
     found = {name: cells[column] for name, cells in compared_on_images(folder).items() if cells[column]}
     length = next(iter(found.values()))[0].iterations
     values = {name: [100 * each for each in mean(results, ACCURACY)] for name, results in found.items()}
     times = method_times(folder, "cifar-fs")
     with styled():
-        figure, (left, right) = subplots(1, 2, (12, 5.2), sharey=True)
+        figure, (upper, lower) = subplots(2, 1, (7, 9.6), sharey=True)
         low, high = min(v - h for v, h in values.values()), max(v + h for v, h in values.values())
-        left.set_ylim(low - 0.5, high + 0.5)
+        upper.set_ylim(low - 0.5, high + 0.5)
         figure.canvas.draw()  # lays the axes out, so that names can be placed in pixels
-        for axes, key in ((left, "training_ms"), (right, "adaptation_ms")):
+        for axes, key in ((upper, "training_ms"), (lower, "adaptation_ms")):
             _panel(axes, values, {name: times[name][key] for name in values})
-        left.set_ylabel(f"accuracy, %, {column}, {length:,} iterations")
-        left.set(title="training", xlabel="CPU ms per task and meta-iteration")
-        right.set(title="adaptation", xlabel="CPU ms to adapt to one task")
+            axes.set_ylabel("accuracy, %")
+        upper.set(
+            title=f"{column}, {length:,} iterations", xlabel="training: CPU ms per task and meta-iteration"
+        )
+        lower.set_xlabel("adaptation: CPU ms per task")
         handles = [
-            left.plot([], [], MARKERS[order], color=QUIET, label=label)[0] for order, label in LABELS.items()
+            upper.plot([], [], MARKERS[order], color=QUIET, label=label)[0] for order, label in LABELS.items()
         ]
-        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=9)
+        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return figure
 
 
@@ -65,17 +69,27 @@ def _panel(axes: Axes, values: Mapping[str, list[float]], times: Mapping[str, fl
 
 
 def _label(axes: Axes, points: Mapping[str, tuple[float, float]]) -> None:
-    """Write names beside points, from the top down, each below those that it would cover."""
-    placed: list[tuple[float, float]] = []
+    """Write each name beside its point: on the right or the left, at the nearest free height."""
+    markers = {name: axes.transData.transform(point) for name, point in points.items()}
+    taken = [(x - 4, x + 4, y) for x, y in markers.values()]
     for name, point in sorted(points.items(), key=lambda item: -item[1][1]):
-        x, y = axes.transData.transform(point)
-        below = y
-        while any(abs(x - other_x) < WIDTH and abs(below - other_y) < HEIGHT for other_x, other_y in placed):
-            below -= 1
-        placed.append((x, below))
-        shift = (below - y) * 72 / axes.figure.dpi  # pixels to points
         text = f"{name} (joint)" if METHODS[name].queries else name
-        axes.annotate(text, point, (5, shift - 2), textcoords="offset points", size=7.5, color=INK)
+        x, y = markers[name]
+        for shift, side in itertools.product(sorted(range(-80, 81), key=abs), (1, -1)):
+            near, far = x + side * GAP, x + side * (GAP + LETTER * len(text))
+            box = min(near, far), max(near, far), y + shift
+            if box[0] > axes.bbox.x0 and not any(_overlap(box, other) for other in taken):
+                break
+        taken.append(box)
+        offset = side * GAP * 72 / axes.figure.dpi, shift * 72 / axes.figure.dpi  # pixels to points
+        style: dict[str, Any] = {"size": 9, "color": COLOURS.get(name, INK), "va": "center"}
+        align = "left" if side == 1 else "right"
+        axes.annotate(text, point, offset, textcoords="offset points", ha=align, **style)
+
+
+def _overlap(one: tuple[float, float, float], other: tuple[float, float, float]) -> bool:
+    """True if two boxes (left, right, middle), each `HEIGHT` high, overlap."""
+    return one[0] < other[1] and other[0] < one[1] and abs(one[2] - other[2]) < HEIGHT
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -203,25 +204,26 @@ LABELS = {"tasks": "tasks", "steps": "inner steps", "size": "image size, pixels"
 
 
 def draw(record: dict[str, Any]) -> Figure:
-    """A panel per quantity, time above memory, on logarithmic axes. The dashed line is linear growth."""
+    """Panels in two columns, time before memory, on logarithmic axes. The dashed line is linear growth."""
     series = record["series"]
     known = [
         key
         for key in QUANTITIES
         if any(p.get(key) is not None for one in series.values() for p in one["points"])
     ]
-    rows, columns = max(1, len(known)), len(series)
+    panels = list(itertools.product(known, series.items()))
+    columns = min(2, len(series))
+    rows = max(1, -(-len(panels) // columns))
     with styled():
-        figure, axes = subplots(rows, columns, (3.2 * columns, 2.9 * rows), squeeze=False)
-        for row, key in zip(axes, known, strict=False):
-            for axis, (name, one) in zip(row, series.items(), strict=True):
-                points = {p["value"]: p[key] for p in one["points"] if p.get(key) is not None}
-                _panel(axis, points)
-                axis.set_xlabel(LABELS.get(name, name))
-            row[0].set_ylabel(QUANTITIES[key])
+        figure, grid = subplots(rows, columns, (3.2 * columns, 2.9 * rows), squeeze=False)
+        for axis in grid.flat[len(panels) :]:
+            axis.set_axis_off()
+        for axis, (key, (name, one)) in zip(grid.flat, panels, strict=False):
+            _panel(axis, {p["value"]: p[key] for p in one["points"] if p.get(key) is not None})
+            axis.set(xlabel=LABELS.get(name, name), ylabel=QUANTITIES[key])
         title = f"One meta-iteration of PAMELA; base: {record['base']}"
-        figure.suptitle("\n".join(wrap(title, 26 * len(series))), fontsize=9)
-        axes[0][0].legend()
+        figure.suptitle("\n".join(wrap(title, 30 * columns)))
+        grid[0][0].legend()
     return figure
 
 

@@ -75,7 +75,7 @@ def draw(record: Mapping[str, Any]) -> Figure:
     curves = {name: _curve(found["errors"], window) for name, found in record["contestants"].items()}
     squared = record["metric"] == "mse"
     with styled():
-        figure, axes = subplots(1, 1, (8.6, 4.2))
+        figure, axes = subplots(1, 1, (6.6, 4.9))
         for name, (mean, half) in curves.items():
             label = record["contestants"][name]["label"]
             axes.plot(positions, mean, color=SHADES[name], label=label, linewidth=1.8)
@@ -98,7 +98,7 @@ def draw(record: Mapping[str, Any]) -> Figure:
         else:
             axes.set_ylim(0, highest)
             axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
-        figure.legend(loc="outside right upper", fontsize=9, title=_seeds(record["seeds"]))
+        figure.legend(loc="outside lower center", ncols=2, title=_seeds(record["seeds"]))
     return figure
 
 
@@ -115,7 +115,7 @@ def running_mean(values: Sequence[float], window: int) -> list[float]:
 
 
 def _seeds(seeds: Sequence[int]) -> str:
-    return "one seed" if len(seeds) == 1 else f"mean of {len(seeds)} seeds,\n95 % interval"
+    return "one seed" if len(seeds) == 1 else f"mean of {len(seeds)} seeds, 95 % interval"
 
 
 def origin() -> dict[str, Any]:

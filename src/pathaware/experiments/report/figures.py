@@ -101,10 +101,10 @@ def fitted_curves(runs: Sequence[Trained], seed: int = 10) -> Figure:
         steps = learner.predictions_per_step(episodes.support_x, episodes.support_y, episodes.query_x)
         return [output[0, :, 0] for output in steps.outputs]
 
-    with styled():
-        figure, (left, right) = subplots(1, 2, (11, 4), sharey=True)
+    with styled(font=11):
+        figure, (left, right) = subplots(1, 2, (7, 4.3), sharey=True)
         for axes in (left, right):
-            axes.plot(x, y, color=TRUTH, linestyle="--", label="true wave")
+            axes.plot(x, y, color=TRUTH, linestyle="--", label="true wave" if axes is left else None)
             axes.set_xlabel("x")
         for (_, each), (label, shade) in zip(runs, styles, strict=True):
             left.plot(x, predictions(each)[-1], color=shade, label=label)
@@ -115,8 +115,9 @@ def fitted_curves(runs: Sequence[Trained], seed: int = 10) -> Figure:
             right.plot(x, curve, color=shade, label=f"{j} steps" if j != 1 else "1 step")
         right.set_title(f"{styles[0][0]}, step by step")
         for axes in (left, right):
-            axes.plot(*support, "o", color=INK, markersize=4, label="support points", zorder=5)
-            axes.legend(fontsize=8, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.16))
+            name = "support points" if axes is left else None
+            axes.plot(*support, "o", color=INK, markersize=5, label=name, zorder=5)
+            axes.legend(ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.16), columnspacing=1)
     return figure
 
 
@@ -193,8 +194,8 @@ def coefficients(rule: Rule) -> Figure:
         panels.append((f"mean {name.upper()}", values, steps, "RdBu_r"))
     layers = rule.layout.layers
     with styled():
-        size = (4.2 * len(panels), 0.6 * len(layers) + 1.6)
-        figure, grid = subplots(1, len(panels), size, squeeze=False)
+        size = (2.6 * len(panels) + 0.4, 0.5 * len(layers) + 1)
+        figure, grid = subplots(1, len(panels), size, squeeze=False, sharey=True)
         for axes, (title, values, steps, cmap) in zip(grid[0], panels, strict=True):
             _heat_map(axes, title, layer_means(rule.layout, values).T, layers, steps, cmap)
     return figure
@@ -213,7 +214,6 @@ def _heat_map(axes: Axes, title: str, values: Tensor, layers: list[str], steps: 
             red, green, blue, _ = image.to_rgba(value.numpy())
             shade = "k" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.5 else "w"
             axes.text(column, row, f"{value:.3f}", ha="center", va="center", size=8, color=shade)
-    axes.figure.colorbar(image, ax=axes, shrink=0.85)
 
 
 def training_curves(runs: Sequence[Run]) -> Figure:

@@ -34,12 +34,16 @@ def colour(method: str) -> str:
 
 
 @contextmanager
-def styled() -> Iterator[None]:
-    """Apply the style to figures made in this block; matplotlib's global settings are restored after it."""
+def styled(font: float = 10) -> Iterator[None]:
+    """Apply the style to figures made in this block; matplotlib's global settings are restored after it.
+
+    `font` is the size of text in points. A phone scales figures to its width, so text is legible there only
+    if it is large compared with the width of the figure.
+    """
     settings: dict[Any, Any] = {
         "figure.dpi": 100,
         "figure.constrained_layout.use": True,
-        "font.size": 10,
+        "font.size": font,
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.grid": True,
