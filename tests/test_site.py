@@ -165,6 +165,8 @@ def test_names_and_numbers_in_tables_are_not_wrapped(site):
     methods = (site / "methods.html").read_text(encoding="utf-8")
     assert re.search(r"<td class=short><a [^>]*><code>meta-curvature</code></a></td>", methods)
     assert not re.search(r"<td class=short>MAML with a penalty", methods)
+    concepts = (site / "concepts.html").read_text(encoding="utf-8")
+    assert "<code class=dotted>pathaware.<wbr>core.<wbr>meta_gradient</code>" in concepts
     times = (site / "performance.html").read_text(encoding="utf-8")
     assert re.search(r'<td style="text-align: right;" class=short>2e-07</td>', times)
 

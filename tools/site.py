@@ -114,11 +114,19 @@ def _math(tex: str, display: str) -> str:
 
 
 def _cell(match: re.Match[str]) -> str:
-    """A cell of a table, not wrapped if it holds a number or a short name, such as `meta-curvature`."""
-    attributes, content = match[1], match[2]
+    """A cell of a table, not wrapped if it holds a number or a short name, such as `meta-curvature`.
+
+    Names such as `pathaware.core.rule` wrap after dots; a phone would break them in the middle of a word.
+    """
+    attributes = match[1]
+    content = re.sub(r"<code>(\w+(?:\.\w+)+)</code>", _dotted, match[2])
     longest = LONGEST_NUMBER if "right" in attributes else LONGEST_NAME
     short = len(re.sub(r"<[^>]+>", "", content)) <= longest and "<math" not in content
     return f"<td{attributes}{' class=short' if short else ''}>{content}</td>"
+
+
+def _dotted(match: re.Match[str]) -> str:
+    return f"<code class=dotted>{match[1].replace('.', '.<wbr>')}</code>"
 
 
 def _keep(html: str) -> str:
