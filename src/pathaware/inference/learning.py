@@ -194,7 +194,7 @@ def notes_on(folder: LabelledFolder) -> list[str]:
         first, second = (folder.names[i] for i in conflicts[0])
         more = f" (and {counted(len(conflicts) - 1, 'other pair')})" if conflicts[1:] else ""
         notes.append(
-            f"{first} and {second}{more} are nearly equal but have different classes; one label is wrong"
+            f"{first} and {second}{more} are nearly equal but have different classes; one label may be wrong"
         )
     return notes
 
