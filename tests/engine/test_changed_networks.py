@@ -304,7 +304,7 @@ def test_a_captured_iteration_is_captured_again_after_a_change():
     tables = {"problem": {"name": "sine"}, "method": {"name": "maml"}, "training": {"iterations": 3}}
     trainer = Trainer(Config.from_dict(tables))
     resets: list[int] = []
-    trainer.execution.reset = lambda: resets.append(trainer.iteration)
+    trainer.captured_step.reset = lambda: resets.append(trainer.iteration)
     trainer.advance()
     trainer.learner.model.register_forward_hook(lambda module, inputs, outputs: 2 * outputs)
     trainer.advance()

@@ -175,13 +175,17 @@ class Trainer:
             state.restore(self.learner, self.meta.optimizer, self.meta.recipe)
         # Every rank has computed the initialisation, but GPUs round differently, above all in pretraining.
         world.equalise(self.meta.changed)
-        self.execution = captured(self.meta, training.graph)
-        self.step: Callable[[Any, float], StepOutcome] = self.execution
+        self.captured_step = captured(self.meta, training.graph)
+        self.step: Callable[[Any, float], StepOutcome] = self.captured_step
         self.histograms = histograms
         if training.histograms:
             self.histograms = histograms or Histograms(probed_tensor(self.learner))
             self.step = GradientProbe(
-                self.meta, self.histograms, training.histograms, run=self.execution, iteration=self.iteration
+                self.meta,
+                self.histograms,
+                training.histograms,
+                run=self.captured_step,
+                iteration=self.iteration,
             )
         self.window = MetricsWindow(state.seconds if state else 0.0, world)
         if state is not None and world.size == 1:  # a state holds the pending metrics of rank 0 only
@@ -198,7 +202,7 @@ class Trainer:
         rate = learning_rate(training, self.iteration)
         invalid = self.meta.estimator.on_progress(self.iteration / training.iterations, self.learner)
         if self.meta.execution_changed() or invalid:
-            self.execution.reset()
+            self.captured_step.reset()
         plan = self.source.draw(training.tasks, generator(training.seed, "train", self.iteration))
         self.window.add(self._step(plan, rate))
         self.iteration += 1
@@ -248,7 +252,7 @@ class Trainer:
             meta.chunk = (at_once + 1) // 2
         else:
             self.learner.checkpoint = True
-        self.execution.reset()
+        self.captured_step.reset()
 
     def state(self, best: float | None = None) -> State:
         """The state to resume from; `best` is the best validation so far."""
