@@ -10,6 +10,7 @@ from pkgutil import iter_modules
 
 import pytest
 import torch
+from torch import Tensor
 
 from pathaware import methods
 from pathaware.experiments.paper.method_table import method_experiment
@@ -18,6 +19,7 @@ from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
 from pathaware.training.run_folder import Run
 from pathaware.training.session import train_run
+from tests.conftest import distance
 from tests.methods.checks import estimated, learner_of, scattered
 
 SAMPLED: set[str] = {"mt-net"}
@@ -74,6 +76,33 @@ def test_the_order_of_the_support_set_matters_to_sequence_models_alone(name, kin
         after = learner.predictions_per_step(x[:, order], y[:, order], query_x).outputs[-1]
     sequential = METHODS[name].kind.sequential or settings == {"full_context": True}
     assert torch.allclose(after, before, atol=1e-9) != sequential
+
+
+@pytest.mark.parametrize(("name", "kind"), KINDS)
+def test_autocast_gives_nearly_the_results_of_float32(name, kind):
+    """With the backward pass outside of it, as PyTorch recommends, and inside, as estimators have it."""
+    torch.set_default_dtype(torch.float32)
+    learner, outer, episodes = learner_of(name, kind)
+    scattered(learner, 0.02)
+    episodes = episodes.to(dtype=torch.float32)
+    x, y, query_x, _ = episodes.tensors()
+
+    def results(enabled: bool) -> tuple[list[Tensor], list[Tensor]]:
+        torch.manual_seed(1)
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            with torch.no_grad():
+                levels = [learner.predictions_per_step(x, y, query_x, queries=q) for q in ("alone", "batch")]
+                outputs = [level.outputs[-1] for level in levels]
+                outputs.append(learner.adapt(x[0], y[0])(query_x[0]))
+            losses = learner.task_losses(episodes)
+        outside = torch.autograd.grad(losses.mean(), list(learner.parameters()), materialize_grads=True)
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            inside = estimated(learner, outer, episodes)
+        return [*outputs, losses], [torch.cat([g.flatten() for g in outside]), inside]
+
+    for low, exact, bound in zip(results(enabled=True), results(enabled=False), (0.2, 0.7), strict=True):
+        for a, b in zip(low, exact, strict=True):
+            assert distance(a.float(), b) < bound  # False for NaN
 
 
 @pytest.mark.parametrize("name", METHODS)

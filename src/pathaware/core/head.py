@@ -27,7 +27,7 @@ from pathaware.core.few_shot import (
 from pathaware.core.learner import ExecutionName
 from pathaware.core.losses import Loss, per_task, wrong_labels
 from pathaware.core.parameters import refuse_lazy
-from pathaware.core.path import Order, differentiable_once, may_branch
+from pathaware.core.path import Order, autocasts, differentiable_once, full_precision, may_branch
 from pathaware.core.settings import at_least
 
 Fitted = tuple[Tensor, ...]
@@ -168,7 +168,8 @@ class HeadLearner(FewShotLearner):
 
     `model` is the network without its last linear layer. As in gradient-based methods, batch norm uses
     separate statistics for each task's support set and for its queries. `execution` may be `loop` or `vmap`
-    to embed without the fused kernels for GPUs.
+    to embed without the fused kernels for GPUs. With `torch.autocast` only the network computes in low
+    precision: the linear systems and statistics of heads need that of their parameters.
     """
 
     def __init__(
@@ -199,20 +200,23 @@ class HeadLearner(FewShotLearner):
         with TaskStatistics(len(x), count):
             features = check_outputs(self.model(x.flatten(0, 1)))
         by_task: Tensor = features.flatten(1).unflatten(0, x.shape[:2])
-        return by_task[:, count:]
+        return _in_full_precision(self, by_task[:, count:])
 
     def fit(self, support_x: Tensor, support_y: Tensor) -> Fitted:
         """Fit the head to the support sets of T tasks, `support_x [T, S, …]`."""
         check_support(support_x, support_y)
         self._check_labels(support_y)
-        return self.head.fit(self.embed(support_x), support_y)
+        features = self.embed(support_x)
+        with full_precision(features):
+            return self.head.fit(features, support_y)
 
     def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
         """The loss on each query set, `[T]`. `order` is ignored: there is no inner gradient."""
         fitted = self.fit(episodes.support_x, episodes.support_y)
         self._check_labels(episodes.query_y)
         features = self.embed(episodes.query_x)
-        return self.head.losses(fitted, features, episodes.query_y, per_task(self.loss))
+        with full_precision(features):
+            return self.head.losses(fitted, features, episodes.query_y, per_task(self.loss))
 
     def predictions_per_step(
         self,
@@ -230,12 +234,14 @@ class HeadLearner(FewShotLearner):
         check_support(support_x, support_y)
         check_tensors(query_x=query_x)
         self._check_labels(support_y)
-        support = self.embed(support_x)
-        fitted = self.head.fit(support, support_y)
-        if self.query_level(queries) == "alone":
-            after = self.head.predict_inductive(fitted, self.embed(query_x, support_x), support)
-        else:
-            after = self.head.predict(fitted, self.embed(query_x))
+        support, alone = self.embed(support_x), self.query_level(queries) == "alone"
+        features = self.embed(query_x, support_x if alone else None)
+        with full_precision(features):
+            fitted = self.head.fit(support, support_y)
+            if alone:
+                after = self.head.predict_inductive(fitted, features, support)
+            else:
+                after = self.head.predict(fitted, features)
         reverted = torch.zeros(len(support_x), dtype=torch.bool)
         return StepPredictions([torch.zeros_like(after), after], reverted)
 
@@ -274,7 +280,14 @@ class FittedNetwork(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         fitted = tuple(self.get_buffer(f"fitted{i}") for i in range(self.count))
-        return self.head.predict(fitted, self.model(x).flatten(1)[None])[0]
+        features = _in_full_precision(self, self.model(x).flatten(1)[None])
+        with full_precision(features):
+            return self.head.predict(fitted, features)[0]
+
+
+def _in_full_precision(learner: nn.Module, features: Tensor) -> Tensor:
+    """Features in the dtype of the parameters, if autocast has chosen another one."""
+    return features.to(next(learner.parameters(), features).dtype) if autocasts(features) else features
 
 
 def last_linear(model: nn.Module) -> tuple[str, nn.Linear]:
@@ -313,8 +326,9 @@ class _Solve(torch.autograd.Function):
     @differentiable_once
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         inverted, x = ctx.saved_tensors
-        b = inverted @ gradient
-        return -b @ x.mT, b
+        with full_precision(gradient):
+            b = inverted @ gradient
+            return -b @ x.mT, b
 
 
 def solve(a: Tensor, b: Tensor) -> Tensor:
@@ -322,7 +336,8 @@ def solve(a: Tensor, b: Tensor) -> Tensor:
 
     Differentiable once in both.
     """
-    x: Tensor = _Solve.apply(a, b)
+    with full_precision(a):
+        x: Tensor = _Solve.apply(a, b)
     return x
 
 

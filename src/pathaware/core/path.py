@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Literal, get_args
@@ -230,6 +231,17 @@ def divergence_bound(initial: Tensor) -> Tensor:
 def being_traced() -> bool:
     """True while `make_fx` records operations; control flow must not depend on tensor values then."""
     return get_proxy_mode() is not None
+
+
+def autocasts(values: Tensor) -> bool:
+    """True if autocast chooses the dtype of each operation on the device of these values."""
+    return torch.is_autocast_enabled(values.device.type)
+
+
+def full_precision(values: Tensor) -> AbstractContextManager[None]:
+    """A context without autocast on the device of these values: linear systems and hand-written derivatives
+    need one dtype."""
+    return torch.autocast(values.device.type, enabled=False) if autocasts(values) else nullcontext()
 
 
 def may_branch(values: Tensor) -> bool:

@@ -21,7 +21,7 @@ from pathaware.core.errors import UsageError
 from pathaware.core.learner import ExecutionName
 from pathaware.core.losses import Loss, per_task, per_task_loop
 from pathaware.core.parameters import Layout
-from pathaware.core.path import Order, being_traced
+from pathaware.core.path import Order, autocasts, being_traced
 from pathaware.core.rule import LinearSteps
 from pathaware.engine import kernels
 from pathaware.engine.batched import LAYERS, Lowered, Prepared, lower
@@ -192,7 +192,7 @@ class Execution:
         program = self.path_program
         if program is None or self.shared is not None or not torch.is_grad_enabled() or being_traced():
             return None
-        if _autocasts(theta):
+        if autocasts(theta):  # hand-written derivatives need one dtype
             return None
         if order == "none" or not program.supports(theta, episodes):
             return None
@@ -262,14 +262,14 @@ class Execution:
 
     def _predicts(self, point: Tensor, x: Tensor) -> bool:
         """True if the hand-written program predicts: on a CPU, without a graph."""
-        plain = not (torch.is_grad_enabled() or point.is_cuda or _autocasts(point))
+        plain = not (torch.is_grad_enabled() or point.is_cuda or autocasts(point))
         program = self.program if plain else None
         return program is not None and x.ndim == (5 if program.images else 3)
 
     def _program(self, point: Tensor, x: Inputs, y: Tensor, *, differentiable: bool) -> Program | None:
         if isinstance(x, Prepared):
             return None
-        programs = [] if _autocasts(point) else [self.single_task if point.is_cuda else self.program]
+        programs = [] if autocasts(point) else [self.single_task if point.is_cuda else self.program]
         if kernels.usable(point):
             programs.append(x.program if isinstance(x, PreparedImages) else self.kernel_program)
         images = x.images if isinstance(x, PreparedImages) else x
@@ -277,11 +277,6 @@ class Execution:
             if program is not None and program.supports(point, images, y, differentiable=differentiable):
                 return program
         return None
-
-
-def _autocasts(point: Tensor) -> bool:
-    """True if autocast chooses the dtype of each operation; hand-written derivatives need one dtype."""
-    return torch.is_autocast_enabled(point.device.type)
 
 
 def select_execution(name: ExecutionName, model: nn.Module, layout: Layout, loss: Loss) -> Execution:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathaware.core.path import differentiable_once, may_branch
+from pathaware.core.path import differentiable_once, full_precision, may_branch
 from pathaware.engine import kernels
 
 State = tuple[Tensor, Tensor]
@@ -64,8 +64,15 @@ def lstm_cell(x: Tensor, state: State | None, weight: Tensor, bias: Tensor) -> S
 
     `weight [4·H, I + H]` and `bias [4·H]` or `[T, 4·H]` give the input, forget and output gates and the
     candidate. Without a state, before the first step, there is nothing to forget. If x has more columns than
-    the state, these begin as column 0. Differentiable once.
+    the state, these begin as column 0. Differentiable once. Autocast does not change the dtype,
+    which is that of `weight`.
     """
+    with full_precision(weight):
+        before = None if state is None else (state[0].to(weight.dtype), state[1].to(weight.dtype))
+        return _lstm_cell(x.to(weight.dtype), before, weight, bias.to(weight.dtype))
+
+
+def _lstm_cell(x: Tensor, state: State | None, weight: Tensor, bias: Tensor) -> State:
     if state is None:
         units, inputs = len(weight) // 4, x.shape[1]
         take, _, *others = weight[:, :inputs].split(units)
@@ -109,6 +116,11 @@ class _LSTMCell(torch.autograd.Function):
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, to_h: Tensor, to_c: Tensor) -> Any:
+        with full_precision(to_h):
+            return _LSTMCell._backward(ctx, to_h, to_c)
+
+    @staticmethod
+    def _backward(ctx: Any, to_h: Tensor, to_c: Tensor) -> Any:
         rows, gates, c, tanh, weight = ctx.saved_tensors
         inputs, units, of_tanh = ctx.inputs, ctx.units, torch.ops.aten.tanh_backward
         take, *forget, show, candidate = gates.split(units, dim=1)
