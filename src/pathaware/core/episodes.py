@@ -13,6 +13,8 @@ from torch import Tensor
 
 from pathaware.core.errors import UsageError
 
+NAMES = ("support_x", "support_y", "query_x", "query_y")
+
 
 @dataclass(frozen=True)
 class Episodes:
@@ -43,14 +45,16 @@ class Episodes:
     query_boxes: Tensor | None = None
 
     def __post_init__(self) -> None:
-        check_tensors(
-            support_x=self.support_x, support_y=self.support_y, query_x=self.query_x, query_y=self.query_y
-        )
+        check_tensors(**self.named())
         counts = [t.shape[0] if t.ndim else None for t in self.tensors()]
         if len(set(counts)) != 1:
             raise UsageError(f"episodes: the four tensors must share their task axis, got {counts}")
         check_examples(self.support_x, self.support_y, "support set")
         check_examples(self.query_x, self.query_y, "query set")
+        devices = [tensor.device for tensor in self.tensors()]
+        if len(set(devices)) != 1:
+            found = ", ".join(map(str, devices))
+            raise UsageError(f"episodes: the four tensors must be on one device, got {found}")
 
     @classmethod
     def stack(cls, tasks: Sequence[Sequence[Tensor]]) -> Episodes:
@@ -62,14 +66,13 @@ class Episodes:
         >>> Episodes.stack([task, task, task]).query_x.shape
         torch.Size([3, 7, 1])
         """
-        names = ("support_x", "support_y", "query_x", "query_y")
         if not tasks:
             raise UsageError("tasks: there is no task; at least one")
         for task in tasks:
-            if len(task) != len(names):
-                raise UsageError(f"tasks: each must be {', '.join(names)}, got {len(task)} values")
-            check_tensors(**dict(zip(names, task, strict=True)))
-        for name, tensors in zip(names, zip(*tasks, strict=True), strict=True):
+            if len(task) != len(NAMES):
+                raise UsageError(f"tasks: each must be {', '.join(NAMES)}, got {len(task)} values")
+            check_tensors(**dict(zip(NAMES, task, strict=True)))
+        for name, tensors in zip(NAMES, zip(*tasks, strict=True), strict=True):
             shapes = sorted({tuple(tensor.shape) for tensor in tensors})
             if len(shapes) > 1:
                 raise UsageError(
@@ -84,6 +87,10 @@ class Episodes:
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The four tensors: support inputs and targets, query inputs and targets."""
         return self.support_x, self.support_y, self.query_x, self.query_y
+
+    def named(self) -> dict[str, Tensor]:
+        """The four tensors by their names."""
+        return dict(zip(NAMES, self.tensors(), strict=True))
 
     def __getitem__(self, tasks: int | slice) -> Episodes:
         """Some of the tasks, or a single one as a batch of one task."""

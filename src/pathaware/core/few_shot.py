@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal, get_args
 
 import torch
@@ -15,7 +17,7 @@ from pathaware.core.batch_norm import FrozenBatchNorm, freeze_batch_norm
 from pathaware.core.episodes import Episodes, check_examples, check_tensors
 from pathaware.core.errors import UsageError
 from pathaware.core.losses import Loss
-from pathaware.core.path import Order
+from pathaware.core.path import Order, autocasts
 
 QueryLevel = Literal["alone", "batch", "joint"]
 """How much a prediction may know of the other queries of its task.
@@ -174,18 +176,82 @@ def check_outputs(outputs: object) -> Tensor:
     return outputs
 
 
+class explained:
+    """A context in which a learner runs its network on these tensors, `[T, N, …]`.
+
+    Tensors on a device without any of the network's tensors are refused. PyTorch's errors about dtypes and
+    shapes are explained, if the tensors are the cause: a dtype may be wrong for one network and right for
+    another, such as integers for an embedding.
+    """
+
+    def __init__(self, learner: FewShotLearner, **tensors: Tensor | None) -> None:
+        self.like = next(learner.parameters(), None)
+        self.tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        if self.like is None:
+            return
+        device = self.like.device
+        for name, tensor in self.tensors.items():
+            if tensor.device != device:
+                known = {each.device for each in chain(learner.parameters(), learner.buffers())}
+                if tensor.device not in known:
+                    found = f"it must be on {device} like the network, got {tensor.device}"
+                    raise UsageError(f'{found}; call .to("{device}")', field=name)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        expected = RuntimeError | IndexError | TypeError | ValueError
+        if not isinstance(error, expected) or isinstance(error, UsageError | torch.OutOfMemoryError):
+            return
+        reason = self._wrong_dtype(str(error)) or self._different_shapes(str(error))
+        if reason is not None:
+            raise reason from error
+
+    def _wrong_dtype(self, message: str) -> UsageError | None:
+        if self.like is None or autocasts(self.like) or not re.search("type|not implemented for", message):
+            return None
+        dtype = self.like.dtype
+        for name, tensor in self.tensors.items():
+            labels = name.endswith("_y") and not tensor.is_floating_point()
+            if tensor.dtype != dtype and not labels:
+                found = f"it must be of dtype {dtype} like the network, got {tensor.dtype}; call .to({dtype})"
+                return UsageError(found, field=name)
+        return None
+
+    def _different_shapes(self, message: str) -> UsageError | None:
+        support, query = (self.tensors.get(name) for name in ("support_x", "query_x"))
+        if support is None or query is None or support.shape[2:] == query.shape[2:]:
+            return None
+        if not re.search("shape|size|dim|images", message):
+            return None
+        shapes = list(query.shape[2:]), list(support.shape[2:])
+        return UsageError(
+            f"its inputs have shape {shapes[0]}, those of support_x {shapes[1]}", field="query_x"
+        )
+
+
 def wrong_features(weight: Tensor, found: int) -> UsageError:
     """The error for inputs whose number of features is not that of a linear layer, `weight [T, out, in]`."""
     outputs, inputs = weight.shape[1:]
     return UsageError(f"inputs: the layer Linear({inputs}, {outputs}) takes {inputs} features, got {found}")
 
 
-def check_support(x: Tensor, y: Tensor) -> None:
-    """Raise unless these are the support sets of at least one task, `x [T, S, …]` and `y [T, S, …]`."""
+def check_support(x: Tensor, y: Tensor, query_x: Tensor | None = None) -> None:
+    """Raise unless these are the support sets of at least one task, `x [T, S, …]` and `y [T, S, …]`, and
+    `query_x [T, Q, …]` queries of the same tasks."""
     check_tensors(support_x=x, support_y=y)
     check_examples(x, y, "support set")
     if len(x) == 0:
         raise UsageError("support set: there is no task; at least one")
+    if query_x is None:
+        return
+    check_tensors(query_x=query_x)
+    if query_x.ndim < 2 or len(query_x) != len(x):
+        raise UsageError(
+            f"it must have the shape [{len(x)}, Q, …], for the tasks of support_x, got {list(query_x.shape)}",
+            field="query_x",
+        )
 
 
 def refuse_running_statistics(model: nn.Module) -> None:

@@ -22,10 +22,11 @@ from pathaware.core.few_shot import (
     check_loss,
     check_outputs,
     check_support,
+    explained,
     refuse_running_statistics,
 )
 from pathaware.core.learner import ExecutionName
-from pathaware.core.losses import Loss, per_task, wrong_labels
+from pathaware.core.losses import IGNORED, Loss, per_task, wrong_label_shape, wrong_labels
 from pathaware.core.parameters import refuse_lazy
 from pathaware.core.path import Order, autocasts, differentiable_once, full_precision, may_branch
 from pathaware.core.settings import at_least
@@ -205,18 +206,20 @@ class HeadLearner(FewShotLearner):
     def fit(self, support_x: Tensor, support_y: Tensor) -> Fitted:
         """Fit the head to the support sets of T tasks, `support_x [T, S, …]`."""
         check_support(support_x, support_y)
-        self._check_labels(support_y)
-        features = self.embed(support_x)
-        with full_precision(features):
-            return self.head.fit(features, support_y)
+        with explained(self, support_x=support_x, support_y=support_y):
+            self._check_targets(support_y)
+            features = self.embed(support_x)
+            with full_precision(features):
+                return self.head.fit(features, support_y)
 
     def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
         """The loss on each query set, `[T]`. `order` is ignored: there is no inner gradient."""
-        fitted = self.fit(episodes.support_x, episodes.support_y)
-        self._check_labels(episodes.query_y)
-        features = self.embed(episodes.query_x)
-        with full_precision(features):
-            return self.head.losses(fitted, features, episodes.query_y, per_task(self.loss))
+        with explained(self, **episodes.named()):
+            fitted = self.fit(episodes.support_x, episodes.support_y)
+            self._check_labels(episodes.query_y, IGNORED)
+            features = self.embed(episodes.query_x)
+            with full_precision(features):
+                return self.head.losses(fitted, features, episodes.query_y, per_task(self.loss))
 
     def predictions_per_step(
         self,
@@ -231,17 +234,17 @@ class HeadLearner(FewShotLearner):
         """Two predictions: zeros before adaptation, and those of the fitted head."""
         if steps not in (None, 1) or extend:
             raise UsageError("steps: this method has no inner steps; leave it out")
-        check_support(support_x, support_y)
-        check_tensors(query_x=query_x)
-        self._check_labels(support_y)
-        support, alone = self.embed(support_x), self.query_level(queries) == "alone"
-        features = self.embed(query_x, support_x if alone else None)
-        with full_precision(features):
-            fitted = self.head.fit(support, support_y)
-            if alone:
-                after = self.head.predict_inductive(fitted, features, support)
-            else:
-                after = self.head.predict(fitted, features)
+        check_support(support_x, support_y, query_x)
+        alone = self.query_level(queries) == "alone"
+        with explained(self, support_x=support_x, support_y=support_y, query_x=query_x):
+            self._check_targets(support_y)
+            support, features = self.embed(support_x), self.embed(query_x, support_x if alone else None)
+            with full_precision(features):
+                fitted = self.head.fit(support, support_y)
+                if alone:
+                    after = self.head.predict_inductive(fitted, features, support)
+                else:
+                    after = self.head.predict(fitted, features)
         reverted = torch.zeros(len(support_x), dtype=torch.bool)
         return StepPredictions([torch.zeros_like(after), after], reverted)
 
@@ -254,12 +257,28 @@ class HeadLearner(FewShotLearner):
         model = self.model if frozen else copy.deepcopy(self.model)
         return FittedNetwork(model, copy.deepcopy(self.head), fitted)
 
-    def _check_labels(self, targets: Tensor) -> None:
+    def _check_targets(self, targets: Tensor) -> None:
+        """Raise unless these are the targets of support sets, `[T, S]` (classes) or `[T, S, outputs]`."""
+        if targets.is_floating_point():
+            if targets.shape[2:] != (self.head.outputs,):
+                expected = [targets.shape[1], self.head.outputs]
+                raise UsageError(
+                    f"targets: values or probabilities of a task must have shape {expected}, got "
+                    f"{list(targets.shape[1:])}; if they are labels, call .long()"
+                )
+        elif targets.ndim > 2:
+            raise wrong_label_shape(targets, targets.shape[1:2])
+        self._check_labels(targets)
+
+    def _check_labels(self, targets: Tensor, ignored: int | None = None) -> None:
         """Raise for a label that no output has: heads that compare labels would ignore it. Not on a GPU,
         where reading labels would be a sync."""
-        classes = self.head.outputs
-        if targets.dtype == torch.long and may_branch(targets) and int(targets.max()) >= classes:
-            raise wrong_labels(targets, classes)
+        if targets.dtype != torch.long or not may_branch(targets):
+            return
+        least, most = (int(bound) for bound in targets.aminmax())
+        negative = least < 0 and least != ignored and not self.head.any_shots
+        if negative or most >= self.head.outputs:
+            raise wrong_labels(targets, self.head.outputs)
 
     def with_outputs(self, outputs: int) -> HeadLearner:
         """This learner for another number of classes, sharing all parameters; for heads of `any_shots`."""

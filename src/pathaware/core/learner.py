@@ -20,6 +20,7 @@ from pathaware.core.few_shot import (
     check_kind,
     check_loss,
     check_support,
+    explained,
     refuse_running_statistics,
 )
 from pathaware.core.losses import Loss
@@ -149,9 +150,9 @@ class MetaLearner(FewShotLearner):
         given = {"support_x": support_x, "support_y": support_y}
         given |= {} if query_x is None else {"query_x": query_x}
         check_tensors(**given)
-        examples = [tensor[None] for tensor in given.values()]
-        with torch.no_grad():
-            end, *losses = self._run(self._end, self._steps(steps, extend), *examples)
+        examples = {name: tensor[None] for name, tensor in given.items()}
+        with torch.no_grad(), explained(self, **examples):
+            end, *losses = self._run(self._end, self._steps(steps, extend), *examples.values())
         if not all(loss.isfinite().all() for loss in losses):
             raise UsageError(
                 "support set: the loss before adaptation is not finite; look for NaN, infinite or very large "
@@ -175,8 +176,13 @@ class MetaLearner(FewShotLearner):
         kept. More `steps` than the rule was trained for need `extend=True`, which repeats the coefficients of
         the last trained step. `query_x [T, Q, …]` are the queries, for rules with joint inference.
         """
-        check_support(support_x, support_y)
-        steps = self._steps(steps, extend)
+        check_support(support_x, support_y, query_x)
+        with explained(self, support_x=support_x, support_y=support_y, query_x=query_x):
+            return self._path(support_x, support_y, self._steps(steps, extend), order, query_x)
+
+    def _path(
+        self, support_x: Tensor, support_y: Tensor, steps: int, order: Order, query_x: Tensor | None
+    ) -> Path:
         context = self.context(support_x, support_y, query_x, order)
         prepared = support_x if context.prepared is None else context.prepared
         path = self.unroll(context, steps)
@@ -266,6 +272,10 @@ class MetaLearner(FewShotLearner):
         prediction depends on the other inputs. With constant statistics it is inductive in any case.
         """
         check_tensors(x=x)
+        with explained(self, x=x, support_x=support_x):
+            return self._predict(point, x, support_x)
+
+    def _predict(self, point: Tensor, x: Tensor, support_x: Tensor | None) -> Tensor:
         support_x = None if support_x is None or self.inductive else support_x
         return self.execution.predict(point, x, support_x)
 
@@ -279,6 +289,10 @@ class MetaLearner(FewShotLearner):
 
     def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
         check_order(order)
+        with explained(self, **episodes.named()):
+            return self._task_losses(episodes, order)
+
+    def _task_losses(self, episodes: Episodes, order: Order) -> Tensor:
         steps = self.rule.known_steps if self.start is None else None
         if steps is not None:
             execution = self.execution  # refuses a network that no longer has these parameters
@@ -303,10 +317,11 @@ class MetaLearner(FewShotLearner):
         queries: QueryLevel | None = None,
     ) -> StepPredictions:
         """Outputs for `query_x` at θ₀ and after every step."""
-        check_tensors(support_x=support_x, support_y=support_y, query_x=query_x)
+        check_support(support_x, support_y, query_x)
         level = self.query_level(queries)
         steps = self._steps(steps, extend)
-        with self.task_threads(len(support_x)):
+        named = explained(self, support_x=support_x, support_y=support_y, query_x=query_x)
+        with named, self.task_threads(len(support_x)):
             *outputs, reverted = self._run(self._predicted, steps, level, support_x, support_y, query_x)
         return StepPredictions(outputs, reverted)
 
@@ -314,15 +329,16 @@ class MetaLearner(FewShotLearner):
         self, support_x: Tensor, support_y: Tensor, query_x: Tensor
     ) -> tuple[nn.Module, StepPredictions]:
         check_tensors(support_x=support_x, support_y=support_y, query_x=query_x)
-        given = (support_x, support_y) if query_x is support_x else (support_x, support_y, query_x)
-        with torch.no_grad():
-            end, *outputs, reverted = self._run(self._end_and_predicted, *(t[None] for t in given))
+        given = {"support_x": support_x[None], "support_y": support_y[None]}
+        given |= {} if query_x is support_x else {"query_x": query_x[None]}
+        with torch.no_grad(), explained(self, **given):
+            end, *outputs, reverted = self._run(self._end_and_predicted, *given.values())
         return self._network(end), StepPredictions(outputs, reverted)
 
     def adapt_each(self, support_x: Tensor, support_y: Tensor) -> list[tuple[nn.Module, StepPredictions]]:
         """Adapt to T tasks side by side."""
         check_tensors(support_x=support_x, support_y=support_y)
-        with torch.no_grad():
+        with torch.no_grad(), explained(self, support_x=support_x, support_y=support_y):
             ends, *outputs, reverted = self._run(self._end_and_predicted, support_x, support_y)
             statistics = self.execution.norm_statistics(ends, support_x)
         adapted = []
@@ -366,7 +382,7 @@ class MetaLearner(FewShotLearner):
         if query_x is support_x and path.outputs:  # the path has them already
             outputs = [path.guarded_outputs(j) if self.guard else path.outputs[j] for j in steps]
         else:
-            outputs = [self.predict(self.end(path, j), query_x, support_x) for j in steps]
+            outputs = [self._predict(self.end(path, j), query_x, support_x) for j in steps]
         reverted = path.reverted() if self.guard else query_x.new_zeros(len(query_x), dtype=torch.bool)
         return [*outputs, reverted]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -80,8 +80,19 @@ def _check_labels(outputs: Tensor, targets: Tensor) -> None:
                 f"targets: probabilities must have the shape of a task's outputs, {list(outputs.shape[1:])}, "
                 f"not {list(targets.shape[1:])}; if they are labels, call .long()"
             )
-    elif targets.dtype not in (torch.long, torch.uint8):
+        return
+    if targets.dtype not in (torch.long, torch.uint8):
         raise UsageError(f"targets: labels must be of dtype torch.long, not {targets.dtype}; call .long()")
+    if targets.shape != outputs.shape[:2] + outputs.shape[3:]:
+        raise wrong_label_shape(targets, outputs.shape[1:2] + outputs.shape[3:])
+
+
+def wrong_label_shape(targets: Tensor, expected: Sequence[int]) -> UsageError:
+    """The error for integer targets `[T, N, …]` that are not one label per example."""
+    return UsageError(
+        f"targets: the labels of a task must have shape {list(expected)}, got {list(targets.shape[1:])}; if "
+        "they are one-hot, call .argmax(-1)"
+    )
 
 
 def wrong_labels(targets: Tensor, classes: int) -> UsageError:

@@ -116,7 +116,7 @@ class ProtoPamela(TrainingStatistics):
     def fit(self, features: Tensor, targets: Tensor) -> Fitted:
         """Return rows `[T, K, F]`, temperature `[T, 1]`, which classes have examples `[T, K]`, the centre
         κ c `[T, 1, F]`, and β and λ `[T, 1]`. Examples of the label −1 are ignored."""
-        return self.fit_weighted(features, targets, torch.ones_like(targets, dtype=features.dtype))
+        return self.fit_weighted(features, targets, features.new_ones(targets.shape[:2]))
 
     def fit_weighted(self, features: Tensor, targets: Tensor, weights: Tensor) -> Fitted:
         """The weights are those of examples in the class means and in L; s and δ do not change."""
