@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch.func import functional_call
 from pathaware import Episodes, GradientDescent, Layout, MetaLearner, UsageError
 from pathaware.training.config import Config
 from pathaware.training.trainer import Trainer
-from tests.conftest import distance, image_episodes, meta_gradient, regression_episodes
+from tests.conftest import distance, image_episodes, meta_gradient, regression_episodes, small_problem
 
 pytestmark = pytest.mark.filterwarnings("ignore:vmap cannot run this model", "ignore:There is a performance")
 
@@ -298,6 +299,67 @@ def test_parameters_may_be_replaced_for_one_call(build, adapted):
     gradients = torch.autograd.grad(loss, list(values.values()))
     assert distance(torch.cat([g.flatten() for g in gradients]), expected) < 1e-10
     assert learner.execution is chosen
+
+
+def smoothed(learner: MetaLearner) -> None:
+    learner.loss.label_smoothing = 0.2
+
+
+def hooked_loss(learner: MetaLearner) -> None:
+    learner.loss.register_forward_hook(lambda module, inputs, outputs: 2 * outputs)
+
+
+class Focal(nn.CrossEntropyLoss):
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        certain = outputs.softmax(-1).gather(1, targets[:, None])[:, 0]
+        return (-((1 - certain) ** 2) * certain.log()).mean()
+
+
+def other_loss(loss: Callable[..., Tensor]) -> Callable[[MetaLearner], None]:
+    return lambda learner: setattr(learner, "loss", loss)
+
+
+def with_decay(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(outputs, targets) + outputs.square().mean()
+
+
+LOSSES = [
+    *((nn.CrossEntropyLoss(), change) for change in (smoothed, hooked_loss, other_loss(Focal()))),
+    *((F.cross_entropy, other_loss(loss)) for loss in (Focal(), with_decay)),
+]
+
+
+@pytest.mark.parametrize("execution", ["loop", "vmap", "batched"])
+@pytest.mark.parametrize(("first", "change"), LOSSES)
+def test_another_loss_counts_as_if_the_learner_was_built_with_it(execution, first, change):
+    model, _, episodes = small_problem("conv")
+    learner = MetaLearner(model, GradientDescent(model, 2), copy.deepcopy(first), execution=execution)
+    before = meta_gradient(learner, episodes)
+    change(learner)
+    expected = meta_gradient(
+        MetaLearner(model, GradientDescent(model, 2), learner.loss, execution="loop"), episodes
+    )
+    assert distance(expected, before) > 1e-3
+    assert distance(meta_gradient(learner, episodes), expected) < 1e-10
+
+
+def test_a_class_instead_of_a_loss_is_refused_when_it_is_used():
+    model, _, episodes = small_problem("conv")
+    learner = MetaLearner(model, GradientDescent(model, 2), F.cross_entropy)
+    learner.loss = nn.CrossEntropyLoss
+    with pytest.raises(UsageError, match="loss: CrossEntropyLoss must be a function or an instance"):
+        learner.meta_loss(episodes)
+
+
+@pytest.mark.parametrize("execution", ["loop", "vmap", "batched"])
+def test_another_rule_may_adapt_other_parameters(execution):
+    model, loss, episodes = small_problem("mlp")
+    learner = MetaLearner(model, GradientDescent(model, 2), loss, execution=execution)
+    learner.meta_loss(episodes)
+    last = Layout.of(model, adapted=lambda name: name == learner.adapted_names[-1])
+    learner.rule = GradientDescent(last, 3)
+    expected = MetaLearner(model, GradientDescent(last, 3), loss, execution="loop").meta_loss(episodes)
+    assert distance(learner.meta_loss(episodes), expected) < 1e-10
 
 
 def test_a_captured_iteration_is_captured_again_after_a_change():

@@ -97,13 +97,15 @@ class MetaLearner(FewShotLearner):
 
     @property
     def execution(self) -> Execution:
-        """How tasks run side by side; chosen again if a change of the network requires it.
+        """How tasks run side by side; chosen again if a change of network, rule or loss requires it.
 
         The previous execution is kept, because networks switch between training and evaluation mode.
         """
-        if self._execution.state.changed(self.model):
+        chosen_for = self.model, self.rule.layout, self.loss
+        if self._execution.outdated(*chosen_for):
             self._execution, self._before = self._before, self._execution
-            if self._execution.state.changed(self.model):
+            if self._execution.outdated(*chosen_for):
+                check_loss(self.loss)
                 refuse_running_statistics(self.model)
                 _check_layout(self.model, self.rule)
                 self._execution = self._select_execution()

@@ -19,8 +19,8 @@ IGNORED = nn.CrossEntropyLoss().ignore_index
 
 def per_task_loop(loss: Loss) -> Loss:
     """Apply any loss to one task after another."""
-    compares = loss is F.mse_loss or isinstance(loss, nn.MSELoss)
-    classifies = loss is F.cross_entropy or isinstance(loss, nn.CrossEntropyLoss)
+    compares = loss is F.mse_loss or type(loss) is nn.MSELoss
+    classifies = loss is F.cross_entropy or type(loss) is nn.CrossEntropyLoss
 
     def losses(outputs: Tensor, targets: Tensor) -> Tensor:
         if compares:
@@ -44,17 +44,28 @@ def per_task_loop(loss: Loss) -> Loss:
 
 
 def per_task(loss: Loss) -> Loss:
-    """The batched form of a known loss, else a loop over tasks."""
-    if loss is F.mse_loss or (isinstance(loss, nn.MSELoss) and loss.reduction == "mean"):
+    """The batched form of a known loss, as it is now, else a loop over tasks."""
+    if loss is F.mse_loss or _is_plain_mean_squared_error(loss):
         return mean_squared_error
     if loss is F.cross_entropy or _is_plain_cross_entropy(loss):
         return cross_entropy
     return per_task_loop(loss)
 
 
+def _is_plain_mean_squared_error(loss: Loss) -> bool:
+    return type(loss) is nn.MSELoss and loss.reduction == "mean" and not _is_changed(loss)
+
+
+def _is_changed(loss: nn.Module) -> bool:
+    """True if calling a module does more than its class says."""
+    hooks = loss._forward_hooks, loss._forward_pre_hooks, loss._backward_hooks, loss._backward_pre_hooks
+    return any(hooks) or "forward" in vars(loss)
+
+
 def _is_plain_cross_entropy(loss: Loss) -> bool:
     return (
-        isinstance(loss, nn.CrossEntropyLoss)
+        type(loss) is nn.CrossEntropyLoss
+        and not _is_changed(loss)
         and loss.weight is None
         and loss.reduction == "mean"
         and loss.label_smoothing == 0

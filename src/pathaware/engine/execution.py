@@ -19,7 +19,7 @@ from pathaware.core.batch_norm import TaskStatistics
 from pathaware.core.episodes import Episodes
 from pathaware.core.errors import UsageError
 from pathaware.core.learner import ExecutionName
-from pathaware.core.losses import Loss, per_task, per_task_loop
+from pathaware.core.losses import Loss, cross_entropy, mean_squared_error, per_task, per_task_loop
 from pathaware.core.parameters import Layout
 from pathaware.core.path import Order, autocasts, being_traced
 from pathaware.core.rule import LinearSteps
@@ -64,8 +64,8 @@ class Execution:
     `forward` maps a point and inputs to outputs, `losses` maps outputs and targets to one loss per task. A
     hand-written `program` computes gradients of the two faster than autograd does; `kernel_program` and
     `single_task` are its counterparts on a GPU, for several tasks or derivatives, and for one task. They take
-    points of all parameters; `shared` completes points where some parameters do not adapt. `state` is that of
-    the network for which this execution was chosen.
+    points of all parameters; `shared` completes points where some parameters do not adapt. This execution was
+    chosen for the layout and the loss `chosen_for` and a network in this `state`.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class Execution:
         name: str,
         forward: Forward,
         losses: Loss,
+        chosen_for: tuple[Layout, Loss],
         state: NetworkState,
         program: Program | None = None,
         body: Forward | None = None,
@@ -82,9 +83,17 @@ class Execution:
         self.body = body
         self.forward = forward
         self.losses = losses
+        self.chosen_for = chosen_for
         self.state = state
         self.program = program
         self.shared = shared
+
+    def outdated(self, model: nn.Module, layout: Layout, loss: Loss) -> bool:
+        """True if an execution for these must be chosen again."""
+        before = self.chosen_for
+        if layout is not before[0] or loss is not before[1] or self.state.changed(model):
+            return True
+        return self.losses in (mean_squared_error, cross_entropy) and per_task(loss) is not self.losses
 
     @cached_property
     def calls(self) -> CapturedCalls:
@@ -295,14 +304,14 @@ def select_execution(name: ExecutionName, model: nn.Module, layout: Layout, loss
         except NotLowerable as reason:
             if name == "batched":
                 raise UsageError(f"execution: 'batched' cannot run this model ({reason}); use auto") from None
-    state = NetworkState(model)
+    state, given = NetworkState(model), (layout, loss)
     if name == "vmap" and state.backward_hooks:
         raise UsageError("execution: 'vmap' cannot run this model (it ignores backward hooks); use auto")
     outputs, features = outputs_of_task(model, layout), features_of_task(model, layout)
     if name == "loop" or state.backward_hooks:
-        return Execution("loop", loop(outputs), per_task_loop(loss), state, body=loop(features))
+        return Execution("loop", loop(outputs), per_task_loop(loss), given, state, body=loop(features))
     mapped = map_tasks if name == "vmap" else map_or_loop
-    return Execution("vmap", mapped(outputs), per_task(loss), state, body=mapped(features))
+    return Execution("vmap", mapped(outputs), per_task(loss), given, state, body=mapped(features))
 
 
 def _batched(model: nn.Module, layout: Layout, loss: Loss) -> Execution:
@@ -310,7 +319,8 @@ def _batched(model: nn.Module, layout: Layout, loss: Loss) -> Execution:
     losses, network = per_task(loss), trace(model, leaves=LAYERS)
     forward = lower(network, layout)
     program, shared = _program(forward, Layout.of(model), losses)
-    return Execution("batched", forward, losses, NetworkState(model, network), program, shared=shared)
+    state = NetworkState(model, network)
+    return Execution("batched", forward, losses, (layout, loss), state, program, shared=shared)
 
 
 def _program(forward: Lowered, whole: Layout, losses: Loss) -> tuple[Program | None, SharedParameters | None]:
