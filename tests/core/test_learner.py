@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from pathaware import (
     Episodes,
@@ -355,6 +359,38 @@ def test_single_tasks_are_stacked_in_order_by_a_data_loader():
     for found, expected in zip([*batches[0], *batches[1]], tasks, strict=True):
         pairs = zip(found.tensors(), expected, strict=True)
         assert all(torch.equal(stacked[0], one) for stacked, one in pairs)
+
+
+def test_a_data_loader_pins_all_tensors_of_episodes(monkeypatch):
+    """Marked instead of pinned, which needs an accelerator."""
+    monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: tensor + 1)
+    parts = [torch.zeros(2, n, 1) for n in (5, 5, 7, 7)]
+    pinned = pin_memory(Episodes(*parts, query_images=torch.zeros(2, 7), query_boxes=torch.zeros(2, 7, 4)))
+    assert all(getattr(pinned, field.name).eq(1).all() for field in fields(Episodes))
+
+
+def test_pinning_without_an_accelerator_behaves_as_a_tensor_does():
+    if torch.accelerator.is_available():
+        pytest.skip("there is an accelerator")
+    episodes = Episodes(*(torch.randn(2, n, 1) for n in (5, 5, 7, 7)))
+    with pytest.raises(RuntimeError) as of_tensor:
+        episodes.query_x.pin_memory()
+    with pytest.raises(RuntimeError, match=re.escape(str(of_tensor.value))):
+        episodes.pin_memory()
+    assert not episodes.is_pinned()
+    tasks = [tuple(torch.randn(n, 1) for n in (5, 5, 7, 7))] * 4
+    with pytest.warns(UserWarning, match="pin_memory"):
+        batches = list(DataLoader(tasks, batch_size=2, collate_fn=Episodes.stack, pin_memory=True))
+    assert [len(batch) for batch in batches] == [2, 2]
+    assert batches[0].to("cpu", torch.float32, non_blocking=True).query_x.dtype == torch.float32
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_episodes_of_a_data_loader_are_in_pinned_memory():
+    tasks = [tuple(torch.randn(n, 1) for n in (5, 5, 7, 7))] * 4
+    for batch in DataLoader(tasks, batch_size=2, collate_fn=Episodes.stack, pin_memory=True):
+        assert batch.is_pinned()
+        assert torch.equal(batch.to("cuda", non_blocking=True).query_x.cpu(), batch.query_x)
 
 
 def test_tasks_that_cannot_be_stacked_are_refused():

@@ -117,9 +117,32 @@ class Episodes:
         for first in range(0, len(self), size):
             yield self[first : first + size]
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Episodes:
-        """Move to a device; `dtype` applies to floating-point tensors only, labels keep theirs."""
-        return self._each(lambda t: t.to(device, dtype if t.is_floating_point() else None))
+    def to(
+        self,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        non_blocking: bool = False,
+    ) -> Episodes:
+        """Move to a device; `dtype` applies to floating-point tensors only, labels keep theirs.
+
+        With `non_blocking` a copy from pinned memory to a GPU runs beside other work.
+        """
+
+        def moved(tensor: Tensor) -> Tensor:
+            wanted = dtype if tensor.is_floating_point() else None
+            return tensor.to(device, wanted, non_blocking=non_blocking)
+
+        return self._each(moved)
+
+    def pin_memory(self) -> Episodes:
+        """Copy to page-locked memory, from which copies to a GPU are faster. A `DataLoader` with
+        `pin_memory=True` calls it; like `Tensor.pin_memory`, it needs an accelerator."""
+        return self._each(lambda tensor: tensor.pin_memory())
+
+    def is_pinned(self) -> bool:
+        """True if all tensors are in page-locked memory."""
+        return all(tensor.is_pinned() for tensor in self.tensors())
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Episodes:
         extra = (None if t is None else change(t) for t in (self.query_images, self.query_boxes))
