@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import io
+import pickle
 import re
 from dataclasses import fields
 
@@ -359,6 +362,37 @@ def test_single_tasks_are_stacked_in_order_by_a_data_loader():
     for found, expected in zip([*batches[0], *batches[1]], tasks, strict=True):
         pairs = zip(found.tensors(), expected, strict=True)
         assert all(torch.equal(stacked[0], one) for stacked, one in pairs)
+
+
+COPIES = {
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda learner: pickle.loads(pickle.dumps(learner)),
+    "torch.save": lambda learner: saved_and_loaded(learner),
+}
+
+
+def saved_and_loaded(value: MetaLearner) -> MetaLearner:
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    loaded: MetaLearner = torch.load(file, weights_only=False)
+    return loaded
+
+
+@pytest.mark.parametrize("execution", ["loop", "vmap", "batched"])
+@pytest.mark.parametrize("how", COPIES)
+def test_a_copy_computes_the_same_and_is_independent(how, execution):
+    model, loss, episodes = small_problem("conv")
+    learner = MetaLearner(model, Pamela(model, 2), loss, execution=execution)
+    expected = meta_gradient(learner, episodes)
+    twin = COPIES[how](learner)
+    assert torch.equal(meta_gradient(twin, episodes), expected)
+    assert twin.execution.name == execution
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.add_(0.1)
+    assert torch.equal(meta_gradient(learner, episodes), expected)
+    assert distance(meta_gradient(twin, episodes), expected) > 1e-3
 
 
 def test_a_data_loader_pins_all_tensors_of_episodes(monkeypatch):

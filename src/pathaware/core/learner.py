@@ -86,8 +86,8 @@ class MetaLearner(FewShotLearner):
         self.guard = guard
         self.checkpoint = checkpoint
         self.execution_name = execution
-        self._execution = self._select_execution()
-        self._before = self._execution
+        self._execution: Execution | None = self._select_execution()
+        self._before: Execution | None = None
         self.start: PrototypeStart | None = None
         if head != "learned":
             from pathaware.core.prototype_start import PrototypeStart  # builds on heads
@@ -102,9 +102,9 @@ class MetaLearner(FewShotLearner):
         The previous execution is kept, because networks switch between training and evaluation mode.
         """
         chosen_for = self.model, self.rule.layout, self.loss
-        if self._execution.outdated(*chosen_for):
+        if self._execution is None or self._execution.outdated(*chosen_for):
             self._execution, self._before = self._before, self._execution
-            if self._execution.outdated(*chosen_for):
+            if self._execution is None or self._execution.outdated(*chosen_for):
                 check_loss(self.loss)
                 refuse_running_statistics(self.model)
                 _check_layout(self.model, self.rule)
@@ -116,6 +116,11 @@ class MetaLearner(FewShotLearner):
         from pathaware.engine.execution import select_execution
 
         return select_execution(self.execution_name, self.model, self.rule.layout, self.loss)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state for copies and pickles. A copy chooses its executions for its own network; they hold
+        functions that cannot be pickled."""
+        return {**vars(self), "_execution": None, "_before": None}
 
     @property
     def compilable(self) -> bool:
