@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
+from torch import Tensor, nn
 
-from pathaware import GradientDescent, MetaLearner, MetaSGD, Pamela, UsageError
+from pathaware import GradientDescent, MetaLearner, MetaSGD, Pamela, Rule, UsageError
 from tests.conftest import distance, meta_gradient, regression_episodes, scatter, small_problem
 
 
@@ -92,3 +95,43 @@ def test_more_steps_than_trained_need_extend_and_repeat_the_last_q():
     _, gradient = learner.gradient(path.points[2], episodes.support_x, episodes.support_y)
     expected = path.points[2] - learner.rule.q[-1] * gradient
     assert distance(path.points[3], expected.detach()) < 1e-14
+
+
+class Wrong(Rule):
+    """Returns something else than points of all tasks, from one of its methods."""
+
+    def __init__(self, network: nn.Module, method: str, found: Callable[[Tensor], object]) -> None:
+        super().__init__(network, 2)
+        self.method, self.found = method, found
+
+    def begin(self, initial, context):
+        return self.found(initial) if self.method == "begin" else (initial, None)
+
+    def advance(self, j, points, gradient, losses, memory):
+        if self.method == "advance":
+            return self.found(points[-1])
+        return super().advance(j, points, gradient, losses, memory)
+
+    def step(self, j, points, gradient):
+        return self.found(points[-1] - 0.01 * gradient)
+
+
+@pytest.mark.parametrize("guard", [True, False])
+@pytest.mark.parametrize(
+    ("method", "found", "message"),
+    [
+        ("step", lambda point: None, r"rule: a step must return points of shape \[2, 61\], got NoneType"),
+        ("step", lambda point: point.mean(0), r"rule: a step must .* got shape \[61\]"),
+        ("step", lambda point: point[:1], r"rule: a step must .* got shape \[1, 61\]"),
+        ("advance", lambda point: point, "rule: advance must return the points and the memory, got Tensor"),
+        ("advance", lambda point: (point[0], None), r"rule: a step must .* got shape \[61\]"),
+        ("begin", lambda point: point, "rule: begin must return the points and the memory, got Tensor"),
+        ("begin", lambda point: (point[:, 1:], None), r"rule: begin must .* \[2, 61\], got shape \[2, 60\]"),
+    ],
+)
+def test_a_rule_that_does_not_return_points_of_all_tasks_is_refused(method, found, message, guard):
+    """Two tasks: the rows of a tensor would be taken for points and memory."""
+    model, loss, episodes = small_problem("mlp")
+    learner = MetaLearner(model, Wrong(model, method, found), loss, guard=guard)
+    with pytest.raises(UsageError, match=message):
+        learner.meta_loss(episodes[:2])

@@ -25,7 +25,7 @@ from pathaware.core.few_shot import (
 )
 from pathaware.core.losses import Loss
 from pathaware.core.parameters import clone_with_parameters
-from pathaware.core.path import Gradient, Order, Path, check_order, unroll
+from pathaware.core.path import Gradient, Order, Path, check_order, check_points, unroll
 from pathaware.core.rule import MAX_STEPS, Context, Rule
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class MetaLearner(FewShotLearner):
         order = context.order
         with torch.set_grad_enabled(order != "none"):
             theta = self.rule.layout.flatten(self.model).expand(len(context), -1)
-            initial, memory = self.rule.begin(theta, context)
+            initial, memory = check_points(self.rule.begin(theta, context), "begin", theta.shape)
             if self.start is not None:
                 initial = self.start(initial, context)
             return unroll(

@@ -185,23 +185,28 @@ def unroll(
     bounds: list[Tensor] = []  # of each task's support loss
     started: list[Tensor] = []  # the tasks whose first gradient is finite, if that is not true of all
 
+    def step(
+        j: int, points: list[Tensor], descent: Tensor, loss: Tensor, memory: Memory
+    ) -> tuple[Tensor, Memory]:
+        return check_points(rule.advance(j, points, descent, loss, memory), "advance", initial.shape)
+
     def advance(j: int, point: Tensor, memory: Memory) -> tuple[Tensor, Tensor, Memory]:
         points = path.points[: j + 1]
         loss, descent = gradient(j, point)
         below = loss.detach() <= bounds[0] if guard and j > 0 else None  # False for NaN
         if not guard or not may_branch(point):
-            following, memory = rule.advance(j, points, descent, loss, memory)
+            following, memory = step(j, points, descent, loss, memory)
             return loss, following if below is None else torch.where(below[:, None], following, point), memory
         goes_on = _finite(loss, descent) if below is None else below & started[0] if started else below
         if known_full(goes_on):
-            return loss, *rule.advance(j, points, descent, loss, memory)
+            return loss, *step(j, points, descent, loss, memory)
         if j == 0:
             started[:] = [goes_on]
         each, used = goes_on[:, None], loss
         if order == "second":  # again, at θ₀ for tasks that stop: zero times infinity would be NaN
             used, descent = gradient(j, torch.where(each, point, path.points[0].detach()))
         descent, used = torch.where(each, descent, 0), torch.where(goes_on, used, 0)
-        following, memory = rule.advance(j, points, descent, used, memory)
+        following, memory = step(j, points, descent, used, memory)
         return loss, torch.where(each, following, point), memory
 
     for j in range(steps):
@@ -215,6 +220,22 @@ def unroll(
         if guard and j == 0:
             bounds.append(divergence_bound(path.losses[0]))
     return path
+
+
+def check_points(found: object, method: str, shape: torch.Size) -> tuple[Tensor, Memory]:
+    """The points `[T, D]` and the memory that a method of a rule returned; raise for anything else.
+
+    Two rows of one tensor would be taken for the two, and a single row for that of every task.
+    """
+    if not isinstance(found, tuple) or len(found) != 2:
+        kind = type(found).__name__
+        raise UsageError(f"{method} must return the points and the memory, got {kind}", field="rule")
+    points, memory = found
+    if not isinstance(points, Tensor) or points.shape != shape:
+        kind = f"shape {list(points.shape)}" if isinstance(points, Tensor) else type(points).__name__
+        by = "a step" if method == "advance" else method
+        raise UsageError(f"{by} must return points of shape {list(shape)}, got {kind}", field="rule")
+    return points, memory
 
 
 def _finite(loss: Tensor, descent: Tensor) -> Tensor:
