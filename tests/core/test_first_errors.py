@@ -139,3 +139,23 @@ def test_soft_labels_may_be_given_to_all_heads():
         soft = F.one_hot(y, 3).float()
         hard, same = (learner.adapt_and_predict(x, labels, query_x)[1].outputs[-1] for labels in (y, soft))
         assert kind == "r2d2" or torch.allclose(hard, same, atol=1e-5)  # it takes them for values, unscaled
+
+
+@pytest.mark.parametrize("execution", ["loop", "vmap", "batched"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda loss: loss.item(), "loss: it must return a tensor, got float"),
+        (lambda loss: loss.detach(), "loss: it has no gradient; compute it from the outputs"),
+        (lambda loss: torch.tensor(loss.item()), "loss: it has no gradient"),
+    ],
+)
+def test_a_loss_that_cannot_be_differentiated_is_refused(execution, change, message):
+    model = mlp(3, (8,), 2)
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return change(F.mse_loss(outputs, targets))
+
+    learner = MetaLearner(model, GradientDescent(model, 2), loss, execution=execution)
+    with pytest.raises(UsageError, match=message):
+        learner.adapt(torch.randn(5, 3), torch.randn(5, 2))

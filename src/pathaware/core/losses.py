@@ -28,11 +28,14 @@ def per_task_loop(loss: Loss) -> Loss:
         if classifies:
             _check_labels(outputs, targets)
         try:
-            found = torch.stack([loss(o, t) for o, t in zip(outputs, targets, strict=True)])
+            values = [loss(o, t) for o, t in zip(outputs, targets, strict=True)]
         except IndexError:
             if classifies:
                 raise wrong_labels(targets, outputs.shape[2]) from None
             raise
+        if not isinstance(values[0], Tensor):
+            raise UsageError(f"loss: it must return a tensor, got {type(values[0]).__name__}")
+        found = torch.stack(values)
         if found.ndim != 1:
             raise UsageError(
                 f"loss: it must return one number per task, not a tensor of shape {list(found.shape[1:])}; "

@@ -233,6 +233,11 @@ class Execution:
             point = point.detach().requires_grad_()
         with torch.enable_grad():
             losses = self.task_losses(point, x, y, outputs)
+            if not losses.requires_grad:
+                raise UsageError(
+                    "loss: it has no gradient; compute it from the outputs by PyTorch's operations, without "
+                    "detach or NumPy"
+                )
             (gradient,) = torch.autograd.grad(losses.sum(), point, create_graph=create_graph)
         return losses, gradient
 
