@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
@@ -393,6 +394,22 @@ def test_a_copy_computes_the_same_and_is_independent(how, execution):
             parameter.add_(0.1)
     assert torch.equal(meta_gradient(learner, episodes), expected)
     assert distance(meta_gradient(twin, episodes), expected) > 1e-3
+
+
+@pytest.mark.parametrize("execution", ["loop", "vmap", "batched"])
+def test_a_learner_in_distributed_data_parallel_has_its_meta_gradient(execution, tmp_path):
+    """With one process; PyTorch's hooks for the gradients of several are the same."""
+    model, loss, episodes = small_problem("conv")
+    learner = MetaLearner(model, Pamela(model, 3), loss, execution=execution)
+    expected = meta_gradient(learner, episodes)
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    try:
+        parallel = DistributedDataParallel(learner)
+        assert torch.equal(parallel(episodes, "none"), learner.meta_loss(episodes, "none"))
+        parallel(episodes).backward()
+    finally:
+        distributed.destroy_process_group()
+    assert distance(torch.cat([p.grad.flatten() for p in learner.parameters()]), expected) < 1e-12
 
 
 def test_a_data_loader_pins_all_tensors_of_episodes(monkeypatch):

@@ -154,6 +154,10 @@ class FewShotLearner(nn.Module, ABC):
         check_support(episodes.support_x, episodes.support_y)
         return self.task_losses(episodes, order).mean()
 
+    def forward(self, episodes: Episodes, order: Order = "second") -> Tensor:
+        """`meta_loss`, for wrappers that call a module, such as `DistributedDataParallel`."""
+        return self.meta_loss(episodes, order)
+
 
 def check_kind(value: object, kind: type, name: str) -> None:
     """Raise unless the argument of this name is an instance of a class."""
