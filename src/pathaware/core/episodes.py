@@ -16,7 +16,7 @@ from pathaware.core.errors import UsageError
 NAMES = ("support_x", "support_y", "query_x", "query_y")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Episodes:
     """T tasks, each with a support set to adapt on and a query set to evaluate on.
 
@@ -35,6 +35,11 @@ class Episodes:
 
     >>> len(episodes[-1]), [len(task) for task in episodes]
     (1, [1, 1, 1, 1])
+
+    Tasks print as shapes, and two batches are equal only if they are the same object:
+
+    >>> episodes
+    Episodes(support_x=[4, 5, 1], support_y=[4, 5, 1], query_x=[4, 7, 1], query_y=[4, 7, 1])
     """
 
     support_x: Tensor
@@ -55,6 +60,10 @@ class Episodes:
         if len(set(devices)) != 1:
             found = ", ".join(map(str, devices))
             raise UsageError(f"episodes: the four tensors must be on one device, got {found}")
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name}={list(tensor.shape)}" for name, tensor in self.named().items())
+        return f"{type(self).__name__}({shapes})"
 
     @classmethod
     def stack(cls, tasks: Sequence[Sequence[Tensor]]) -> Episodes:
