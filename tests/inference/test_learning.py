@@ -252,6 +252,21 @@ def test_equal_pictures_of_two_classes_are_a_wrong_label(tmp_path, weights, caps
     assert "one label is wrong" in capsys.readouterr().out
 
 
+def test_two_equal_pictures_are_one_pair_of_near_duplicates(tmp_path, weights, capsys):
+    """Each of them was learned when the other was held out."""
+    rgb = np.random.default_rng(0).integers(0, 256, (2, 2, 32, 32, 3), dtype=np.uint8)
+    for i, name in enumerate(("ash", "oak")):
+        (tmp_path / "trees" / name).mkdir(parents=True)
+        for j in range(2):
+            Image.fromarray(rgb[i, j]).save(tmp_path / "trees" / name / f"{j}.png")
+    shutil.copy(tmp_path / "trees/oak/1.png", tmp_path / "trees/oak/2.png")
+    call("learn", tmp_path / "trees", *own(weights), "--out", "a", "--json")
+    found = json.loads(capsys.readouterr().out)
+    (pair,) = found["near_duplicates"]
+    assert sorted(Path(name).name for name in pair) == ["1.png", "2.png"]
+    assert any("2 held-out pictures are nearly equal to learned ones" in note for note in found["notes"])
+
+
 def test_the_classes_are_counted_and_what_the_folder_holds_besides_is_named(tmp_path, weights, capsys):
     trees = write_classes(tmp_path / "trees", 4)
     write_classes(trees, 1, first=9, kinds=1)
@@ -415,6 +430,8 @@ def test_each_image_is_predicted_by_a_classifier_that_had_not_learned_it(monkeyp
     assert (given.test.tolist(), given.fold_count) == ([0, 1, 10, 16], 1)
     with pytest.raises(UsageError, match="class b has no image to learn from"):
         learning.learn(Remembering(), support, names, torch.tensor([10, 11]))
+    with pytest.raises(UsageError, match=r"hold_out: must be 0 to 0.5, not 0.6"):
+        learning.learn(Remembering(), support, names, hold_out=0.6)
     none = learning.learn(Remembering(), support, names, hold_out=0)
     assert (none.score, none.fold_count, len(none.test)) == (None, 0, 0)
 

@@ -58,10 +58,9 @@ def learn(
     hold_out: Annotated[
         float,
         panel_option(
-            help="Part of each class that is held out at a time to measure accuracy: 0.2 makes 5 folds.",
+            help="Part of each class that is held out at a time to measure accuracy, at most 0.5: 0.2 makes "
+            "5 folds.",
             panel=DATA,
-            min=0,
-            max=0.9,
         ),
     ] = 0.2,
     seed: Annotated[
@@ -100,6 +99,7 @@ def learn(
     from pathaware.inference.class_folders import read_labelled
     from pathaware.inference.trained_model import TrainedModel
 
+    learning.check_hold_out(hold_out)
     target = out or Path(f"{folder.resolve().name.split('.')[0]}-classifier")
     learning.must_be_free(target, replace)
     if show is not None:
@@ -207,6 +207,8 @@ def _print(learned: Learned, target: Path, notes: list[str], advice: str) -> Non
 def _summary(
     learned: Learned, target: Path, duplicates: list[tuple[int, int]], notes: list[str], advice: str
 ) -> dict[str, Any]:
+    from pathaware.inference.learning import distinct_pairs
+
     score, classes = learned.score, learned.support.classes
     given = {} if score is None else {truth: dict(labels) for truth, labels in score.given.items()}
     wrong = []
@@ -228,7 +230,7 @@ def _summary(
         "unmeasured": learned.unmeasured,
         "confusion": given,
         "wrong": wrong,
-        "near_duplicates": [[learned.names[a], learned.names[b]] for a, b in duplicates],
+        "near_duplicates": [[learned.names[a], learned.names[b]] for a, b in distinct_pairs(duplicates)],
         "notes": notes,
         "training": advice,
     }

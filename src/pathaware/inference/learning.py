@@ -45,6 +45,8 @@ from pathaware.training.run_folder import CHECKPOINT, CONFIG, METRICS, PROVENANC
 
 HELD_OUT = 0.2
 """Part of the images of each class that is held out at a time to measure accuracy."""
+LARGEST_PART = 0.5
+"""Largest part that can be held out at a time: that of two folds."""
 PATIENCE = 30.0
 """Seconds that cross-validation may take, if it does not end with its first fold."""
 
@@ -108,6 +110,7 @@ def learn(
     of a class that has two was held out once or `PATIENCE` is exceeded. `test` are the indices of images to
     measure on instead, all at once.
     """
+    check_hold_out(hold_out)
     if test is None:
         folds = assign_folds(support.labels, hold_out, seed)
     else:
@@ -141,6 +144,16 @@ def learn(
     return Learned(support, tuple(names), classifier, folds, predictions, score, int(skipped.sum()))
 
 
+def check_hold_out(share: float) -> None:
+    """Refuse parts that are no folds: each image is held out once, so there are at least two folds."""
+    if not 0 <= share <= LARGEST_PART:
+        raise UsageError(
+            f"must be 0 to {LARGEST_PART:g}, not {share:g}: every image is held out once, so there are at "
+            "least two folds",
+            field="hold_out",
+        )
+
+
 def without(support: SupportSet, test: Tensor) -> SupportSet:
     """The labelled images but those with these indices."""
     kept = torch.ones(len(support.labels), dtype=torch.bool)
@@ -168,11 +181,26 @@ def assign_folds(labels: Tensor, share: float, seed: int) -> Tensor:
 
 
 def duplicates_across(support: SupportSet, folds: Tensor) -> list[tuple[int, int]]:
-    """Pairs (learned, held out) of images that are nearly equal, which makes an accuracy too good."""
+    """Pairs (learned, held out) of images that are nearly equal, which makes an accuracy too good.
+
+    With several folds a pair is there in both orders: each image was learned when the other was held out.
+    """
     hashes = [difference_hash(image) for image in support.pixels.numpy()]
     test = (folds >= 0).nonzero()[:, 0].tolist()
     pairs = [(i, test[j]) for i, j in near_duplicates(hashes, [hashes[i] for i in test])]
     return [(i, j) for i, j in pairs if folds[i] != folds[j]]
+
+
+def distinct_pairs(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The pairs, each in the first of its orders only.
+
+    >>> distinct_pairs([(0, 3), (0, 5), (3, 0)])
+    [(0, 3), (0, 5)]
+    """
+    first = dict[frozenset[int], tuple[int, int]]()
+    for pair in pairs:
+        first.setdefault(frozenset(pair), pair)
+    return list(first.values())
 
 
 def conflicting_duplicates(support: SupportSet) -> list[tuple[int, int]]:
