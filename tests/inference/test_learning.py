@@ -26,7 +26,7 @@ from pathaware.inference.learning import (
     near_duplicates,
     training_advice,
 )
-from pathaware.inference.predictions import Score
+from pathaware.inference.predictions import Predictions, Score
 from pathaware.inference.trained_model import SupportSet, TrainedModel, shipped
 from tests.inference.models import class_folders
 from tests.models.residual18 import pretrained
@@ -434,6 +434,32 @@ def test_each_image_is_predicted_by_a_classifier_that_had_not_learned_it(monkeyp
         learning.learn(Remembering(), support, names, hold_out=0.6)
     none = learning.learn(Remembering(), support, names, hold_out=0)
     assert (none.score, none.fold_count, len(none.test)) == (None, 0, 0)
+
+
+def test_clear_mistakes_come_first_and_their_labels_are_questioned(tmp_path, weights, capsys, monkeypatch):
+    table = {"a": [0.9, 0.1], "b": [0.4, 0.6], "c": [0.04, 0.96], "d": [0.2, 0.8]}  # all of class a
+    support = numbered(4, 1)
+    names = [*table, "e"]
+    probabilities = torch.tensor([*table.values()], dtype=torch.float64)
+    predictions = Predictions(list(table), support.classes, probabilities)
+    score = Score.of(predictions, ["a"] * 4)
+    folds = torch.tensor([0, 1, 2, 3, -1])
+    learned = learning.Learned(support, tuple(names), None, folds, predictions, score)
+    assert [names[i] for i in learned.wrong] == ["c", "d", "b"]
+    assert [names[i] for i in learned.suspicious] == ["c"]
+    trees = write_classes(tmp_path / "trees", 2)
+    monkeypatch.setattr(learning, "learn", lambda *_, **__: learned)
+    monkeypatch.setattr(learning, "duplicates_across", lambda *_: [])
+    monkeypatch.setattr(learning, "save_classifier", lambda *_, **__: None)
+    call("learn", trees, *own(weights), "--out", "a")
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("wrong: ")]
+    assert lines == [
+        "wrong: c is a, labelled b (0.96); is it in the right folder?",
+        "wrong: d is a, labelled b (0.80)",
+        "wrong: b is a, labelled b (0.60)",
+    ]
+    call("learn", trees, *own(weights), "--out", "a", "--json")
+    assert [row["suspicious"] for row in json.loads(capsys.readouterr().out)["wrong"]] == [True, False, False]
 
 
 @pytest.mark.parametrize(("seconds", "folds"), [(5.9, 5), (7, 4), (11, 2), (100, 1)])

@@ -188,14 +188,12 @@ def _print(learned: Learned, target: Path, notes: list[str], advice: str) -> Non
                 Table.of("", header, [[one_line(row[0]), *row[1:]] for row in confusion(score, classes)])
             )
         assert learned.predictions is not None
+        doubtful = set(learned.suspicious)
         for i in learned.wrong[:10]:
             truth = classes[int(learned.support.labels[learned.test[i]])]
             label, probability = learned.predictions.ranked(i, 1)[0]
-            print(
-                one_line(
-                    f"wrong: {learned.predictions.images[i]} is {truth}, labelled {label} ({probability:.2f})"
-                )
-            )
+            line = f"wrong: {learned.predictions.images[i]} is {truth}, labelled {label} ({probability:.2f})"
+            print(one_line(line + ("; is it in the right folder?" if i in doubtful else "")))
         if len(learned.wrong) > 10:
             print(f"… and {len(learned.wrong) - 10:,} more wrong; --show draws them")
     if len(classes) >= ENOUGH[0]:
@@ -211,12 +209,17 @@ def _summary(
 
     score, classes = learned.score, learned.support.classes
     given = {} if score is None else {truth: dict(labels) for truth, labels in score.given.items()}
-    wrong = []
+    wrong, doubtful = [], set(learned.suspicious)
     for i in learned.wrong:
         assert learned.predictions is not None
         truth = classes[int(learned.support.labels[learned.test[i]])]
         wrong.append(
-            {"picture": learned.predictions.images[i], "class": truth, "label": learned.predictions.labels[i]}
+            {
+                "picture": learned.predictions.images[i],
+                "class": truth,
+                "label": learned.predictions.labels[i],
+                "suspicious": i in doubtful,
+            }
         )
     return {
         "classifier": str(target),

@@ -7,6 +7,7 @@ adapted from (`config.toml`, `checkpoint.safetensors`) and its own labelled imag
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import shutil
 import time
@@ -29,6 +30,7 @@ from pathaware.data.pixels import ImageInput
 from pathaware.data.store import counted
 from pathaware.inference.calibration import CALIBRATION
 from pathaware.inference.class_folders import LabelledFolder
+from pathaware.inference.influence import ODDS
 from pathaware.inference.predictions import Predictions, Score
 from pathaware.inference.trained_model import (
     SUPPORT,
@@ -81,12 +83,26 @@ class Learned:
 
     @property
     def wrong(self) -> list[int]:
-        """Positions in `test` of the images that got a wrong label."""
+        """Positions in `test` of the images that got a wrong label, the clearest mistakes first."""
         if self.predictions is None:
             return []
-        truth = self.support.labels[self.test].tolist()
-        classes = self.support.classes
-        return [i for i, label in enumerate(self.predictions.labels) if label != classes[truth[i]]]
+        odds, best = self._log_odds, self.predictions.probabilities.argmax(1)
+        wrong = (best != self.support.labels[self.test]).nonzero()[:, 0].tolist()
+        return sorted(wrong, key=lambda i: -odds[i])
+
+    @property
+    def suspicious(self) -> list[int]:
+        """Those of `wrong` whose own label may be the wrong one, see `influence.suspicious_labels`."""
+        return [i for i in self.wrong if self._log_odds[i] >= math.log(ODDS)]
+
+    @property
+    def _log_odds(self) -> list[float]:
+        """How much more probable the given label of each image of `test` is than its own, as a logarithm."""
+        assert self.predictions is not None
+        values = self.predictions.probabilities.clamp(min=1e-300).log()
+        own = values.gather(1, self.support.labels[self.test][:, None])[:, 0]
+        odds: list[float] = (values.amax(1) - own).tolist()
+        return odds
 
     @property
     def unmeasured(self) -> list[str]:
