@@ -48,9 +48,9 @@ def reproduce(
     budget: Annotated[
         str | None,
         panel_option(
-            help="Training time per target, such as 10m or 2h: all runs are shortened to fit, and the table "
-            "states it. With --iterations, as many whole runs as fit, the most informative first. Runs count "
-            "as if one after another, also with --workers, which share the cores of a CPU.",
+            help="Time per target, such as 10m or 2h, in which the --workers train it: all runs are "
+            "shortened to fit, and the table states it. With --iterations, as many whole runs as fit, the "
+            "most informative first.",
             panel=TRAINING,
             default="none: train all iterations",
         ),
