@@ -252,6 +252,21 @@ def test_equal_pictures_of_two_classes_are_a_wrong_label(tmp_path, weights, caps
     assert "one label is wrong" in capsys.readouterr().out
 
 
+def test_unreadable_pictures_are_left_out_on_demand(tmp_path, weights, capsys):
+    trees = write_classes(tmp_path / "trees", 2)
+    (trees / "oak/empty.jpg").touch()
+    call("learn", trees, *own(weights), "--out", "a", code=2)
+    told = capsys.readouterr().err
+    assert told.endswith("oak/empty.jpg: the file is empty; --skip-unreadable leaves such files out\n")
+    call("learn", trees, *own(weights), "--out", "a", "--skip-unreadable", "--json")
+    out, err = capsys.readouterr()
+    assert err.endswith("oak/empty.jpg: the file is empty\n")
+    found = json.loads(out)
+    assert found["left_out"] == [err.rstrip("\n")]
+    assert "left out 1 file that cannot be used" in found["notes"]
+    assert found["pictures"] == 6
+
+
 def test_two_equal_pictures_are_one_pair_of_near_duplicates(tmp_path, weights, capsys):
     """Each of them was learned when the other was held out."""
     rgb = np.random.default_rng(0).integers(0, 256, (2, 2, 32, 32, 3), dtype=np.uint8)

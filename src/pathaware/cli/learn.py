@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -63,6 +64,14 @@ def learn(
             panel=DATA,
         ),
     ] = 0.2,
+    skip: Annotated[
+        bool,
+        flag(
+            "--skip-unreadable",
+            help="Name pictures that cannot be read or lie in no class folder, and leave them out.",
+            panel=DATA,
+        ),
+    ] = False,
     seed: Annotated[
         int, panel_option(help="Seed of the choice of pictures per fold.", panel=DATA, min=0)
     ] = 0,
@@ -89,6 +98,7 @@ def learn(
         listed_problems,
         must_be_new,
         must_be_png,
+        print_problems,
         print_warning,
         warn_undrawable,
     )
@@ -96,7 +106,7 @@ def learn(
     from pathaware.core.settings import trust
     from pathaware.data.store import counted
     from pathaware.inference import learning
-    from pathaware.inference.class_folders import read_labelled
+    from pathaware.inference.class_folders import SupportRefused, read_labelled
     from pathaware.inference.trained_model import TrainedModel
 
     learning.check_hold_out(hold_out)
@@ -118,10 +128,18 @@ def learn(
         except UsageError as error:
             error.field = "model" if error.field == "run" else error.field
             raise
-    with listed_problems():
-        labelled = read_labelled(folder, opened.image_input, merge_splits=True, field="folder")
+    try:
+        with listed_problems():
+            labelled = read_labelled(folder, opened.image_input, merge_splits=True, skip=skip, field="folder")
+    except SupportRefused as refused:
+        if not skip:
+            refused.message += "; --skip-unreadable leaves such files out"
+        raise
+    print_problems(labelled.problems)
     test, notes = learning.test_images(labelled)
     learned = learning.learn(opened, labelled.support, labelled.names, test, hold_out=hold_out, seed=seed)
+    if count := len(labelled.problems):
+        notes.append(f"left out {counted(count, 'file')} that cannot be used")
     notes += learning.notes_on(labelled)
     duplicates = learning.duplicates_across(labelled.support, learned.folds)
     labels = labelled.support.labels
@@ -148,7 +166,7 @@ def learn(
         warn_undrawable(*learned.support.classes)
     advice = learning.training_advice(folder, labelled)
     if json:
-        print(jsonlib.dumps(_summary(learned, target, duplicates, notes, advice)))
+        print(jsonlib.dumps(_summary(learned, target, duplicates, labelled.problems, notes, advice)))
     else:
         _print(learned, target, notes, advice)
 
@@ -203,7 +221,12 @@ def _print(learned: Learned, target: Path, notes: list[str], advice: str) -> Non
 
 
 def _summary(
-    learned: Learned, target: Path, duplicates: list[tuple[int, int]], notes: list[str], advice: str
+    learned: Learned,
+    target: Path,
+    duplicates: list[tuple[int, int]],
+    problems: Sequence[str],
+    notes: list[str],
+    advice: str,
 ) -> dict[str, Any]:
     from pathaware.inference.learning import distinct_pairs
 
@@ -234,6 +257,7 @@ def _summary(
         "confusion": given,
         "wrong": wrong,
         "near_duplicates": [[learned.names[a], learned.names[b]] for a, b in distinct_pairs(duplicates)],
+        "left_out": list(problems),
         "notes": notes,
         "training": advice,
     }
