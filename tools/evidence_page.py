@@ -37,7 +37,7 @@ from pathaware.experiments.statistics import (
     over_seeds_and_tasks,
     paired_differences,
 )
-from pathaware.training.metric import ACCURACY, MSE, Metric
+from pathaware.training.metric import ACCURACY, MSE, Metric, median
 from pathaware.training.tables import NOTHING, Remark, Row, Table, pipe_table
 from studies import ablation, additions, cross_domain, one_step, sine_gap, steps
 
@@ -208,7 +208,7 @@ def difference(per_seed: Sequence[Tensor]) -> tuple[str, str, str, str]:
     share = 100 * (waves < 0).double().mean().item()
     return (
         f"{mean:+.4f} ({ends[0]:+.4f} to {ends[1]:+.4f})",
-        f"{waves.median().item():+.4f}",
+        f"{median(waves):+.4f}",
         f"{share:.0f} %",
         ", ".join(f"{each:+.4f}" for each in means),
     )

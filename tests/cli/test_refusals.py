@@ -44,6 +44,7 @@ REFUSED = {
     "learn letters --model glyphs --out file --replace": "--out: file exists and is no classifier",
     "learn letters --model glyphs --show file": "file exists; add --replace",
     "learn letters --model glyphs --hold-out nan": "--hold-out",
+    "learn letters --model glyphs --hold-out 0.7": "--hold-out: must be 0 to 0.5, not 0.7: every image",
     "learn letters --model glyphs --weights file": "--weights: is for a backbone",
     "learn letters --model json:loads": "json:loads",
     "predict glyphs --support letters --images letters --unknown nan": "--unknown",

@@ -7,6 +7,7 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from pathaware.cli.data import app, shown_progress
+from pathaware.cli.train import app as train_app
 from pathaware.core.errors import UsageError
 from pathaware.data.catalogue import IMPORTERS, open_store
 from pathaware.data.episodes import USUAL, ImageEpisodes
@@ -77,6 +78,8 @@ def test_the_proposed_training_fits_the_store_and_every_store_is_shown(data: Pat
     ]:
         line = imported(name, classes, count)
         assert line == f"train on it with: pathaware train folder --data {name}{options}"
+        hint = CliRunner().invoke(train_app, [name]).exception
+        assert str(hint) == f"{name} is an imported data set: pathaware train folder --data {name}{options}"
         numbers = dict(zip(options.split()[::2], map(int, options.split()[1::2]), strict=True))
         size = [
             numbers.get(f"--{key}", usual)

@@ -68,6 +68,18 @@ def test_a_number_that_does_not_follow_from_the_tasks_is_found(folder, capsys, k
     assert f"MISMATCH sine-k5-pamela-5-seed0.json: {key} is" in capsys.readouterr().out
 
 
+def test_a_median_of_an_even_number_is_the_mean_of_the_two_in_the_middle(folder):
+    """Earlier records hold the lower one, and are accepted."""
+    (path,) = folder.glob("*.json")
+    record = json.loads(path.read_text())
+    low, high = task_values(record).double().sort().values[9:11].tolist()
+    assert record["result"]["mse_median"] == pytest.approx((low + high) / 2, rel=1e-6)
+    change(folder, lambda record: record["result"].update(mse_median=low))
+    assert verification.verify(folder).mismatches == []
+    change(folder, lambda record: record["result"].update(mse_median=high))
+    assert "mse_median is" in verification.verify(folder).mismatches[0]
+
+
 def test_a_record_without_values_is_listed(folder, capsys):
     change(folder, lambda record: record.pop("task_values"))
     assert command(str(folder), "--json") == 0

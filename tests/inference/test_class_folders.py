@@ -10,7 +10,7 @@ import pytest
 
 from pathaware.core.errors import UsageError
 from pathaware.data.pixels import ImageInput
-from pathaware.inference.class_folders import SupportRefused, read_images, read_support
+from pathaware.inference.class_folders import SupportRefused, read_images, read_labelled, read_support
 from tests.inference.models import PHOTO, class_folders, image
 
 FORM = ImageInput.from_dict(PHOTO)
@@ -75,6 +75,22 @@ def test_every_picture_at_fault_is_named(tmp_path):
     assert "(and 2 more)" in str(refused.value)
 
 
+def test_pictures_at_fault_can_be_left_out(tmp_path):
+    folder = class_folders(tmp_path / "pets", {"ant": 1, "bee": 2, "cat": 1})
+    (folder / "ant/0.png").write_bytes(b"")  # the only one of its class
+    (folder / "bee/0.png").write_bytes(b"no picture")
+    image(1).save(folder / "stray.png")
+    found = read_labelled(folder, FORM, skip=True)
+    assert (found.support.classes, found.support.labels.tolist()) == (("bee", "cat"), [0, 1])
+    assert [Path(name).parent.name for name in found.names] == ["bee", "cat"]
+    assert found.empty == ("ant",)
+    assert len(found.problems) == 3
+    assert any(line.endswith("ant/0.png: the file is empty") for line in found.problems)
+    (folder / "cat/0.png").write_bytes(b"")
+    with pytest.raises(SupportRefused):  # a single class is left
+        read_labelled(folder, FORM, skip=True)
+
+
 def test_pictures_without_class_folders_are_refused_in_one_sentence(tmp_path):
     image(1).save(class_folders(tmp_path / "pets", {"ant": 2}) / "ant/more.png")
     with pytest.raises(UsageError, match="ant has pictures but no class folders; put the pictures of each"):
@@ -113,7 +129,7 @@ def test_pictures_are_found_at_any_depth_and_bad_ones_left_out(kind, tmp_path):
     assert names == [start + name for name in ("a/1.png", "b/c/0.png", "top.JPG")]
     assert pixels.shape == (3, 3, 20, 20)
     (problem,) = problems
-    assert "a/0.png: not an image" in problem
+    assert "a/0.png: the file is empty" in problem
 
 
 def test_one_picture_may_be_given_by_itself(tmp_path):

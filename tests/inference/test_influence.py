@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -84,15 +86,35 @@ def test_a_planted_wrong_label_is_the_most_suspicious():
     labels = torch.arange(3).repeat_interleave(3)
     labels[4] = 0
     trained = TrainedModel.open("glyphs", "cpu")
-    found = suspicious_labels(trained, SupportSet(("a", "b", "c"), images, labels))
-    assert found[0][0] == 4
-    assert found[0][1] < 0 < found[-1][1]
-    assert [score for _, score in found] == sorted(score for _, score in found)
+    support = SupportSet(("a", "b", "c"), images, labels)
+    found = suspicious_labels(trained, support, odds=0)
+    assert found[0].image == 4
+    assert found[0].other == 1
+    assert found[0].score < 0 < found[-1].score
+    assert [each.score for each in found] == sorted(each.score for each in found)
+    assert suspicious_labels(trained, support)[0].image == 4
+
+
+def test_a_label_is_suspicious_only_if_another_one_is_much_more_probable():
+    trained = TrainedModel.open("glyphs", "cpu")
+    support = SupportSet(tuple("abcd"), pixels(24), torch.arange(4).repeat(6))
+    ranked = suspicious_labels(trained, support, odds=0)
+    for odds in (1.0, 2.0, 20.0):
+        marked = suspicious_labels(trained, support, odds)
+        assert marked == [each for each in ranked if each.score <= -math.log(odds)]
+    # Noise has no classes, so predictions are wrong, but not all of them clearly.
+    assert len(suspicious_labels(trained, support)) < len(suspicious_labels(trained, support, odds=1))
+    worst = ranked[0]
+    kept = torch.arange(24) != worst.image
+    adapted = trained.adapt(support.pixels[kept], support.labels[kept], 4)
+    predicted = adapted.probabilities(support.pixels[~kept])[0].log()
+    own = predicted[support.labels[worst.image]]
+    assert worst.score == pytest.approx((own - predicted[worst.other]).item(), abs=1e-3)
 
 
 def test_an_image_alone_in_its_class_is_not_suspected():
-    found = suspicious_labels(model(ways=2), SupportSet(("a", "b"), pixels(3), torch.tensor([0, 0, 1])))
-    assert sorted(i for i, _ in found) == [0, 1]
+    found = suspicious_labels(model(ways=2), SupportSet(("a", "b"), pixels(3), torch.tensor([0, 0, 1])), 0)
+    assert sorted(each.image for each in found) == [0, 1]
 
 
 @pytest.mark.parametrize("method", ["prototypical", "r2d2", "lr-d2"])
@@ -111,7 +133,7 @@ def test_the_photos_that_spoke_for_an_answer_are_of_its_class():
     values = explain(trained, support, made_up_photos(hues=(0,), each=1, seed=1), torch.tensor([0]))[0]
     assert values.shape == (6,)
     assert values.abs().max() > 1e-4
-    assert len(suspicious_labels(trained, support)) == 6
+    assert len(suspicious_labels(trained, support, odds=0)) == 6
 
 
 def made_up_photos(hues: tuple[int, ...], each: int, seed: int = 0) -> torch.Tensor:
@@ -135,7 +157,7 @@ def test_methods_that_hold_parts_of_their_steps_constant_have_no_influence_but_s
         explain(trained, support, pixels(1), torch.tensor([0]))
     assert error.value.field == "why"
     assert "\n" not in str(error.value)
-    assert len(suspicious_labels(trained, support)) == 4
+    assert len(suspicious_labels(trained, support, odds=0)) == 4
 
 
 def test_methods_that_only_compare_have_no_influence_but_suspicions():
@@ -144,4 +166,4 @@ def test_methods_that_only_compare_have_no_influence_but_suspicions():
     with pytest.raises(UsageError, match="neither has an inner loop nor fits a head") as error:
         explain(trained, support, pixels(1), torch.tensor([0]))
     assert error.value.field == "why"
-    assert len(suspicious_labels(trained, support)) == 4
+    assert len(suspicious_labels(trained, support, odds=0)) == 4

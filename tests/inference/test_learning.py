@@ -26,7 +26,7 @@ from pathaware.inference.learning import (
     near_duplicates,
     training_advice,
 )
-from pathaware.inference.predictions import Score
+from pathaware.inference.predictions import Predictions, Score
 from pathaware.inference.trained_model import SupportSet, TrainedModel, shipped
 from tests.inference.models import class_folders
 from tests.models.residual18 import pretrained
@@ -252,6 +252,36 @@ def test_equal_pictures_of_two_classes_are_a_wrong_label(tmp_path, weights, caps
     assert "one label may be wrong" in capsys.readouterr().out
 
 
+def test_unreadable_pictures_are_left_out_on_demand(tmp_path, weights, capsys):
+    trees = write_classes(tmp_path / "trees", 2)
+    (trees / "oak/empty.jpg").touch()
+    call("learn", trees, *own(weights), "--out", "a", code=2)
+    told = capsys.readouterr().err
+    assert told.endswith("oak/empty.jpg: the file is empty; --skip-unreadable leaves such files out\n")
+    call("learn", trees, *own(weights), "--out", "a", "--skip-unreadable", "--json")
+    out, err = capsys.readouterr()
+    assert err.endswith("oak/empty.jpg: the file is empty\n")
+    found = json.loads(out)
+    assert found["left_out"] == [err.rstrip("\n")]
+    assert "left out 1 file that cannot be used" in found["notes"]
+    assert found["pictures"] == 6
+
+
+def test_two_equal_pictures_are_one_pair_of_near_duplicates(tmp_path, weights, capsys):
+    """Each of them was learned when the other was held out."""
+    rgb = np.random.default_rng(0).integers(0, 256, (2, 2, 32, 32, 3), dtype=np.uint8)
+    for i, name in enumerate(("ash", "oak")):
+        (tmp_path / "trees" / name).mkdir(parents=True)
+        for j in range(2):
+            Image.fromarray(rgb[i, j]).save(tmp_path / "trees" / name / f"{j}.png")
+    shutil.copy(tmp_path / "trees/oak/1.png", tmp_path / "trees/oak/2.png")
+    call("learn", tmp_path / "trees", *own(weights), "--out", "a", "--json")
+    found = json.loads(capsys.readouterr().out)
+    (pair,) = found["near_duplicates"]
+    assert sorted(Path(name).name for name in pair) == ["1.png", "2.png"]
+    assert any("2 held-out pictures are nearly equal to learned ones" in note for note in found["notes"])
+
+
 def test_the_classes_are_counted_and_what_the_folder_holds_besides_is_named(tmp_path, weights, capsys):
     trees = write_classes(tmp_path / "trees", 4)
     write_classes(trees, 1, first=9, kinds=1)
@@ -415,8 +445,36 @@ def test_each_image_is_predicted_by_a_classifier_that_had_not_learned_it(monkeyp
     assert (given.test.tolist(), given.fold_count) == ([0, 1, 10, 16], 1)
     with pytest.raises(UsageError, match="class b has no image to learn from"):
         learning.learn(Remembering(), support, names, torch.tensor([10, 11]))
+    with pytest.raises(UsageError, match=r"hold_out: must be 0 to 0.5, not 0.6"):
+        learning.learn(Remembering(), support, names, hold_out=0.6)
     none = learning.learn(Remembering(), support, names, hold_out=0)
     assert (none.score, none.fold_count, len(none.test)) == (None, 0, 0)
+
+
+def test_clear_mistakes_come_first_and_their_labels_are_questioned(tmp_path, weights, capsys, monkeypatch):
+    table = {"a": [0.9, 0.1], "b": [0.4, 0.6], "c": [0.04, 0.96], "d": [0.2, 0.8]}  # all of class a
+    support = numbered(4, 1)
+    names = [*table, "e"]
+    probabilities = torch.tensor([*table.values()], dtype=torch.float64)
+    predictions = Predictions(list(table), support.classes, probabilities)
+    score = Score.of(predictions, ["a"] * 4)
+    folds = torch.tensor([0, 1, 2, 3, -1])
+    learned = learning.Learned(support, tuple(names), None, folds, predictions, score)
+    assert [names[i] for i in learned.wrong] == ["c", "d", "b"]
+    assert [names[i] for i in learned.suspicious] == ["c"]
+    trees = write_classes(tmp_path / "trees", 2)
+    monkeypatch.setattr(learning, "learn", lambda *_, **__: learned)
+    monkeypatch.setattr(learning, "duplicates_across", lambda *_: [])
+    monkeypatch.setattr(learning, "save_classifier", lambda *_, **__: None)
+    call("learn", trees, *own(weights), "--out", "a")
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("wrong: ")]
+    assert lines == [
+        "wrong: c is a, labelled b (0.96); is it in the right folder?",
+        "wrong: d is a, labelled b (0.80)",
+        "wrong: b is a, labelled b (0.60)",
+    ]
+    call("learn", trees, *own(weights), "--out", "a", "--json")
+    assert [row["suspicious"] for row in json.loads(capsys.readouterr().out)["wrong"]] == [True, False, False]
 
 
 @pytest.mark.parametrize(("seconds", "folds"), [(5.9, 5), (7, 4), (11, 2), (100, 1)])

@@ -58,7 +58,7 @@ def test_a_wrong_label_is_found_corrected_and_the_correction_undone(client, adap
     session, _ = adapted
     wrong = teach(client, session, "hourglass", shapes["fork"][4])
     found = client.post(f"{session}/check").json()["suspicious"]
-    assert found[0]["picture"] == wrong
+    assert (found[0]["picture"], found[0]["likelier"]) == (wrong, "fork")
     assert client.post(f"{session}/pictures/{wrong}?label=fork").json() == {"picture": wrong, "label": "fork"}
     assert client.get(session).json()["classes"] == {"hourglass": 3, "fork": 4}
     after = client.post(f"{session}/undo").json()

@@ -112,6 +112,13 @@ def test_a_method_that_was_built_without_transduction_refuses_joint_inference():
     assert not build(config("metal", transductive=False)).joint
 
 
+def test_regression_is_not_called_transductive_unless_the_method_uses_the_queries():
+    for method, expected in (("maml", None), ("metal", True)):
+        settings = Config.from_dict({"problem": {"name": "sine"}, "method": {"name": method}})
+        result = evaluate(build(settings), settings.problem, tasks=2)
+        assert result.summary()["transductive"] is expected
+
+
 def test_the_result_says_its_level_and_balance():
     settings = config()
     learner = trained_a_little(settings)

@@ -274,19 +274,30 @@ def show(
 
 def _next_command(name: str, store: ImageStore, source: Path) -> str:
     """The command that trains on a store, with tasks that fit it, or what is missing."""
-    from pathaware.data.episodes import ENOUGH, USUAL, fitting_tasks
+    from pathaware.data.episodes import ENOUGH, USUAL
     from pathaware.data.store import SPLITS
 
-    splits = [store.split(split) for split in SPLITS]
-    classes, images = min(map(len, splits)), min(int(n) for each in splits for n in each.counts)
-    if classes < 2 or images < 2:
-        train, val, test = map(len, splits)
+    command = train_command(name, store)
+    if command is None:
+        train, val, test = (len(store.split(split)) for split in SPLITS)
         return (
             f"too small to train on: {train}/{val}/{test} classes for training, validation and test; each "
             f"needs 2 or more, of 2 images or more. {ENOUGH[0]} classes of {ENOUGH[1]} images, split by "
             f"0.6,0.2,0.2, are enough for tasks of {USUAL[0]} classes. Without training: "
             f"pathaware learn {shlex.quote(str(source))}"
         )
+    return f"train on it with: {command}"
+
+
+def train_command(name: str, store: ImageStore) -> str | None:
+    """The command that trains on a store, with tasks that fit it; None if it is too small for any."""
+    from pathaware.data.episodes import USUAL, fitting_tasks
+    from pathaware.data.store import SPLITS
+
+    splits = [store.split(split) for split in SPLITS]
+    classes, images = min(map(len, splits)), min((int(n) for each in splits for n in each.counts), default=0)
+    if classes < 2 or images < 2:
+        return None
     options = [
         f" --{option} {value}"
         for option, value, usual in zip(
@@ -294,7 +305,7 @@ def _next_command(name: str, store: ImageStore, source: Path) -> str:
         )
         if value != usual
     ]
-    return f"train on it with: pathaware train folder --data {name}{''.join(options)}"
+    return f"pathaware train folder --data {name}{''.join(options)}"
 
 
 def _summary(store: ImageStore) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -58,12 +59,19 @@ def learn(
     hold_out: Annotated[
         float,
         panel_option(
-            help="Part of each class that is held out at a time to measure accuracy: 0.2 makes 5 folds.",
+            help="Part of each class that is held out at a time to measure accuracy, at most 0.5: 0.2 makes "
+            "5 folds.",
             panel=DATA,
-            min=0,
-            max=0.9,
         ),
     ] = 0.2,
+    skip: Annotated[
+        bool,
+        flag(
+            "--skip-unreadable",
+            help="Name pictures that cannot be read or lie in no class folder, and leave them out.",
+            panel=DATA,
+        ),
+    ] = False,
     seed: Annotated[
         int, panel_option(help="Seed of the choice of pictures per fold.", panel=DATA, min=0)
     ] = 0,
@@ -90,6 +98,7 @@ def learn(
         listed_problems,
         must_be_new,
         must_be_png,
+        print_problems,
         print_warning,
         warn_undrawable,
     )
@@ -97,9 +106,10 @@ def learn(
     from pathaware.core.settings import trust
     from pathaware.data.store import counted
     from pathaware.inference import learning
-    from pathaware.inference.class_folders import read_labelled
+    from pathaware.inference.class_folders import SupportRefused, read_labelled
     from pathaware.inference.trained_model import TrainedModel
 
+    learning.check_hold_out(hold_out)
     target = out or Path(f"{folder.resolve().name.split('.')[0]}-classifier")
     learning.must_be_free(target, replace)
     if show is not None:
@@ -118,10 +128,18 @@ def learn(
         except UsageError as error:
             error.field = "model" if error.field == "run" else error.field
             raise
-    with listed_problems():
-        labelled = read_labelled(folder, opened.image_input, merge_splits=True, field="folder")
+    try:
+        with listed_problems():
+            labelled = read_labelled(folder, opened.image_input, merge_splits=True, skip=skip, field="folder")
+    except SupportRefused as refused:
+        if not skip:
+            refused.message += "; --skip-unreadable leaves such files out"
+        raise
+    print_problems(labelled.problems)
     test, notes = learning.test_images(labelled)
     learned = learning.learn(opened, labelled.support, labelled.names, test, hold_out=hold_out, seed=seed)
+    if count := len(labelled.problems):
+        notes.append(f"left out {counted(count, 'file')} that cannot be used")
     notes += learning.notes_on(labelled)
     duplicates = learning.duplicates_across(labelled.support, learned.folds)
     labels = labelled.support.labels
@@ -148,7 +166,7 @@ def learn(
         warn_undrawable(*learned.support.classes)
     advice = learning.training_advice(folder, labelled)
     if json:
-        print(jsonlib.dumps(_summary(learned, target, duplicates, notes, advice)))
+        print(jsonlib.dumps(_summary(learned, target, duplicates, labelled.problems, notes, advice)))
     else:
         _print(learned, target, notes, advice)
 
@@ -188,14 +206,12 @@ def _print(learned: Learned, target: Path, notes: list[str], advice: str) -> Non
                 Table.of("", header, [[one_line(row[0]), *row[1:]] for row in confusion(score, classes)])
             )
         assert learned.predictions is not None
+        doubtful = set(learned.suspicious)
         for i in learned.wrong[:10]:
             truth = classes[int(learned.support.labels[learned.test[i]])]
             label, probability = learned.predictions.ranked(i, 1)[0]
-            print(
-                one_line(
-                    f"wrong: {learned.predictions.images[i]} is {truth}, labelled {label} ({probability:.2f})"
-                )
-            )
+            line = f"wrong: {learned.predictions.images[i]} is {truth}, labelled {label} ({probability:.2f})"
+            print(one_line(line + ("; is it in the right folder?" if i in doubtful else "")))
         if len(learned.wrong) > 10:
             print(f"… and {len(learned.wrong) - 10:,} more wrong; --show draws them")
     if len(classes) >= ENOUGH[0]:
@@ -205,16 +221,28 @@ def _print(learned: Learned, target: Path, notes: list[str], advice: str) -> Non
 
 
 def _summary(
-    learned: Learned, target: Path, duplicates: list[tuple[int, int]], notes: list[str], advice: str
+    learned: Learned,
+    target: Path,
+    duplicates: list[tuple[int, int]],
+    problems: Sequence[str],
+    notes: list[str],
+    advice: str,
 ) -> dict[str, Any]:
+    from pathaware.inference.learning import distinct_pairs
+
     score, classes = learned.score, learned.support.classes
     given = {} if score is None else {truth: dict(labels) for truth, labels in score.given.items()}
-    wrong = []
+    wrong, doubtful = [], set(learned.suspicious)
     for i in learned.wrong:
         assert learned.predictions is not None
         truth = classes[int(learned.support.labels[learned.test[i]])]
         wrong.append(
-            {"picture": learned.predictions.images[i], "class": truth, "label": learned.predictions.labels[i]}
+            {
+                "picture": learned.predictions.images[i],
+                "class": truth,
+                "label": learned.predictions.labels[i],
+                "suspicious": i in doubtful,
+            }
         )
     return {
         "classifier": str(target),
@@ -228,7 +256,8 @@ def _summary(
         "unmeasured": learned.unmeasured,
         "confusion": given,
         "wrong": wrong,
-        "near_duplicates": [[learned.names[a], learned.names[b]] for a, b in duplicates],
+        "near_duplicates": [[learned.names[a], learned.names[b]] for a, b in distinct_pairs(duplicates)],
+        "left_out": list(problems),
         "notes": notes,
         "training": advice,
     }

@@ -182,13 +182,12 @@ def predict(
 
 def _suspicions(model: TrainedModel, support: SupportSet) -> list[str]:
     """A line per labelled picture whose label may be wrong."""
-    from pathaware.inference.influence import suspicious_labels
+    from pathaware.inference.influence import suspicious_labels, times
 
     return [
-        f"{support.names[i]}: the label {support.classes[int(support.labels[i])]} may be wrong; the other "
-        "pictures speak for another"
-        for i, score in suspicious_labels(model, support)
-        if score < 0
+        f"{support.names[i]}: the label {support.classes[int(support.labels[i])]} may be wrong; by the other "
+        f"pictures, {support.classes[other]} is {times(-score)} as probable"
+        for i, score, other in suspicious_labels(model, support)
     ]
 
 

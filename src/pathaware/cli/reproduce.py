@@ -48,9 +48,9 @@ def reproduce(
     budget: Annotated[
         str | None,
         panel_option(
-            help="Training time per target, such as 10m or 2h. All runs are shortened to fit, and the table "
-            "states it. With --iterations, as many whole runs as fit are trained, the most informative "
-            "first. The times of parallel runs (--workers) are added up.",
+            help="Wall-clock time per target, such as 10m or 2h, with all --workers. All runs are shortened "
+            "to fit, and the table states it. With --iterations, as many whole runs as fit are trained, the "
+            "most informative first.",
             panel=TRAINING,
             default="none: train all iterations",
         ),

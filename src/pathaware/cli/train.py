@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -98,12 +99,15 @@ class Problems(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in self.commands and not args[0].startswith("-"):
-            from pathaware.data.catalogue import imported_stores
+            from pathaware.cli.data import train_command
+            from pathaware.data.catalogue import imported_stores, open_store
 
             if args[0] in {folder.name for folder in imported_stores()}:
-                raise UsageError(
-                    f"{args[0]} is an imported data set: pathaware train folder --data {args[0]}"
-                )
+                command = None
+                with suppress(UsageError):  # `train folder` says why a store cannot be opened
+                    command = train_command(args[0], open_store(args[0]))
+                command = command or f"pathaware train folder --data {args[0]}"
+                raise UsageError(f"{args[0]} is an imported data set: {command}")
             hint = did_you_mean(args[0], self.commands)
             raise UsageError(
                 f"{args[0]!r} must be one of {', '.join(self.commands)}, or an imported data set (see "

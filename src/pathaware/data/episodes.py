@@ -373,11 +373,14 @@ def _check(store: ImageStore, split: str, classes: SplitClasses, ways: int, shot
             f"ways {ways}: the {split} split of {store.name} has only {counted(len(classes), 'class')}"
         )
     smallest = int(classes.counts.argmin())
-    if int(classes.counts[smallest]) < shots + queries:
+    images = int(classes.counts[smallest])
+    if images < shots + queries:
+        _, fewer, others = fitting_tasks(ways, images)
+        fitting = f"; shots {fewer} and queries {others} fit" if others else ""
         raise UsageError(
             f"shots {shots} and queries {queries}: class {classes.names[smallest]} of {store.name} "
-            f"has only {counted(int(classes.counts[smallest]), 'image')}; training takes shots + queries of "
-            "every class, prediction any number"
+            f"has only {counted(images, 'image')}; training takes shots + queries of every class, prediction "
+            f"any number{fitting}"
         )
 
 

@@ -126,6 +126,8 @@ def _reason(error: Exception, raw: object) -> str:
     if isinstance(error, (Image.DecompressionBombError, Image.DecompressionBombWarning)):
         return f"more than {MAX_PIXELS:,} pixels; scale it down"
     if isinstance(error, UnidentifiedImageError):
+        if raw == b"":
+            return "the file is empty"
         return (phone_format(raw) if isinstance(raw, bytes) else "") or "not an image in a known format"
     return str(error) or type(error).__name__
 

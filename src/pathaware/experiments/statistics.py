@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pathaware.experiments.run_store import Result
 from pathaware.training.evaluation import interval_over_tasks
-from pathaware.training.metric import Metric
+from pathaware.training.metric import Metric, median
 from pathaware.training.provenance import task_values
 
 RESAMPLES = 1000
@@ -60,10 +60,10 @@ def over_seeds_and_tasks(results: Sequence[Result], metric: Metric) -> Estimate:
         return Estimate(mean, low, mean + half, len(results))
     by_task = torch.stack(known).mean(0)
     below, above = bootstrap(by_task) if metric.lower_is_better else (interval_over_tasks(by_task),) * 2
-    median = torch.stack(known).median().item()
+    middle = median(torch.stack(known))
     low, high = (math.hypot(part, seeds or 0.0) for part in (below, above))
     least = max(mean - low, 0.0) if metric.lower_is_better else mean - low  # no error is negative
-    return Estimate(mean, least, mean + high, len(results), median)
+    return Estimate(mean, least, mean + high, len(results), middle)
 
 
 def mean(results: Sequence[Result], metric: Metric) -> tuple[float, float]:

@@ -52,14 +52,22 @@ class LabelledFolder:
     splits: tuple[str, ...] | None = None
     nested: tuple[str, ...] = ()
     empty: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    """Lines about files that were left out."""
 
 
 def read_labelled(
-    source: Path, image_input: ImageInput, *, merge_splits: bool = False, field: str = "support"
+    source: Path,
+    image_input: ImageInput,
+    *,
+    merge_splits: bool = False,
+    skip: bool = False,
+    field: str = "support",
 ) -> LabelledFolder:
     """Read labelled images; with `merge_splits`, train/CLASS and test/CLASS are one class.
 
-    Every image must be usable: a class learned from half of its images would go unnoticed.
+    Every image must be usable: a class learned from half of its images would go unnoticed. With `skip`, files
+    that are not are left out and named in `problems`.
     """
     by_class: dict[str, list[SourceImage]] = defaultdict(list)
     problems = []
@@ -84,6 +92,8 @@ def read_labelled(
     for name, image in images:
         if len(name.parts) < inner + 2:
             problems.append(f"{image.label} lies in no class folder")
+            if skip:
+                continue
         by_class[name.parts[min(inner, len(name.parts) - 1)]].append(image)
         if by_split:
             splits[image.label] = by_split[name.parts[top]]
@@ -91,7 +101,7 @@ def read_labelled(
     for name, _ in images:
         if len(name.parts) > inner + 2:
             nested[name.parts[inner]].add(name.parts[inner + 1])
-    if not problems and not 2 <= len(by_class) <= MAX_CLASSES:
+    if (skip or not problems) and not 2 <= len(by_class) <= MAX_CLASSES:
         message = (
             f"{source} has {counted(len(by_class), 'folder')} with pictures; 2 to {MAX_CLASSES} can be "
             "learned"
@@ -100,7 +110,7 @@ def read_labelled(
             message += f"; if the folders in {only} are the classes, name {source / only}"
         raise UsageError(message, field=field)
     pixels, labels, names = [], [], []
-    for label, members in enumerate(by_class.values()):
+    for label, members in by_class.items():
         for image in members:
             try:
                 pixels.append(image_input.pixels(_content(image)))
@@ -110,13 +120,16 @@ def read_labelled(
                 problems.append(f"{image.label}: {error}")
             except UsageError as error:  # names the file or member already
                 problems.append(error.message)
-    if problems:
+    classes = tuple(label for label in by_class if label in set(labels))
+    if problems and (not skip or len(classes) < 2):
         raise SupportRefused(source, problems, field)
     stacked = torch.from_numpy(np.stack(pixels))
-    support = SupportSet(tuple(by_class), stacked, torch.tensor(labels), names=tuple(names))
+    indices = torch.tensor([classes.index(label) for label in labels])
+    support = SupportSet(classes, stacked, indices, names=tuple(names))
     chosen = tuple(splits[n] for n in names) if by_split else None
-    empty = () if by_split else _folders(source) - by_class.keys()
-    return LabelledFolder(support, tuple(names), chosen, tuple(nested), tuple(sorted(empty)))
+    empty = set() if by_split else _folders(source) - set(classes)
+    inside = tuple(name for name in nested if name in classes)
+    return LabelledFolder(support, tuple(names), chosen, inside, tuple(sorted(empty)), tuple(problems))
 
 
 def _folders(source: Path) -> set[str]:

@@ -167,7 +167,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def suspicious_labels(self) -> list[int]:
         """Return the indices of examples whose labels may be wrong, the most suspicious first."""
         check_is_fitted(self)
-        return [i for i, score in suspicious_labels(self._trained(), self._support) if score < 0]
+        return [each.image for each in suspicious_labels(self._trained(), self._support)]
 
     def _trained(self) -> TrainedModel:
         return _open(self.run, self.device, self.views)

@@ -13,7 +13,9 @@ fit. In a class with one image the mean does not depend on its weight. A last la
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +30,12 @@ from pathaware.core.rule import Context
 from pathaware.inference.predictions import Reason
 from pathaware.inference.trained_model import SupportSet, TrainedModel
 
+ODDS = 20.0
+"""How many times as probable as its own label another one is if a label is called suspicious.
+
+Chosen on validation classes (`studies/wrong_labels.py`): with 1, which marks every wrong prediction, most
+marks are the model's own mistakes.
+"""
 QUERIES = 32
 """Images whose predictions are explained by one path; their activations are in memory together."""
 
@@ -150,13 +158,24 @@ def reasons(
     return found
 
 
-def suspicious_labels(model: TrainedModel, support: SupportSet) -> list[tuple[int, float]]:
-    """Rank support images by how likely their labels are wrong, the most suspicious first.
+class SuspiciousLabel(NamedTuple):
+    """A support image whose label may be wrong: its index, its score, and the index of the likelier class.
 
-    Returns pairs of index and score, for the images of classes with at least two. The model learns from all
-    other images and predicts this one; the score is the log-probability of its label minus that of the most
-    probable other label. A negative score means that the other images speak for another label. Methods
-    without an inner loop can do this too.
+    The score is the log-probability of its label minus that of the most probable other one, by a model that
+    has learned all other images.
+    """
+
+    image: int
+    score: float
+    other: int
+
+
+def suspicious_labels(model: TrainedModel, support: SupportSet, odds: float = ODDS) -> list[SuspiciousLabel]:
+    """Support images whose labels may be wrong, the most suspicious first.
+
+    The model learns from all other images and predicts this one. Its label is suspicious if another one is
+    `odds` times as probable; with 0, all images of classes with at least two are returned. Methods without
+    an inner loop can do this too.
     """
     classes = len(support.classes)
     learner = model.learner(classes)
@@ -176,10 +195,21 @@ def suspicious_labels(model: TrainedModel, support: SupportSet) -> list[tuple[in
             )
             examples = (tensor[None] for tensor in tensors)
             logits = learner.predictions_per_step(*examples, queries="alone").outputs[-1][0, 0].double()
+        logits /= model.temperature(classes, len(labels) / classes)
         own = logits[label].item()
         logits[label] = -torch.inf
-        found.append((i, own - logits.max().item()))
-    return sorted(found, key=lambda pair: pair[1])
+        found.append(SuspiciousLabel(i, own - logits.max().item(), int(logits.argmax())))
+    ranked = sorted(found, key=lambda each: each.score)
+    return [each for each in ranked if not odds or each.score <= -math.log(odds)]
+
+
+def times(log_odds: float) -> str:
+    """How many times as probable, for people: `20 times`, beyond a thousand `over 1,000 times`.
+
+    >>> times(3.1), times(50.0)
+    ('22 times', 'over 1,000 times')
+    """
+    return f"{math.exp(log_odds):.0f} times" if log_odds < math.log(1000) else "over 1,000 times"
 
 
 def _per_image(values: Tensor, chosen: Tensor, count: int) -> Tensor:

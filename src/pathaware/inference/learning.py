@@ -7,6 +7,7 @@ adapted from (`config.toml`, `checkpoint.safetensors`) and its own labelled imag
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import shutil
 import time
@@ -29,6 +30,7 @@ from pathaware.data.pixels import ImageInput
 from pathaware.data.store import counted
 from pathaware.inference.calibration import CALIBRATION
 from pathaware.inference.class_folders import LabelledFolder
+from pathaware.inference.influence import ODDS
 from pathaware.inference.predictions import Predictions, Score
 from pathaware.inference.trained_model import (
     SUPPORT,
@@ -45,6 +47,8 @@ from pathaware.training.run_folder import CHECKPOINT, CONFIG, METRICS, PROVENANC
 
 HELD_OUT = 0.2
 """Part of the images of each class that is held out at a time to measure accuracy."""
+LARGEST_PART = 0.5
+"""Largest part that can be held out at a time: that of two folds."""
 PATIENCE = 30.0
 """Seconds that cross-validation may take, if it does not end with its first fold."""
 
@@ -79,12 +83,26 @@ class Learned:
 
     @property
     def wrong(self) -> list[int]:
-        """Positions in `test` of the images that got a wrong label."""
+        """Positions in `test` of the images that got a wrong label, the clearest mistakes first."""
         if self.predictions is None:
             return []
-        truth = self.support.labels[self.test].tolist()
-        classes = self.support.classes
-        return [i for i, label in enumerate(self.predictions.labels) if label != classes[truth[i]]]
+        odds, best = self._log_odds, self.predictions.probabilities.argmax(1)
+        wrong = (best != self.support.labels[self.test]).nonzero()[:, 0].tolist()
+        return sorted(wrong, key=lambda i: -odds[i])
+
+    @property
+    def suspicious(self) -> list[int]:
+        """Those of `wrong` whose own label may be the wrong one, see `influence.suspicious_labels`."""
+        return [i for i in self.wrong if self._log_odds[i] >= math.log(ODDS)]
+
+    @property
+    def _log_odds(self) -> list[float]:
+        """How much more probable the given label of each image of `test` is than its own, as a logarithm."""
+        assert self.predictions is not None
+        values = self.predictions.probabilities.clamp(min=1e-300).log()
+        own = values.gather(1, self.support.labels[self.test][:, None])[:, 0]
+        odds: list[float] = (values.amax(1) - own).tolist()
+        return odds
 
     @property
     def unmeasured(self) -> list[str]:
@@ -108,6 +126,7 @@ def learn(
     of a class that has two was held out once or `PATIENCE` is exceeded. `test` are the indices of images to
     measure on instead, all at once.
     """
+    check_hold_out(hold_out)
     if test is None:
         folds = assign_folds(support.labels, hold_out, seed)
     else:
@@ -141,6 +160,16 @@ def learn(
     return Learned(support, tuple(names), classifier, folds, predictions, score, int(skipped.sum()))
 
 
+def check_hold_out(share: float) -> None:
+    """Refuse parts that are no folds: each image is held out once, so there are at least two folds."""
+    if not 0 <= share <= LARGEST_PART:
+        raise UsageError(
+            f"must be 0 to {LARGEST_PART:g}, not {share:g}: every image is held out once, so there are at "
+            "least two folds",
+            field="hold_out",
+        )
+
+
 def without(support: SupportSet, test: Tensor) -> SupportSet:
     """The labelled images but those with these indices."""
     kept = torch.ones(len(support.labels), dtype=torch.bool)
@@ -168,11 +197,26 @@ def assign_folds(labels: Tensor, share: float, seed: int) -> Tensor:
 
 
 def duplicates_across(support: SupportSet, folds: Tensor) -> list[tuple[int, int]]:
-    """Pairs (learned, held out) of images that are nearly equal, which makes an accuracy too good."""
+    """Pairs (learned, held out) of images that are nearly equal, which makes an accuracy too good.
+
+    With several folds a pair is there in both orders: each image was learned when the other was held out.
+    """
     hashes = [difference_hash(image) for image in support.pixels.numpy()]
     test = (folds >= 0).nonzero()[:, 0].tolist()
     pairs = [(i, test[j]) for i, j in near_duplicates(hashes, [hashes[i] for i in test])]
     return [(i, j) for i, j in pairs if folds[i] != folds[j]]
+
+
+def distinct_pairs(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The pairs, each in the first of its orders only.
+
+    >>> distinct_pairs([(0, 3), (0, 5), (3, 0)])
+    [(0, 3), (0, 5)]
+    """
+    first = dict[frozenset[int], tuple[int, int]]()
+    for pair in pairs:
+        first.setdefault(frozenset(pair), pair)
+    return list(first.values())
 
 
 def conflicting_duplicates(support: SupportSet) -> list[tuple[int, int]]:

@@ -278,7 +278,7 @@ class TrainedModel:
             results = learner.adapt_each(x, y)
             for i, (network, predictions) in zip(members, results, strict=True):
                 steps = _steps(predictions, chosen[i], tasks[i][1].to(self.device))
-                temperature = self._temperature(classes, len(tasks[i][1]) / classes)
+                temperature = self.temperature(classes, len(tasks[i][1]) / classes)
                 adapted[i] = self._classifier(network, steps, temperature)
         return [adapted[i] for i in range(len(tasks))]
 
@@ -313,7 +313,7 @@ class TrainedModel:
         network = MirrorMean(network) if self.views == "mirror" else network
         return AdaptedClassifier(network, self.image_input, steps, self.memory, temperature)
 
-    def _temperature(self, classes: int, shots: float) -> float:
+    def temperature(self, classes: int, shots: float) -> float:
         """The temperature of a calibrated run; it was fitted to single views."""
         if self.calibration is None or self.views != "single":
             return 1.0

@@ -244,7 +244,12 @@ def make_app(
     async def check(session: str) -> dict[str, Any]:
         support = sessions.get(session).support_set()
         found = await explaining.run(shared.suspicious, support)
-        return {"suspicious": [{"picture": support.names[i], "score": score} for i, score in found]}
+        return {
+            "suspicious": [
+                {"picture": support.names[i], "score": score, "likelier": support.classes[other]}
+                for i, score, other in found
+            ]
+        }
 
     @app.post("/api/sessions/{session}/suggest")
     async def suggest(session: str, count: int = 3) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from pathaware.core.errors import UsageError
-from pathaware.inference.influence import reasons, suspicious_labels
+from pathaware.inference.influence import SuspiciousLabel, reasons, suspicious_labels
 from pathaware.inference.open_set import unknown_images
 from pathaware.inference.suggest import suggest
 from pathaware.inference.trained_model import AdaptedClassifier, SupportSet, TrainedModel
@@ -79,10 +79,10 @@ class SharedModel:
             (found,) = reasons(self._model, support, torch.from_numpy(pixels)[None], torch.tensor([label]))
         return found.positive, found.negative
 
-    def suspicious(self, support: SupportSet) -> list[tuple[int, float]]:
-        """Return the pictures whose labels may be wrong."""
+    def suspicious(self, support: SupportSet) -> list[SuspiciousLabel]:
+        """Return the pictures whose labels may be wrong, the most suspicious first."""
         with self._refused():
-            return [(i, score) for i, score in suspicious_labels(self._model, support) if score < 0]
+            return suspicious_labels(self._model, support)
 
     def suggest(self, support: SupportSet, pixels: NDArray[np.uint8], count: int) -> list[int]:
         """Return the unlabelled pictures to label next."""

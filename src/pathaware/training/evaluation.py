@@ -19,7 +19,7 @@ from pathaware.core.path import Order
 from pathaware.core.seeding import generator
 from pathaware.core.settings import at_least
 from pathaware.training.distributed import ALONE, World
-from pathaware.training.metric import ACCURACY, Metric
+from pathaware.training.metric import ACCURACY, Metric, median
 from pathaware.training.problems import Problem
 from pathaware.training.refinement import REFINEMENTS, Refinement, refined
 
@@ -81,18 +81,25 @@ class Evaluation:
         return {} if here == there else here
 
     @property
-    def transductive(self) -> bool:
-        """True if queries may affect the predictions of others."""
-        return self.queries != "alone"
+    def transductive(self) -> bool | None:
+        """True if queries may affect the predictions of others.
+
+        None for regression whose network has no batch norm over the queries that could do so.
+        """
+        return None if self.problem.regression and self.queries == "batch" else self.queries != "alone"
 
     def summary(self) -> dict[str, Any]:
-        """Mean, 95 % interval, median, worst task and mean per step, under stable keys."""
+        """Mean, 95 % interval, median, worst task and mean per step, under stable keys.
+
+        Of an even number of tasks, records of earlier versions hold the lower of the two middle values as
+        the median.
+        """
         final = self.values[:, -1].double()
         name = self.metric.name
         return {
             name: final.mean().item(),
             f"{name}_ci95": interval_over_tasks(final),
-            f"{name}_median": final.median().item(),
+            f"{name}_median": median(final),
             self.metric.worst_key: self.metric.worst(final).item(),
             f"{name}_per_step": self.values.double().mean(0).tolist(),
             "tasks": len(final),

@@ -46,6 +46,17 @@ class Metric:
         return f"{self.format(value)} ± {self.format(half_width)}"
 
 
+def median(values: Tensor) -> float:
+    """The median of all values; of an even number, the mean of the two in the middle.
+
+    >>> median(torch.tensor([4.0, 1.0, 2.0, 3.0]))
+    2.5
+    """
+    ranked = values.flatten().sort().values
+    count = len(ranked)
+    return ((ranked[(count - 1) // 2] + ranked[count // 2]) / 2).item()
+
+
 MSE = Metric("mse", "mean squared error", lower_is_better=True)
 ACCURACY = Metric("accuracy", "accuracy, %", lower_is_better=False, scale=100.0, digits=2)
 METRICS = {metric.name: metric for metric in (MSE, ACCURACY)}

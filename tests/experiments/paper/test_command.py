@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from pathaware.data.importing import PartialStore
 from pathaware.data.pixels import ImageFormat
@@ -211,6 +212,18 @@ def test_a_budget_with_iterations_is_for_the_most_informative_cells(reproduce, t
     names = sorted(path.name for path in (tmp_path / "results").glob("*.json"))
     assert names == ["sine-k5-maml-2-seed0.json", "sine-k5-mt-net-2-seed0.json"]
     assert "All rows: 2 of 40,000 iterations" in shown
+
+
+def test_a_budget_is_for_the_workers_beside_each_other(reproduce, tmp_path, monkeypatch):
+    pools = []
+    monkeypatch.setattr(targets, "train_in_workers", lambda store, runs, *rest: pools.append(runs))
+    monkeypatch.setattr(RunPlanner, "estimate", lambda self, config: TimeEstimate(10.0, 0.0))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    options = ("table3", "--only", "k5-mt-net", "--only", "k5-maml", "--seeds", "2", "--iterations", "2")
+    code, _, told = reproduce(*options, *TINY, "--budget", "25s", "--workers", "2", out=tmp_path)
+    assert code == 0
+    assert "table3: 4 runs to train, about 20 s in 2 processes, which take some seconds to start\n" in told
+    assert [len(pool) for pool in pools] == [4]
 
 
 def test_the_cells_that_the_papers_claims_are_about_come_first():

@@ -219,6 +219,45 @@ def test_begun_runs_take_their_part_of_a_budget_and_limit_the_others():
         fit_lengths(estimates, [1000], 50, reserved=50)
 
 
+def test_a_budget_is_wall_time_of_all_workers():
+    estimates = [TimeEstimate(overhead=0, per_iteration=0.1)] * 4
+    assert fit_lengths(estimates, [1000] * 4, 200) == [500] * 4
+    assert fit_lengths(estimates, [1000] * 4, 100, workers=2) == [500] * 4
+    # One worker trains two of three.
+    assert fit_lengths(estimates[:3], [1000] * 3, 100, workers=2) == [500] * 3
+    assert fit_lengths(estimates, [1000] * 4, 100, workers=9) == [1000] * 4
+    assert fit_lengths(estimates[:1], [1000], 100, begun=[90, 90], workers=2) == [100]
+    assert fit_lengths(estimates, [1000] * 4, 100, workers=2, equal_time=True) == [500] * 4
+    with pytest.raises(UsageError, match=r"budget: not enough .*at least 51 s"):
+        fit_lengths(estimates[:1], [1000], 50, reserved=50, workers=2)
+
+
+def test_runs_are_timed_with_the_cores_of_one_worker(tmp_path, monkeypatch):
+    asked = []
+
+    def estimate(config, tasks):
+        asked.append(config.training.threads)
+        torch.set_num_threads(1)  # as training does
+        return TimeEstimate(10, 0)
+
+    monkeypatch.setattr(time_estimate, "estimate_time", estimate)
+    cores = torch.get_num_threads()
+    try:
+        torch.set_num_threads(4)
+        images = Experiment(
+            "glyphs", {"problem": {"name": "classification", "data": "glyphs"}, "method": {"name": "maml"}}
+        )
+        for workers, threads, seconds in ((1, 0, 60), (2, 2, 30), (4, 1, 20), (8, 1, 20)):
+            planner = RunPlanner(store_in(tmp_path), workers)
+            assert planner.seconds([images.run(seed, 5) for seed in range(6)]) == seconds
+            assert asked.pop() == threads
+            assert torch.get_num_threads() == 4
+        waves = [experiment(threads=1).run(seed, 6) for seed in range(6)]
+        assert RunPlanner(store_in(tmp_path), 3).seconds(waves) == 20
+    finally:
+        torch.set_num_threads(cores)
+
+
 @pytest.mark.parametrize("trained", [0, 50, 99])
 def test_a_reproduction_that_was_interrupted_goes_on_as_it_was_planned(tmp_path, monkeypatch, trained):
     monkeypatch.setattr(time_estimate, "estimate_time", lambda config, tasks: TimeEstimate(0, 1))

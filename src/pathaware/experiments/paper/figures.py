@@ -163,7 +163,7 @@ def gradient_statistics(histograms: Histograms) -> dict[str, Any]:
     parts = {"first tenth": slice(0, tenth), "last tenth": slice(-tenth, None)}
     columns = {"mean": torch.stack(histograms.mean), "largest": torch.stack(histograms.largest)}
     medians = {
-        name: {what: values[part].median(0).values.tolist() for what, values in columns.items()}
+        name: {what: values[part].quantile(0.5, dim=0).tolist() for what, values in columns.items()}
         for name, part in parts.items()
     }
     return {"of": histograms.of, "snapshots": len(histograms), **medians}

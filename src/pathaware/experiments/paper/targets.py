@@ -100,7 +100,7 @@ class Reproduction:
         """Write the files of a target; return the table if it is one."""
         _check_choice(target, rows, columns)
         if self.train and target != COMPLEXITY:
-            planner = RunPlanner(self.store)
+            planner = RunPlanner(self.store, self.workers)
             self._train(target, planner, *self._plan(planner, target, data, rows, columns))
         if target in FIGURES:
             self._figure(FIGURES[target](data))
@@ -124,7 +124,8 @@ class Reproduction:
         """
         if not self.train or self.workers == 1 or len(targets) == 1 or self.length.budget is not None:
             return
-        planner, cells, runs = RunPlanner(self.store), list[Experiment](), dict[str, PlannedRun]()
+        planner = RunPlanner(self.store, self.workers)
+        cells, runs = list[Experiment](), dict[str, PlannedRun]()
         trained = set[object]()
         for target in targets:
             if target == COMPLEXITY:
@@ -190,8 +191,12 @@ class Reproduction:
         estimated, started = planner.seconds(runs), time.perf_counter()
         count = counted(len(runs), "run")
         beyond = f"; {len(missing) - len(runs)} more do not fit" if len(runs) < len(missing) else ""
-        start = f"; {self.workers} processes take some seconds to start" if self.workers > 1 else ""
-        self.say(f"{name}: {count} to train, about {duration(estimated)} if one after another{start}{beyond}")
+        how = (
+            "if one after another"
+            if self.workers == 1
+            else f"in {self.workers} processes, which take some seconds to start"
+        )
+        self.say(f"{name}: {count} to train, about {duration(estimated)} {how}{beyond}")
         keys, left = [experiment_key(cell.config()) for cell in cells], list(runs)
         unit = "cells" if name in TABLES else "runs"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 import re
 import time
@@ -78,22 +79,57 @@ def fit_lengths(
     *,
     equal_time: bool = False,
     reserved: float = 0.0,
+    begun: Sequence[float] = (),
     most: float = 1.0,
+    workers: int = 1,
 ) -> list[int]:
     """Iterations per run so that all runs fit in `budget` seconds, `reserved` of which are for others.
 
+    `workers` runs are trained at a time, and `begun` are the seconds that runs of known lengths take besides.
     Every run gets the same fraction of its full length, at most `most`, or, with `equal_time`, the same time.
     """
-    fixed = reserved + sum(each.overhead for each in estimates)
+
+    def seconds(part: float) -> float:
+        """The time until all are done, if each has this fraction of its length, or so many seconds."""
+        own = [
+            each.overhead + (part if equal_time else part * each.per_iteration * length)
+            for each, length in zip(estimates, lengths, strict=True)
+        ]
+        return reserved + finished_after(sorted([*begun, *own], reverse=True), workers)
+
+    if not estimates:
+        return []
+    least = max(each.per_iteration for each in estimates) if equal_time else 1 / min(lengths)
+    _check_budget(budget, seconds(least), "one iteration of each run")
+    part = _largest(least, lambda part: seconds(part) <= budget, math.inf if equal_time else max(most, least))
     if equal_time:
-        slowest = max((each.per_iteration for each in estimates), default=0.0)
-        _check_budget(budget, fixed + len(estimates) * slowest, "one iteration of each run")
-        share = (budget - fixed) / max(1, len(estimates))
-        return [_rounded(share / each.per_iteration) for each in estimates]
-    whole = sum(each.per_iteration * length for each, length in zip(estimates, lengths, strict=True))
-    _check_budget(budget, fixed + whole / min(lengths), "one iteration of each run")
-    fraction = (budget - fixed) / whole
-    return [max(1, _rounded(min(most, fraction) * length)) for length in lengths]
+        return [_rounded(part / each.per_iteration) for each in estimates]
+    return [max(1, _rounded(min(most, part) * length)) for length in lengths]
+
+
+def finished_after(seconds: Sequence[float], workers: int) -> float:
+    """The time until all runs are done, if each of the workers takes the next one when it is free.
+
+    >>> finished_after([3, 2, 2], 1), finished_after([3, 2, 2], 2)
+    (7.0, 4.0)
+    """
+    free = [0.0] * max(1, workers)
+    for each in seconds:
+        heapq.heapreplace(free, free[0] + each)
+    return max(free)
+
+
+def _largest(low: float, fits: Callable[[float], bool], most: float) -> float:
+    """The largest number up to `most` that fits, to a relative 1e-9, if `low` does and all below it do."""
+    if most < math.inf and fits(most):
+        return most
+    high = 2 * low
+    while high < math.inf and fits(high):
+        high *= 2
+    while high - low > 1e-9 * low:
+        middle = (low + high) / 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return min(low, most)
 
 
 def _check_budget(budget: float, least: float, what: str) -> None:
@@ -129,10 +165,14 @@ class TrainingLength:
 
 
 class RunPlanner:
-    """Plans the runs that a store lacks, and estimates how long they take."""
+    """Plans the runs that a store lacks, and estimates how long they take in so many `workers`.
 
-    def __init__(self, store: RunStore) -> None:
-        self.store = store
+    Workers divide the cores of a CPU or the GPUs. Runs are timed with the cores of one worker. More workers
+    than there are cores or GPUs take turns, and count as no faster.
+    """
+
+    def __init__(self, store: RunStore, workers: int = 1) -> None:
+        self.store, self.workers = store, workers
         self._estimates: dict[tuple[str, str], TimeEstimate] = {}
 
     def missing(
@@ -145,13 +185,14 @@ class RunPlanner:
         return _without_result(experiments, lengths, seeds, results)
 
     def within(self, runs: Sequence[PlannedRun], budget: float) -> list[PlannedRun]:
-        """The runs that fit into `budget` seconds one after another, chosen in the order they are given."""
-        left, chosen = budget, []
+        """The runs that the workers finish in `budget` seconds, chosen in the order they are given."""
+        chosen, taken = [], list[float]()
         seconds = [self.seconds([run]) for run in runs]
+        workers = self._at_once(runs)
         for run, needed in zip(runs, seconds, strict=True):
-            if needed <= left:
+            if finished_after([*taken, needed], workers) <= budget:
                 chosen.append(run)
-                left -= needed
+                taken.append(needed)
         if runs and not chosen:
             _check_budget(budget, min(seconds), "any run of this length")
         return chosen
@@ -171,21 +212,43 @@ class RunPlanner:
         return [experiment.run(0, lengths[experiment.name]) for experiment in experiments]
 
     def seconds(self, runs: Sequence[PlannedRun]) -> float:
-        """The time that these runs still take, one after another; some may be trained meanwhile."""
-        total = 0.0
-        for planned in runs:
-            left = 1 - self.store.trained_fraction(planned)
-            if left:
-                estimate, iterations = self.estimate(planned.config), planned.config.training.iterations
-                total += estimate.per_iteration * left * iterations
-                if left == 1:  # a resumed run has its pretraining behind it; evaluation is short
-                    total += estimate.overhead
-        return total
+        """The time until these runs are done, in this order; some may be trained meanwhile."""
+        return finished_after([self._seconds_left(run) for run in runs], self._at_once(runs))
+
+    def _seconds_left(self, planned: PlannedRun) -> float:
+        left = 1 - self.store.trained_fraction(planned)
+        if not left:
+            return 0.0
+        estimate, iterations = self.estimate(planned.config), planned.config.training.iterations
+        # A resumed run has its pretraining behind it; evaluation is short.
+        return estimate.per_iteration * left * iterations + (estimate.overhead if left == 1 else 0.0)
+
+    def _at_once(self, runs: Sequence[PlannedRun]) -> int:
+        """The number of runs that are trained at the same time, each as fast as it was timed."""
+        return min((self._share(run.config)[0] for run in runs), default=1)
+
+    def _share(self, config: Config) -> tuple[int, int]:
+        """How many runs like this one the machine trains at full speed at a time, and with how many threads
+        each; 0 for PyTorch's default. See `worker_backends.device_slots`."""
+        training = config.training
+        if self.workers == 1:
+            return 1, training.threads
+        if training.torch_device.type == "cuda":
+            return min(self.workers, torch.cuda.device_count()), training.threads
+        cores = torch.get_num_threads()
+        threads = training.threads or max(1, cores // self.workers)
+        return min(self.workers, max(1, cores // threads)), threads
 
     def estimate(self, config: Config) -> TimeEstimate:
         key = experiment_key(config)
         if key not in self._estimates:
-            self._estimates[key] = estimate_time(config, self.store.evaluation_tasks(config))
+            cores, (_, threads) = torch.get_num_threads(), self._share(config)
+            try:
+                self._estimates[key] = estimate_time(
+                    config.with_training(threads=threads), self.store.evaluation_tasks(config)
+                )
+            finally:
+                torch.set_num_threads(cores)  # workers divide those that are here
         return self._estimates[key]
 
     def _lengths(
@@ -209,10 +272,10 @@ class RunPlanner:
             return found | self._fitted(left, seeds, budget, equal_time=True)
         started = time.perf_counter()
         begun = [e for e in experiments if e.name in found]
-        reserved = self.seconds(_without_result(begun, found, seeds, results))
+        unfinished = [self._seconds_left(run) for run in _without_result(begun, found, seeds, results)]
         most = max((found[e.name] / e.config().training.iterations for e in begun), default=1.0)
-        reserved += time.perf_counter() - started
-        return found | self._fitted(left, seeds, length.budget, reserved=reserved, most=min(1.0, most))
+        options = {"reserved": time.perf_counter() - started, "begun": unfinished, "most": min(1.0, most)}
+        return found | self._fitted(left, seeds, length.budget, **options)
 
     def _fitted(
         self, experiments: Sequence[Experiment], seeds: int, budget: float, **options: Any
@@ -225,7 +288,8 @@ class RunPlanner:
         if not options.get("equal_time"):
             options["reserved"] += time.perf_counter() - started
         full = [config.training.iterations for config in configs]
-        lengths = fit_lengths(estimates, full, budget, **options)
+        workers = min(self._share(config)[0] for config in configs)
+        lengths = fit_lengths(estimates, full, budget, workers=workers, **options)
         return dict(zip((experiment.name for experiment in every), lengths, strict=True))
 
     def _begun(self, experiment: Experiment, results: Results | None) -> int | None:

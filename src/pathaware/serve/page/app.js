@@ -447,17 +447,17 @@ async function checkLabels() {
     return;
   }
   const named = [];
-  for (const { picture } of found.suspicious) {
+  for (const { picture, likelier } of found.suspicious) {
     const group = classes.find((each) => each.pictures.some((other) => other.id === picture));
     const shown = known.get(picture);
     if (!group || !shown) continue;
     shown.item.classList.add("doubtful");
     shown.item.append(classChoice(`Label of ${shown.title}`, group, (to) => correct(group, to, shown)));
-    named.push(`${shown.title} of ${group.name}`);
+    named.push(`${shown.title} of ${group.name} (rather ${likelier}?)`);
   }
   $("#more-status").textContent = named.length
     ? `Labels that the other pictures speak against: ${named.join(", ")}.`
-    : "The pictures speak for all labels.";
+    : "No label looks wrong.";
 }
 
 async function correct(from, to, picture) {
