@@ -133,7 +133,7 @@ def test_a_drawing_on_nothing_is_ink_on_paper():
         (np.zeros(4), "is not an image"),
         (np.zeros((4, 4), complex), "is not numeric"),
         (np.full((4, 4), "a"), "is not numeric"),
-        (b"", "not an image"),
+        (b"", "is empty"),
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not an image"),
         ("/nowhere/x.png", "cannot be read"),
     ],
