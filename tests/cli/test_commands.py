@@ -22,6 +22,7 @@ from pathaware.cli.show import command_line, plugin_modules
 from pathaware.core.errors import Stopped
 from pathaware.methods import METHODS
 from pathaware.training.provenance import task_values
+from pathaware.training.run_folder import Run
 
 SMALL = ("--iterations", "20", "--tasks", "5")
 
@@ -332,3 +333,30 @@ def test_what_follows_training_is_announced_unless_quiet(tmp_path, monkeypatch):
     ]
     quiet = pathaware(*line, "--out", "b", "--json", cwd=tmp_path)
     assert (quiet.returncode, quiet.stderr) == (0, "")
+
+
+def test_stopping_the_evaluation_after_training_says_that_training_is_complete(tmp_path, monkeypatch):
+    def interrupted(*given, **more):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pathaware.training.evaluation.evaluate", interrupted)
+    done = pathaware("train", "sine", "--iterations", "2", "--out", "a", cwd=tmp_path)
+    assert done.returncode == 130
+    assert done.stderr.splitlines()[-1] == "stopped; the training in a is complete"
+    assert Run.open(tmp_path / "a").finished
+
+
+def test_the_evaluation_after_training_may_be_small_or_left_out(tmp_path):
+    line = ["train", "sine", "--iterations", "2", "--test-tasks"]
+    small = pathaware(*line, "3", "--out", "a", "--json", cwd=tmp_path)
+    assert json.loads(small.stdout)["tasks"] == 3
+    none = pathaware(*line, "0", "--out", "b", cwd=tmp_path)
+    assert none.returncode == 0
+    assert "evaluating" not in none.stderr
+    assert none.stdout == "the run is in b; evaluate it with: pathaware evaluate b\n"
+    assert json.loads(pathaware(*line, "0", "--out", "c", "--json", cwd=tmp_path).stdout)["tasks"] == 0
+    again = pathaware("train", "--resume", "b", "--test-tasks", "5", "--json", cwd=tmp_path)
+    assert json.loads(again.stdout)["tasks"] == 5
+    refused = pathaware(*line, "-1", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "test-tasks" in refused.stderr

@@ -119,7 +119,10 @@ def test_calibration_takes_the_sizes_that_the_classes_allow():
     found = fit_calibration(model(ways=3), tasks=2, sizes=[(3, 1)])
     assert [(c.ways, c.shots, c.images) for c in found.cells] == [(3, 1, 60)]
     assert found.cells[0].spread_weight == 0  # one image has no spread
-    (several,) = fit_calibration(model(ways=3), tasks=2, sizes=[(3, 2)]).cells
+    counts: list[tuple[int, int]] = []
+    sizes, count = [(3, 2)], lambda *each: counts.append(each)
+    (several,) = fit_calibration(model(ways=3), tasks=2, sizes=sizes, progress=count).cells
+    assert counts == [(each, 4) for each in (1, 2, 3, 4)]
     assert several.spread_weight > 0
     assert list(found.cells[0].thresholds) == sorted(found.cells[0].thresholds, reverse=True)
     assert {ways for ways, _ in grid(model(ways=7), "val")} == {2, 5, 7, 20}

@@ -8,7 +8,9 @@ import time
 import pytest
 import torch
 
+from pathaware.inference.trained_model import find_run
 from pathaware.training import progress, session
+from pathaware.training.evaluation import evaluate
 from pathaware.training.progress import EventFile, Progress, ProgressDisplay, duration, pace
 from pathaware.training.run_folder import Run
 from pathaware.training.session import TrainingSession, shorter
@@ -82,6 +84,23 @@ def test_durations_are_in_words():
     assert [duration(s) for s in (0.4, 99, 100, 5900, 6000, 90_000)] == [
         "0 s", "99 s", "2 min", "98 min", "1 h 40 min", "25 h 0 min",
     ]  # fmt: skip
+
+
+def test_counted_work_says_how_long_the_rest_takes(monkeypatch, capsys):
+    clock = iter((0.0, 5.0, 5.0, 20.0, 20.0, 20.0, 40.0, 40.0))
+    monkeypatch.setattr("pathaware.training.progress.time.monotonic", lambda: next(clock))
+    display = ProgressDisplay("evaluation", 80)
+    display.count(10)  # too early for a line
+    display.count(40)
+    display.count(80)  # what follows says that it is done
+    assert capsys.readouterr().err == "evaluation: 40/80, 20 s left\n"
+
+
+def test_an_evaluation_counts_its_tasks():
+    run = Run.open(find_run("sine"))
+    counts: list[int] = []
+    evaluate(run.load("cpu"), run.config.problem, tasks=7, batch=3, progress=counts.append)
+    assert counts == [3, 6, 7]
 
 
 def test_a_quiet_display_shows_nothing(capsys):

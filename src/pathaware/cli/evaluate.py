@@ -161,6 +161,7 @@ def evaluate(
     from pathaware.inference.trained_model import SHIPPED, TrainedModel, find_run
     from pathaware.training.evaluation import SnapshotMean
     from pathaware.training.evaluation import evaluate as measure
+    from pathaware.training.progress import ProgressDisplay
     from pathaware.training.provenance import evaluation_record, write_record
 
     for option, path in (("--record", record), ("--show", show)):
@@ -200,18 +201,21 @@ def evaluate(
         "seed": seed,
         "balance": cast("Balance", balance),
     }
-    result = measure(
-        learner,
-        problem,
-        **what,
-        steps=steps,
-        extend=extend,
-        queries=cast("QueryLevel | None", queries),
-        inductive=inductive,
-        keep_outputs=model is not None,
-        views=cast("Views", views),
-        refine=cast("Refinement", refine),
-    )
+    title = f"{opened.config.method} on {problem.label}, evaluation"
+    with ProgressDisplay(title, what["tasks"], quiet=json, transient=True) as display:
+        result = measure(
+            learner,
+            problem,
+            **what,
+            steps=steps,
+            extend=extend,
+            queries=cast("QueryLevel | None", queries),
+            inductive=inductive,
+            keep_outputs=model is not None,
+            views=cast("Views", views),
+            refine=cast("Refinement", refine),
+            progress=display.count,
+        )
     others: dict[str, dict[str, Any]] = {}
     if baselines:
         from pathaware.training.features import BASELINES, FeatureBaseline
@@ -223,7 +227,8 @@ def evaluate(
     if model and calibrate:
         from pathaware.inference.calibration import fit_calibration
 
-        model.calibration = fit_calibration(model)
+        with ProgressDisplay("calibration", quiet=json, transient=True) as display:
+            model.calibration = fit_calibration(model, progress=display.count)
     foreign: dict[str, Any] = {}
     if model and open_set:
         from pathaware.inference.open_set import evaluate_open_set

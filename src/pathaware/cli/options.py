@@ -100,6 +100,7 @@ def paragraphs(function: Callable[..., Any]) -> str:
     return "\n\n".join(" ".join(part.split()) for part in (function.__doc__ or "").split("\n\n"))
 
 
+DEVICES = "auto, cpu, cuda or cuda:N."
 Method = Annotated[
     str,
     panel_option(
@@ -119,6 +120,48 @@ Rate = Annotated[
 ]
 Iterations = Annotated[int | None, panel_option(help="Number of meta-iterations.", panel=TRAINING)]
 Tasks = Annotated[int | None, panel_option(help="Tasks per meta-iteration.", panel=TRAINING)]
+Shots = Annotated[int | None, panel_option(help="Support images per class.", panel=TASKS)]
+Queries = Annotated[int | None, panel_option(help="Query images per class.", panel=TASKS)]
+Ways = Annotated[int | None, panel_option(help="Classes per task.", panel=TASKS)]
+Model = Annotated[
+    str | None,
+    panel_option(
+        help="Network: conv4, resnet12, timm:NAME or your own package.module:function.", panel=METHOD
+    ),
+]
+Weights = Annotated[
+    Path | None,
+    panel_option(
+        help="Pretrained weights: safetensors, or a PyTorch state dict.", panel=METHOD, default="none"
+    ),
+]
+Adapt = Annotated[
+    str | None,
+    panel_option(
+        help="Parts of the network that adapt: head, last-block, adapters or all.",
+        panel=METHOD,
+        default="all",
+    ),
+]
+Width = Annotated[int | None, panel_option(help="Filters per layer.", panel=METHOD, default="64 for conv4")]
+TrainingDevice = Annotated[str | None, panel_option(help=DEVICES, panel=COMPUTE, default="auto")]
+Data = Annotated[
+    str | None,
+    panel_option(
+        help="Imported data set to train on; `pathaware data list` lists them.",
+        panel=DATA,
+        complete=complete_data,
+    ),
+]
+TestTasks = Annotated[
+    int | None,
+    panel_option(
+        help="Test tasks of the evaluation after training; 0: neither evaluate nor calibrate.",
+        panel=TRAINING,
+        default="1000 for sine, 600 for images",
+        min=0,
+    ),
+]
 Seed = Annotated[
     int | None, panel_option(help="Seed of the initialisation and of all tasks.", panel=TRAINING)
 ]
@@ -137,7 +180,6 @@ FitMemory = Annotated[
     flag("--fit-memory", help="On out-of-memory, use smaller chunks and continue.", panel=COMPUTE),
 ]
 Json = Annotated[bool, flag("--json", help="Print one JSON object and nothing else.", panel=OUTPUT)]
-DEVICES = "auto, cpu, cuda or cuda:N."
 Device = Annotated[str, panel_option(help=DEVICES, panel=COMPUTE)]
 Replace = Annotated[bool, flag("--replace", help="Overwrite existing files.", panel=OUTPUT)]
 DataDir = Annotated[

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json as jsonlib
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,26 +14,33 @@ from typer.core import TyperCommand, TyperGroup
 
 from pathaware.cli.options import (
     COMPUTE,
-    DATA,
     DATA_SETS,
     DEVICES,
-    METHOD,
     OUTPUT,
     TASKS,
     TRAINING,
+    Adapt,
+    Data,
     DataDir,
     FitMemory,
     Iterations,
     Json,
     Method,
+    Model,
     Out,
+    Queries,
     Rate,
     Seed,
     Setting,
+    Shots,
     Skip,
     Steps,
     Tasks,
-    complete_data,
+    TestTasks,
+    TrainingDevice,
+    Ways,
+    Weights,
+    Width,
     complete_preset,
     complete_run,
     examples,
@@ -45,40 +53,6 @@ if TYPE_CHECKING:
     from pathaware.training.run_folder import Run
 
 FOLDER = "folder"
-
-Shots = Annotated[int | None, panel_option(help="Support images per class.", panel=TASKS)]
-Queries = Annotated[int | None, panel_option(help="Query images per class.", panel=TASKS)]
-Ways = Annotated[int | None, panel_option(help="Classes per task.", panel=TASKS)]
-Model = Annotated[
-    str | None,
-    panel_option(
-        help="Network: conv4, resnet12, timm:NAME or your own package.module:function.", panel=METHOD
-    ),
-]
-Weights = Annotated[
-    Path | None,
-    panel_option(
-        help="Pretrained weights: safetensors, or a PyTorch state dict.", panel=METHOD, default="none"
-    ),
-]
-Adapt = Annotated[
-    str | None,
-    panel_option(
-        help="Parts of the network that adapt: head, last-block, adapters or all.",
-        panel=METHOD,
-        default="all",
-    ),
-]
-Width = Annotated[int | None, panel_option(help="Filters per layer.", panel=METHOD, default="64 for conv4")]
-TrainingDevice = Annotated[str | None, panel_option(help=DEVICES, panel=COMPUTE, default="auto")]
-Data = Annotated[
-    str | None,
-    panel_option(
-        help="Imported data set to train on; `pathaware data list` lists them.",
-        panel=DATA,
-        complete=complete_data,
-    ),
-]
 
 
 class TrainingCommand(TyperCommand):
@@ -145,6 +119,7 @@ def resume(
             metavar="TABLE.NAME=VALUE",
         ),
     ] = None,
+    test_tasks: TestTasks = None,
     json: Json = False,
 ) -> None:
     if context.invoked_subcommand is not None:
@@ -159,7 +134,7 @@ def resume(
     from pathaware.training.session import open_to_resume
 
     opened = open_to_resume(run, parse_settings(setting))
-    train_and_evaluate(opened.config, opened.folder, json, resume=True)
+    train_and_evaluate(opened.config, opened.folder, json, resume=True, test_tasks=test_tasks)
 
 
 @app.command(
@@ -181,6 +156,7 @@ def sine(
     rate: Rate = None,
     iterations: Iterations = None,
     tasks: Tasks = None,
+    test_tasks: TestTasks = None,
     seed: Seed = None,
     out: Out = None,
     device: TrainingDevice = None,
@@ -201,7 +177,7 @@ def sine(
         },
     }
     check_problem("sine", setting)
-    run_training(given(tables), setting, out, json)
+    run_training(given(tables), setting, out, json, test_tasks)
 
 
 def images(
@@ -219,6 +195,7 @@ def images(
     rate: Rate = None,
     iterations: Iterations = None,
     tasks: Tasks = None,
+    test_tasks: TestTasks = None,
     seed: Seed = None,
     data: Data = None,
     data_dir: DataDir = None,
@@ -247,7 +224,7 @@ def images(
         },
     }
     check_problem("classification", setting)
-    run_training(over_preset(named, given(tables)), setting, out, json)
+    run_training(over_preset(named, given(tables)), setting, out, json, test_tasks)
 
 
 def check_problem(problem: str, settings: list[str] | None) -> None:
@@ -271,6 +248,7 @@ def default_texts(command: str) -> dict[str, str]:
     config = Config.from_dict(tables)
     values = config.to_dict()
     texts = {"out": str(default_folder(config)), "data": data}
+    texts["test_tasks"] = str(config.problem.evaluation_tasks)
     for option, table in (
         *((name, "problem") for name in ("ways", "shots", "queries")),
         *((name, "training") for name in ("iterations", "tasks", "seed")),
@@ -366,6 +344,7 @@ def preset(
     ] = None,
     fit_memory: FitMemory = None,
     setting: Setting = None,
+    test_tasks: TestTasks = None,
     json: Json = False,
 ) -> None:
     """Train a named configuration, such as a row of the paper's tables, or your own TOML file."""
@@ -376,7 +355,7 @@ def preset(
         tables.setdefault("method", {}).setdefault("name", "pamela")
     training = {"iterations": iterations, "seed": seed, "device": device, "fit_memory": fit_memory}
     tables.setdefault("training", {}).update({k: v for k, v in training.items() if v is not None})
-    run_training(tables, setting, out, json)
+    run_training(tables, setting, out, json, test_tasks)
 
 
 def given(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -409,7 +388,11 @@ def over_preset(data: str, tables: dict[str, dict[str, Any]]) -> dict[str, dict[
 
 
 def run_training(
-    tables: dict[str, dict[str, Any]], settings: list[str] | None, out: Path | None, json: bool
+    tables: dict[str, dict[str, Any]],
+    settings: list[str] | None,
+    out: Path | None,
+    json: bool,
+    test_tasks: int | None = None,
 ) -> None:
     """Train the configuration of these tables in a folder and print its evaluation."""
     from pathaware.core.settings import trust
@@ -420,47 +403,76 @@ def run_training(
         tables.setdefault(table, {}).update(values)
     trust(tables)
     config = Config.from_dict(tables)
-    train_and_evaluate(config, out or default_folder(config), json)
+    train_and_evaluate(config, out or default_folder(config), json, test_tasks=test_tasks)
 
 
-def train_and_evaluate(config: Config, folder: Path, json: bool, *, resume: bool = False) -> None:
+def train_and_evaluate(
+    config: Config, folder: Path, json: bool, *, resume: bool = False, test_tasks: int | None = None
+) -> None:
     """Train and evaluate on all processes that torchrun has started, or on one; rank 0 prints."""
     from pathaware.cli.show import command_line, plugin_modules, print_evaluation
     from pathaware.data.store import counted
     from pathaware.training.distributed import process_group
     from pathaware.training.evaluation import evaluate
+    from pathaware.training.progress import ProgressDisplay
     from pathaware.training.session import load_trained, train_distributed
 
-    problem = config.problem
-
-    def note(what: str) -> None:
-        if world.is_writer and not json:
-            print(f"{config.method} on {problem.label}: {what}", file=sys.stderr, flush=True)
-
+    problem, title = config.problem, f"{config.method} on {config.problem.label}"
+    tasks = problem.evaluation_tasks if test_tasks is None else test_tasks
+    result = None
     with process_group(config.training) as world:
         run = train_distributed(config, folder, world, quiet=json, resume=resume)
-        note(f"evaluating {counted(problem.evaluation_tasks, 'test task')} …")
-        result = evaluate(load_trained(run, world), problem, tasks=problem.evaluation_tasks, world=world)
-    if world.is_writer:
+        quiet = json or not world.is_writer
+        if tasks:
+            _note(f"{title}: evaluating {counted(tasks, 'test task')} …", quiet)
+            own = len(world.part(tasks))
+            display = ProgressDisplay(f"{title}, evaluation", own, quiet=quiet, transient=True)
+            with _completed(run, quiet), display:
+                trained = load_trained(run, world)
+                result = evaluate(trained, problem, tasks=tasks, world=world, progress=display.count)
+    if not world.is_writer:
+        return
+    if result is not None:
         if config.training.validate and not problem.regression:
-            _calibrate(run, note)
+            with _completed(run, json):
+                _calibrate(run, title, quiet=json)
         print_evaluation(run, result, json=json)
-        if not json:
-            plot = command_line("plot", run.folder, modules=plugin_modules(run.folder))
-            print(f"the run is in {run.folder}; plot it with: {plot}")
+    elif json:
+        print(jsonlib.dumps({"method": config.method, "problem": problem.name, "tasks": 0}))
+    if not json:
+        verb = "plot" if tasks else "evaluate"
+        command = command_line(verb, run.folder, modules=plugin_modules(run.folder))
+        print(f"the run is in {run.folder}; {verb} it with: {command}")
 
 
-def _calibrate(run: Run, note: Callable[[str], None]) -> None:
+@contextmanager
+def _completed(run: Run, quiet: bool) -> Iterator[None]:
+    """A context after training: Ctrl-C says that nothing of the run is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _note(f"stopped; the training in {run.folder} is complete", quiet)
+        raise
+
+
+def _note(line: str, quiet: bool) -> None:
+    if not quiet:
+        print(line, file=sys.stderr, flush=True)
+
+
+def _calibrate(run: Run, title: str, *, quiet: bool) -> None:
     """Fit temperatures and thresholds on the validation classes of a run, if they suffice."""
     from pathaware.inference.calibration import CALIBRATION, fit_calibration
     from pathaware.inference.trained_model import TrainedModel
+    from pathaware.training.progress import ProgressDisplay
 
     if (run.folder / CALIBRATION).exists():  # a finished run that was resumed
         return
-    note("calibrating on validation classes …")
+    _note(f"{title}: calibrating on validation classes …", quiet)
     try:
         model = TrainedModel.open(run.folder, run.config.training.device)
-        fit_calibration(model).write(run.folder)
+        with ProgressDisplay(f"{title}, calibration", quiet=quiet, transient=True) as display:
+            fit_calibration(model, progress=display.count).write(run.folder)
     except UsageError as error:
         print(f"not calibrated: {error.message}", file=sys.stderr)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -149,27 +149,26 @@ def fit_calibration(
     seed: int = 0,
     split: str = "val",
     sizes: Sequence[tuple[int, int]] | None = None,
+    progress: Callable[[int, int], object] | None = None,
 ) -> Calibration:
     """Fit temperatures and thresholds on tasks of a split.
 
-    `sizes` are pairs of ways and shots, by default those of `grid`.
+    `sizes` are pairs of ways and shots, by default those of `grid`. `progress` is called after every task,
+    with the number of tasks done and with that of all tasks.
     """
     from pathaware.inference.open_set import open_tasks
 
-    cells = []
-    for ways, shots in grid(model, split) if sizes is None else sizes:
-        found = list(
-            open_tasks(
-                model,
-                split=split,
-                tasks=-(-tasks * 5 // ways),
-                seed=seed,
-                ways=ways,
-                shots=shots,
-                queries=QUERIES,
-                foreign=False,
-            )
-        )
+    sizes = grid(model, split) if sizes is None else sizes
+    counts = [-(-tasks * 5 // ways) for ways, _ in sizes]
+    cells, done = [], 0
+    for (ways, shots), count in zip(sizes, counts, strict=True):
+        how: dict[str, Any] = {"ways": ways, "shots": shots, "queries": QUERIES, "foreign": False}
+        found = []
+        for task in open_tasks(model, split=split, tasks=count, seed=seed, **how):
+            found.append(task)
+            done += 1
+            if progress:
+                progress(done, sum(counts))
         cells.append(fit_cell(ways, shots, found))
     return Calibration(tuple(cells), split, seed)
 

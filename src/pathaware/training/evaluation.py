@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast, get_args
@@ -132,6 +132,7 @@ def evaluate(
     views: Views = "single",
     refine: Refinement = "none",
     world: World = ALONE,
+    progress: Callable[[int], object] | None = None,
 ) -> Evaluation:
     """Adapt to `tasks` new tasks and measure them after every step.
 
@@ -164,6 +165,7 @@ def evaluate(
       `pathaware.inference.change_ways.load_for(run, device, data=NAME)` returns learner and such a problem,
       see `pathaware.training.problems.CrossDomain`.
     - The processes of a `world` share the tasks, and all of them return the whole result.
+    - `progress` is called after every batch with the number of tasks that this process has done.
     """
     level = _level(learner, queries, inductive, refine)
     if refine != "none" and problem.metric is not ACCURACY:
@@ -174,7 +176,7 @@ def evaluate(
         raise UsageError(f"split: {split!r} must be one of train, val, test")
     at_least(1, tasks=tasks, **({} if batch is None else {"batch": batch}))
     source = _source(problem, split, balance, reference, learner)
-    values, reverted, outputs, targets = [], [], [], []
+    values, reverted, outputs, targets, done = [], [], [], [], 0
     batch = batch or _side_by_side(problem, reference.device, views, refine)
     for plan in _plans(source, split, seed, world.part(tasks), batch):
         episodes = source.gather(plan)
@@ -186,6 +188,9 @@ def evaluate(
         if keep_outputs:
             outputs.append(predictions.outputs[-1])
             targets.append(episodes.query_y)
+        done += len(episodes)
+        if progress:
+            progress(done)
     # Only now: a look at a result would keep the host from preparing the next batch while a GPU computes.
     fraction = world.gather([part.cpu() for part in reverted]).double().mean().item()
     gathered = world.gather([part.cpu() for part in values])

@@ -176,7 +176,7 @@ class ProgressDisplay:
         interval: float = 10.0,
     ) -> None:
         self.title, self.total, self.quiet, self.interval = title, total, quiet, interval
-        self.printed_at = self.shown_at = time.monotonic()
+        self.started = self.printed_at = self.shown_at = time.monotonic()
         self.bar = _bar(transient) if bar and not quiet else None
         self.task: Any = self.bar.add_task(title, total=total) if self.bar else None
 
@@ -193,7 +193,7 @@ class ProgressDisplay:
         """Show that `done` of `total` is done: `detail` beside the title of a bar, else `line`."""
         self.total = self.total if total is None else total
         if self.bar and self.task is not None:
-            description = f"{self.title} · {detail}"
+            description = f"{self.title} · {detail}" if detail else self.title
             self.bar.update(self.task, completed=done, total=self.total, description=description)
         elif not self.quiet and (done == self.total or time.monotonic() - self.printed_at >= self.interval):
             self.printed_at = time.monotonic()
@@ -206,6 +206,13 @@ class ProgressDisplay:
         left = ((self.total or 0) - iteration) * seconds / iteration
         line = f"{iteration}/{self.total}, {state}, {pace(iteration, seconds)}, {duration(left)} left"
         self.update(iteration, f"{state}  {pace(iteration, seconds)}", line)
+
+    def count(self, done: int, total: int | None = None) -> None:
+        """Show that `done` of `total` is done and how long the rest takes; no line at the end."""
+        total = self.total or 0 if total is None else total
+        left = (total - done) * (time.monotonic() - self.started) / max(done, 1)
+        if self.bar or done < total:
+            self.update(done, "", f"{done}/{total}, {duration(left)} left", total)
 
     @property
     def due(self) -> bool:

@@ -17,6 +17,7 @@ from pathaware.experiments.report.table_files import render_html
 from pathaware.training.checksummed import replace_file
 from pathaware.training.evaluation import LEVEL_TITLES, evaluate
 from pathaware.training.metric import ACCURACY, Metric
+from pathaware.training.progress import ProgressDisplay
 from pathaware.training.provenance import commit, environment
 from pathaware.training.run_folder import Run
 from pathaware.training.tables import NOTHING, Remark, Row, Table
@@ -39,7 +40,12 @@ def compare(runs: Sequence[Run], tasks: int) -> Comparison:
     """Evaluate every run on the same test tasks."""
     problem = runs[0].config.problem
     metric = problem.metric
-    summaries = [evaluate(run.load(), problem, tasks=tasks).summary() for run in runs]
+    summaries = []
+    for run in runs:
+        title = f"{run.config.method} on {problem.label}, evaluation"
+        with ProgressDisplay(title, tasks, transient=True) as display:
+            found = evaluate(run.load(), problem, tasks=tasks, progress=display.count)
+        summaries.append(found.summary())
     best = metric.best(summary[metric.name] for summary in summaries)
     rows = [
         Row(_cells(name, run, summary), emphasis=len(runs) > 1 and summary[metric.name] == best)
