@@ -72,8 +72,8 @@ def _draw_reason(
     reason: Reason,
 ) -> None:
     x, y = position[0], position[1] + CELL + _CAPTION - 14
-    spoke = [(i, _SURE) for i, _ in reason.positive[:2]] + [(i, _WRONG) for i, _ in reason.negative[:1]]
-    for index, colour in spoke:
+    shown = [(i, _SURE) for i, _ in reason.positive[:2]] + [(i, _WRONG) for i, _ in reason.negative[:1]]
+    for index, colour in shown:
         sheet.paste(cell(support.pixels[index].numpy(), _REASON), (x, y))
         pen.rectangle((x - 1, y - 1, x + _REASON, y + _REASON), outline=colour, width=2)
         x += _REASON + 5

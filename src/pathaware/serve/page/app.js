@@ -456,7 +456,7 @@ async function checkLabels() {
     named.push(`${shown.title} of ${group.name} (rather ${likelier}?)`);
   }
   $("#more-status").textContent = named.length
-    ? `Labels that the other pictures speak against: ${named.join(", ")}.`
+    ? `Labels that may be wrong: ${named.join(", ")}.`
     : "No label looks wrong.";
 }
 
