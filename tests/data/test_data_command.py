@@ -184,3 +184,39 @@ def test_a_single_problem_of_an_import_is_said_once(data: Path, tmp_path: Path) 
     refused = run("import", "pets", "--from", tmp_path / "pets", "--proportions", "1,0,0")
     assert "class cat" not in refused.output
     assert str(refused.exception).endswith("class cat: 1 image found, at least 2 expected")
+
+
+def test_images_that_cannot_be_read_can_be_left_out(data: Path, source: Path) -> None:
+    (source / "train/cat/damaged.jpg").write_bytes(b"\xff\xd8\xff\xe0 cut off")
+    (source / "test/fox/empty.png").write_bytes(b"")
+    (source / "test/fox/phone.heic").write_bytes(b"\0\0\0\x18ftypheic")
+    line = ("import", "pets", "--from", source, "--size", 16)
+    refused = run(*line)
+    assert "--skip-unreadable" in getattr(refused.exception, "message", "")
+    assert not (data / "pets").exists()
+    done = run(*line, "--skip-unreadable")
+    assert done.exit_code == 0, done.output
+    for name in ("damaged.jpg", "empty.png", "phone.heic"):
+        assert done.output.count(name) == 1
+    assert [int(n) for split in SPLITS for n in open_store("pets").split(split).counts] == [4] * 5
+    for image in sorted((source / "train/cat").iterdir())[1:]:
+        image.write_bytes(b"")
+    too_few = refusal(*line, "--skip-unreadable", "--replace")
+    assert too_few.endswith("class cat: 1 image can be read, at least 2 expected")
+    assert len(open_store("pets").images) == 20  # the import before is still there
+    assert "class folders only" in refusal("import", "cifar-fs", "--from", source, "--skip-unreadable")
+
+
+def test_an_import_that_left_images_out_is_not_resumed_by_one_that_does_not(
+    data: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (source / "train/cat/empty.png").write_bytes(b"")
+    line = ("import", "pets", "--from", source, "--size", 16)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pathaware.data.importing.PartialStore.publish", interrupted)
+        assert run(*line, "--skip-unreadable").exit_code == 130
+    assert "empty.png" in refusal(*line)

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -127,6 +128,14 @@ def import_(
         int | None,
         panel_option(help="Smallest number of images per class.", panel=FOLDERS, default="2"),
     ] = None,
+    skip: Annotated[
+        bool,
+        flag(
+            "--skip-unreadable",
+            help="Name images that cannot be read, and leave them out; otherwise they refuse the import.",
+            panel=FOLDERS,
+        ),
+    ] = False,
     replace_: Annotated[bool, flag("--replace", help="Replace an earlier import.", panel=OUTPUT)] = False,
 ) -> None:
     """Pack a data set for training."""
@@ -134,9 +143,10 @@ def import_(
     from pathaware.data.importers.folder import FolderImporter
     from pathaware.data.importers.omniglot import Omniglot
     from pathaware.data.importers.source import ImportRefused
-    from pathaware.data.importing import import_dataset
+    from pathaware.data.importing import Skip, import_dataset
     from pathaware.data.pixels import ImageFormat
 
+    least = 2 if min_images is None else min_images
     kind = layout or (name if name in IMPORTERS else "folder")
     if GLYPHS in (kind, name):
         raise UsageError("glyphs: built in, no import needed; try `pathaware data show glyphs`")
@@ -149,9 +159,7 @@ def import_(
             channels=1 if grey else 3,
             mirror=not grey if mirror is None else mirror,
         )
-        chosen = FolderImporter(
-            form, split_lists, _numbers(proportions), seed, 2 if min_images is None else min_images
-        )
+        chosen = FolderImporter(form, split_lists, _numbers(proportions), seed, least)
     else:
         given = {
             "split_lists": split_lists,
@@ -160,6 +168,7 @@ def import_(
             "grey": grey,
             "mirror": mirror,
             "min_images": min_images,
+            "skip_unreadable": skip or None,
         }
         chosen = _published(kind, [field for field, value in given.items() if value is not None])
     if rotations:
@@ -168,8 +177,13 @@ def import_(
         chosen = replace(chosen, rotations=True)
     try:
         with shown_progress(name) as progress:
-            store = import_dataset(name, chosen, source, data_dir, replace=replace_, progress=progress)
+            left_out = Skip(partial(typer.echo, err=True), least) if skip else None
+            store = import_dataset(
+                name, chosen, source, data_dir, replace=replace_, progress=progress, skip=left_out
+            )
     except ImportRefused as refused:
+        if kind == "folder" and not skip and refused.unreadable:
+            refused.message += "; --skip-unreadable leaves such images out"
         if len(refused.problems) > 1:  # a single one is the message of the error
             print_problems(refused.problems)
         raise

@@ -45,6 +45,7 @@ from pathaware.data.store import (
     Manifest,
     Split,
     checksum,
+    counted,
     import_lock,
     replaced_folder,
 )
@@ -57,6 +58,25 @@ LONG = 0.005
 
 ImportProgress: TypeAlias = Callable[[int, int, str], None]
 """Called after each class with images done, images in total, and the name of the class."""
+
+
+@dataclass(frozen=True)
+class Skip:
+    """Leaves out images that cannot be read: each is passed to `note`, as a line that names it.
+
+    Every class needs `least` other images.
+    """
+
+    note: Callable[[str], None]
+    least: int = 1
+
+    def too_few(self, source: SourceClass, bad: Sequence[str]) -> list[str]:
+        """Note the bad images of a class; return its problem if too few others remain."""
+        for line in bad:
+            self.note(f"left out: {line}")
+        left = len(source.images) - len(bad)
+        found = f"class {source.name}: {counted(left, 'image')} can be read, at least {self.least} expected"
+        return [found] if left < self.least else []
 
 
 @dataclass(frozen=True)
@@ -239,11 +259,12 @@ def import_dataset(
     *,
     replace: bool = False,
     progress: ImportProgress | None = None,
+    skip: Skip | None = None,
 ) -> ImageStore:
     """Read `source` with the given importer and store it as `name`.
 
     The store appears only when complete. An interrupted import resumes when it is repeated; one refused for
-    bad images (the error names them all) leaves nothing behind.
+    bad images (the error names them all) leaves nothing behind. With `skip` bad images are left out instead.
     """
     folder = store_folder(name, data_dir)
     if folder.exists() and not replace:
@@ -253,12 +274,14 @@ def import_dataset(
     listing = importer.read(source)
     new = not folder.parent.exists()
     try:
-        partial = PartialStore(folder, importer.format, _fingerprint(listing, importer.format))
+        fingerprint = _fingerprint(listing, importer.format, skip)
+        partial = PartialStore(folder, importer.format, fingerprint)
         try:
-            problems = _pack(listing, importer.format, partial, progress or (lambda done, total, name: None))
+            shown = progress or (lambda done, total, name: None)
+            problems = _pack(listing, importer.format, partial, shown, skip)
             if problems:
                 partial.discard()
-                raise ImportRefused(source, problems)
+                raise ImportRefused(source, problems, unreadable=skip is None)
             partial.publish(listing.origin)
         finally:
             partial.close()
@@ -270,19 +293,29 @@ def import_dataset(
     return ImageStore.open(folder)
 
 
-def _pack(listing: Listing, form: ImageFormat, partial: PartialStore, progress: ImportProgress) -> list[str]:
+def _pack(
+    listing: Listing,
+    form: ImageFormat,
+    partial: PartialStore,
+    progress: ImportProgress,
+    skip: Skip | None = None,
+) -> list[str]:
     """Decode and write the remaining classes; return the problems of all images."""
     problems: list[str] = []
     total = sum(len(c.images) for c in listing.classes)
-    done = sum(c.count for c in partial.done)
+    done = sum(len(c.images) for c in listing.classes[: len(partial.done)])
     with ThreadPoolExecutor(min(os.cpu_count() or 1, THREADS)) as pool, warnings.catch_warnings():
         from PIL import Image
 
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         for source in listing.classes[len(partial.done) :]:
             decoded = _load_all(source.images, form, pool)
-            problems += [d for d in decoded if isinstance(d, str)]
-            # After the first bad image nothing is written, but the rest is decoded to name all bad ones.
+            bad = [d for d in decoded if isinstance(d, str)]
+            if skip is None:
+                problems += bad
+            else:
+                problems += skip.too_few(source, bad)
+            # After the first problem nothing is written, but the rest is decoded to name all of them.
             if not problems:
                 pixels = np.stack([d for d in decoded if not isinstance(d, str)])
                 partial.add(source.name, source.split, np.rot90(pixels, source.quarter_turns, axes=(2, 3)))
@@ -312,13 +345,16 @@ def _load(image: SourceImage, form: ImageFormat) -> Pixels | str:
         return error.message
 
 
-def _fingerprint(listing: Listing, form: ImageFormat) -> str:
-    """Hash what must be unchanged for packed classes to be kept: the format, and all images in order."""
+def _fingerprint(listing: Listing, form: ImageFormat, skip: Skip | None = None) -> str:
+    """Hash what must be unchanged for packed classes to be kept: the format, all images in order, and whether
+    bad ones are left out."""
 
     def described(source: SourceClass) -> object:
         return source.name, source.split, source.quarter_turns, [i.label for i in source.images]
 
     digest = hashlib.sha256(repr(form).encode())
+    if skip is not None:
+        digest.update(b"skip")
     for source in listing.classes:
         digest.update(json.dumps(described(source)).encode())
     return digest.hexdigest()

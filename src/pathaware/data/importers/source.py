@@ -19,10 +19,14 @@ Pixels: TypeAlias = NDArray[np.uint8]
 
 
 class ImportRefused(UsageError):
-    """Raised for a source that cannot be imported; `problems` names every file or class at fault."""
+    """Raised for a source that cannot be imported; `problems` names every file or class at fault.
 
-    def __init__(self, source: Path | str, problems: Sequence[str]) -> None:
+    They are `unreadable` images, or the source is not as it should be.
+    """
+
+    def __init__(self, source: Path | str, problems: Sequence[str], *, unreadable: bool = False) -> None:
         self.problems = tuple(problems)
+        self.unreadable = unreadable
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         super().__init__(f"{source}: nothing was imported: {problems[0]}{more}")
 
