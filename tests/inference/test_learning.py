@@ -75,16 +75,23 @@ def own(weights: Path) -> tuple[object, ...]:
     return ("--model", "tests.models.residual18:resnet18", "--weights", weights, "--size", 32)
 
 
+def drawn_supports(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that receives the number of labelled images of every sheet that is drawn."""
+    drawn: list[int] = []
+    sheet_of = prediction_sheet.prediction_sheet
+
+    def draw(title, support, *rest):
+        drawn.append(len(support.labels))
+        return sheet_of(title, support, *rest)
+
+    monkeypatch.setattr(prediction_sheet, "prediction_sheet", draw)
+    return drawn
+
+
 def test_a_backbone_of_your_own_learns_labels_and_is_exported(tmp_path, weights, capsys, monkeypatch):
     """A ResNet-18 with running statistics: import, learn, measure, predict and export, without training."""
     trees = write_classes(tmp_path / "trees", 6)
-    drawn = []
-    sheet_of = prediction_sheet.prediction_sheet
-    monkeypatch.setattr(
-        prediction_sheet,
-        "prediction_sheet",
-        lambda title, support, *rest: drawn.append(len(support.labels)) or sheet_of(title, support, *rest),
-    )
+    drawn = drawn_supports(monkeypatch)
     call("learn", trees, *own(weights), "--out", "found", "--json", "--show", "wrong.png")
     assert drawn == [18]  # each was learned by the classifiers of other folds
     result = json.loads(capsys.readouterr().out)
@@ -498,13 +505,7 @@ def test_cross_validation_ends_when_one_more_fold_would_take_too_long(seconds, f
 
 def test_an_accuracy_on_a_part_of_the_pictures_says_so(tmp_path, weights, capsys, monkeypatch):
     monkeypatch.setattr(learning, "PATIENCE", 0.0)
-    drawn = []
-    sheet_of = prediction_sheet.prediction_sheet
-    monkeypatch.setattr(
-        prediction_sheet,
-        "prediction_sheet",
-        lambda title, support, *rest: drawn.append(len(support.labels)) or sheet_of(title, support, *rest),
-    )
+    drawn = drawn_supports(monkeypatch)
     trees = write_classes(tmp_path / "trees", 5)
     call("learn", trees, *own(weights), "--out", "a", "--show", "wrong.png")
     told = capsys.readouterr().out
