@@ -3,7 +3,7 @@
     python -m tools.method_pages docs/methods results
 
 A page has the method's paper, its update as mathematics (`tools.unicode_math`), its settings, how it differs
-from the authors' program, and what it reached. Equations of a docstring are indented lines; two or more
+from the authors' code, and what it reached. Equations of a docstring are indented lines; two or more
 spaces that do not follow a comma separate an equation from its comment.
 """
 
@@ -68,7 +68,7 @@ def render(method: Method, results: Path) -> str:
     parts += ["## Update", update, text]
     parts += ["## Settings", _settings(method)]
     if departures:
-        parts += ["## Departures from the authors' program", departures]
+        parts += ["## Departures from the authors' code", departures]
     parts += ["## Results", _results(method, results)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -77,7 +77,7 @@ def sections(docstring: str) -> tuple[str, str, str, str]:
     """Split the docstring of a method's file: its name, update, explanation, and departures, in Markdown."""
     first, _, rest = docstring.partition("\n")
     title = re.split(r"[,(]", first)[0].strip()
-    body, _, departures = rest.partition("Departures from the authors' program:")
+    body, _, departures = rest.partition("Departures from the authors' code:")
     blocks = re.split(r"\n\s*\n", body.strip("\n"))
     update = [block for block in blocks[:1] if block.startswith("    ")]
     text = "\n\n".join(_block(block) for block in blocks[len(update) :])

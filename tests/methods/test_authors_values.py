@@ -26,7 +26,7 @@ def test_a_default_is_the_authors_or_a_departure_that_is_told(name):
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "pamela"])
 def test_every_method_says_where_it_departs_from_its_authors(name):
-    """But PAMELA: we found no program; docs/reproduction.md lists how we read the paper."""
-    _, heading, told = describe_method(name).partition("Departures from the authors' program")
-    assert heading, "its docstring has no paragraph that begins with Departures from the authors' program"
+    """But PAMELA: we found no code; docs/reproduction.md lists how we read the paper."""
+    _, heading, told = describe_method(name).partition("Departures from the authors' code")
+    assert heading, "its docstring has no paragraph that begins with Departures from the authors' code"
     assert len(told.split()) > 5

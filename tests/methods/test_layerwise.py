@@ -29,7 +29,7 @@ def test_every_parameter_gets_the_number_of_its_own_tensor():
 
 @pytest.mark.parametrize("name", ["l2f", "alfa", "metal"])
 def test_norm_layers_adapt_only_where_that_is_asked_for(name):
-    """As in the authors' programs, whose `enable_inner_loop_optimizable_bn_params` is false."""
+    """As in the authors' code, whose `enable_inner_loop_optimizable_bn_params` is false."""
     learner, outer, episodes = learner_of(name)
     every = {n for n, _ in learner.model.named_parameters()}
     norms = {n for n in every if "norm" in n}

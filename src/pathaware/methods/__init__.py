@@ -1,4 +1,4 @@
-"""The methods by name, one per file: citation, equations, departures from the authors' program, `METHOD`.
+"""The methods by name, one per file: citation, equations, departures from the authors' code, `METHOD`.
 
 To add a method, write a file that defines `METHOD` and add its name to `_FILES`; see `Method`. Outside of
 this package, name your own `Method` as `package.module:METHOD`.

@@ -6,13 +6,13 @@
 
 A small network g_φ generates a step size αⱼ and a weight decay for every layer, step and task from the task's
 current parameters and gradient. α⁰ and λ⁰ are learned per layer and step and shared by all tasks. Gains and
-shifts of norm layers do not adapt, as in the authors' program; with `adapt_norms` they do.
+shifts of norm layers do not adapt, as in the authors' code; with `adapt_norms` they do.
 
-Departures from the authors' program:
+Departures from the authors' code:
 
 - The generator's initial output is one, so that training starts as MAML. Theirs is small and random, so that
   about half of the layers ascend at first.
-- With random initialisation of the network instead of a learned one, their program learns a decay per
+- With random initialisation of the network instead of a learned one, their code learns a decay per
   parameter. That variant is not implemented.
 """
 

@@ -4,7 +4,7 @@
 
 MAML whose inner loop adapts the head alone. The body φ is learned through every inner gradient.
 
-Departures from the authors' program: we found no program of theirs to compare with; the defaults are those of
+Departures from the authors' code: we found no code of theirs to compare with; the defaults are those of
 MAML.
 """
 

@@ -5,7 +5,7 @@
 MAML whose inner loop adapts all layers but the head, the opposite of ANIL: features must move to where the
 head, which all tasks share, expects their class. The head is learned through every inner gradient.
 
-Departures from the authors' program: the defaults are five steps of α = 0.1; theirs is one step of α = 0.5.
+Departures from the authors' code: the defaults are five steps of α = 0.1; theirs is one step of α = 0.5.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 MAML without second derivatives, which saves time and memory.
 
-Departures from the authors' program: those of MAML, of which this is the option `stop_grad` in their program.
+Departures from the authors' code: those of MAML, of which this is the option `stop_grad` in their code.
 """
 
 from __future__ import annotations

@@ -9,14 +9,14 @@ A positive scale per singular vector of the gradient is learned: m `[n]` for eac
 M = I, which is MAML. A weight with more rows than columns is transposed, so that U is square and P has full
 rank: G V M Vᵀ and, approximately, G M. Biases and norm gains and shifts take plain gradient steps.
 
-U depends on θⱼ but is held constant in derivatives, as in the authors' program: its derivative is divided by
+U depends on θⱼ but is held constant in derivatives, as in the authors' code: its derivative is divided by
 differences of singular values, many of which are zero when there are few examples.
 
-Departures from the authors' program:
+Departures from the authors' code:
 
 - By default the approximate form is used (`exact` for the other), because singular vectors of every gradient
   cost more than the rest of training. Theirs is an option.
-- The weights of linear layers are preconditioned, too. Their program preconditions convolutions only.
+- The weights of linear layers are preconditioned, too. Their code preconditions convolutions only.
 - As many steps are taken in evaluation as in training; theirs takes ten in evaluation.
 """
 

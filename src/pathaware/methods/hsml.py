@@ -9,14 +9,14 @@
 A task's representation gᵢ, the only node of level 0, is assigned softly to two levels of clusters and one
 root hᴸ. Representation and root gate every parameter of the initialisation of MAML's inner loop.
 
-Departures from the authors' program:
+Departures from the authors' code:
 
 - Examples are aggregated by their mean, one of the paper's two aggregators. The other one is recurrent and
   depends on the order of examples.
 - Images are embedded by two strided convolutions and a mean over space. The paper's fully-connected layers
   would fix the size of images.
 - Gates are initialised near `gate` = 0.9, close to MAML. Theirs are initialised near one half.
-- The default is MAML's five steps; their program's default is one, and its scripts choose the number.
+- The default is MAML's five steps; their code's default is one, and its scripts choose the number.
 """
 
 from __future__ import annotations

@@ -7,20 +7,20 @@
 At the minimum of the regularised loss, its derivative with respect to θ₀ depends only on the Hessian there,
 (I + H/λ)⁻¹. So no graph of the path is kept, and memory does not grow with the number of steps. The linear
 system is solved by a few conjugate-gradient iterations, which need products H·v only. The damping ε = 1 and
-δ = 10 is that of the authors' program: a few steps end before the minimum, and L is not convex. Their
+δ = 10 is that of the authors' code: a few steps end before the minimum, and L is not convex. Their
 "iMAML, Hessian-free" is `imaml-hf`; this is their "iMAML, GD".
 
-Departures from the authors' program:
+Departures from the authors' code:
 
 - αⱼ is the minimum along gⱼ of a quadratic with the loss's curvature; it is halved until the regularised loss
-  does not grow. Where the curvature is negative, the search starts at `rate`. Their program takes steps of a
+  does not grow. Where the curvature is negative, the search starts at `rate`. Their code takes steps of a
   constant size. With a constant size, training on sine waves reaches initialisations from which every path
   diverges, since implicit gradients ignore the steps.
-- Every step descends the regularised loss, as in the paper. Their program descends L alone and then takes one
+- Every step descends the regularised loss, as in the paper. Their code descends L alone and then takes one
   step of the regulariser.
-- Where the matrix of the meta-gradient has no positive curvature along ∇L_query, H is left out. Their program
+- Where the matrix of the meta-gradient has no positive curvature along ∇L_query, H is left out. Their code
   does not look at the sign.
-- The defaults λ = 0.5 and ten steps are ours, for images of miniImageNet's kind, which their program does not
+- The defaults λ = 0.5 and ten steps are ours, for images of miniImageNet's kind, which their code does not
   include. Its defaults, for Omniglot, are λ = 1 and 16 steps of 0.01; the command it suggests, and the paper,
   have λ = 2.
 """

@@ -8,9 +8,9 @@ iMAML whose inner loop takes Newton steps towards the minimum of L(胃) + 位/2 鈥
 steps, so that a few of them come closer to it. Conjugate gradients need products H路v only, five for each step
 (`cg_steps`), as in the paper. This is the "iMAML-HF" of PAMELA's Table 1.
 
-Departures from the authors' program:
+Departures from the authors' code:
 
-- Their program does not include this variant. The paper says that five conjugate-gradient iterations give the
+- Their code does not include this variant. The paper says that five conjugate-gradient iterations give the
   direction and that a line search on the training loss gives the step size, but neither the number of Newton
   steps nor the kind of line search. Here there are three steps, whose size is halved until the regularised
   loss does not grow. 位 = 0.5 is ours; the paper has 位 = 2 on Omniglot. On photographs a minimum with so

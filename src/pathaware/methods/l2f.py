@@ -6,13 +6,13 @@
 
 An initialisation that all tasks share is a compromise. A small network g_φ computes from a task's first
 gradient how much of each layer to keep. Gains and shifts of norm layers are neither attenuated nor adapted;
-they are learned and shared by all tasks, as in the authors' program. `adapt_norms` treats them like the
+they are learned and shared by all tasks, as in the authors' code. `adapt_norms` treats them like the
 others.
 
-Departures from the authors' program:
+Departures from the authors' code:
 
-- The meta-gradient also passes through the first gradient, the input of g_φ. Their L2F program holds it
-  constant; their later program, of ALFA with L2F, differentiates it.
+- The meta-gradient also passes through the first gradient, the input of g_φ. Their L2F code holds it
+  constant; their later code, for ALFA with L2F, differentiates it.
 - They train the first ten of 60 epochs with first-order derivatives; here all derivatives are exact.
 """
 

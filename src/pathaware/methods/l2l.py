@@ -8,9 +8,9 @@
 "Learning to learn by gradient descent by gradient descent": the whole update is the output of a learned
 optimiser. One LSTM is shared by all D coordinates, each with its own state; the coordinates of a task that
 have had no gradient yet share one state, which is computed once (`Columns`). The derivatives of inner
-gradients are dropped, as in the authors' program, so no second derivative is taken.
+gradients are dropped, as in the authors' code, so no second derivative is taken.
 
-Departures from the authors' program:
+Departures from the authors' code:
 
 - θ₀ is learned, too, since few-shot tasks allow only a few steps; the authors draw it at random. That is
   `initialisation = "random"`: each training task starts from the network's random initialisation with the

@@ -7,7 +7,7 @@
 A narrow minimum explains a task's data worse than its loss says. So MAML's loss is penalised by log det of
 the curvature F of the support loss at θₙ, which measures how narrow the minimum is.
 
-Departures from the authors' program:
+Departures from the authors' code:
 
 - The paper approximates F layer by layer (K-FAC), which needs every layer's inputs and gradients. Here U has
   one row per example and class, which the engine differentiates like tasks of a batch, and
@@ -16,7 +16,7 @@ Departures from the authors' program:
 
   is exact. Each row costs a pass through the support set, so by default U is replaced by `directions`
   orthonormal combinations of its rows, which bound log det from below.
-- We found no program of the authors; the paper is followed.
+- We found no code by the authors; the paper is followed.
 - These values are far smaller than sums over D factors, so η is larger than the paper's 1e-6.
 """
 

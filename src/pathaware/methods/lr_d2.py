@@ -4,7 +4,7 @@
     w ← Xᵀ (X Xᵀ + λ diag(s)⁻¹)⁻¹ z                                   a Newton step, `steps` times
 
 Logistic regression of labels y on features X, by iteratively reweighted least squares in the dual. It
-separates two classes; with more, each is separated from all others by its own w, as in the authors' program:
+separates two classes; with more, each is separated from all others by its own w, as in the authors' code:
 W `[T, F, ways]`. Scaling, λ, α and β are those of R2-D2.
 
 A step is computed in an equivalent form that does not divide by sᵢ, which vanishes where the fit is certain.
@@ -12,8 +12,8 @@ With t = 2y − 1 and D = diag(s)^½,
 
     w = Xᵀ D (D X Xᵀ D + λI)⁻¹ (D η + t exp(−t η / 2))
 
-Departures from the authors' program: those of R2-D2; λ is initialised to 1 instead of 50, for features that
-are divided by √F; there are five Newton steps, a number that their program leaves to its command line.
+Departures from the authors' code: those of R2-D2; λ is initialised to 1 instead of 50, for features that
+are divided by √F; there are five Newton steps, a number that their code leaves to its command line.
 """
 
 from __future__ import annotations

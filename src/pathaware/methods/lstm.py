@@ -7,7 +7,7 @@ No weight is updated when a task is learned: the network reads the examples one 
 knows of the task is its state h, c `[T, hidden]`. The learning algorithm that the state follows is found by
 gradient descent over many tasks. xₜ are features `[T, F]`, normalised to zero mean and unit variance.
 
-Departures from the authors' program:
+Departures from the authors' code:
 
 - A label comes with its example. With `label = "after"` it comes with the next one, as in theirs: xₜ with
   yₜ₋₁, and a query with y_S. The network must then also learn to keep an example until its label comes, which

@@ -5,7 +5,7 @@
 
 An initialisation θ₀ is learned from which a few steps of gradient descent solve a new task.
 
-Departures from the authors' program:
+Departures from the authors' code:
 
 - Gains and shifts of batch norm adapt like all other parameters. Theirs has shifts only, which all tasks
   share.

@@ -8,14 +8,15 @@ MAML with a step size, norm parameters and, early in training, a loss for every 
 K of the D entries belong to norm layers. The paper's cosine decay of the outer learning rate is
 `training.schedule = "cosine"`; its first-order phase is `first_order_share`.
 
-Departures from the authors' program:
+Departures from the authors' code:
 
 - Batch norm has no running statistics per step. Theirs records them, but always normalises by the batch, as
   is done here.
 - The norm parameters of a step are the network's own plus δ, which is initialised to zero, so that pretrained
   norm layers are kept at every step. Theirs are separate parameters per step.
-- In theirs the support pass of step j and the query pass after it have the same norm parameters. Here those
-  of step j come with its new point: the support pass has those of the step before, the first the network's.
+- In theirs the support pass of step j and the query pass after it share norm parameters. Here those of step j
+  take effect at its new point: its support pass still uses those of the step before, and the first step the
+  network's own.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@
 A memory-augmented network writes support examples to an external memory, one after another, and reads the
 memory to predict a query.
 
-Departures from the authors' program:
+Departures from the authors' code:
 
-- We found no program of the authors; the paper is followed.
+- We found no code by the authors; the paper is followed.
 - The paper shows xₜ with yₜ₋₁ in one long sequence. Here a label comes with its example, and each query is
   one more step with a zero label that reads the memory as the support set left it. So predictions do not
   depend on the other queries. They do depend on the order of the support set.

@@ -10,14 +10,14 @@ context, embeddings depend on the whole support set: with the network as f′ = 
     f(x) = h_K,   h_k = f′(x) + LSTM([f′(x), r_k₋₁], h_k₋₁),   h₀ = f′(x)
     r_k = Σᵢ softmaxᵢ(h_k · g(xᵢ)) g(xᵢ)                      what h_k reads from the support set
 
-Departures from the authors' program:
+Departures from the authors' code:
 
 - τ is learned. In the paper it is one; since cosines are at most one, no prediction could be certain.
 - r is part of the LSTM's input; in the paper it is part of its state. The gates see a linear map of both, so
   this is equivalent.
 - With full context, predictions depend on the order of the support set, which the paper leaves open. It is
   random here, in training and in evaluation.
-- We found no program of the authors; the paper is followed.
+- We found no code by the authors; the paper is followed.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ A learned optimiser: parameters are updated like the cell state of an LSTM, and 
 state. One optimiser is shared by all D coordinates, each with its own h, s and gates (f, i). The coordinates
 of a task that have had no gradient yet share h and s, which are computed once (`Columns`).
 
-Departures from the authors' program:
+Departures from the authors' code:
 
 - There are five steps, each on the whole support set. On miniImageNet theirs has five for one shot and eight
   for five shots, in minibatches of 5 and 25 examples, which is the whole support set of five classes.

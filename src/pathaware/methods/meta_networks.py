@@ -14,7 +14,7 @@ like it, which act beside the slow weights. d is an LSTM over five parts of the 
 three layers; both see a gradient coordinate by coordinate, preprocessed by x as in L2L with p = 7. Gradients
 are held constant.
 
-Departures from the authors' program:
+Departures from the authors' code:
 
 - Base and meta learner share the convolutions, which have slow weights only. Theirs are separate networks, in
   which convolutions have fast weights, too. So the adaptable part is the fully-connected layers.
@@ -41,7 +41,7 @@ from pathaware.methods.meta_lstm import preprocessed
 from pathaware.methods.method import Method
 
 P = 7.0
-"""p of the preprocessing, as in the authors' program."""
+"""p of the preprocessing, as in the authors' code."""
 
 PARTS = 5
 """Number of parts in which d reads the support set's gradients of L_emb, one after another."""

@@ -4,9 +4,9 @@
 
 Gradient descent with one learned step size per parameter, so that the direction of the step is learned too.
 
-Departures from the authors' program:
+Departures from the authors' code:
 
-- We found no program of the authors; the paper is followed.
+- We found no code by the authors; the paper is followed.
 - Every entry of Q is initialised to `rate`. In the paper the initial values are random.
 - More than one step is possible; every step then uses the same Q ("Q₀, multiple steps" in PAMELA's paper).
 """

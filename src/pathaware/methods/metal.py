@@ -10,9 +10,9 @@ standardises all numbers of a task, over its examples and inputs together, to me
 factors η are learned and initialised to zero. Where the queries are known, a second pair of networks adds the
 mean over queries of l(q), q = N(means of θⱼ, f(x), −entropy of f(x)); its adapter reads the mean of q over
 the queries. Without it the method is inductive. In regression the entropy is zero.
-Gains and shifts of norm layers do not adapt, as in the authors' program; with `adapt_norms` they do.
+Gains and shifts of norm layers do not adapt, as in the authors' code; with `adapt_norms` they do.
 
-Departures from the authors' program:
+Departures from the authors' code:
 
 - Support set and queries pass through the network separately, as in MAML, in the inner and in the outer loss.
   Theirs pass together and so share the statistics of batch norm.

@@ -11,10 +11,10 @@ T is the metric in which W descends: the product V = T W moves along T M Tᵀ ti
 and this is what the code computes: the network keeps its layers, points of a path hold T W and T b, and the
 engine runs them like those of MAML. The mask is the subspace. T and ζ are learned through every inner
 gradient. A mask is drawn once per path. It is binary in the forward pass; ζ is learned through its
-relaxation, σ((ζ + logistic noise) / τ), as in the authors' program. Gains and shifts of norm layers do not
+relaxation, σ((ζ + logistic noise) / τ), as in the authors' code. Gains and shifts of norm layers do not
 adapt and are meta-learned, as in theirs.
 
-Departures from the authors' program:
+Departures from the authors' code:
 
 - Where no gradient is needed, the mask is its expectation σ(ζ), so that predictions are deterministic; theirs
   is drawn there, too. The expectation gives the mean of the steps of training and, unlike a threshold, does

@@ -34,7 +34,7 @@ With `anchors`, the means of training classes complete those of a task, after th
 ρ follows a rule like the others, and α is learned. One image says little about its class, and the training
 classes that look like it say more.
 
-Departures from the authors' program:
+Departures from the authors' code:
 
 - Theirs adapts the whole network by gradient descent with a constant step size; here only the head adapts.
 - Features and initial rows have unit length. Theirs have any length, and a bias of −‖w⁰_k‖².

@@ -5,7 +5,7 @@
 
 A query gets the class whose prototype is nearest. Only the network f is learned.
 
-Departures from the authors' program:
+Departures from the authors' code:
 
 - Distances are divided by F. Training can undo that, and initially it keeps the softmax from saturating in
   wide networks.

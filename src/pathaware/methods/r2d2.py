@@ -6,11 +6,11 @@
 X `[T, S, F]` are features of the support set, Y `[T, S, ways]` its labels as one-hot rows, or the values to
 predict. The network, λ, α and β are learned; λ by its logarithm, which keeps it positive.
 
-Departures from the authors' program:
+Departures from the authors' code:
 
 - Features are divided by √F, so that the entries of X Xᵀ are about one in any network and one initial λ fits
   all networks; theirs are divided by the root of the number of examples. λ is initialised to 0.1 and learned;
-  in their program it is 50 and constant unless asked for otherwise.
+  in their code it is 50 and constant unless asked for otherwise.
 - One-hot labels have the height `scale` instead of one, without which the softmax would be nearly uniform
   until α has grown; theirs has α = 10⁻⁴ at first, or 10. Regression targets are not scaled.
 - No constant feature is appended; a network can learn one where it helps.

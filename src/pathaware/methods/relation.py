@@ -6,10 +6,10 @@
 
 The network f and the relation module g, which compares a query with a class, are learned. f ends in feature
 maps: Conv-4 with two poolings instead of four, and no padding before them, which gives 19×19 maps of 84×84
-images and 5×5 of 28×28, as in the authors' program. g has two blocks of convolution, batch norm, ReLU and
+images and 5×5 of 28×28, as in the authors' code. g has two blocks of convolution, batch norm, ReLU and
 max-pool on the joined maps of a pair, then two linear layers.
 
-Departures from the authors' program:
+Departures from the authors' code:
 
 - Maps of a class are averaged over its images; theirs are summed. So a network that was trained with one shot
   can be used with five.

@@ -8,13 +8,13 @@ and no query set is held out: support set and queries together are the task's da
 equally, so each example is used once. (The method's second-order effect comes from minibatches that differ
 along the path.)
 
-Departures from the authors' program:
+Departures from the authors' code:
 
 - The inner optimiser is gradient descent. Theirs is Adam without momentum (β₁ = 0).
 - There are as many minibatches as inner steps, five by default: of 16 examples with one shot of five classes
-  and 15 queries each, and of 20 with five shots. Theirs takes 8 of 10 examples for miniImageNet in training,
-  so that it uses each of the 15 examples per class that it draws about once. In evaluation each of our five
-  steps takes the whole support set; theirs takes 50 minibatches.
+  and 15 queries each, and of 20 with five shots. For miniImageNet, theirs trains on 8 minibatches of 10
+  examples, so that it uses each of the 15 examples per class that it draws about once. In evaluation each of
+  our five steps uses the whole support set; theirs takes 50 steps on minibatches.
 - ∇θ₀ goes to the optimiser of the training loop, by default Adam. Theirs takes θ₀ ← θ₀ + ε (θₙ − θ₀) with a
   step size ε that falls linearly to zero.
 - Minibatches are consecutive parts of the episode: the support set, then queries in random order. Theirs are

@@ -24,7 +24,7 @@ def backtrack(
 ) -> Tensor:
     """Halve step sizes `[T, 1]` until the objective `[T]` does not grow; zero where it grows with every size.
 
-    `before` is the objective at the point. On a CPU the search ends when all tasks are served. Where it
+    `before` is the objective at the point. On a CPU the search ends once every task has a step size. Where it
     `tries_all`, the objective gets the points of all sizes, `[TRIALS · T, D]`.
     """
     limit = before + 8 * torch.finfo(before.dtype).eps * before.abs()  # rounding at the minimum

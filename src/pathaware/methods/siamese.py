@@ -5,10 +5,10 @@
 
 A query gets the class of the support image it matches best. The network f, α and β are learned.
 
-Departures from the authors' program (which we did not find; the paper is followed):
+Departures from the authors' code (which we did not find; the paper is followed):
 
-- Training uses all pairs of a query and a support image of an episode. Theirs draws as many pairs of one
-  class as of two; here both kinds have half of the weight.
+- Training uses all pairs of a query and a support image of an episode. Theirs draws as many pairs from one
+  class as from two; here each kind has half of the weight.
 - The paper's formula has no β, without which p is exactly ½ for equal images.
 - α is initialised to −1/√F: negative, because distance is evidence against a pair. β is initialised to
   0.6 √F, see `CLOSE`, so that near pairs have p > ½ from the beginning. Theirs is random.

@@ -10,9 +10,9 @@ an augmentation leaves recognisable. Labels are needed only for the few examples
 the problem's setting `labels = false`, which works with every method; this one is MAML with it. See
 `pathaware.data.unlabelled`.
 
-Departures from the authors' program:
+Departures from the authors' code:
 
-- For photographs the authors use AutoAugment or, in a later program, random colours, shifts, rotations, crops
+- For photographs the authors use AutoAugment or, in later code, random colours, shifts, rotations, crops
   and pixels set to zero. Here crops, affine maps, colours, grey images and erased squares are drawn.
 - Characters are rotated, scaled and sheared, too; the authors shift them and set half of the pixels to zero.
 - With several shots, all support images of a class but the first are augmentations. Theirs is trained with

@@ -9,7 +9,7 @@ over points of the paths. θ₀ is learned by a separate objective, which the pa
 MAML's, as in its "Warp-MAML" for few-shot tasks. With the other objectives memory does not grow along the
 path.
 
-Departures from the authors' program:
+Departures from the authors' code:
 
 - The defaults are five steps of α = 0.01, as for the other methods. Theirs, for Omniglot with 100 inner steps
   of 0.1, combines warp layers with Leap.
@@ -74,10 +74,10 @@ class Warped(GradientDescent):
 
 
 class WarpGrad(MetaGradient):
-    """∇L(φ), and a gradient of θ₀ by the objective that `start` names.
+    """∇L(φ), and a gradient for θ₀ from the objective that `start` names.
 
-    `maml`: through the path, whose memory it needs (the paper's Warp-MAML); `query`: the gradient of the
-    query loss where tasks end (first-order MAML); `pull`: θ₀ − θₙ (Reptile).
+    `maml`: through the path, which must be kept in memory (the paper's Warp-MAML); `query`: the gradient of
+    the query loss where tasks end (first-order MAML); `pull`: θ₀ − θₙ (Reptile).
     """
 
     head_start = False
