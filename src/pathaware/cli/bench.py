@@ -74,7 +74,7 @@ def bench(
     ] = None,
     replace: Replace = False,
 ) -> None:
-    """Time a meta-iteration and an adaptation beside other libraries, after checking that results agree."""
+    """Compare the speed of meta-iterations and adaptations with other libraries, once results agree."""
     from pathaware.cli.options import must_be_new
     from pathaware.core.errors import UsageError
     from pathaware.core.settings import at_least, coerce

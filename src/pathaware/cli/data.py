@@ -46,7 +46,7 @@ LIST_EXAMPLES = examples("pathaware data list")
 SHOW_EXAMPLES = examples("pathaware data show glyphs --ways 3 --out episode.png")
 
 app = typer.Typer(
-    help="Import data sets, list them and look at them.",
+    help="Import, list and show data sets.",
     no_args_is_help=True,
     epilog=examples("pathaware data list", "pathaware data show glyphs"),
 )
@@ -65,8 +65,8 @@ def shown_progress(name: str) -> Iterator[ImportProgress]:
 
 @app.command(
     "import",
-    help="Pack a data set for training.\n\nIt can be used once all images have been read and counted. Class "
-    "folders that are not in folders train, val and test need --split-lists or --proportions.",
+    help="Pack a data set for training.\n\nIt is available once all images have been read and checked. If "
+    "class folders are not sorted into train, val and test, add --split-lists or --proportions.",
     epilog=IMPORT_EXAMPLES,
 )
 def import_(
@@ -132,7 +132,7 @@ def import_(
         bool,
         flag(
             "--skip-unreadable",
-            help="Name images that cannot be read, and leave them out; otherwise they refuse the import.",
+            help="List images that cannot be read and leave them out. Without this option the import fails.",
             panel=FOLDERS,
         ),
     ] = False,

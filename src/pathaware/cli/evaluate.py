@@ -63,7 +63,7 @@ def evaluate(
     data: Annotated[
         str | None,
         panel_option(
-            help="Data set of the tasks. Images get the size and colours of the training images.",
+            help="Data set of the tasks. Images get the size and channels of the training images.",
             panel=DATA,
             default="as trained",
             complete=complete_data,
@@ -109,7 +109,7 @@ def evaluate(
         int | None, panel_option(help="Number of inner steps.", panel=METHOD, default="as trained")
     ] = None,
     extend: Annotated[
-        bool, flag("--extend", help="Allow more steps than trained: repeat the last one.", panel=METHOD)
+        bool, flag("--extend", help="Allow more steps than in training: repeat the last one.", panel=METHOD)
     ] = False,
     baselines: Annotated[
         bool,

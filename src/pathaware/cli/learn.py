@@ -59,8 +59,8 @@ def learn(
     hold_out: Annotated[
         float,
         panel_option(
-            help="Part of each class that is held out at a time to measure accuracy, at most 0.5: 0.2 makes "
-            "5 folds.",
+            help="Fraction of each class that each fold of the cross-validation holds out, at most 0.5; 0.2 "
+            "makes 5 folds.",
             panel=DATA,
         ),
     ] = 0.2,
@@ -68,7 +68,7 @@ def learn(
         bool,
         flag(
             "--skip-unreadable",
-            help="Name pictures that cannot be read or lie in no class folder, and leave them out.",
+            help="List pictures that cannot be read or are in no class folder, and leave them out.",
             panel=DATA,
         ),
     ] = False,
@@ -81,7 +81,7 @@ def learn(
     ] = None,
     show: Annotated[
         Path | None,
-        panel_option(help="Draw the pictures that got a wrong label in this .png file.", panel=OUTPUT),
+        panel_option(help="Draw the misclassified pictures in this .png file.", panel=OUTPUT),
     ] = None,
     replace: Annotated[
         bool, flag("--replace", help="Replace an earlier classifier and the file of --show.", panel=OUTPUT)

@@ -116,7 +116,7 @@ Skip = Annotated[
 ]
 Rate = Annotated[
     float | None,
-    panel_option(help="Inner learning rate, or the initial value of learned ones.", panel=METHOD),
+    panel_option(help="Step size of the inner loop, or its initial value if it is learned.", panel=METHOD),
 ]
 Iterations = Annotated[int | None, panel_option(help="Number of meta-iterations.", panel=TRAINING)]
 Tasks = Annotated[int | None, panel_option(help="Tasks per meta-iteration.", panel=TRAINING)]
@@ -156,7 +156,7 @@ Data = Annotated[
 TestTasks = Annotated[
     int | None,
     panel_option(
-        help="Test tasks of the evaluation after training; 0: neither evaluate nor calibrate.",
+        help="Number of test tasks to evaluate on after training; 0 skips evaluation and calibration.",
         panel=TRAINING,
         default="1000 for sine, 600 for images",
         min=0,

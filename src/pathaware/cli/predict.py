@@ -37,7 +37,7 @@ EXAMPLES = examples(
 Model = Annotated[
     str,
     typer.Argument(
-        help="Folder of a run on images or of a classifier, glyphs or photos.",
+        help="Folder of a run on images or of a classifier, or a shipped model: glyphs or photos.",
         metavar="RUN",
         autocompletion=complete_model,
     ),

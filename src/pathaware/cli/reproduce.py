@@ -108,7 +108,7 @@ def reproduce(
     ] = True,
     setting: Setting = None,
 ) -> None:
-    """Reproduce tables and figures of the paper: train what is missing and show our numbers beside its own.
+    """Reproduce tables and figures of the paper: train missing runs, show our numbers beside the paper's.
 
     The same command resumes a reproduction that was stopped.
     """

@@ -11,7 +11,7 @@ import typer
 from pathaware.cli.options import COMPUTE, Json, examples, flag, panel_option, paragraphs
 
 EXAMPLES = examples("pathaware results verify", "pathaware results verify paper/results --retrain")
-app = typer.Typer(help="Check the records of results.", no_args_is_help=True, epilog=EXAMPLES)
+app = typer.Typer(help="Check result records.", no_args_is_help=True, epilog=EXAMPLES)
 
 
 @app.callback()
@@ -25,8 +25,8 @@ def verify(
         bool,
         flag(
             "--retrain",
-            help="Also train a random cheap record again (sine waves or glyphs, on a CPU of the same kind) "
-            "and compare it to the last bit.",
+            help="Also repeat the training of a random cheap record (sine waves or glyphs, on a CPU of the "
+            "same kind) and compare it to the last bit.",
             panel=COMPUTE,
         ),
     ] = False,
@@ -36,9 +36,9 @@ def verify(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Recompute the numbers of all records from the values of single tasks.
+    """Recompute the numbers of all records from their per-task values.
 
-    The exit code is 1 if a number does not follow from them, or if a training gives other bits.
+    The exit code is 1 if a number does not follow from them, or if a repeated training is not identical.
     """
     from pathaware.experiments import verification
 

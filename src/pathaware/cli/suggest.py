@@ -20,14 +20,14 @@ def suggest(
     run: Model,
     images: Annotated[Path, panel_option(help="Unlabelled images: a folder, zip or tar.", panel=DATA)],
     support: Support = None,
-    count: Annotated[int, panel_option(help="Number of images to name.", panel=OUTPUT, min=1)] = 5,
+    count: Annotated[int, panel_option(help="Number of images to list.", panel=OUTPUT, min=1)] = 5,
     device: Device = "auto",
     json: Json = False,
 ) -> None:
-    """Name the unlabelled images whose labels would help most, the best first.
+    """List the unlabelled images whose labels would help most, the best first.
 
-    They are typical of groups of images that are unlike the labelled ones. Give them labels, add them to
-    the support set, and ask again.
+    They are typical of groups of images that are unlike the labelled ones. Label them, add them to the
+    support set, and run the command again.
     """
     from json import dumps
 

@@ -276,7 +276,7 @@ for _name in DATA_SETS:
         cls=TrainingCommand,
         help="Few-shot classification on glyphs, which need no import; a small model in minutes."
         if _name == "glyphs"
-        else f"Few-shot classification on {_name}, with the paper's settings.",
+        else f"Few-shot classification on {_name}, with the paper's settings for images.",
         epilog=examples(_short, f"pathaware train {_name} --method maml --set training.validate=100"),
     )(images)
 app.command(

@@ -5,7 +5,7 @@
 - path: the points θ₀ → θ₁ → … → θₙ that adaptation visits, and the divergence guard (`path`)
 - rule: computes the next point from the path and the gradient; its coefficients Φ are learned (`rule.Rule`)
 - head: replaces the last linear layer by one that is solved or compared, without steps (`head.Head`)
-- meta-gradient: turns the query loss after adaptation into a gradient of θ₀ and Φ (`meta_gradient`)
+- meta-gradient: the gradient of the query loss with respect to θ₀ and Φ, or an estimate (`meta_gradient`)
 
 `learner.MetaLearner` combines them; `few_shot.FewShotLearner` is the interface of all learners. Beside them:
 `episodes` (a batch of tasks), `losses`, `batch_norm`, and what every sub-package needs: `errors`,

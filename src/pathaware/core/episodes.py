@@ -31,7 +31,7 @@ class Episodes:
     >>> len(episodes), len(episodes[:3]), [len(chunk) for chunk in episodes.chunks(3)]
     (4, 3, [3, 1])
 
-    A single task is a batch of one, so that `learner.meta_loss(episodes[0])` works and loops do:
+    A single task is a batch of one, so `learner.meta_loss(episodes[0])` works, and so do loops over tasks:
 
     >>> len(episodes[-1]), [len(task) for task in episodes]
     (1, [1, 1, 1, 1])
@@ -135,7 +135,7 @@ class Episodes:
     ) -> Episodes:
         """Move to a device; `dtype` applies to floating-point tensors only, labels keep theirs.
 
-        With `non_blocking` a copy from pinned memory to a GPU runs beside other work.
+        With `non_blocking`, copies from pinned memory to a GPU are asynchronous.
         """
 
         def moved(tensor: Tensor) -> Tensor:
@@ -202,7 +202,7 @@ class TaskSource(ABC):
     capturable: bool = False
     """True if `gather` runs on the GPU without synchronising with the host."""
     shuffle: bool = True
-    """False if examples should be laid out shot by shot, class by class, where there are classes."""
+    """False to keep examples in a fixed order, shot by shot and class by class, where there are classes."""
 
     @abstractmethod
     def draw(self, tasks: int, generator: torch.Generator) -> Any:

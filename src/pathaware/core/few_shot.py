@@ -63,7 +63,7 @@ class FewShotLearner(nn.Module, ABC):
 
     @property
     def execution(self) -> object:
-        """How the network runs, where there is a choice: another object once it has been chosen anew."""
+        """How the network runs; None if there is no choice. A new object whenever it is chosen again."""
         return None
 
     @property

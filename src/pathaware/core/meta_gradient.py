@@ -1,4 +1,4 @@
-"""Meta-gradients: how the query loss after adaptation becomes a gradient of θ₀ and Φ.
+"""Meta-gradients: the gradient of the query loss after adaptation with respect to θ₀ and Φ, or an estimate.
 
 `Unrolled` differentiates through the path (Finn, Abbeel and Levine, ICML 2017, arXiv:1703.03400):
 

@@ -31,7 +31,7 @@ negative, has grown by nine times its magnitude."""
 
 
 def check_order(order: str, known: tuple[Order, ...] = ORDERS) -> None:
-    """Raise unless `order` is one of those known: any other word would be taken for one of them."""
+    """Raise unless `order` is one of `known`; a misspelt order would silently act as another one."""
     if order not in known:
         raise UsageError(f"{order!r} must be one of {', '.join(known)}", field="order")
 
@@ -225,7 +225,8 @@ def unroll(
 def check_points(found: object, method: str, shape: torch.Size) -> tuple[Tensor, Memory]:
     """The points `[T, D]` and the memory that a method of a rule returned; raise for anything else.
 
-    Two rows of one tensor would be taken for the two, and a single row for that of every task.
+    Without this check a tensor with two rows would be unpacked into points and memory, and a single row would
+    be broadcast to all tasks.
     """
     if not isinstance(found, tuple) or len(found) != 2:
         kind = type(found).__name__

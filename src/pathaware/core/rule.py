@@ -104,7 +104,7 @@ class Rule(nn.Module):
 
     @property
     def known_steps(self) -> LinearSteps | None:
-        """`linear_steps`, or None if a subclass has changed the steps since."""
+        """`linear_steps`, or None if a subclass overrides the steps but not `linear_steps`."""
         for cls in type(self).__mro__:
             if "linear_steps" in vars(cls):
                 return self.linear_steps()

@@ -62,10 +62,11 @@ class Execution:
     """Runs a network and its loss with a task axis, and differentiates the loss.
 
     `forward` maps a point and inputs to outputs, `losses` maps outputs and targets to one loss per task. A
-    hand-written `program` computes gradients of the two faster than autograd does; `kernel_program` and
-    `single_task` are its counterparts on a GPU, for several tasks or derivatives, and for one task. They take
-    points of all parameters; `shared` completes points where some parameters do not adapt. This execution was
-    chosen for the layout and the loss `chosen_for` and a network in this `state`.
+    hand-written `program` computes gradients of the two faster than autograd does. Its counterparts on a GPU
+    are `kernel_program`, for several tasks or for derivatives of the result, and `single_task`, for one task
+    without them. Programs take points of all parameters; `shared` completes points where some parameters do
+    not adapt. `chosen_for` and `state` are the layout, the loss and the state of the network for which this
+    execution was chosen.
     """
 
     def __init__(
@@ -296,7 +297,7 @@ class Execution:
 def select_execution(name: ExecutionName, model: nn.Module, layout: Layout, loss: Loss) -> Execution:
     """Choose how to run `model`, as it is now. `auto` takes the fastest that the model allows.
 
-    - `loop`: one task after another. Works for every module; what the others are checked against.
+    - `loop`: one task after another. Works for every module; the reference in tests.
     - `vmap`: `torch.func.vmap`. Works for modules without data-dependent control flow.
     - `batched`: every layer lowered to one operation for all tasks. Works where every layer is known; on a
       CPU, a plain chain of layers also has hand-written derivatives (see `pathaware.engine.handwritten`).

@@ -34,7 +34,7 @@ class CorrectedOperations(TorchFunctionMode):
       no second derivatives.
     - Embeddings with `padding_idx`: in `vmap`, padding would get a gradient.
     - `Tensor.requires_grad`: in `vmap`, it would be False.
-    - Checkpoints: what they compute again would see the parameters of the network itself.
+    - Checkpoints: the recomputation would see the parameters of the network itself.
     """
 
     def __init__(self) -> None:

@@ -279,7 +279,7 @@ def fold_biases(model: nn.Module) -> nn.Module:
     """Remove the biases of convolutions whose output only a `FrozenBatchNorm` reads, in place.
 
     The norm's mean changes instead, so the network computes the same; its shift can learn what the bias could
-    have learned. All of a network that cannot be traced is left as it is.
+    have learned. A network that cannot be traced is left as it is.
     """
     try:
         network = trace(model, leaves=(FrozenBatchNorm,))

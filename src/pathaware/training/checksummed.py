@@ -29,7 +29,7 @@ class CorruptFile(Exception):
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
-    """Write a file in one step: a reader, or a full disk, leaves the old file or the new one, never half.
+    """Write a file atomically: a crash or a full disk leaves the old file or the new one, never half.
 
     If it cannot be written, the `OSError` names the file.
     """
@@ -65,7 +65,7 @@ def replace_folder(draft: Path, folder: Path) -> None:
 
 
 def restore_folder(folder: Path) -> None:
-    """Put a folder back that was about to be replaced when the process was killed; remove one that was."""
+    """Repair an interrupted `replace_folder`: restore the old folder, or remove it if there is a new one."""
     old = _replaced(folder)
     if not old.is_dir():
         return

@@ -49,13 +49,13 @@ class Pretraining:
     - `crop`: smallest area of a random crop, as a fraction of the image; 1 shifts the padded image instead.
       `jitter`, `mirror`: as in meta-training. `cutmix`: fraction of images with a part of another one, in
       the first four fifths of training.
-    - `rotation`: weight of the loss of a second head, which tells by what angle an image is turned.
+    - `rotation`: weight of the loss of a second head, which predicts the angle by which an image is rotated.
     - `ema`: momentum of the average of weights that is validated and kept; 0 for the weights themselves.
     - `teacher`: folder of a pretraining of the same classes, or of a model with a frozen backbone, which then
       predicts by the class means of its features. Predictions are learned with weight `distil` at
-      `temperature`. With weight `match`, a linear map of the features learns which images are alike for it.
-      The teacher sees every augmented image anew; with `teacher_views` it sees so many augmented views of
-      each image once, before training, and the means of these are learned, which takes far less time.
+      `temperature`. With weight `match`, a linear map of the features learns which images are similar for
+      the teacher. The teacher predicts every augmented image anew; with `teacher_views` it predicts that many
+      augmented views of each image once, before training, and their mean is learned, which is far faster.
     - `validate`: epochs between validations, 0 for none. If the validation classes are not trained on, the
       checkpoint is the best one by 5-way 5-shot prototypes of their features, otherwise the last one.
     - `save`: epochs between saved states. `seed`, `precision`, `device`, `threads`, `graph`: see `Training`.
@@ -208,7 +208,7 @@ class CosineLinear(nn.Module):
 class Classifier(nn.Module):
     """A network without its last layer, a classifier of all classes, and further heads if wanted.
 
-    `turns` tells rotations; `match` predicts the features of a teacher, `matched` in number.
+    `turns` predicts rotations; `match` predicts the `matched` features of a teacher.
 
     Batch norm has statistics, see `classifier_trainer.measure_statistics`, so that features can be used
     frozen, image by image.
@@ -237,8 +237,8 @@ class Classifier(nn.Module):
     def subspace(self, features: Tensor) -> Tensor:
         """The directions `[D, F]` in which these features `[N, F]` should be compared, the longest first.
 
-        They are the directions of the classifier and, with equal weight, those of `match`: turned such that
-        each explains as much as possible of what is left by those before it.
+        They are the directions of the classifier and, with equal weight, those of `match`, rotated so that
+        each explains as much as possible of what those before it leave.
         """
         parts = [directions(self.head.get_parameter("weight"))]
         if self.match is not None:

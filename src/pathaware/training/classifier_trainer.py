@@ -46,8 +46,8 @@ TASKS, SHOTS, QUERIES, WAYS = 1000, 5, 15, 5
 def measure_statistics(model: Classifier, images: ClassImages, seed: int = 0) -> None:
     """Set the statistics of batch norm to those of some of these images without augmentation.
 
-    Averages that are kept while training belong to earlier weights and to images that are cropped, mixed and
-    turned. Features are used without any of that.
+    Running averages from training would belong to earlier weights and to cropped, mixed and rotated images,
+    while features are used on plain images.
     """
     update_bn(images.plain(_sample(images, seed)), model)
 

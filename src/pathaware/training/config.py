@@ -83,7 +83,7 @@ class Training:
     - `average`: momentum of an exponential average of θ₀ and Φ, 0 for none; `evaluate_average`: validate and
       keep that average. `distil`: weight of the loss that pulls predictions towards those of the average, at
       `temperature`. `teacher`: folder of a pretraining whose predictions are learned with weight `teach`.
-      `classify`: weight of the loss of telling all training classes, which changes linearly to
+      `classify`: weight of the loss of classifying all training classes, which changes linearly to
       `classify_end`. `dropout`: fraction of activations that are set to zero for queries. See
       `pathaware.training.recipe`.
     - `snapshots`: number of checkpoints to keep, the best by validation, for means over their predictions.

@@ -148,8 +148,8 @@ def evaluate(
     default as many as fit in memory.
 
     - `queries`: how much a prediction may know of the other queries of its task, see `QueryLevel`; by default
-      `joint` for methods with joint inference and `batch` for all others. `inductive=True` is another way to
-      write `queries="alone"`.
+      `joint` for methods with joint inference and `batch` for all others. `inductive=True` is short for
+      `queries="alone"`.
     - `balance="dirichlet"` draws query sets of the same size whose classes are not equally frequent (see
       `pathaware.data.unbalanced`).
     - `keep_outputs` keeps outputs and targets, for `reliability`.

@@ -252,7 +252,7 @@ def feature_tasks(
 
 BaselineName = Literal["nearest-mean", "logistic"]
 BASELINES: tuple[BaselineName, ...] = get_args(BaselineName)
-"""Classifiers of frozen features that learn nothing from other tasks, to compare with."""
+"""Baselines: classifiers of frozen features that learn nothing from other tasks."""
 
 
 class FeatureBaseline(FewShotLearner):

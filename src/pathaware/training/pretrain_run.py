@@ -128,7 +128,7 @@ def pretrain(
 ) -> PretrainRun:
     """Pretrain in a new folder. With `minutes`, as many epochs as fit into that time replace `epochs`.
 
-    `find` returns the folder of a teacher, for names that are none.
+    `find` returns the folder of a teacher that is given by name, such as `photos`.
     """
     images = settings.images(settings.chosen_splits)
     teacher = _teacher(settings, images, find)
@@ -168,7 +168,7 @@ def epochs_in(
 
 
 def _teacher(settings: Pretraining, images: ClassImages, find: Callable[[str], Path]) -> Classifier | None:
-    """The teacher: a pretraining of the same classes, or a model whose frozen backbone is one for any."""
+    """The teacher: a pretraining of the same classes, or a model with a frozen backbone, for any classes."""
     if not settings.teacher:
         return None
     name, folder = settings.teacher, find(settings.teacher)

@@ -216,7 +216,7 @@ class ProgressDisplay:
 
     @property
     def due(self) -> bool:
-        """True if nothing has been shown for a second: slow trainings move between two log entries."""
+        """True if nothing has been shown for a second: slow runs are updated between log entries."""
         return not self.quiet and time.monotonic() - self.shown_at >= REFRESH
 
     def note(self, line: str) -> None:

@@ -393,7 +393,7 @@ def set_head_rate(learner: FewShotLearner, rate: float) -> None:
 
 
 def _out_of_memory(error: RuntimeError) -> bool:
-    """On a GPU the error has its own class; on a CPU only its message tells."""
+    """True if memory ran out: on a GPU the error has its own class, on a CPU only its message says so."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 

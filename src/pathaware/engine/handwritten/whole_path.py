@@ -366,7 +366,7 @@ class _Workspace:
         """Find the tasks that the guard reverts, and the point where each of them ends, as `unroll` and
         `Path.guarded` do.
 
-        Here a task that has diverged goes on, but nothing that it reaches from then on counts.
+        Here a task that has diverged continues, but none of its later points is used.
         """
         losses, bound = self.losses, divergence_bound(self.losses[0])
         diverged = ~(losses[1:-1] <= bound)  # True for NaN
