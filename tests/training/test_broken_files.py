@@ -38,7 +38,7 @@ def test_a_table_that_is_none_is_refused(tables):
 @pytest.mark.parametrize("table", ["problem", "method"])
 def test_a_name_that_is_a_list_is_refused(table):
     tables = {"problem": {"name": "sine"}, "method": {"name": "maml"}, table: {"name": ["sine"]}}
-    with pytest.raises(UsageError, match=rf"{table}: \['sine'\] is not allowed; a text"):
+    with pytest.raises(UsageError, match=rf"{table}: \['sine'\] is not allowed; a string"):
         Config.from_dict(tables)
 
 

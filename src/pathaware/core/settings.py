@@ -22,7 +22,7 @@ from pathaware.core.errors import UsageError
 MAX_INTEGER = 2**62 - 1
 """Largest accepted integer: half of int64, so that sums do not overflow."""
 
-_DESCRIPTIONS = {int: "a whole number", float: "a finite number", bool: "true or false", str: "a text"}
+_DESCRIPTIONS = {int: "an integer", float: "a finite number", bool: "true or false", str: "a string"}
 
 
 type_hints: Callable[[Any], dict[str, Any]] = lru_cache(get_type_hints)
