@@ -21,7 +21,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.jit import JITFunction
 
-from pathaware.core import path
+from pathaware.core import head, path
 from pathaware.core.seeding import generator
 from pathaware.engine import kernels
 from pathaware.experiments.bench.workloads import choose
@@ -61,6 +61,7 @@ def as_on_a_gpu(counts: Counter[str]) -> Iterator[None]:
         mock.patch.object(JITFunction, "run", count),
         mock.patch.object(kernels, "usable", return_value=True),
         mock.patch.object(path, "may_branch", return_value=False),
+        mock.patch.object(head, "may_branch", return_value=False),
     ):
         yield
 

@@ -50,10 +50,16 @@ def _own_data_folder(tmp_path_factory: pytest.TempPathFactory) -> object:
 
 @pytest.fixture(autouse=True)
 def _double_precision() -> object:
-    """Meta-gradients are compared in float64: equivalent orders differ by 1e-3 in float32."""
+    """Meta-gradients are compared in float64: equivalent orders differ by 1e-3 in float32.
+
+    What runs in float32 on a GPU is compared without TF32, which PyTorch uses for convolutions, and which a
+    training may have left on.
+    """
     torch.manual_seed(0)
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
     yield
     torch.set_default_dtype(torch.float32)
 

@@ -436,6 +436,16 @@ def test_pinning_without_an_accelerator_behaves_as_a_tensor_does():
     assert batches[0].to("cpu", torch.float32, non_blocking=True).query_x.dtype == torch.float32
 
 
+def test_labels_that_all_tasks_share_are_pinned_as_a_copy(monkeypatch):
+    """PyTorch cannot copy to pinned memory what is expanded."""
+    given = []
+    monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: given.append(tensor) or tensor)
+    x, y = torch.randn(2, 3, 1), torch.arange(3).expand(2, 3)
+    Episodes(x, y, x, y).pin_memory()
+    assert len(given) == 4
+    assert all(tensor.is_contiguous() for tensor in given)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_episodes_of_a_data_loader_are_in_pinned_memory():
     tasks = [tuple(torch.randn(n, 1) for n in (5, 5, 7, 7))] * 4

@@ -102,6 +102,26 @@ def test_a_graph_reads_new_values_and_is_not_used_for_moved_parameters_or_other_
 
 
 @needs_gpu
+@pytest.mark.parametrize("kind", ["mlp", "conv"])
+def test_a_changed_loss_or_rule_counts_after_a_capture(kind):
+    fast, loop, (x, y, queries) = learners(kind)
+
+    def outputs() -> Tensor:
+        with torch.no_grad():
+            for _ in range(3):
+                ours, theirs = (one.predictions_per_step(x, y, queries).outputs[-1] for one in (fast, loop))
+                assert distance(ours, theirs) < 1e-10
+        return ours
+
+    first, original = outputs(), fast.loss
+    fast.loss = loop.loss = lambda outputs, targets: 2 * original(outputs, targets)
+    second = outputs()
+    fast.rule = loop.rule = Pamela(fast.model, 2, rate=0.02, skip=1).cuda()
+    assert distance(first, second) > 1e-4
+    assert distance(second, outputs()) > 1e-4
+
+
+@needs_gpu
 def test_another_number_of_steps_is_another_graph():
     fast, loop, (x, y, _) = learners()
     for steps in (1, 2, 3):

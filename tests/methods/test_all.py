@@ -78,25 +78,49 @@ def test_the_order_of_the_support_set_matters_to_sequence_models_alone(name, kin
     assert torch.allclose(after, before, atol=1e-9) != sequential
 
 
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@needs_gpu
 @pytest.mark.parametrize(("name", "kind"), KINDS)
-def test_autocast_gives_nearly_the_results_of_float32(name, kind):
+def test_on_a_gpu_it_predicts_and_learns_as_on_a_cpu(name, kind):
+    if name in SAMPLED:
+        pytest.skip("each device draws other random numbers")
+    learner, outer, episodes = learner_of(name, kind)
+    scattered(learner)
+
+    def results(device: str) -> list[Tensor]:
+        there = episodes.to(device)
+        x, y, query_x, _ = there.tensors()
+        learner.to(device)
+        with torch.no_grad():  # the third time from a graph
+            levels = [learner.predictions_per_step(x, y, query_x, queries=q) for q in ("alone", "batch") * 3]
+        return [*(level.outputs[-1].cpu() for level in levels), estimated(learner, outer, there).cpu()]
+
+    for here, there in zip(results("cpu"), results("cuda"), strict=True):
+        assert distance(here, there) < 1e-8
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
+@pytest.mark.parametrize(("name", "kind"), KINDS)
+def test_autocast_gives_nearly_the_results_of_float32(name, kind, device):
     """With the backward pass outside of it, as PyTorch recommends, and inside, as estimators have it."""
     torch.set_default_dtype(torch.float32)
     learner, outer, episodes = learner_of(name, kind)
     scattered(learner, 0.02)
-    episodes = episodes.to(dtype=torch.float32)
+    learner, episodes = learner.to(device), episodes.to(device, torch.float32)
     x, y, query_x, _ = episodes.tensors()
 
     def results(enabled: bool) -> tuple[list[Tensor], list[Tensor]]:
         torch.manual_seed(1)
-        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+        with torch.autocast(device, torch.bfloat16, enabled=enabled):
             with torch.no_grad():
                 levels = [learner.predictions_per_step(x, y, query_x, queries=q) for q in ("alone", "batch")]
                 outputs = [level.outputs[-1] for level in levels]
                 outputs.append(learner.adapt(x[0], y[0])(query_x[0]))
             losses = learner.task_losses(episodes)
         outside = torch.autograd.grad(losses.mean(), list(learner.parameters()), materialize_grads=True)
-        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+        with torch.autocast(device, torch.bfloat16, enabled=enabled):
             inside = estimated(learner, outer, episodes)
         return [*outputs, losses], [torch.cat([g.flatten() for g in outside]), inside]
 

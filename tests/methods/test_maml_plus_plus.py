@@ -84,6 +84,13 @@ def test_weights_change_in_place_so_that_a_recording_reads_them():
     assert outer.weights.data_ptr() == place
 
 
+def test_weights_follow_a_learner_that_is_converted_after_its_first_iteration():
+    learner, outer, episodes = made()
+    expected = estimated(learner, outer, episodes)
+    converted = estimated(learner.float(), outer, episodes.to(dtype=torch.float32))
+    assert distance(converted.double(), expected) < 1e-4
+
+
 def test_only_what_a_recording_cannot_follow_makes_it_void():
     learner, outer, _ = made(multi_step_share=0.3, first_order_share=0.6)
     heard = [outer.on_progress(i / 10, learner) for i in range(10)]

@@ -147,7 +147,7 @@ class Episodes:
     def pin_memory(self) -> Episodes:
         """Copy to page-locked memory, from which copies to a GPU are faster. A `DataLoader` with
         `pin_memory=True` calls it; like `Tensor.pin_memory`, it needs an accelerator."""
-        return self._each(lambda tensor: tensor.pin_memory())
+        return self._each(lambda tensor: tensor.contiguous().pin_memory())  # labels may be expanded
 
     def is_pinned(self) -> bool:
         """True if all tensors are in page-locked memory."""

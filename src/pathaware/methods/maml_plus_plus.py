@@ -146,7 +146,7 @@ class MultiStep(Unrolled):
         losses = torch.stack(
             [learner.query_losses(learner.end(path, j), x, y) for j in range(1, len(path.points))]
         )
-        ((self.weights @ losses).sum() * weight).backward()
+        ((self.weights.to(losses) @ losses).sum() * weight).backward()
         return losses[-1].detach()
 
 
