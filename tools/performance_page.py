@@ -32,8 +32,26 @@ REST = "images, rule, guard, sums of gradients, optimiser"
 
 
 def blocks(folder: Path) -> dict[str, str]:
-    """The page's only block, with the figures in `docs/images` beside the folder of results."""
-    return {"results": render(folder, folder.absolute().parent / "docs" / "images")}
+    """The page's blocks, with the figures in `docs/images` beside the folder of results."""
+    images = folder.absolute().parent / "docs" / "images"
+    return {"summary": f"\n{pipe_table(summary_table(folder))}\n", "results": render(folder, images)}
+
+
+def summary_table(results: Path) -> Table:
+    """Second-order meta-iterations of MAML, from the records that have all libraries."""
+    names = ["pathaware", "loop", "higher", "torchopt", "learn2learn"]
+    rows = []
+    for record in map(_read, sorted(results.glob("bench-*.json"), key=lambda path: path.stem)):
+        if record["bench"] == "scaling" or set(record["contestants"]) != set(names):
+            continue
+        environment = record["environment"]
+        machine = environment["device"] if record["device"] == "cuda" else f"{environment['cores']} CPU cores"
+        rows += [
+            [f"`{r['row']}`", machine, *(comparison.cell(r["entries"][name]) for name in names)]
+            for r in record["rows"]
+            if (r["what"], r["order"], r["method"]) == ("training", "second", "maml")
+        ]
+    return Table.of("", ["row", "machine", *(comparison.TITLES.get(n, n) for n in names)], rows)
 
 
 def render(results: Path, images: Path) -> str:

@@ -27,7 +27,7 @@ from pathaware.training.run_folder import Run
 SMALL = ("--iterations", "20", "--tasks", "5")
 
 
-def pathaware(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def pathaware(*arguments: str, cwd: Path, columns: int = 200) -> subprocess.CompletedProcess[str]:
     """Run a command in this process."""
     out, err, code = io.StringIO(), io.StringIO(), None
     dtype = torch.get_default_dtype()
@@ -39,7 +39,7 @@ def pathaware(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
         ):
-            patch.setenv("COLUMNS", "200")
+            patch.setenv("COLUMNS", str(columns))
             main(list(arguments))
     except SystemExit as end:
         code = end.code
@@ -121,8 +121,11 @@ def test_plot_writes_the_figures(run):
 
 
 def test_methods_lists_every_method(tmp_path):
-    listed = pathaware("methods", cwd=tmp_path).stdout
+    listed = pathaware("methods", cwd=tmp_path, columns=80).stdout
     assert all(f" {name} " in listed for name in METHODS)
+    assert "…" not in listed  # no word is cut off
+    assert "arXiv" not in listed
+    assert "arXiv:2010.09291" in pathaware("methods", cwd=tmp_path).stdout
 
 
 def test_methods_shows_the_update_and_the_settings_of_one(tmp_path):

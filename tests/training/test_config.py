@@ -50,7 +50,8 @@ def test_a_setting_that_is_off_survives_too():
     [
         ({"problem": {"name": "sine", "shots": 0}}, "shots: 0 is not allowed; at least 1"),
         ({"problem": {"name": "cosine"}}, "problem: 'cosine' must be one of sine, classification"),
-        ({"problem": {"name": "sine", "waves": 3}}, r"waves: \[problem\] has no such setting"),
+        ({"problem": {"name": "sine", "waves": 3}}, r"waves: \[problem\] has no such .* it has .*points"),
+        ({"problem": {"name": "sine", "point": 3}}, r"point: .* no such setting; did you mean points\?$"),
         ({"problem": {}}, r"\[problem\]: name is missing"),
         ({"method": {"name": "mamel"}}, "method: 'mamel' must be one of maml, .*pamela"),
         ({"method": {"name": "maml", "skip": 2}}, "skip: maml has no such setting; it has steps, rate"),

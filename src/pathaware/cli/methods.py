@@ -13,6 +13,8 @@ from pathaware.cli.options import Json, complete_method, examples
 if TYPE_CHECKING:
     from pathaware.methods.method import Method
 
+WIDE = 120
+"""Columns of a terminal that has room for the papers."""
 EXAMPLES = examples("pathaware methods", "pathaware methods pamela")
 
 
@@ -57,13 +59,21 @@ def print_list(chosen: Sequence[Method]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("method", "year", "what it does", "order", "transductive by", "paper")
+    console = Console()
+    columns = {
+        "name": "method",
+        "summary": "what it does",
+        "order": "order",
+        "transductive": "transductive by",
+    }
+    if console.width >= WIDE:
+        columns |= {"year": "year", "paper": "paper"}
+    table = Table(*columns.values())
     for each in chosen:
         row = described(each)
-        keys = ("name", "year", "summary", "order", "transductive", "paper")
-        table.add_row(*(str(row[key]) for key in keys))
-    Console().print(table)
-    print("For the equations and settings of a method: pathaware methods NAME")
+        table.add_row(*(str(row[key]) for key in columns))
+    console.print(table)
+    print("For the paper, the equations and the settings of a method: pathaware methods NAME")
 
 
 def print_one(name: str, method: Method) -> None:

@@ -72,3 +72,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     nearest = get_close_matches(name, known, n=1)
     return f"; did you mean {nearest[0]}?" if nearest else ""
+
+
+def no_such_setting(name: str, owner: str, known: Iterable[str]) -> UsageError:
+    """The error for a setting that `owner` does not have: with the most similar name, or else all names."""
+    hint = did_you_mean(name, known) or f"; it has {', '.join(known)}"
+    return UsageError(f"{name}: {owner} has no such setting{hint}")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from pathaware.core.errors import UsageError, did_you_mean
+from pathaware.core.errors import UsageError, no_such_setting
 from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.head import Head, HeadLearner
 from pathaware.core.learner import ExecutionName, HeadStart, MetaLearner
@@ -83,8 +83,7 @@ class Method:
         known = self.settings()
         for name in given:
             if name not in known:
-                hint = did_you_mean(name, known)
-                raise UsageError(f"{name}: {self.name} has no such setting; it has {', '.join(known)}{hint}")
+                raise no_such_setting(name, self.name, known)
         hints: dict[str, Any] = {}
         for owner in self._owners():
             hints |= type_hints(owner.__init__ if inspect.isclass(owner) else owner)

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
-from pathaware.core.errors import UsageError, did_you_mean
+from pathaware.core.errors import UsageError, did_you_mean, no_such_setting
 from pathaware.core.head import Head
 from pathaware.core.learner import ExecutionName, HeadStart
 from pathaware.core.settings import at_least, coerce, short_repr, type_hints
@@ -357,8 +357,7 @@ def build_settings(table: str, kind: type[S], values: Mapping[str, Any]) -> S:
     known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     for name in values:
         if name not in known:
-            hint = did_you_mean(name, known)
-            raise UsageError(f"{name}: [{table}] has no such setting; it has {', '.join(known)}{hint}")
+            raise no_such_setting(name, f"[{table}]", known)
     return kind(**{name: coerce(name, value, hints[name]) for name, value in values.items()})
 
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol, get_type_hints
 import torch
 from torch import Tensor, nn
 
-from pathaware.core.errors import UsageError, did_you_mean
+from pathaware.core.errors import UsageError, did_you_mean, no_such_setting
 from pathaware.core.learner import MetaLearner
 from pathaware.core.losses import Loss
 from pathaware.core.settings import at_least, coerce
@@ -265,7 +265,6 @@ def with_settings(name: str, values: Mapping[str, Any]) -> Any:
     hints = get_type_hints(type(settings))
     for key in values:
         if key not in hints:
-            hint = did_you_mean(key, hints)
-            raise UsageError(f"{key}: {name} has no such setting; it has {', '.join(hints)}{hint}")
+            raise no_such_setting(key, name, hints)
     coerced = {key: coerce(key, value, hints[key]) for key, value in values.items()}
     return replace(settings, **coerced)  # type: ignore[type-var]
