@@ -125,11 +125,12 @@ def drawings(name: str, count: int) -> list[bytes]:
     return [encoded(Image.fromarray(255 - pixels)) for pixels in draw_class(CHARACTERS[name], count)[:, 0]]
 
 
-def saved_classifier(folder: Path) -> Path:
-    """A classifier of three pictures, as `pathaware learn` saves it."""
+def saved_classifier(folder: Path, count: int = 3) -> Path:
+    """A classifier of so many pictures, one of `x` and the others of `y`, as `pathaware learn` saves it."""
     torch.set_default_dtype(torch.float32)
     model = TrainedModel.open("glyphs", "cpu")
-    pixels = model.pixels([png(1), png(2), png(3)])
-    support = SupportSet(("x", "y"), pixels, torch.tensor([0, 1, 1]))
-    save_classifier(learn(model, support, ("1", "2", "3")), model, folder)
+    names = [str(number) for number in range(1, count + 1)]
+    pixels = model.pixels([png(int(name)) for name in names])
+    support = SupportSet(("x", "y"), pixels, torch.tensor([0] + [1] * (count - 1)))
+    save_classifier(learn(model, support, names), model, folder)
     return folder

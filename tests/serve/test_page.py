@@ -383,6 +383,27 @@ def test_a_saved_classifier_can_be_asked_at_once_and_uploads_nothing(browser, tm
         visit.context.close()
 
 
+def test_a_saved_classifier_of_many_pictures_can_be_asked_before_all_are_shown(browser, tmp_path):
+    """Chromium refuses requests when thousands of them wait, and the page was of no use."""
+    saved = saved_classifier(tmp_path / "many-classifier", 40)
+    (tmp_path / "served").mkdir()
+    with serving(tmp_path / "served", model=str(saved)) as server:
+        visit = Visit(browser, server.address)
+        page, held, hold = visit.page, [], True
+        page.route("**/api/saved/*.png", lambda route: held.append(route) if hold else route.continue_())
+        page.reload()
+        page.locator("#adapt-status", has_text="→").wait_for()
+        page.set_input_files("#ask-files", [file("new.png", png(4))])
+        expect(page.locator("#answers > li")).to_have_count(1)
+        assert 0 < len(held) < 40
+        hold = False
+        for route in held:
+            route.continue_()
+        expect(page.locator(".thumbs li")).to_have_count(40)
+        visit.check()
+        visit.context.close()
+
+
 @pytest.mark.slow
 def test_photographs_are_taught_and_told_apart_by_the_model_that_ships(browser, tmp_path):
     photograph_page(browser, tmp_path / "page.png")

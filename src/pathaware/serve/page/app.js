@@ -7,6 +7,7 @@ import { Pad } from "/pad.js";
 const $ = (selector, within = document) => within.querySelector(selector);
 const THUMB = 112;
 const BARS = 5;
+const AT_ONCE = 32; // browsers refuse requests when thousands of them wait
 
 const session = new Session();
 const classes = []; // { name, card, pictures: [{ id, blob, title, item }] }
@@ -285,18 +286,25 @@ async function tryExamples() {
   });
 }
 
-/** Shows the pictures of a classifier that `pathaware learn` saved, which the session has already, and adapts. */
+/** Adapts to the pictures of a classifier that `pathaware learn` saved, which the session has, and shows them. */
 async function showSaved(pictures) {
+  const adapting = adapt();
+  const groups = new Map();
   const saved = await call("GET", "/api/saved"); // in the same order
-  const blobs = await Promise.all(saved.map(async (each) => (await fetch(each.picture)).blob()));
-  for (const [i, { picture, label }] of pictures.entries()) {
-    const group = classes.find((each) => each.name === label) ?? addClass(label);
-    const kept = { id: picture, blob: blobs[i], title: `saved picture ${group.pictures.length + 1}` };
-    known.set(picture, kept);
-    group.pictures.push(kept);
-    await showPicture(group, kept);
+  for (let start = 0; start < saved.length; start += AT_ONCE) {
+    const some = saved.slice(start, start + AT_ONCE);
+    const blobs = await Promise.all(some.map(async (each) => (await fetch(each.picture)).blob()));
+    for (const [i, { picture, label }] of pictures.slice(start, start + AT_ONCE).entries()) {
+      if (!groups.has(label)) groups.set(label, addClass(label));
+      const group = groups.get(label);
+      if (!classes.includes(group)) continue; // removed while others were loading
+      const kept = { id: picture, blob: blobs[i], title: `saved picture ${group.pictures.length + 1}` };
+      known.set(picture, kept);
+      group.pictures.push(kept);
+      await showPicture(group, kept);
+    }
   }
-  await adapt();
+  await adapting;
 }
 
 // ---- 2 Adapt
