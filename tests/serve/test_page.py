@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from itertools import pairwise
 
@@ -343,7 +344,11 @@ def test_a_model_that_adapts_at_once_shows_no_curve_of_two_points(visit):
     visit.page.route("**/adapt", cut)
     visit.adapt()
     expect(visit.page.locator("#steps")).to_be_hidden()
-    expect(visit.page.locator("#adapt-status")).not_to_contain_text("steps")
+    status = visit.page.locator("#adapt-status")
+    expect(status).not_to_contain_text("steps")
+    expect(status).to_contain_text("on the pictures you gave")
+    visit.page.get_by_role("button", name="Remove picture.png from Class 1").click()
+    expect(status).to_have_text("The pictures have changed: adapt again.")
 
 
 def test_a_model_of_photographs_has_no_drawing_pads(browser, tmp_path):
@@ -370,6 +375,7 @@ def test_a_saved_classifier_can_be_asked_at_once_and_uploads_nothing(browser, tm
         visit = Visit(browser, server.address)
         page = visit.page
         expect(page.locator("#about")).to_contain_text("has learned the classes below")
+        expect(page.locator("#about")).to_contain_text(re.compile(r"not learned, [012] of 2 labels"))
         expect(visit.card(0).locator(".thumbs li")).to_have_count(1)
         expect(visit.card(1).locator(".thumbs li")).to_have_count(2)
         assert not [url for url in visit.asked if "/pictures" in url]

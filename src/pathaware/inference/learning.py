@@ -52,6 +52,9 @@ LARGEST_PART = 0.5
 PATIENCE = 30.0
 """Seconds that cross-validation may take, if it does not end with its first fold."""
 
+MEASURED = "learned.json"
+"""The file of a classifier that says how its accuracy was measured, for people and for the web page."""
+
 
 @dataclass(frozen=True)
 class Learned:
@@ -362,11 +365,20 @@ def save_classifier(learned: Learned, model: TrainedModel, folder: Path, *, repl
                 "class_mean": learned.score.class_mean,
                 "folds": learned.fold_count,
             }
-            replace_file(draft / "learned.json", json.dumps(found, indent=1) + "\n")
+            replace_file(draft / MEASURED, json.dumps(found, indent=1) + "\n")
         replace_folder(draft, folder)
     except OSError as error:
         shutil.rmtree(draft, ignore_errors=True)
         raise UsageError(f"{folder} cannot be written ({error.strerror or error})", field="out") from None
+
+
+def measured_accuracy(folder: Path) -> dict[str, Any] | None:
+    """Read the accuracy that `save_classifier` wrote: `right`, `of` and more; None if it was not measured."""
+    try:
+        found = json.loads((folder / MEASURED).read_text(encoding="utf-8"))
+        return found if {"right", "of"} <= found.keys() else None
+    except (OSError, ValueError, AttributeError):
+        return None
 
 
 NEAR = 4

@@ -25,6 +25,7 @@ from torch import Tensor
 from pathaware.core.errors import UsageError
 from pathaware.data.glyphs import draw_class
 from pathaware.inference.calibration import check_share
+from pathaware.inference.learning import measured_accuracy
 from pathaware.inference.trained_model import SupportSet, TrainedModel
 from pathaware.serve.api_error import ApiError, add_error_handlers
 from pathaware.serve.limits import Limits
@@ -98,6 +99,7 @@ def make_app(
     """Make the server's application; `hosts` and `addresses` are the names it accepts, see `HostCheck`."""
     limits = limits or Limits()
     sessions, uploads, shared = Sessions(limits), Uploads(limits), SharedModel(model)
+    measured = None if model.folder is None else measured_accuracy(model.folder)
     # Adapting takes a while; uploads and predictions need not wait for it.
     adapting, reading = Adaptations(shared, limits.waiting), Worker("read", limits.waiting)
     explaining = Worker("explain", limits.waiting)
@@ -133,6 +135,7 @@ def make_app(
             "channels": form.channels,
             "ink": form.ink,
             "saved": 0 if model.support is None else len(model.support.labels),
+            "measured": measured,
             "calibrated": model.calibration is not None,
             "limits": asdict(limits),
         }

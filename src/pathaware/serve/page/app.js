@@ -15,6 +15,7 @@ const known = new Map(); // every picture that was ever taught, by id, for undo
 const asked = new Map(); // answers whose pictures the server keeps: { item, blob, title } by id
 let model = null;
 let made = 0;
+let adapted = false; // at least once, so that a change makes it out of date
 
 // ---- what went wrong, in words and in place
 
@@ -237,7 +238,7 @@ async function undo() {
 
 function changed() {
   $("#undo").hidden = false;
-  if (!$("#steps").hidden) $("#adapt-status").textContent = "The pictures have changed: adapt again.";
+  if (adapted) $("#adapt-status").textContent = "The pictures have changed: adapt again.";
 }
 
 // ---- drawing for a class
@@ -316,13 +317,15 @@ async function adapt() {
   $("#adapt-status").textContent = "Adapting …";
   const found = await attempt($("#adapt-problem"), () => session.later(() => session.send("POST", "/adapt")));
   if (found) {
+    adapted = true;
     await showSteps(found.steps);
     const [first, last] = [found.steps[0], found.steps.at(-1)];
     const steps = found.steps.length - 1;
     $("#adapt-status").textContent =
       `${found.classes.length} classes${steps > 1 ? ` in ${steps} steps` : ""}: ` +
       `loss ${loss(first.loss)} → ${loss(last.loss)}, ` +
-      `accuracy ${percent(first.accuracy)} → ${percent(last.accuracy)}.`;
+      `accuracy ${percent(first.accuracy)} → ${percent(last.accuracy)} ` +
+      "on the pictures you gave; on others it is usually lower.";
     const empty = classes.filter((group) => !group.pictures.length).map((group) => group.name);
     const warnings = found.warning ? [`${found.warning}.`] : [];
     if (empty.length) warnings.push(`Left out, as without pictures: ${empty.join(", ")}.`);
@@ -482,6 +485,10 @@ async function correct(from, to, picture) {
   });
 }
 
+function measured(found) {
+  return found ? `Measured on pictures that it had not learned, ${found.right} of ${found.of} labels were right. ` : "";
+}
+
 function bar(name, probability) {
   const [label, track, filled, number] = ["span", "span", "span", "span"].map((n) => document.createElement(n));
   label.textContent = name;
@@ -559,7 +566,7 @@ await attempt($("#teach-problem"), async () => {
   const saved = await session.begin(Boolean(model.saved));
   const [kind, side] = [model.channels === 1 ? "grey" : "colour", model.size];
   $("#about").textContent =
-    (model.saved ? `${model.name} has learned the classes below; you can change them. ` :
+    (model.saved ? `${model.name} has learned the classes below; you can change them. ${measured(model.measured)}` :
       `The model ${model.name} (${model.method}) has learned how to learn from a few pictures. `) +
     `It sees pictures in ${kind}, ${side}×${side}.`;
   $("#examples").hidden = $("#ask-drawing").hidden = !model.ink;
