@@ -67,6 +67,18 @@ class Visit:
     def teach(self, place: int, *files: Path | dict[str, Any]) -> None:
         self.card(place).locator("input[type=file]").set_input_files(list(files))
 
+    def drop(self, selector: str, *paths: Path) -> None:
+        """Drop files and folders on a place, as from a file manager."""
+        target = self.page.locator(selector).first
+        target.scroll_into_view_if_needed()
+        box = target.bounding_box()
+        assert box
+        place = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
+        data = {"items": [], "files": [str(path) for path in paths], "dragOperationsMask": 1}
+        browser = self.context.new_cdp_session(self.page)
+        for kind in ("dragEnter", "dragOver", "drop"):
+            browser.send("Input.dispatchDragEvent", {"type": kind, **place, "data": data})
+
     def adapt(self) -> None:
         self.page.click("#adapt-button")
         self.page.locator("#adapt-status", has_text="→").wait_for()

@@ -147,7 +147,8 @@ def test_the_model_says_what_it_is(client):
 def test_the_description_is_there_and_nothing_loads_from_elsewhere(client):
     paths = client.get("/api/openapi.json").json()["paths"]
     assert "/api/sessions/{session}/classify" in paths
-    for address in ("/", "/app.js", "/api.js", "/chart.js", "/pad.js", "/style.css", "/icon.svg"):
+    scripts = ("/app.js", "/api.js", "/chart.js", "/drops.js", "/pad.js")
+    for address in ("/", *scripts, "/style.css", "/icon.svg"):
         answer = client.get(address)
         assert answer.status_code == 200
         assert re.findall(r"https?://(?!www\.w3\.org)", answer.text) == []

@@ -7,7 +7,9 @@ import time
 from itertools import pairwise
 
 import httpx
+import numpy as np
 import pytest
+from PIL import Image
 from playwright.sync_api import expect
 
 from tests.serve.browsing import Visit, browsing, file
@@ -81,6 +83,67 @@ def test_pictures_can_be_dropped(visit):
         )
         visit.page.dispatch_event(zone, "drop", {"dataTransfer": dropped})
         expect(visit.page.locator(zone).locator(".thumbs li")).to_have_count(files)
+
+
+def test_folders_can_be_dropped(visit, tmp_path):
+    for name in ("birds/barn owl", "birds/Eule", "new/inner", "empty"):
+        (tmp_path / name).mkdir(parents=True)
+    for number, name in enumerate(("barn owl/1.png", "barn owl/2.PNG", "Eule/.hidden.png", "Eule/1.png")):
+        (tmp_path / "birds" / name).write_bytes(png(number))
+    (tmp_path / "birds" / "Eule" / "Thumbs.db").write_bytes(b"no picture")
+    (tmp_path / "new" / "inner" / "one.png").write_bytes(png(3))
+    page, names = visit.page, visit.page.get_by_label("Name of the class")
+    visit.drop("#teach .hint", tmp_path / "empty")
+    expect(page.locator("#teach-problem")).to_have_text("There are no pictures in it.")
+    visit.drop("#teach .hint", tmp_path / "new" / "inner" / "one.png")
+    expect(page.locator("#teach-problem")).to_contain_text("Drop pictures on a class")
+    visit.drop("#teach .hint", tmp_path / "birds")  # the folders in it are the classes
+    expect(names.nth(0)).to_have_value("barn owl")
+    expect(names.nth(1)).to_have_value("Eule")
+    expect(visit.card(0).locator(".thumbs li")).to_have_count(2)
+    expect(visit.card(1).locator(".thumbs li")).to_have_count(1)
+    page.get_by_role("button", name="Add a class").click()
+    visit.drop(".card >> nth=2", tmp_path / "new")  # a folder for one class, which takes its name
+    expect(names.nth(2)).to_have_value("new")
+    visit.drop(".card >> nth=0", tmp_path / "new")  # but not if it has one already
+    expect(visit.card(0).locator(".thumbs li")).to_have_count(3)
+    expect(names.nth(0)).to_have_value("barn owl")
+    visit.adapt()
+    visit.drop("#ask .drop", tmp_path / "birds")
+    expect(page.locator("#answers > li")).to_have_count(3)
+    expect(page.locator("#answers .file").last).to_have_text("birds/barn owl/1.png")
+    for problem in page.locator(".card .problem, #teach-problem, #ask-problem").all():
+        expect(problem).to_have_text("")
+
+
+def test_a_class_without_room_says_how_many_pictures_were_left_out(browser, tmp_path):
+    with serving(tmp_path, limits={"pictures_per_class": 2}) as server:
+        visit = Visit(browser, server.address)
+        visit.teach(0, *(file(f"{i}.png", png(i)) for i in range(6)))
+        expect(visit.card(0).get_by_role("alert")).to_have_text(
+            "2.png: a class can have 2 pictures; remove one first\n"
+            "Left out: 3 more. “pathaware learn” takes any number."
+        )
+        visit.check()
+        visit.context.close()
+
+
+def test_photographs_that_are_too_large_are_scaled_down_in_the_browser(browser, tmp_path):
+    limits = {"pixels": 5_000_000, "upload_bytes": 500_000}
+    many = encoded(Image.new("RGB", (3000, 2000), "red"), "JPEG")  # of pixels
+    noise = np.random.default_rng(0).integers(0, 255, (500, 600, 3), np.uint8)
+    large = encoded(Image.fromarray(noise), "PNG")
+    assert len(many) < limits["upload_bytes"] < len(large)
+    with serving(tmp_path, "photos", limits=limits) as server:
+        visit = Visit(browser, server.address)
+        for place, content in enumerate((many, large)):
+            visit.teach(place, file("photo", content))
+            expect(visit.card(place).locator(".thumbs li")).to_have_count(1)
+        visit.adapt()
+        visit.page.set_input_files("#ask-files", [file("many.jpg", many)])
+        expect(visit.page.locator("#answers strong")).to_have_text("Class 1")
+        visit.check()
+        visit.context.close()
 
 
 def test_drawings_teach_and_ask(visit):
@@ -352,8 +415,6 @@ def test_a_model_that_adapts_at_once_shows_no_curve_of_two_points(visit):
 
 
 def test_a_model_of_photographs_has_no_drawing_pads(browser, tmp_path):
-    from PIL import Image
-
     with serving(tmp_path, "photos", limits={}) as server:
         visit = Visit(browser, server.address)
         for button in visit.page.get_by_role("button").all():

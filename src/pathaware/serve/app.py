@@ -68,6 +68,7 @@ FILES = {
     "/app.js": ("app.js", "text/javascript; charset=utf-8"),
     "/api.js": ("api.js", "text/javascript; charset=utf-8"),
     "/chart.js": ("chart.js", "text/javascript; charset=utf-8"),
+    "/drops.js": ("drops.js", "text/javascript; charset=utf-8"),
     "/pad.js": ("pad.js", "text/javascript; charset=utf-8"),
     "/style.css": ("style.css", "text/css; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),

@@ -1,12 +1,14 @@
 // The page: classes with pictures, adapting, questions. Whatever people type is shown as text, never as HTML.
 
-import { call, Lost, Session } from "/api.js";
+import { ApiError, call, Lost, Session } from "/api.js";
 import { loss, percent, showSteps } from "/chart.js";
+import { byClass, takesDrops, titleOf } from "/drops.js";
 import { Pad } from "/pad.js";
 
 const $ = (selector, within = document) => within.querySelector(selector);
 const THUMB = 112;
 const BARS = 5;
+const SMALLER = 2048; // longest side of photographs that are too large to be sent as they are
 const AT_ONCE = 32; // browsers refuse requests when thousands of them wait
 
 const session = new Session();
@@ -73,7 +75,7 @@ function addClass(name) {
     teach(group, [...files.files]);
     files.value = "";
   });
-  takesDrops(card, (dropped) => teach(group, dropped));
+  takesDrops(card, (found) => attempt($(".problem", card), async () => teachDropped(await found, group)));
   classes.push(group);
   $("#classes").append(card);
   showClass(group);
@@ -85,6 +87,24 @@ function freeName() {
   do name = `Class ${++made}`;
   while (classes.some((group) => group.name === name));
   return name;
+}
+
+/** Whether a class is as the page made it, so that it can take the name of a folder. */
+const untouched = (group) => !group.pictures.length && /^Class \d+$/.test(group.name);
+
+/** Teaches what was dropped on a class, or beside all of them. Folders are classes, unless one is for this class. */
+async function teachDropped(found, group) {
+  if (!found.length) throw new Error("There are no pictures in it.");
+  const folders = byClass(found);
+  if (!group && folders.has("")) throw new Error("Drop pictures on a class, or folders, one for each class.");
+  for (const [folder, members] of folders) {
+    const name = folder.normalize("NFC").trim().slice(0, model.limits.label_characters);
+    const same = classes.find((each) => each.name === name);
+    let to = !name || folders.size === 1 ? group : undefined;
+    to ??= same ?? classes.find(untouched) ?? addClass(name);
+    if (name && !same && untouched(to)) to.name = name;
+    await teach(to, members.map((each) => each.file), members.map(titleOf));
+  }
 }
 
 function showClass(group) {
@@ -143,6 +163,10 @@ async function teach(group, files, titles = files.map((file) => file.name)) {
     } catch (error) {
       tell(problem, error, titles[i]);
       if (error instanceof Lost || error.status === 0) break;
+      if (error.status !== 409) continue;
+      const others = files.length - i - 1; // there is no room for them either
+      if (others) problem.textContent += `\nLeft out: ${others} more. “pathaware learn” takes any number.`;
+      break;
     }
   }
   showClass(group);
@@ -152,13 +176,40 @@ async function teach(group, files, titles = files.map((file) => file.name)) {
 }
 
 function upload(group, blob) {
-  fits(blob);
-  return session.send("POST", `/pictures?label=${encodeURIComponent(group.name)}`, blob);
+  return send(`/pictures?label=${encodeURIComponent(group.name)}`, blob);
+}
+
+/** Sends a picture, scaled down first if it is too large and the browser can read it. */
+async function send(path, blob) {
+  try {
+    fits(blob);
+    return await session.send("POST", path, blob);
+  } catch (error) {
+    const smaller = error.status === 413 ? await scaledDown(blob) : null;
+    if (!smaller) throw error;
+    return session.send("POST", path, smaller);
+  }
 }
 
 function fits(blob) {
   const most = model.limits.upload_bytes;
-  if (blob.size > most) throw new Error(`the file has more than the ${most.toLocaleString("en")} bytes allowed`);
+  if (blob.size <= most) return;
+  throw new ApiError(413, `the file has more than the ${most.toLocaleString("en")} bytes allowed; scale it down`);
+}
+
+async function scaledDown(blob) {
+  const image = await createImageBitmap(blob).catch(() => null);
+  if (!image) return null;
+  const scale = Math.min(1, SMALLER / Math.max(image.width, image.height));
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = [image.width * scale, image.height * scale].map((side) => Math.max(1, side));
+  const brush = canvas.getContext("2d");
+  brush.imageSmoothingQuality = "high";
+  brush.fillStyle = "white"; // where it is transparent, as the server does
+  brush.fillRect(0, 0, canvas.width, canvas.height);
+  brush.drawImage(image, 0, 0, canvas.width, canvas.height);
+  image.close();
+  return new Promise((done) => canvas.toBlob(done, "image/jpeg", 0.95));
 }
 
 async function showPicture(group, picture) {
@@ -343,8 +394,7 @@ async function question(files, titles = files.map((file) => file.name)) {
   problem.textContent = "";
   for (const [i, blob] of files.entries()) {
     try {
-      fits(blob);
-      const answer = await session.later(() => session.send("POST", `/classify${wanted()}`, blob));
+      const answer = await session.later(() => send(`/classify${wanted()}`, blob));
       $("#answers").prepend(await shownAnswer(answer, blob, titles[i]));
     } catch (error) {
       tell(problem, error, titles[i]);
@@ -521,22 +571,6 @@ function button(text, press, kind = "") {
   return made;
 }
 
-function takesDrops(place, take) {
-  place.addEventListener("dragover", (event) => {
-    event.preventDefault();
-    place.classList.add("over");
-  });
-  place.addEventListener("dragleave", (event) => {
-    if (!place.contains(event.relatedTarget)) place.classList.remove("over");
-  });
-  place.addEventListener("drop", (event) => {
-    event.preventDefault();
-    event.stopPropagation();
-    place.classList.remove("over");
-    take([...event.dataTransfer.files]);
-  });
-}
-
 // A picture that misses every drop zone must not replace the page.
 for (const kind of ["dragover", "drop"]) addEventListener(kind, (event) => event.preventDefault());
 addEventListener("pagehide", () => session.forget());
@@ -559,7 +593,14 @@ $("#ask-clear").addEventListener("click", () => askPad.clear());
 $("#drawing-add").addEventListener("click", addDrawing);
 $("#drawing-clear").addEventListener("click", () => classPad.clear());
 $("#drawing-done").addEventListener("click", () => $("#drawing").close());
-takesDrops($("#ask"), (files) => question(files));
+takesDrops($("#teach"), (found) => attempt($("#teach-problem"), async () => teachDropped(await found)));
+takesDrops($("#ask"), (found) =>
+  attempt($("#ask-problem"), async () => {
+    const dropped = await found;
+    if (!dropped.length) throw new Error("There are no pictures in it.");
+    await question(dropped.map((each) => each.file), dropped.map(titleOf));
+  }),
+);
 
 await attempt($("#teach-problem"), async () => {
   model = await call("GET", "/api/model");
