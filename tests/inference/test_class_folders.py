@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import tarfile
 import zipfile
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
 from pathaware.core.errors import UsageError
 from pathaware.data.pixels import ImageInput
-from pathaware.inference.class_folders import SupportRefused, read_images, read_labelled, read_support
+from pathaware.inference.class_folders import MANY, SupportRefused, read_images, read_labelled, read_support
 from tests.inference.models import PHOTO, class_folders, image
 
 FORM = ImageInput.from_dict(PHOTO)
@@ -139,3 +141,20 @@ def test_one_picture_may_be_given_by_itself(tmp_path):
     (tmp_path / "one.png").write_bytes(b"nothing")
     names, pixels, problems = read_images(tmp_path / "one.png", FORM)
     assert (names, pixels.shape, len(problems)) == ([], (0, 3, 20, 20), 1)
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_reading_many_pictures_shows_progress_on_a_terminal(tmp_path, monkeypatch):
+    (tmp_path / "few").mkdir()
+    for name in [f"few/{i}.png" for i in range(2)] + [f"{i}.png" for i in range(MANY)]:
+        image(0).save(tmp_path / name)
+    for source, shown in ((tmp_path / "few", False), (tmp_path, True)):
+        monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+        names, _, problems = read_images(source, ImageInput.from_dict(PHOTO))
+        assert len(names) == (MANY + 2 if shown else 2)
+        assert not problems
+        assert ("reading" in terminal.getvalue()) is shown

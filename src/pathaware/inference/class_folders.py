@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +20,11 @@ from pathaware.data.pixels import BadImage, ImageInput
 from pathaware.data.store import Split, counted
 from pathaware.inference.change_ways import MAX_CLASSES
 from pathaware.inference.trained_model import SupportSet
+from pathaware.training.progress import with_progress
+
+MANY = 20
+"""Images that take long enough to read to show progress."""
+Named = TypeVar("Named", bound=tuple[object, SourceImage])
 
 
 class SupportRefused(UsageError):
@@ -110,16 +116,15 @@ def read_labelled(
             message += f"; if the folders in {only} are the classes, name {source / only}"
         raise UsageError(message, field=field)
     pixels, labels, names = [], [], []
-    for label, members in by_class.items():
-        for image in members:
-            try:
-                pixels.append(image_input.pixels(_content(image)))
-                labels.append(label)
-                names.append(image.label)
-            except BadImage as error:
-                problems.append(f"{image.label}: {error}")
-            except UsageError as error:  # names the file or member already
-                problems.append(error.message)
+    for label, image in _shown([(label, image) for label, members in by_class.items() for image in members]):
+        try:
+            pixels.append(image_input.pixels(_content(image)))
+            labels.append(label)
+            names.append(image.label)
+        except BadImage as error:
+            problems.append(f"{image.label}: {error}")
+        except UsageError as error:  # names the file or member already
+            problems.append(error.message)
     classes = tuple(label for label in by_class if label in set(labels))
     if problems and (not skip or len(classes) < 2):
         raise SupportRefused(source, problems, field)
@@ -160,7 +165,7 @@ def read_images(source: Path, image_input: ImageInput) -> tuple[list[str], Tenso
     left out.
     """
     names, pixels, problems = [], [], []
-    for _, image in _find_images(source, "images"):
+    for _, image in _shown(_find_images(source, "images")):
         try:
             pixels.append(image_input.pixels(_content(image)))
             names.append(image.label)
@@ -170,6 +175,11 @@ def read_images(source: Path, image_input: ImageInput) -> tuple[list[str], Tenso
             problems.append(error.message)
     stacked = np.stack(pixels) if pixels else np.zeros((0, *image_input.shape), np.uint8)
     return names, torch.from_numpy(stacked), problems
+
+
+def _shown(images: Sequence[Named]) -> Iterator[Named]:
+    """Show progress on a terminal: a photograph of a phone takes a quarter of a second to decode."""
+    return with_progress(images, len(images), f"reading {counted(len(images), 'picture')}", least=MANY)
 
 
 def _find_images(source: Path, field: str) -> list[tuple[PurePosixPath, SourceImage]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -32,6 +31,7 @@ from pathaware.data.unbalanced import UnbalancedQueries, VaryingTasks
 from pathaware.methods.prototypical import class_means
 from pathaware.models.backbones import FrozenBackbone, frozen_backbone
 from pathaware.training.checksummed import CorruptFile, read_checksummed, tensor_digest, write_checksummed
+from pathaware.training.progress import with_progress
 
 BATCH = 64
 """Images that are embedded at a time."""
@@ -93,19 +93,8 @@ def _embedded(backbone: FrozenBackbone, batches: Iterable[Tensor], count: int) -
     backbone.train(training)
 
 
-def _shown(batches: Iterable[Tensor], count: int) -> Iterator[Tensor]:
-    """Show progress on a terminal if there are many images."""
-    if count < MANY or not sys.stderr.isatty():
-        yield from batches
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task(f"features of {counted(count, 'image')}", total=count)
-        for batch in batches:
-            yield batch
-            progress.advance(bar, len(batch))
+def _shown(batches: Iterable[Tensor], count: int) -> Iterable[Tensor]:
+    return with_progress(batches, count, f"features of {counted(count, 'image')}", least=MANY, size=len)
 
 
 class FeatureMemory:

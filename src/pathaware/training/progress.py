@@ -8,10 +8,11 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,8 @@ from pathaware.training.distributed import ALONE, World
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -293,6 +296,26 @@ class NotebookBar:
         text = f"{self.title} · {self.completed}/{self.total} · {seconds:.0f} s"
         bar = f'<progress value="{self.completed}" max="{self.total}"></progress>'
         return {"text/plain": text, "text/html": f"{bar} {html.escape(text)}"}
+
+
+def with_progress(
+    items: Iterable[Item], total: int, title: str, *, least: int, size: Callable[[Item], int] = lambda _: 1
+) -> Iterator[Item]:
+    """Yield the items; on a terminal, show progress if `total` is at least `least`.
+
+    `size` says how much of the total an item is.
+    """
+    if total < least or not sys.stderr.isatty():
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=total)
+        for item in items:
+            yield item
+            bar.advance(task, size(item))
 
 
 def in_notebook() -> bool:
