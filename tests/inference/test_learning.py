@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import ClassVar
@@ -15,6 +16,7 @@ from PIL import Image
 
 from pathaware import UsageError
 from pathaware.cli import main
+from pathaware.cli.learn import _confusion_table
 from pathaware.data import open_store
 from pathaware.data.pixels import TypicalImages
 from pathaware.inference import learning, prediction_sheet
@@ -396,6 +398,29 @@ def test_perceptual_hashes_find_scaled_and_recoded_images():
     assert len(pairs) < 35
     blank = difference_hash(np.zeros((1, 8, 8), np.uint8))
     assert near_duplicates([blank], [blank]) == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "header"),
+    [("80", ["Turmfalke", "猫"]), ("40", ["1", "2"]), ("30", None), (None, ["Turmfalke", "猫"])],
+)
+def test_the_confusion_matrix_fits_the_terminal(columns, header, monkeypatch):
+    """Names of columns that do not fit are numbers; a pipe has room for all names."""
+    classes = ("Turmfalke", "猫")
+    probabilities = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.3, 0.7]], dtype=torch.float64)
+    score = Score.of(
+        Predictions(["1", "2", "3"], classes, probabilities), [classes[0], classes[1], classes[0]]
+    )
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: columns is not None)
+    monkeypatch.setenv("COLUMNS", columns or "20")
+    table = _confusion_table(score, classes)
+    assert (None if table is None else [*table.header[1:]]) == header
+    if table is not None:
+        assert [row.cells[1:] for row in table.rows] == [("1", "1"), ("·", "1")]
+        assert table.numeric == [False, True, True]
+        assert [row.cells[0] for row in table.rows] == (
+            ["1 Turmfalke", "2 猫"] if header == ["1", "2"] else header
+        )
 
 
 def test_folds_divide_every_class_that_has_two_images():

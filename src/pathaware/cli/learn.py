@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json as jsonlib
+import shutil
+import sys
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
@@ -24,10 +26,13 @@ from pathaware.cli.options import (
 
 if TYPE_CHECKING:
     from pathaware.inference.learning import Learned
+    from pathaware.inference.predictions import Score
+    from pathaware.training.tables import Table
 
 DEFAULT = "photos"
 WIDEST = 20
 """Largest number of classes of which a confusion matrix is printed."""
+CORNER = "true class, labelled as"
 EXAMPLES = examples(
     "pathaware learn birds",
     "pathaware learn birds --out birds-classifier --show wrong.png",
@@ -176,8 +181,6 @@ def _print(learned: Learned, target: Path, notes: list[str], advice: str) -> Non
     from pathaware.cli.show import command_line, plugin_modules, print_table
     from pathaware.data.episodes import ENOUGH
     from pathaware.data.store import counted
-    from pathaware.inference.learning import confusion
-    from pathaware.training.tables import Table
 
     classes, score = learned.support.classes, learned.score
     counts = learned.support.labels.bincount()
@@ -201,10 +204,10 @@ def _print(learned: Learned, target: Path, notes: list[str], advice: str) -> Non
             names = ", ".join(missing[:10]) + (f" and {len(missing) - 10:,} more" if missing[10:] else "")
             print(one_line(f"not measured, because no picture of it could be held out: {names}"))
         if len(classes) <= WIDEST:
-            header = ["true class, labelled as", *map(one_line, classes)]
-            print_table(
-                Table.of("", header, [[one_line(row[0]), *row[1:]] for row in confusion(score, classes)])
-            )
+            if (table := _confusion_table(score, classes)) is not None:
+                print_table(table)
+            else:
+                print("the confusion matrix does not fit the terminal; --json prints it")
         assert learned.predictions is not None
         doubtful = set(learned.suspicious)
         for i in learned.wrong[:10]:
@@ -218,6 +221,29 @@ def _print(learned: Learned, target: Path, notes: list[str], advice: str) -> Non
         print(one_line(advice))
     predict = command_line("predict", target, "--images", "PICTURES", modules=plugin_modules(target))
     print(f"saved in {target}; label others with: {predict}")
+
+
+def _confusion_table(score: Score, classes: Sequence[str]) -> Table | None:
+    """The confusion matrix as it fits the terminal: with names over columns, else with numbers, else none."""
+    from rich.cells import cell_len
+
+    from pathaware.cli import one_line
+    from pathaware.inference.learning import confusion
+    from pathaware.training.tables import Table
+
+    names = [one_line(name) for name in classes]
+    cells = [row[1:] for row in confusion(score, classes)]
+    named = Table.of("", [CORNER, *names], [[name, *row] for name, row in zip(names, cells, strict=True)])
+    rows = [[f"{i} {name}", *row] for i, (name, row) in enumerate(zip(names, cells, strict=True), 1)]
+    numbered = Table.of("", [CORNER, *map(str, range(1, len(names) + 1))], rows)
+    if not sys.stdout.isatty():
+        return named
+    room = shutil.get_terminal_size().columns
+    for table in (named, numbered):
+        columns = zip(table.header, *(row.cells for row in table.rows), strict=True)
+        if 1 + sum(3 + max(map(cell_len, column)) for column in columns) <= room:
+            return table
+    return None
 
 
 def _summary(

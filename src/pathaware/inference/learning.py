@@ -44,6 +44,7 @@ from pathaware.models.backbones import IMAGENET
 from pathaware.training.checksummed import replace_file, replace_folder, restore_folder, write_checksummed
 from pathaware.training.config import Config
 from pathaware.training.run_folder import CHECKPOINT, CONFIG, METRICS, PROVENANCE
+from pathaware.training.tables import Remark
 
 HELD_OUT = 0.2
 """Part of the images of each class that is held out at a time to measure accuracy."""
@@ -288,7 +289,7 @@ def confusion(score: Score, classes: Sequence[str]) -> list[list[str]]:
     rows = []
     for truth in classes:
         given = score.given.get(truth, Counter())
-        rows.append([truth, *(str(given[label]) if given[label] else "·" for label in classes)])
+        rows.append([truth, *(str(given[label]) if given[label] else Remark("·") for label in classes)])
     return rows
 
 
