@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import time
 from itertools import pairwise
@@ -58,6 +59,31 @@ def test_two_classes_are_taught_adapted_to_and_told_apart(taught, client):
     shares = answer.locator(".bar-number").all_inner_texts()
     assert sum(float(share.rstrip(" %")) for share in shares) == pytest.approx(100, abs=0.2)
     assert client.get(taught.session).json() == {"classes": {EVIL: 2, "Class 2": 1}, "adapted": True}
+
+
+def test_answers_can_be_saved_as_a_table(taught):
+    page = taught.page
+    page.get_by_label("Name of the class").nth(0).fill('a "big", label')
+    page.get_by_label("Name of the class").nth(0).blur()
+    page.get_by_label("Name of the class").nth(1).fill("label")
+    page.get_by_label("Name of the class").nth(1).blur()
+    taught.adapt()
+    save = page.get_by_role("button", name="Save the answers as a table")
+    expect(save).to_be_hidden()
+    page.set_input_files("#ask-files", [file("première.png", png(1)), file("2.png", png(2))])
+    expect(page.locator("#answers > li")).to_have_count(2)
+    with page.expect_download() as started:
+        save.click()
+    assert started.value.suggested_filename == "answers.csv"
+    with open(started.value.path(), encoding="utf-8-sig", newline="") as saved:
+        header, *rows = csv.reader(saved)
+    assert header == ["picture", "label", "probability", 'a "big", label', "label (class)"]
+    assert [row[0] for row in rows] == ["première.png", "2.png"]
+    for row in rows:
+        numbers = [float(cell) for cell in row[3:]]
+        assert float(row[2]) == max(numbers)
+        assert row[1] == ('a "big", label', "label")[numbers.index(max(numbers))]
+        assert sum(numbers) == pytest.approx(1, abs=1e-5)
 
 
 def test_a_removed_picture_or_class_is_gone_from_the_server_too(taught, client):

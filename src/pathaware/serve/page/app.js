@@ -15,6 +15,7 @@ const session = new Session();
 const classes = []; // { name, card, pictures: [{ id, blob, title, item }] }
 const known = new Map(); // every picture that was ever taught, by id, for undo
 const asked = new Map(); // answers whose pictures the server keeps: { item, blob, title } by id
+const answers = []; // rows of the table that can be saved: { title, answer }
 let model = null;
 let made = 0;
 let adapted = false; // at least once, so that a change makes it out of date
@@ -396,11 +397,33 @@ async function question(files, titles = files.map((file) => file.name)) {
     try {
       const answer = await session.later(() => send(`/classify${wanted()}`, blob));
       $("#answers").prepend(await shownAnswer(answer, blob, titles[i]));
+      answers.push({ title: titles[i], answer });
+      $("#save").hidden = false;
     } catch (error) {
       tell(problem, error, titles[i]);
       if (error instanceof Lost || [0, 409].includes(error.status)) break; // the others would fare alike
     }
   }
+}
+
+const given = (answer) => (answer.unknown ? "none of these" : answer.label);
+
+/** Saves all answers as the file that `pathaware predict --out answers.csv` would write. */
+function saveAnswers() {
+  const names = [...new Set(answers.flatMap(({ answer }) => Object.keys(answer.probabilities)))].sort();
+  const first = ["picture", "label", "probability"];
+  const rows = answers.map(({ title, answer: { probabilities, ...answer } }) => {
+    const numbers = [probabilities[answer.label], ...names.map((name) => probabilities[name])];
+    return [title, given(answer), ...numbers.map((number) => number?.toFixed(6) ?? "")];
+  });
+  const header = [...first, ...names.map((name) => (first.includes(name) ? `${name} (class)` : name))];
+  const quoted = (cell) => (/[",\r\n]/.test(cell) ? `"${cell.replaceAll('"', '""')}"` : cell);
+  const text = [header, ...rows].map((row) => `${row.map(quoted).join(",")}\n`).join("");
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob(["\ufeff", text], { type: "text/csv" })); // the mark is for spreadsheets
+  link.download = "answers.csv";
+  link.click();
+  URL.revokeObjectURL(link.href);
 }
 
 /** What is asked for beyond the label; nothing while “More” is closed. */
@@ -415,7 +438,7 @@ function wanted() {
 async function shownAnswer(answer, blob, title) {
   const item = document.createElement("li");
   const label = document.createElement("strong");
-  label.textContent = answer.unknown ? "none of these" : answer.label;
+  label.textContent = given(answer);
   if (answer.unknown) label.className = "unknown";
   const bars = document.createElement("div");
   bars.className = "bars";
@@ -584,6 +607,7 @@ $("#adapt-button").addEventListener("click", adapt);
 $("#undo").addEventListener("click", undo);
 $("#suggest").addEventListener("click", suggestNext);
 $("#check").addEventListener("click", checkLabels);
+$("#save").addEventListener("click", saveAnswers);
 $("#ask-files").addEventListener("change", (event) => {
   question([...event.target.files]);
   event.target.value = "";
