@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any, NamedTuple
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -122,3 +125,48 @@ def test_a_copy_keeps_tied_parameters_tied_and_frozen_ones_frozen():
     assert [p.requires_grad for p in other.parameters()] == [p.requires_grad for p in model.parameters()]
     assert list(other.state_dict()) == list(model.state_dict())
     assert type(other) is Tied
+
+
+class Referring(nn.Module):
+    """Reaches its two layers by every route but attribute access."""
+
+    def __init__(self, route: str) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(2, 4), nn.Linear(4, 1)
+        self.elsewhere = [nn.Linear(1, 1)]  # not a part of the network
+        self.sizes: list[object] = [2, 4]
+        self.sizes.append(self.sizes)
+        self.layers: Any = {
+            "list": lambda: [self.body, self.head],
+            "tuples in a dictionary": lambda: {"layers": ((self.body,), (self.head,))}["layers"],
+            "bound methods": lambda: [self.body.forward, self.apply_head],
+            "partial functions": lambda: [partial(nn.Module.__call__, self.body), partial(self.apply_head)],
+            "the network itself": lambda: Layers(self, [self]),
+        }[route]()
+
+    def apply_head(self, x: Tensor) -> Tensor:
+        return self.head(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if isinstance(self.layers, Layers):
+            network, (same,) = self.layers
+            return network.head(torch.relu(same.body(x)))
+        body, head = (each[0] if isinstance(each, tuple) else each for each in self.layers)
+        return head(torch.relu(body(x)))
+
+
+class Layers(NamedTuple):
+    network: Referring
+    again: list[Referring]
+
+
+@pytest.mark.parametrize(
+    "route", ["list", "tuples in a dictionary", "bound methods", "partial functions", "the network itself"]
+)
+def test_a_copy_reaches_its_own_layers_by_any_route(route):
+    model, x = Referring(route), torch.randn(3, 2)
+    before = model(x)
+    other = clone_with_parameters(model, {"head.weight": 2 * model.head.weight, "head.bias": torch.ones(1)})
+    assert torch.allclose(other(x), 2 * (before - model.head.bias) + 1)
+    assert torch.equal(model(x), before)
+    assert other.elsewhere[0] is model.elsewhere[0]

@@ -7,7 +7,9 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import prod
+from types import MethodType
 from typing import Any, Literal, get_args
 from weakref import WeakKeyDictionary
 
@@ -24,6 +26,8 @@ from pathaware.core.errors import UsageError
 Granularity = Literal["model", "layer", "tensor", "filter", "tensor-channel", "parameter"]
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_REFERRING = (list, tuple, dict, MethodType, partial)
+_TABLES = {"_parameters", "_buffers", "_modules"}
 NORMS = (_BatchNorm, FrozenBatchNorm, nn.GroupNorm, nn.LayerNorm)
 
 _locks: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
@@ -281,9 +285,10 @@ def clone_with_parameters(model: nn.Module, values: dict[str, Tensor]) -> nn.Mod
     """Copy the model with these parameter values, by name; parameters and buffers are not shared with it.
 
     Five times faster than `deepcopy`, because only parameters, buffers, submodules and containers are copied;
-    other attributes are shared.
+    other attributes are shared. Lists, dictionaries and bound methods refer to the copied modules.
     """
     copies: dict[int, Any] = {}  # by the id of the original, so that tied parameters stay tied
+    referring: list[tuple[dict[str, Any], str]] = []  # attributes that may refer to what is copied
     sources: list[Tensor] = []
     targets: list[Tensor] = []
 
@@ -294,7 +299,8 @@ def clone_with_parameters(model: nn.Module, values: dict[str, Tensor]) -> nn.Mod
 
     def module(original: nn.Module) -> nn.Module:
         new = original.__class__.__new__(original.__class__)
-        new.__dict__ = {k: _copy_container(v) for k, v in original.__dict__.items()}
+        new.__dict__ = own = {k: _copy_container(v) for k, v in original.__dict__.items()}
+        referring.extend((own, k) for k, v in own.items() if k not in _TABLES and _may_refer(v))
         new._parameters = {k: once(v, parameter) for k, v in original._parameters.items()}
         new._buffers = {k: once(v, Tensor.clone) for k, v in original._buffers.items()}
         new._modules = {k: once(v, module) for k, v in original._modules.items()}
@@ -309,10 +315,46 @@ def clone_with_parameters(model: nn.Module, values: dict[str, Tensor]) -> nn.Mod
 
     with parameters_lock(model):
         names = {id(parameter): name for name, parameter in model.named_parameters()}
-        clone = module(model)
+        clone: nn.Module = once(model, module)
+    for own, name in referring:
+        own[name] = _replaced(own[name], copies)
     if targets:
         torch._foreach_copy_(targets, sources)  # one launch on a GPU
     return clone
+
+
+def _replaced(value: Any, copies: dict[int, Any], within: tuple[int, ...] = ()) -> Any:
+    """The copy of a value that has one; a value that refers to such a one, with the copy; else the value."""
+    if id(value) in copies:
+        return copies[id(value)]
+    if not isinstance(value, _REFERRING) or id(value) in within:
+        return value
+    within = (*within, id(value))
+    if isinstance(value, MethodType):
+        owner = _replaced(value.__self__, copies, within)
+        return value if owner is value.__self__ else MethodType(value.__func__, owner)
+    if isinstance(value, partial):
+        parts = value.func, value.args, value.keywords
+        function, arguments, keywords = (_replaced(part, copies, within) for part in parts)
+        same = all(new is old for new, old in zip((function, arguments, keywords), parts, strict=True))
+        return value if same else partial(function, *arguments, **keywords)
+    old = list(value.values()) if isinstance(value, dict) else list(value)
+    new = [_replaced(each, copies, within) for each in old]
+    if all(a is b for a, b in zip(new, old, strict=True)):
+        return value
+    if isinstance(value, tuple):
+        return value._make(new) if hasattr(value, "_make") else type(value)(new)
+    changed: Any = copy.copy(value)  # of the same class
+    for key, each in zip(value, new, strict=True) if isinstance(value, dict) else enumerate(new):
+        changed[key] = each
+    return changed
+
+
+def _may_refer(value: Any) -> bool:
+    """True if a value may refer to parts of a network; most containers of a module are empty."""
+    if isinstance(value, (list, tuple, dict)):
+        return len(value) > 0
+    return isinstance(value, (nn.Module, MethodType, partial))
 
 
 def _copy_container(value: Any) -> Any:
