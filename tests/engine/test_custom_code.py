@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -65,6 +67,8 @@ CUSTOM = {
     "gradients that depend on a setting": with_gradients_in_evaluation_only,
     "a hook of an activation": with_a_hook,
     "the first example": relative_to_the_first,
+    "layers by keyword": lambda net, x: net.head(input=torch.tanh(net.body(input=x))),
+    "functions by keyword": lambda net, x: net.head(torch.relu(input=net.body(x))),
 }
 
 
@@ -96,6 +100,66 @@ def agree(model: nn.Module, episodes: Episodes, adapted: str = "") -> MetaLearne
 def test_custom_code_is_not_batched_and_agrees_with_the_loop(name, adapted):
     auto = agree(Network(CUSTOM[name]), episodes_of((4,)), adapted)
     assert auto.execution.name == "vmap"
+
+
+@pytest.mark.parametrize(
+    "draw", [random.random, np.random.rand, lambda: torch.rand(()).item()], ids=["random", "numpy", "torch"]
+)
+@pytest.mark.filterwarnings("ignore:vmap cannot run this model")
+def test_random_decisions_are_made_in_every_pass(draw):
+    """Layers that are dropped at random, say: a traced network would repeat the first decision for good."""
+    model = Network(lambda net, x: net.head(net.body(x) if draw() < 0.5 else torch.tanh(net.body(x))))
+    learner, episodes = MetaLearner(model, GradientDescent(model, 1), F.cross_entropy), episodes_of((4,))
+    assert len({learner.meta_loss(episodes).item() for _ in range(20)}) > 1
+
+
+def with_a_counter(net: Network, x: Tensor) -> Tensor:
+    net.calls += 1
+    return net.head(net.body(x))
+
+
+def with_kept_activations(net: Network, x: Tensor) -> Tensor:
+    net.kept.append(net.body(x))
+    return net.head(net.kept[-1])
+
+
+def with_a_counter_in_a_buffer(net: Network, x: Tensor) -> Tensor:
+    net.count += 1
+    return net.head(net.body(x))
+
+
+def with_another_buffer(net: Network, x: Tensor) -> Tensor:
+    net.count = net.count + 1
+    return net.head(net.body(x))
+
+
+@pytest.mark.parametrize(
+    "compute", [with_a_counter, with_kept_activations, with_a_counter_in_a_buffer, with_another_buffer]
+)
+@pytest.mark.filterwarnings("ignore:vmap cannot run this model")
+def test_code_that_changes_the_network_runs_in_every_pass(compute):
+    model, episodes = Network(compute), episodes_of((4,))
+    model.calls, model.kept = 0, []
+    model.register_buffer("count", torch.zeros(()))
+
+    def changes() -> int:
+        return model.calls + len(model.kept) + int(model.count)
+
+    learner = MetaLearner(model, GradientDescent(model, 1), F.cross_entropy)
+    assert learner.execution.name == "vmap"
+    assert model.calls == len(model.kept) == 0
+    seen = [changes()]
+    for _ in range(2):
+        learner.meta_loss(episodes)
+        seen.append(changes())
+    assert seen[0] < seen[1] < seen[2]
+
+
+def test_a_constant_of_the_code_is_not_added_to_the_network():
+    model = Network(lambda net, x: net.head(net.body(x) * torch.tensor(2.0)))
+    before = set(vars(model))
+    MetaLearner(model, GradientDescent(model, 1), F.cross_entropy)
+    assert set(vars(model)) == before
 
 
 def test_what_runs_without_gradients_gets_none():

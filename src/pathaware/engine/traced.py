@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import copy
 import operator
+import random
 from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import fx, nn
@@ -180,7 +182,8 @@ class TracedNetwork:
 def trace(model: nn.Module, leaves: Container[type[nn.Module]] = ()) -> TracedNetwork:
     """Trace `model`, down to the modules of `torch.nn` and those whose type is in `leaves`.
 
-    Raises `NotLowerable` if `torch.fx` cannot trace it, or if a module does more than its type says.
+    Raises `NotLowerable` if `torch.fx` cannot trace it, or if a module does more than its type says. So does
+    code that draws random numbers or changes the network: a graph would repeat what it did once.
     """
     if any(_hooks([], *_FORWARD_HOOKS, *_BACKWARD_HOOKS)):
         raise NotLowerable("all modules have global hooks")
@@ -191,12 +194,14 @@ def trace(model: nn.Module, leaves: Container[type[nn.Module]] = ()) -> TracedNe
             raise NotLowerable(f"{name or 'it'} has a forward method of its own")
     try:
         with torch.enable_grad():
-            tracer = _Tracer(leaves)
+            tracer, random_before = _Tracer(leaves), _random_states()
             graph = tracer.record(model)
     except NotLowerable:
         raise
     except Exception as error:  # fx raises errors of many kinds when it meets control flow
         raise NotLowerable(f"torch.fx cannot trace it: {str(error).splitlines()[0]}") from error
+    if _random_states() != random_before:
+        raise NotLowerable("its code draws random numbers")
     return TracedNetwork(graph, dict(model.named_modules()), tracer.read_training)
 
 
@@ -338,9 +343,9 @@ class _Tracer(fx.Tracer):
         """The graph of `model`, called with one argument."""
         self.graph = fx.Graph()
         self.tensor_attrs = {}
-        self.root = model
         names = {module: name for name, module in reversed(list(model.named_modules(remove_duplicate=False)))}
         copies: dict[nn.Module, nn.Module] = {}
+        given: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}  # attributes, and a copy of them
 
         def copied(module: nn.Module) -> nn.Module:
             if module not in copies:
@@ -351,10 +356,19 @@ class _Tracer(fx.Tracer):
                     new.__class__ = self._watched(module)
                     children = module._modules.items()
                     new._modules = {name: child and copied(child) for name, child in children}
+                    own = vars(new)
+                    own.update({name: _copied(name, value) for name, value in own.items()})
+                    given[names[module]] = own, {name: _copied(name, value) for name, value in own.items()}
             return copies[module]
 
+        self.root = copied(model)  # which constants are added to
+        buffers = [(buffer, buffer._version) for buffer in model.buffers()]
         inputs = self.create_proxy("placeholder", "inputs", (), {})
-        outputs = copied(model)(inputs)
+        outputs = self.root(inputs)
+        changed = [name for name, (own, before) in given.items() if not _is_same(own, before)]
+        after = [(buffer, buffer._version) for buffer in model.buffers()]
+        if changed or not _is_same(after, buffers):
+            raise NotLowerable(f"the code of {(changed or [''])[0] or 'it'} changes attributes or buffers")
         self.create_node("output", "output", (self.create_arg(outputs),), {})
         return self.graph
 
@@ -378,6 +392,28 @@ class _Tracer(fx.Tracer):
             return self.create_proxy("call_module", name, args, kwargs)
 
         return type(type(module).__name__, (type(module),), {"__call__": call})
+
+
+def _is_same(value: Any, before: Any) -> bool:
+    """True for the same object, and for a container of the same objects or a number or text that is equal.
+
+    Values that are traced are not compared: that would be a part of the graph.
+    """
+    if value is before or type(value) is not type(before):
+        return value is before
+    if isinstance(value, dict):
+        return value.keys() == before.keys() and all(_is_same(value[name], before[name]) for name in value)
+    if isinstance(value, (list, tuple)):
+        return len(value) == len(before) and all(map(_is_same, value, before))
+    return isinstance(value, (bool, int, float, str, set)) and bool(value == before)
+
+
+def _random_states() -> tuple[Any, ...]:
+    """The states of the generators that a network's code may draw from."""
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    states = [state.numpy().tobytes() for state in (torch.get_rng_state(), *devices)]
+    _, numbers, *position = np.random.get_state()  # noqa: NPY002
+    return random.getstate(), np.asarray(numbers).tobytes(), *position, *states
 
 
 def _modes() -> tuple[bool, ...]:

@@ -42,6 +42,8 @@ def lower(network: TracedNetwork, layout: Layout) -> Lowered:
             raise NotLowerable(f"{node.target} overwrites its input, which is read elsewhere")
         if module is not None:
             check(module)
+            if node.kwargs or len(node.args) != 1:
+                raise NotLowerable(f"{node.target} is called with more than one argument, or by keyword")
         elif node.op in ("call_function", "call_method"):
             _function(node)
         elif node.op == "get_attr":
@@ -324,6 +326,8 @@ def _run_kernels(
 def _function(node: fx.Node) -> Callable[..., Any]:
     """The batched form of a function or method call between layers."""
     target: Any = node.target
+    if any(isinstance(value, fx.Node) for value in node.kwargs.values()):
+        raise NotLowerable(f"{target} is called with values by keyword")
     if target in _ELEMENTWISE:
         # never in place, which would overwrite what the second derivative needs
         def elementwise(x: Activations, *args: Any, inplace: bool = False, **kwargs: Any) -> Activations:
