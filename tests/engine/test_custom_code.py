@@ -155,6 +155,33 @@ def test_code_that_changes_the_network_runs_in_every_pass(compute):
     assert seen[0] < seen[1] < seen[2]
 
 
+@pytest.mark.parametrize("execution", ["auto", "loop"])
+@pytest.mark.filterwarnings("ignore:vmap cannot run this model; .* keeps tensors .* in hidden")
+def test_a_loss_reads_what_the_network_keeps_of_the_pass_of_the_same_task(execution):
+    """A penalty on activations, say: before, that of another task, or of a pass outside of the learner."""
+
+    def keep(net: Network, x: Tensor) -> Tensor:
+        net.hidden = torch.tanh(net.body(x))
+        return net.head(net.hidden)
+
+    def keep_in_outputs(net: Network, x: Tensor) -> Tensor:
+        hidden = torch.tanh(net.body(x))
+        return torch.cat([net.head(hidden), hidden], -1)
+
+    kept, returned, episodes = Network(keep), Network(keep_in_outputs), episodes_of((4,))
+    returned.load_state_dict(kept.state_dict())
+    kept(episodes.query_x[0])
+    losses: list[Callable[[Tensor, Tensor], Tensor]] = [
+        lambda outputs, y: F.cross_entropy(outputs, y) + kept.hidden.square().mean(),
+        lambda outputs, y: F.cross_entropy(outputs[:, :3], y) + outputs[:, 3:].square().mean(),
+    ]
+    ours, expected = (
+        meta_gradient(MetaLearner(model, GradientDescent(model, 2), loss, execution=name), episodes)
+        for model, loss, name in zip((kept, returned), losses, (execution, "loop"), strict=True)
+    )
+    assert distance(ours, expected) < 1e-10
+
+
 def test_a_constant_of_the_code_is_not_added_to_the_network():
     model = Network(lambda net, x: net.head(net.body(x) * torch.tensor(2.0)))
     before = set(vars(model))

@@ -30,9 +30,9 @@ from pathaware.engine.handwritten import Program, handwritten_program, task_thre
 from pathaware.engine.handwritten.whole_path import PathProgram, path_program
 from pathaware.engine.task_mapping import (
     Forward,
+    Loop,
+    MapOrLoop,
     features_of_task,
-    loop,
-    map_or_loop,
     map_tasks,
     outputs_of_task,
 )
@@ -174,10 +174,28 @@ class Execution:
         x = x.images if isinstance(x, PreparedImages) else x
         if program is not None and isinstance(x, Tensor):
             return program.losses(self._complete(point), x, y, outputs)
-        predicted = self.forward(point, x)
+        several = len(point) > 1
+        predicted = None if several and self._one_by_one else self.forward(point, x)
+        if predicted is None or (several and self._one_by_one):  # which the first pass may decide
+            return self._losses_one_by_one(point, x, y, outputs)
         if outputs is not None:
             outputs.append(predicted.detach())
         return self.losses(predicted, y)
+
+    @property
+    def _one_by_one(self) -> bool:
+        return isinstance(self.forward, Loop | MapOrLoop) and self.forward.one_by_one
+
+    def _losses_one_by_one(
+        self, point: Tensor, x: Any, y: Tensor, outputs: list[Tensor] | None = None
+    ) -> Tensor:
+        """Each task's loss right after its forward pass: it may read what the network has kept of that."""
+        seen: list[Tensor] = []
+        tasks = zip(point.split(1), x.split(1), y.split(1), strict=True)
+        losses = torch.cat([self.task_losses(*task, seen) for task in tasks])
+        if outputs is not None:
+            outputs.append(torch.cat(seen))
+        return losses
 
     def query_losses(self, point: Tensor, x: Inputs, y: Tensor) -> Tensor:
         """`task_losses` fused with their gradient; differentiable once."""
@@ -315,9 +333,12 @@ def select_execution(name: ExecutionName, model: nn.Module, layout: Layout, loss
         raise UsageError("execution: 'vmap' cannot run this model (it ignores backward hooks); use auto")
     outputs, features = outputs_of_task(model, layout), features_of_task(model, layout)
     if name == "loop" or state.backward_hooks:
-        return Execution("loop", loop(outputs), per_task_loop(loss), given, state, body=loop(features))
-    mapped = map_tasks if name == "vmap" else map_or_loop
-    return Execution("vmap", mapped(outputs), per_task(loss), given, state, body=mapped(features))
+        return Execution("loop", Loop(outputs), per_task_loop(loss), given, state, body=Loop(features))
+    losses = per_task(loss)
+    if name == "vmap":
+        return Execution(name, map_tasks(outputs), losses, given, state, body=map_tasks(features))
+    read = None if losses in (mean_squared_error, cross_entropy) else model
+    return Execution("vmap", MapOrLoop(outputs, read), losses, given, state, body=MapOrLoop(features))
 
 
 def _batched(model: nn.Module, layout: Layout, loss: Loss) -> Execution:

@@ -149,11 +149,16 @@ def features_of_task(model: nn.Module, layout: Layout) -> Forward:
     return one
 
 
-def loop(one: Forward) -> Forward:
-    def forward(point: Tensor, inputs: Tensor) -> Tensor:
-        return torch.stack([one(p, x) for p, x in zip(point, inputs, strict=True)])
+class Loop:
+    """One task after another."""
 
-    return forward
+    one_by_one = True
+
+    def __init__(self, one: Forward) -> None:
+        self.one = one
+
+    def __call__(self, point: Tensor, inputs: Tensor) -> Tensor:
+        return torch.stack([self.one(p, x) for p, x in zip(point, inputs, strict=True)])
 
 
 def map_tasks(one: Forward) -> Forward:
@@ -163,23 +168,41 @@ def map_tasks(one: Forward) -> Forward:
     return mapped
 
 
-def map_or_loop(one: Forward) -> Forward:
-    """`vmap`; falls back to `loop` for good when the model does something that `vmap` cannot map."""
-    mapped, looped = map_tasks(one), loop(one)
-    chosen: list[Forward] = []
+class MapOrLoop:
+    """`vmap`; falls back to `Loop` for good when the model does something that `vmap` cannot map.
 
-    def forward(point: Tensor, inputs: Tensor) -> Tensor:
-        if chosen:
-            return chosen[0](point, inputs)
+    Keeping tensors of the forward pass is such a case, if a loss may read them from this `read` model.
+    """
+
+    def __init__(self, one: Forward, read: nn.Module | None = None) -> None:
+        self.mapped, self.looped, self.read = map_tasks(one), Loop(one), read
+        self.chosen: Forward | None = None
+
+    @property
+    def one_by_one(self) -> bool:
+        return self.chosen is self.looped
+
+    def __call__(self, point: Tensor, inputs: Tensor) -> Tensor:
+        if self.chosen is not None:
+            return self.chosen(point, inputs)
         try:
-            outputs = mapped(point, inputs)
+            outputs = self.mapped(point, inputs)
+            reason = None if self.read is None else _keeps_tensors(self.read)
         except (RuntimeError, ValueError) as error:
-            outputs = looped(point, inputs)  # raises again if the error is the model's own
             reason = str(error).split("\n")[0]
+        self.chosen = self.mapped
+        if reason is not None:
+            outputs = self.looped(point, inputs)  # raises again if the error is the model's own
             warnings.warn(f"vmap cannot run this model; tasks run one after another: {reason}", stacklevel=2)
-            chosen.append(looped)
-            return outputs
-        chosen.append(mapped)
+            self.chosen = self.looped
         return outputs
 
-    return forward
+
+def _keeps_tensors(model: nn.Module) -> str | None:
+    """Name an attribute of the network with tensors of a `vmap` that has ended, which nothing can use."""
+    for prefix, module in model.named_modules():
+        for name, value in vars(module).items():
+            values = value if isinstance(value, (list, tuple)) else [value]
+            if any(isinstance(v, Tensor) and torch._C._functorch.is_batchedtensor(v) for v in values):
+                return f"it keeps tensors of its forward pass in {f'{prefix}.{name}'.lstrip('.')}"
+    return None
