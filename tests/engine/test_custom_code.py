@@ -182,6 +182,20 @@ def test_a_loss_reads_what_the_network_keeps_of_the_pass_of_the_same_task(execut
     assert distance(ours, expected) < 1e-10
 
 
+@pytest.mark.parametrize("order", ["second", "none"])
+@pytest.mark.parametrize("execution", ["auto", "vmap", "loop"])
+def test_parameters_that_are_not_read_as_attributes_are_refused(execution, order):
+    """Tasks put their own values in place of attributes: parameters in a list would never adapt."""
+    model, episodes = Network(lambda net, x: net.head(x @ net.listed[0].T)), episodes_of((4,))
+    model.listed = [model.body.weight]
+    learner = MetaLearner(model, GradientDescent(model, 1), F.cross_entropy, execution=execution)
+    with pytest.raises(UsageError, match=r"^model: its code reads body.weight other than as an attribute"):
+        learner.meta_loss(episodes, order)
+    layout = Layout.of(model, lambda name: name.startswith("head"))  # what tasks share may be read anywhere
+    learner = MetaLearner(model, GradientDescent(layout, 1), F.cross_entropy, execution=execution)
+    learner.meta_loss(episodes, order)
+
+
 def test_a_constant_of_the_code_is_not_added_to_the_network():
     model = Network(lambda net, x: net.head(net.body(x) * torch.tensor(2.0)))
     before = set(vars(model))

@@ -35,6 +35,7 @@ from pathaware.engine.task_mapping import (
     features_of_task,
     map_tasks,
     outputs_of_task,
+    refuse_direct_reads,
 )
 from pathaware.engine.traced import NetworkState, NotLowerable, trace
 
@@ -65,8 +66,8 @@ class Execution:
     hand-written `program` computes gradients of the two faster than autograd does. Its counterparts on a GPU
     are `kernel_program`, for several tasks or for derivatives of the result, and `single_task`, for one task
     without them. Programs take points of all parameters; `shared` completes points where some parameters do
-    not adapt. `chosen_for` and `state` are the layout, the loss and the state of the network for which this
-    execution was chosen.
+    not adapt. `check` is called once, with a point and the outputs there. `chosen_for` and `state` are the
+    layout, the loss and the state of the network for which this execution was chosen.
     """
 
     def __init__(
@@ -79,9 +80,11 @@ class Execution:
         program: Program | None = None,
         body: Forward | None = None,
         shared: SharedParameters | None = None,
+        check: Callable[[Tensor, Tensor], None] | None = None,
     ) -> None:
         self.name = name
         self.body = body
+        self.check = check
         self.forward = forward
         self.losses = losses
         self.chosen_for = chosen_for
@@ -178,6 +181,9 @@ class Execution:
         predicted = None if several and self._one_by_one else self.forward(point, x)
         if predicted is None or (several and self._one_by_one):  # which the first pass may decide
             return self._losses_one_by_one(point, x, y, outputs)
+        if self.check is not None and predicted.requires_grad:
+            self.check(point, predicted)
+            self.check = None
         if outputs is not None:
             outputs.append(predicted.detach())
         return self.losses(predicted, y)
@@ -332,13 +338,19 @@ def select_execution(name: ExecutionName, model: nn.Module, layout: Layout, loss
     if name == "vmap" and state.backward_hooks:
         raise UsageError("execution: 'vmap' cannot run this model (it ignores backward hooks); use auto")
     outputs, features = outputs_of_task(model, layout), features_of_task(model, layout)
+    check = partial(refuse_direct_reads, model, layout)
+    forward: Forward
+    body: Forward
     if name == "loop" or state.backward_hooks:
-        return Execution("loop", Loop(outputs), per_task_loop(loss), given, state, body=Loop(features))
+        forward, body, losses = Loop(outputs), Loop(features), per_task_loop(loss)
+        return Execution("loop", forward, losses, given, state, body=body, check=check)
     losses = per_task(loss)
     if name == "vmap":
-        return Execution(name, map_tasks(outputs), losses, given, state, body=map_tasks(features))
-    read = None if losses in (mean_squared_error, cross_entropy) else model
-    return Execution("vmap", MapOrLoop(outputs, read), losses, given, state, body=MapOrLoop(features))
+        forward, body = map_tasks(outputs), map_tasks(features)
+    else:
+        read = None if losses in (mean_squared_error, cross_entropy) else model
+        forward, body = MapOrLoop(outputs, read), MapOrLoop(features)
+    return Execution("vmap", forward, losses, given, state, body=body, check=check)
 
 
 def _batched(model: nn.Module, layout: Layout, loss: Loss) -> Execution:

@@ -127,6 +127,29 @@ def outputs_of_task(model: nn.Module, layout: Layout) -> Forward:
     return one
 
 
+def refuse_direct_reads(model: nn.Module, layout: Layout, point: Tensor, outputs: Tensor) -> None:
+    """Raise if outputs at a point depend on an adapted parameter by another way than the point.
+
+    That is, if the network's code reads the parameter from a list, say, where the point cannot replace it.
+    """
+    with parameters_lock(model):
+        parameters = dict(model.named_parameters())
+    adapted = {id(parameters[entry.name]): entry.name for entry in layout.entries}
+    found, seen = [outputs.grad_fn], {None, point.grad_fn}
+    while found:
+        node = found.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if name := adapted.get(id(getattr(node, "variable", None))):
+            raise UsageError(
+                f"its code reads {name} other than as an attribute, so that it would not adapt; use "
+                f"self.{name.rpartition('.')[2]}, or nn.ParameterList in place of a list",
+                field="model",
+            )
+        found.extend(following for following, _ in node.next_functions)  # type: ignore[union-attr]
+
+
 def features_of_task(model: nn.Module, layout: Layout) -> Forward:
     """The inputs `[N, F]` of the last linear layer at the point of one task."""
 
