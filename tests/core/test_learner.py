@@ -32,6 +32,7 @@ from pathaware.core.settings import at_least
 from pathaware.methods import METHODS
 from pathaware.methods.alfa import Alfa
 from pathaware.methods.maml_plus_plus import MamlPlusPlus
+from pathaware.methods.metal import TaskAdaptiveLoss
 from pathaware.models import mlp
 from tests.conftest import distance, meta_gradient, regression_episodes, small_problem
 
@@ -54,6 +55,29 @@ def test_adaptation_keeps_no_graph():
     path = learner.path(episodes.support_x, episodes.support_y)
     assert len(path.points) == len(path.losses) == 6
     assert not any(t.requires_grad for t in (*path.points, *path.losses))
+
+
+@pytest.mark.parametrize("execution", ["auto", "vmap", "loop"])
+@pytest.mark.parametrize("kind", [Pamela, TaskAdaptiveLoss])
+def test_tasks_adapt_in_inference_mode(execution, kind):
+    """As in validation loops, with inputs from inside or outside of it."""
+    model, _, episodes = small_problem("mlp")
+    learner = MetaLearner(model, kind(model), F.smooth_l1_loss, execution=execution)
+    support, queries = episodes.tensors()[:2], episodes.query_x
+
+    def results() -> list[Tensor]:
+        x, y = support
+        losses = [learner.meta_loss(episodes, order) for order in ("second", "none")]
+        outputs = learner.predictions_per_step(x, y, queries).outputs
+        return [*losses, *outputs, learner.adapt(x[0], y[0])(queries[0])]
+
+    with torch.no_grad():
+        expected = results()
+    for change in (lambda tensor: tensor, torch.clone):
+        with torch.inference_mode():
+            support = [change(tensor) for tensor in support]
+            found = results()
+        assert all(distance(a, b) < 1e-12 for a, b in zip(found, expected, strict=True))
 
 
 def test_the_learners_parameters_are_initialisation_and_rule_and_any_optimiser_trains_them():

@@ -184,8 +184,13 @@ class MetaLearner(FewShotLearner):
         the last trained step. `query_x [T, Q, …]` are the queries, for rules with joint inference.
         """
         check_support(support_x, support_y, query_x)
+        steps = self._steps(steps, extend)
         with explained(self, support_x=support_x, support_y=support_y, query_x=query_x):
-            return self._path(support_x, support_y, self._steps(steps, extend), order, query_x)
+            if not torch.is_inference_mode_enabled():
+                return self._path(support_x, support_y, steps, order, query_x)
+            with torch.inference_mode(False), torch.no_grad():  # inner gradients need autograd
+                x, y = _normal(support_x), _normal(support_y)
+                return self._path(x, y, steps, order, None if query_x is None else _normal(query_x))
 
     def _path(
         self, support_x: Tensor, support_y: Tensor, steps: int, order: Order, query_x: Tensor | None
@@ -417,6 +422,11 @@ def require_path(learner: FewShotLearner) -> MetaLearner:
     if not isinstance(learner, MetaLearner):
         raise UsageError(f"method: {type(learner).__name__} does not adapt step by step")
     return learner
+
+
+def _normal(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy if it is one of inference mode: autograd refuses these."""
+    return tensor.clone() if tensor.is_inference() else tensor
 
 
 def _check_layout(model: nn.Module, rule: Rule) -> None:
