@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pathaware.core.batch_norm import TaskStatistics
@@ -94,3 +94,23 @@ def test_parts_of_the_wrong_kind_are_refused():
         HeadLearner(model, R2D2(model), nn.CrossEntropyLoss)
     with pytest.raises(UsageError, match=r"model: 2\.weight has no shape yet; run the model once first"):
         R2D2(nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.LazyLinear(3)))
+
+
+class OutputFirst(nn.Module):
+    """Registers its output layer before the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.output, self.body = nn.Linear(8, 3), nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.output(torch.relu(self.body(x)))
+
+
+def test_a_network_that_does_not_end_in_its_last_linear_layer_is_refused():
+    """Before, the outputs of the output layer were taken for features."""
+    model = OutputFirst()
+    learner = HeadLearner(model, R2D2(model), F.cross_entropy)
+    x, y = torch.randn(2, 6, 4), torch.arange(6).expand(2, 6) % 3
+    with pytest.raises(UsageError, match=r"model: it must end in body.1, .* 3 features, not 8"):
+        learner.fit(x, y)

@@ -185,8 +185,8 @@ class HeadLearner(FewShotLearner):
         check_loss(loss)
         refuse_running_statistics(model)
         self.model = replace_last_linear(model, nn.Identity())
-        weight = last_linear(model)[1].weight
-        self.head = head.to(weight.device, weight.dtype)
+        self.replaced, last = last_linear(model)
+        self.head = head.to(last.weight.device, last.weight.dtype)
         self.loss = loss
         self.fused = fused_embedding(self.model) if execution in ("auto", "batched") else None
 
@@ -203,12 +203,29 @@ class HeadLearner(FewShotLearner):
         by_task: Tensor = features.flatten(1).unflatten(0, x.shape[:2])
         return _in_full_precision(self, by_task[:, count:])
 
+    def _embed_support(self, x: Tensor) -> Tensor:
+        """`embed`; raise if the features are the outputs of a linear layer after the one that was removed.
+
+        Other numbers of features than in training may come from larger images.
+        """
+        features = self.embed(x)
+        found = features.shape[2]
+        if found != self.head.features:
+            linear = [m for m in self.model.modules() if isinstance(m, nn.Linear)]
+            if any(layer.out_features == found for layer in linear):
+                raise UsageError(
+                    f"it must end in {self.replaced}, its linear layer that was registered last, which the "
+                    f"head replaces; without it there are {found} features, not {self.head.features}",
+                    field="model",
+                )
+        return features
+
     def fit(self, support_x: Tensor, support_y: Tensor) -> Fitted:
         """Fit the head to the support sets of T tasks, `support_x [T, S, …]`."""
         check_support(support_x, support_y)
         with explained(self, support_x=support_x, support_y=support_y):
             self._check_targets(support_y)
-            features = self.embed(support_x)
+            features = self._embed_support(support_x)
             with full_precision(features):
                 return self.head.fit(features, support_y)
 
@@ -238,7 +255,8 @@ class HeadLearner(FewShotLearner):
         alone = self.query_level(queries) == "alone"
         with explained(self, support_x=support_x, support_y=support_y, query_x=query_x):
             self._check_targets(support_y)
-            support, features = self.embed(support_x), self.embed(query_x, support_x if alone else None)
+            support = self._embed_support(support_x)
+            features = self.embed(query_x, support_x if alone else None)
             with full_precision(features):
                 fitted = self.head.fit(support, support_y)
                 if alone:
