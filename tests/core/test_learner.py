@@ -367,6 +367,16 @@ def test_the_rule_takes_the_dtype_of_the_parameters_that_adapt():
     assert learner.meta_loss(regression_episodes().to(dtype=torch.float32)).dtype == torch.float32
 
 
+def test_parameters_of_several_dtypes_adapt_only_if_they_are_the_same():
+    """A point is one tensor. Before, the message was about the dtype of the inputs."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2).to(torch.bfloat16))
+    with pytest.raises(
+        UsageError, match=r"^model: .* one dtype, got torch.bfloat16 and torch.float64; .*Layo"
+    ):
+        MetaLearner(model, Pamela(model), F.mse_loss)
+    MetaLearner(model, Pamela(Layout.of(model, lambda name: name.startswith("0"))), F.mse_loss)
+
+
 def test_a_single_task_of_a_batch_is_a_batch_of_one():
     episodes = regression_episodes(3)
     for index in (1, -2, np.int64(1)):

@@ -430,8 +430,9 @@ def _normal(tensor: Tensor) -> Tensor:
 
 
 def _check_layout(model: nn.Module, rule: Rule) -> None:
-    """Raise if the rule was built for another network."""
-    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    """Raise if the rule was built for another network, or if a point would mix dtypes."""
+    parameters = dict(model.named_parameters())
+    shapes = {name: parameter.shape for name, parameter in parameters.items()}
     for entry in rule.layout.entries:
         if shapes.get(entry.name) != entry.shape:
             found = f"has shape {list(shapes[entry.name])}" if entry.name in shapes else "does not exist"
@@ -439,3 +440,10 @@ def _check_layout(model: nn.Module, rule: Rule) -> None:
                 f"rule: it was built for another network; {entry.name} of shape {list(entry.shape)} {found} "
                 "in the model"
             )
+    dtypes = {str(parameters[entry.name].dtype) for entry in rule.layout.entries}
+    if len(dtypes) > 1:
+        raise UsageError(
+            f"the parameters that adapt must have one dtype, got {' and '.join(sorted(dtypes))}; convert "
+            "them, or adapt some of them only: Layout.of(model, adapted=…)",
+            field="model",
+        )
