@@ -29,7 +29,7 @@ CPU_INDEX = os.environ.get("TORCH_CPU_INDEX", "https://download.pytorch.org/whl/
 # Of the pinned version, with what it requires, as `tools/resolve.py` prints them.
 ORDINARY = {"Linux": "about 2.8 GB, most of it NVIDIA's libraries", "Darwin": "about 110 MB"}
 # The CPU build is a convenience: not worth a long wait where its index cannot be reached.
-PATIENCE = 8
+TIMEOUT = 8
 
 
 def say(line: str) -> None:
@@ -102,14 +102,14 @@ def on_index(version: str) -> int | None:
     name = rf"torch-{re.escape(version)}(?:\+|%2B)cpu-{tag}-{tag}-\w*{platform.machine()}\.whl"
     page = f"{CPU_INDEX}/torch/"
     try:
-        with urllib.request.urlopen(page, timeout=PATIENCE) as answer:
+        with urllib.request.urlopen(page, timeout=TIMEOUT) as answer:
             found = re.search(rf'href="((?:[^"#]*/)?{name})', answer.read().decode())
         if found is None:
             return None
         # What is not quoted, a plus among it, is not to be taken for a space.
         address = urllib.parse.urljoin(page, urllib.parse.quote(found[1], safe=":/%"))
         head = urllib.request.Request(address, method="HEAD")
-        with urllib.request.urlopen(head, timeout=PATIENCE) as answer:
+        with urllib.request.urlopen(head, timeout=TIMEOUT) as answer:
             return int(answer.headers.get("Content-Length", 0))
     except (OSError, ValueError):
         return None

@@ -84,9 +84,9 @@ def test_what_cannot_be_done_is_one_line(line, message, here, call):
 def test_a_share_that_was_not_calibrated_is_refused(here, call):
     calibrate(threshold=1.0)
     _, err = call("predict run --support pets --images new --unknown 0.9 --device cpu", code=2)
-    assert "--unknown: 0.9 is not allowed; 0.005 to 0.5" in err
+    assert "--unknown: 0.9 is not allowed; must be 0.005 to 0.5" in err
     _, err = call("predict nowhere --images new --unknown 5", code=2)  # before anything is read
-    assert err.startswith("error: --unknown: 5 is not allowed; 0.005 to 0.5")
+    assert err.startswith("error: --unknown: 5 is not allowed; must be 0.005 to 0.5")
 
 
 def test_pictures_to_label_next_are_named(here, call):

@@ -139,10 +139,10 @@ def test_methods_shows_the_update_and_the_settings_of_one(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("sine", "--shots", "0"), "error: --shots: 0 is not allowed; at least 1"),
+        (("sine", "--shots", "0"), "error: --shots: 0 is not allowed; must be at least 1"),
         (("sine", "--shots", "many"), "'--shots'"),
-        (("sine", "--skip", "6"), "error: --skip: 6 is not allowed; 1 to 5"),
-        (("sine", "--skip", "two"), "error: --skip: 'two' is not allowed; an integer or none"),
+        (("sine", "--skip", "6"), "error: --skip: 6 is not allowed; must be 1 to 5"),
+        (("sine", "--skip", "two"), "error: --skip: 'two' is not allowed; must be an integer or none"),
         (("sine", "--method", "mamel"), "error: --method: 'mamel' must be one of maml"),
         (("sine", "--method", "maml", "--skip", "2"), "error: --skip: maml has no such setting"),
         (("sine", "--iterations", "0"), "error: --iterations: 0 is not allowed"),

@@ -164,7 +164,7 @@ def test_a_step_size_is_any_number_that_is_not_negative(kind):
     x = torch.randn(5, 1)
     MetaLearner(model, kind(model, 2, rate=1), F.mse_loss).adapt(x, x)
     for rate in (-1, -0.5, float("nan")):
-        with pytest.raises(UsageError, match=r"rate: .* is not allowed; at least 0"):
+        with pytest.raises(UsageError, match=r"rate: .* is not allowed; must be at least 0"):
             kind(model, 2, rate=rate)
 
 

@@ -75,7 +75,7 @@ def test_skips_fall_on_multiples_of_the_interval(steps, skip, skips):
 
 def test_a_skip_longer_than_the_path_is_refused():
     model, *_ = small_problem("mlp")
-    with pytest.raises(UsageError, match="skip: 6 is not allowed; 1 to 5"):
+    with pytest.raises(UsageError, match="skip: 6 is not allowed; must be 1 to 5"):
         Pamela(model, 5, skip=6)
 
 

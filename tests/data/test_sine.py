@@ -55,5 +55,5 @@ def test_every_task_is_drawn_afresh_and_the_same_seed_repeats_it():
 
 @pytest.mark.parametrize("shots", [0, -1])
 def test_no_shots_are_refused(shots):
-    with pytest.raises(UsageError, match=f"shots: {shots} is not allowed; at least 1"):
+    with pytest.raises(UsageError, match=f"shots: {shots} is not allowed; must be at least 1"):
         SineWaves(shots)

@@ -113,7 +113,7 @@ def test_matrices_over_classes_keep_their_sort_of_entries():
 
 @pytest.mark.parametrize("classes", [-1, 0, 1, MAX_CLASSES + 1])
 def test_no_less_than_two_classes_and_no_more_than_allowed(classes):
-    with pytest.raises(UsageError, match=f"classes: {classes} is not allowed; 2 to 100"):
+    with pytest.raises(UsageError, match=f"classes: {classes} is not allowed; must be 2 to 100"):
         change_ways(config(), {}, INK, classes, CPU)
 
 

@@ -77,7 +77,7 @@ def test_what_has_no_written_out_gradients_is_refused(tmp_path):
     assert error.value.field == "learner"
     with pytest.raises(UsageError, match=r"must end in \.onnx"):
         export_learner(model(), 2, 1, tmp_path / "a.pt2")
-    with pytest.raises(UsageError, match="0 is not allowed; 1 to 1,000"):
+    with pytest.raises(UsageError, match="0 is not allowed; must be 1 to 1,000"):
         export_learner(model(), 2, 0, tmp_path / "a.onnx")
     assert list(tmp_path.iterdir()) == []
 

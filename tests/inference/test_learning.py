@@ -529,7 +529,7 @@ def test_cross_validation_ends_when_one_more_fold_would_take_too_long(seconds, f
 
 
 def test_an_accuracy_on_a_part_of_the_pictures_says_so(tmp_path, weights, capsys, monkeypatch):
-    monkeypatch.setattr(learning, "PATIENCE", 0.0)
+    monkeypatch.setattr(learning, "VALIDATION_SECONDS", 0.0)
     drawn = drawn_supports(monkeypatch)
     trees = write_classes(tmp_path / "trees", 5)
     call("learn", trees, *own(weights), "--out", "a", "--show", "wrong.png")

@@ -193,8 +193,8 @@ def test_what_is_given_is_set_in_every_candidate_and_leaves_no_choice_of_it():
         ([], {"nobody": {}}, "^set: 'nobody'"),
         (["online"], {"scratch": {"rate": 0.1}}, "^set: scratch is not among the learners"),
         ([], {"scratch": {"pull": 0.1}}, "pull: scratch has no such setting; it has rate, fresh"),
-        ([], {"online": {"rate": "fast"}}, "rate: 'fast' is not allowed; a finite number"),
-        ([], {"online": {"forget": "all"}}, "forget: 'all' is not allowed; one of reservoir, oldest"),
+        ([], {"online": {"rate": "fast"}}, "rate: 'fast' is not allowed; must be a finite number"),
+        ([], {"online": {"forget": "all"}}, "forget: 'all' is not allowed; must be one of reservoir, oldest"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(only, given, message):

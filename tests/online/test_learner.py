@@ -304,8 +304,8 @@ def test_a_state_is_not_changed_by_what_is_learned_after():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"every": 0}, "every: 0 is not allowed; at least 1"),
-        ({"buffer": 0}, "buffer: 0 is not allowed; at least 1"),
+        ({"every": 0}, "every: 0 is not allowed; must be at least 1"),
+        ({"buffer": 0}, "buffer: 0 is not allowed; must be at least 1"),
         ({"replay": 0}, "replay: 0"),
         ({"meta_rate": -1.0}, "meta_rate: -1.0"),
         ({"order": "third"}, "order: 'third' must be one of second, first, last"),

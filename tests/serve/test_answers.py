@@ -42,7 +42,7 @@ def test_a_foreign_picture_is_unknown_and_a_known_one_is_not(client, adapted, sh
     assert client.post(ask, content=shapes["lattice"][0]).json()["unknown"] is True
     refused = client.post(f"{session}/classify?unknown=2", content=shapes["fork"][3])
     assert refused.status_code == 422
-    assert refused.json()["error"].startswith("?unknown=: 2 is not allowed; 0.005 to 0.5")
+    assert refused.json()["error"].startswith("?unknown=: 2 is not allowed; must be 0.005 to 0.5")
     assert client.post(f"{session}/classify?unknown=x", content=png(1)).status_code == 422
 
 

@@ -65,7 +65,7 @@ def test_a_missing_package_is_named_with_the_way_to_install_it(capsys, monkeypat
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
-def test_signals_end_it_in_peace(tmp_path, sent, code):
+def test_signals_shut_it_down_cleanly(tmp_path, sent, code):
     with serving(tmp_path) as server:
         server.process.send_signal(sent)
         assert server.process.wait(20) == code

@@ -38,7 +38,7 @@ def test_a_table_that_is_none_is_refused(tables):
 @pytest.mark.parametrize("table", ["problem", "method"])
 def test_a_name_that_is_a_list_is_refused(table):
     tables = {"problem": {"name": "sine"}, "method": {"name": "maml"}, table: {"name": ["sine"]}}
-    with pytest.raises(UsageError, match=rf"{table}: \['sine'\] is not allowed; a string"):
+    with pytest.raises(UsageError, match=rf"{table}: \['sine'\] is not allowed; must be a string"):
         Config.from_dict(tables)
 
 
@@ -76,7 +76,7 @@ def test_tasks_that_fit_in_no_memory_are_refused_before_a_folder_is_made(tmp_pat
 
 
 def test_steps_beyond_reason_are_refused():
-    with pytest.raises(UsageError, match="steps: 10000000000 is not allowed; at most 10000"):
+    with pytest.raises(UsageError, match="steps: 10000000000 is not allowed; must be at most 10000"):
         Pamela(mlp(1, (4,), 1), 10**10, q="shared")
 
 

@@ -453,10 +453,10 @@ def test_running_statistics_of_a_pretraining_make_queries_independent(tmp_path, 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"crop": 0}, "crop: 0.0 is not allowed; a positive number"),
-        ({"cutmix": 2}, "cutmix: 2.0 is not allowed; 0 to 1"),
+        ({"crop": 0}, "crop: 0.0 is not allowed; must be a positive number"),
+        ({"cutmix": 2}, "cutmix: 2.0 is not allowed; must be 0 to 1"),
         ({"splits": "test"}, "splits: 'test' must be one of train, train,val"),
-        ({"warmup": 3}, "warmup: 3 is not allowed; fewer than the 3 epochs"),
+        ({"warmup": 3}, "warmup: 3 is not allowed; must be fewer than 3 epochs"),
         ({"epoch": 3}, r"epoch: \[pretraining\] has no such setting.*did you mean epochs"),
     ],
 )

@@ -48,19 +48,22 @@ def test_a_setting_that_is_off_survives_too():
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
-        ({"problem": {"name": "sine", "shots": 0}}, "shots: 0 is not allowed; at least 1"),
+        ({"problem": {"name": "sine", "shots": 0}}, "shots: 0 is not allowed; must be at least 1"),
         ({"problem": {"name": "cosine"}}, "problem: 'cosine' must be one of sine, classification"),
         ({"problem": {"name": "sine", "waves": 3}}, r"waves: \[problem\] has no such .* it has .*points"),
         ({"problem": {"name": "sine", "point": 3}}, r"point: .* no such setting; did you mean points\?$"),
         ({"problem": {}}, r"\[problem\]: name is missing"),
         ({"method": {"name": "mamel"}}, "method: 'mamel' must be one of maml, .*pamela"),
         ({"method": {"name": "maml", "skip": 2}}, "skip: maml has no such setting; it has steps, rate"),
-        ({"method": {"name": "pamela", "steps": "five"}}, "steps: 'five' is not allowed; an integer"),
-        ({"method": {"name": "pamela", "q": "both"}}, "q: 'both' is not allowed; one of per-step, shared"),
-        ({"training": {"rate": 0.0}}, "rate: 0.0 is not allowed; a positive number"),
-        ({"training": {"histograms": -1}}, "histograms: -1 is not allowed; at least 0"),
-        ({"training": {"iterations": True}}, "iterations: True is not allowed; an integer"),
-        ({"training": {"clip": float("nan")}}, "clip: nan is not allowed; a finite number"),
+        ({"method": {"name": "pamela", "steps": "five"}}, "steps: 'five' is not allowed; must be an integer"),
+        (
+            {"method": {"name": "pamela", "q": "both"}},
+            "q: 'both' is not allowed; must be one of per-step, shared",
+        ),
+        ({"training": {"rate": 0.0}}, "rate: 0.0 is not allowed; must be a positive number"),
+        ({"training": {"histograms": -1}}, "histograms: -1 is not allowed; must be at least 0"),
+        ({"training": {"iterations": True}}, "iterations: True is not allowed; must be an integer"),
+        ({"training": {"clip": float("nan")}}, "clip: nan is not allowed; must be a finite number"),
         ({"extra": {}}, r"\[extra\]: no such table"),
     ],
 )
@@ -72,7 +75,7 @@ def test_what_cannot_be_used_is_named(tables, message):
 def test_settings_are_typed_as_their_owner_declares():
     assert coerce("rate", 1, float) == 1.0
     assert coerce("skip", None, int | None) is None
-    with pytest.raises(UsageError, match="skip: 'two' is not allowed; an integer or none"):
+    with pytest.raises(UsageError, match="skip: 'two' is not allowed; must be an integer or none"):
         coerce("skip", "two", int | None)
 
 

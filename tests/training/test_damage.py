@@ -48,7 +48,7 @@ def test_damage_to_what_a_run_has_learned_is_an_error_and_never_another_model(tm
     assert run.load() is not None
 
 
-def test_a_damaged_state_is_passed_over_aloud_for_the_one_before(tmp_path, capsys):
+def test_a_damaged_state_is_replaced_by_the_one_before_with_a_warning(tmp_path, capsys):
     run = stopped_run(tmp_path / "run")
     newest, older = run._states()
     assert (newest.name, older.name) == ("state-20.safetensors", "state-10.safetensors")

@@ -9,7 +9,7 @@ from pathaware import UsageError
 from pathaware.models import conv4
 from pathaware.training import pretraining
 from pathaware.training.config import Config
-from pathaware.training.pretraining import ClassifierStep, as_classifier
+from pathaware.training.pretraining import PretrainingStep, as_classifier
 from pathaware.training.trainer import Trainer, build
 from tests.training.test_classification import config
 
@@ -68,7 +68,7 @@ def test_classification_lowers_its_loss():
     images = problem.labelled("train", "cpu", torch.float32)
     torch.manual_seed(0)
     classifier, _ = as_classifier(problem.model(), images.classes)
-    step = ClassifierStep(classifier, images)
+    step = PretrainingStep(classifier, images)
     plan = next(images.batches(64, 0, 0))
     losses = [float(step(plan, 0.05)) for _ in range(40)]
     assert losses[-1] < 0.5 * losses[0]

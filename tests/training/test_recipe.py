@@ -292,9 +292,9 @@ def test_regression_has_no_recipe():
     [
         ({"distil": 0.5}, "average: 0 is not allowed with distil"),
         ({"evaluate_average": True}, "average: 0 is not allowed with distil or evaluate_average"),
-        ({"average": 2.0}, "average: 2.0 is not allowed; 0 to 1"),
+        ({"average": 2.0}, "average: 2.0 is not allowed; must be 0 to 1"),
         ({"average": 0.9, "distil": 0.8, "teacher": "x"}, "distil: 0.8 and teach 0.3 are more than 1"),
-        ({"temperature": 0}, "temperature: 0.0 is not allowed; a positive number"),
+        ({"temperature": 0}, "temperature: 0.0 is not allowed; must be a positive number"),
         ({"snapshots": 3}, "snapshots: they are chosen by validation"),
         ({"start": "x", "pretrain": 1}, "start: with pretrain"),
     ],

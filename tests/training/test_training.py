@@ -176,5 +176,5 @@ def test_the_best_checkpoint_by_validation_is_the_one_kept(tmp_path, monkeypatch
 @pytest.mark.parametrize("batch", [-1, 0])
 def test_an_evaluation_takes_at_least_one_task_at_a_time(batch):
     settings = config(iterations=3)
-    with pytest.raises(UsageError, match=f"batch: {batch} is not allowed; at least 1"):
+    with pytest.raises(UsageError, match=f"batch: {batch} is not allowed; must be at least 1"):
         evaluate(build(settings), settings.problem, tasks=3, batch=batch)

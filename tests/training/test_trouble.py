@@ -10,7 +10,7 @@ from pathaware.core.meta_gradient import Unrolled
 from pathaware.training.config import Config
 from pathaware.training.distributed import World
 from pathaware.training.session import train_sessions
-from pathaware.training.trainer import PATIENCE, MetaStep, StepOutcome, Trainer
+from pathaware.training.trainer import MOST_SKIPPED, MetaStep, StepOutcome, Trainer
 from tests.training.runs import stopped_run
 from tests.training.test_training import config
 
@@ -28,18 +28,18 @@ def test_meta_gradients_that_stay_unusable_end_the_run_and_keep_what_was_good(tm
         "run",
         lambda self, plan: StepOutcome(plain(self, plan).losses, torch.tensor(torch.nan), torch.tensor(1.0)),
     )
-    with pytest.raises(RunError, match=rf"last {PATIENCE} meta-gradients were not finite: lower"):
+    with pytest.raises(RunError, match=rf"last {MOST_SKIPPED} meta-gradients were not finite: lower"):
         train_sessions([run], quiet=True)
     assert run.state() is not None
 
 
 def test_a_few_unusable_meta_gradients_do_not_end_a_run(monkeypatch):
-    trainer = Trainer(config(iterations=3 * PATIENCE), every=10)
+    trainer = Trainer(config(iterations=3 * MOST_SKIPPED), every=10)
     plain, count = MetaStep.run, iter(range(10**6))
 
     def run(self, plan):
         outcome = plain(self, plan)
-        return StepOutcome(outcome.losses, outcome.norm, torch.tensor(float(next(count) % PATIENCE != 0)))
+        return StepOutcome(outcome.losses, outcome.norm, torch.tensor(float(next(count) % MOST_SKIPPED != 0)))
 
     monkeypatch.setattr(MetaStep, "run", run)
     while not trainer.done:

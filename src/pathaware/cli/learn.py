@@ -161,7 +161,7 @@ def learn(
         pictures = counted(measured + learned.skipped, "picture")
         notes.append(
             f"accuracy was measured on {measured:,} of {pictures}; on all of them it would take more than "
-            f"{learning.PATIENCE:.0f} s"
+            f"{learning.VALIDATION_SECONDS:.0f} s"
         )
     if opened.typical is not None and (unlike := opened.typical.warning(labelled.support.pixels)):
         print_warning(unlike)

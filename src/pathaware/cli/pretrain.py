@@ -142,7 +142,7 @@ def pretrain(
     if epochs is not None and minutes is not None:
         raise UsageError("give the time or the number of epochs, not both", field="minutes")
     if minutes is not None and not 0 < minutes < 1e6:
-        raise UsageError(f"{minutes} is not allowed; a positive number", field="minutes")
+        raise UsageError(f"{minutes} is not allowed; must be a positive number", field="minutes")
     from pathaware.core.settings import trust
     from pathaware.training.classifier import Pretraining
     from pathaware.training.config import parse_value

@@ -144,7 +144,7 @@ class TrainingStatistics(Head):
         classes = labels.unique()
         if self.anchors > len(classes):
             raise UsageError(
-                f"anchors: {self.anchors} is not allowed; at most {len(classes)}, the training classes"
+                f"anchors: {self.anchors} is not allowed; must be at most {len(classes)} (classes)"
             )
         means = torch.stack([unit[labels == k].mean(0) for k in classes])
         centred = torch.cat([unit[labels == k] - mean for k, mean in zip(classes, means, strict=True)])

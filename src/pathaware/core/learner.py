@@ -407,7 +407,9 @@ class MetaLearner(FewShotLearner):
         if steps is None:
             return trained
         if not 0 <= steps <= MAX_STEPS:
-            raise UsageError(f"steps: {steps} is not allowed; 0 to {MAX_STEPS if extend else trained}")
+            raise UsageError(
+                f"steps: {steps} is not allowed; must be 0 to {MAX_STEPS if extend else trained}"
+            )
         if steps > trained and not extend:
             raise UsageError(
                 f"is needed for {steps} steps, more than the {trained} the rule was trained for; it repeats "

@@ -71,7 +71,7 @@ class Rule(nn.Module):
         super().__init__()
         at_least(1, steps=steps)
         if steps > MAX_STEPS:
-            raise UsageError(f"steps: {steps} is not allowed; at most {MAX_STEPS}")
+            raise UsageError(f"steps: {steps} is not allowed; must be at most {MAX_STEPS}")
         self.layout = network if isinstance(network, Layout) else Layout.of(network)
         self.steps = steps
 

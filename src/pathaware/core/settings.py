@@ -51,14 +51,14 @@ def coerce(name: str, value: Any, hint: Any) -> Any:
         elif kind in (bool, str) and type(value) is kind:
             return value
     allowed = " or ".join(_describe(kind) for kind in _alternatives(hint))
-    raise UsageError(f"{name}: {short_repr(value)} is not allowed; {allowed}")
+    raise UsageError(f"{name}: {short_repr(value)} is not allowed; must be {allowed}")
 
 
 def at_least(least: float, **settings: float) -> None:
     """Raise if any of these settings is below `least` or NaN."""
     for name, value in settings.items():
         if not value >= least:
-            raise UsageError(f"{name}: {value} is not allowed; at least {least}")
+            raise UsageError(f"{name}: {value} is not allowed; must be at least {least}")
 
 
 def short_repr(value: Any) -> str:

@@ -104,7 +104,7 @@ class Augmentation:
         at_least(0, **strengths)
         for name, value in strengths.items():
             if value > 1:
-                raise UsageError(f"{name}: {value} is not allowed; 0 to 1")
+                raise UsageError(f"{name}: {value} is not allowed; must be 0 to 1")
 
 
 class ImageViews:

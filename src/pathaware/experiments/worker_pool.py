@@ -17,7 +17,7 @@ from pathaware.experiments.worker import CONTROL, DIED, FAILED, PAUSE, STOPPED, 
 from pathaware.experiments.worker_backends import ATTEMPTS, Backend, LokyBackend, device_slots
 from pathaware.training.run_folder import FolderLock
 
-PATIENCE = 20.0
+STOP_SECONDS = 20.0
 """Seconds in which a worker that was asked to stop can save its state before it is killed."""
 REPORT = 120.0
 """Seconds between reports on the progress of runs."""
@@ -54,7 +54,7 @@ class WorkerPool:
     def __exit__(self, *_: object) -> None:
         self.control.end()
         try:
-            deadline = time.monotonic() + PATIENCE
+            deadline = time.monotonic() + STOP_SECONDS
             while time.monotonic() < deadline and not all(
                 each.future.done() for each in self._running.values()
             ):

@@ -47,7 +47,7 @@ def check_share(share: float) -> None:
     """Raise if no threshold is stored for this share of known images."""
     if not SHARES[0] <= share <= SHARES[-1]:
         raise UsageError(
-            f"{share:g} is not allowed; {SHARES[0]:g} to {SHARES[-1]:g}, the range that was calibrated",
+            f"{share:g} is not allowed; must be {SHARES[0]:g} to {SHARES[-1]:g} (calibrated)",
             field="unknown",
         )
 

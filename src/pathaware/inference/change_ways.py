@@ -42,7 +42,7 @@ def change_ways(
 ) -> FewShotLearner:
     """Build a run's trained learner for `classes` classes."""
     if not 2 <= classes <= MAX_CLASSES:
-        raise UsageError(f"classes: {classes} is not allowed; 2 to {MAX_CLASSES}")
+        raise UsageError(f"classes: {classes} is not allowed; must be 2 to {MAX_CLASSES}")
     problem: Any = config.problem
     trained = build(config, device, inputs)
     trained.load_state_dict(dict(learned))

@@ -50,7 +50,7 @@ HELD_OUT = 0.2
 """Part of the images of each class that is held out at a time to measure accuracy."""
 LARGEST_PART = 0.5
 """Largest part that can be held out at a time: that of two folds."""
-PATIENCE = 30.0
+VALIDATION_SECONDS = 30.0
 """Seconds that cross-validation may take, if it does not end with its first fold."""
 
 MEASURED = "learned.json"
@@ -127,8 +127,8 @@ def learn(
     """Measure accuracy by cross-validation, then adapt to all images.
 
     `names` are those of the images. A part `hold_out` of every class is held out at a time, until each image
-    of a class that has two was held out once or `PATIENCE` is exceeded. `test` are the indices of images to
-    measure on instead, all at once.
+    of a class that has two was held out once or `VALIDATION_SECONDS` is exceeded. `test` are the indices of
+    images to measure on instead, all at once.
     """
     check_hold_out(hold_out)
     if test is None:
@@ -151,7 +151,7 @@ def learn(
         adapted = model.adapt(support.pixels[~held], support.labels[~held], classes)
         probabilities[held] = adapted.probabilities(support.pixels[held])
         done = fold + 1
-        if (time.monotonic() - began) * (done + 1) / done > PATIENCE:  # with one more
+        if (time.monotonic() - began) * (done + 1) / done > VALIDATION_SECONDS:  # with one more
             break
     skipped = folds >= done
     folds = folds.masked_fill(skipped, -1)

@@ -88,7 +88,7 @@ class HSML(GradientDescent):
         at_least(1, size=size, clusters=clusters, groups=groups)
         at_least(1e-3, sigma=sigma)
         if not 0 < gate < 1:
-            raise UsageError(f"gate: {gate} is not allowed; above 0 and below 1")
+            raise UsageError(f"gate: {gate} is not allowed; must be above 0 and below 1")
         self.outputs = last_linear(network)[1].out_features
         self.embedding, self.features = _embedding(network)
         pairs = self.features + self.outputs

@@ -167,7 +167,7 @@ class Implicit(MetaGradient):
 
 def require_positive(strength: float) -> None:
     if strength <= 0:
-        raise UsageError(f"strength: {strength} is not allowed; above 0")
+        raise UsageError(f"strength: {strength} is not allowed; must be above 0")
 
 
 METHOD = Method(

@@ -83,7 +83,7 @@ class LearnedOptimizer(Rule):
         super().__init__(network, steps)
         at_least(1, hidden=hidden, layers=layers)
         if scale <= 0:
-            raise UsageError(f"scale: {scale} is not allowed; above 0")
+            raise UsageError(f"scale: {scale} is not allowed; must be above 0")
         if initialisation not in get_args(Initialisation):
             raise UsageError(
                 f"initialisation: {initialisation!r} must be one of {', '.join(get_args(Initialisation))}"

@@ -50,7 +50,7 @@ class Laplace(MetaGradient):
     ) -> None:
         at_least(0, curvature_weight=curvature_weight)
         if prior_precision <= 0:
-            raise UsageError(f"prior_precision: {prior_precision} is not allowed; above 0")
+            raise UsageError(f"prior_precision: {prior_precision} is not allowed; must be above 0")
         if directions is not None:
             at_least(1, directions=directions)
         self.weight, self.precision, self.directions = curvature_weight, prior_precision, directions

@@ -112,7 +112,7 @@ class MultiStep(Unrolled):
     ) -> None:
         for name, share in (("multi_step_share", multi_step_share), ("first_order_share", first_order_share)):
             if not 0 <= share <= 1:
-                raise UsageError(f"{name}: {share} is not allowed; 0 to 1, a fraction of training")
+                raise UsageError(f"{name}: {share} is not allowed; must be 0 to 1, a fraction of training")
         self.multi_step_share = multi_step_share if multi_step_loss else 0.0
         self.first_order_share = first_order_share
         self.weights: Tensor | None = None

@@ -65,7 +65,7 @@ class Mann(Head):
         at_least(1, slots=slots, size=size, hidden=hidden)
         at_least(0, decay=decay, gain=gain)
         if decay > 1:
-            raise UsageError(f"decay: {decay} is not allowed; 0 to 1")
+            raise UsageError(f"decay: {decay} is not allowed; must be 0 to 1")
         self.slots, self.size, self.decay = slots, size, decay
         self.controller = nn.LSTMCell(self.features + self.outputs + size, hidden)
         self.key = nn.Linear(hidden, size)

@@ -42,7 +42,7 @@ class Matching(Head):
     ) -> None:
         super().__init__(network)
         if sharpness <= 0:
-            raise UsageError(f"sharpness: {sharpness} is not allowed; above 0")
+            raise UsageError(f"sharpness: {sharpness} is not allowed; must be above 0")
         at_least(1, reads=reads)
         self.log_sharpness = nn.Parameter(torch.tensor(math.log(sharpness)))
         self.context = FullContext(self.features, reads) if full_context else None

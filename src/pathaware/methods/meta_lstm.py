@@ -64,7 +64,7 @@ class MetaLSTM(Rule):
         at_least(1, hidden=hidden)
         for name, value in {"rate": rate, "keep": keep}.items():
             if not 0 < value < 1:
-                raise UsageError(f"{name}: {value} is not allowed; above 0 and below 1")
+                raise UsageError(f"{name}: {value} is not allowed; must be above 0 and below 1")
         self.cell = nn.Linear(4 + hidden, 4 * hidden)
         self.gates = nn.Linear(hidden, 2)
         self.of_point = nn.Parameter(torch.empty(2, 1))

@@ -79,7 +79,7 @@ class MetaNetworks(Head):
         super().__init__(network)
         at_least(1, hidden=hidden, generator=generator)
         if sharpness <= 0:
-            raise UsageError(f"sharpness: {sharpness} is not allowed; above 0")
+            raise UsageError(f"sharpness: {sharpness} is not allowed; must be above 0")
         self.base = TwoLayers(self.features, hidden, self.outputs)
         self.embedding = TwoLayers(self.features, hidden, self.outputs)
         self.task_lstm = CoordinateLSTM(2, generator)

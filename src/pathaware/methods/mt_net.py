@@ -64,9 +64,9 @@ class MTNet(Rule):
     ) -> None:
         at_least(0, rate=rate)
         if not 0 < probability < 1:
-            raise UsageError(f"probability: {probability} is not allowed; above 0 and below 1")
+            raise UsageError(f"probability: {probability} is not allowed; must be above 0 and below 1")
         if temperature <= 0:
-            raise UsageError(f"temperature: {temperature} is not allowed; above 0")
+            raise UsageError(f"temperature: {temperature} is not allowed; must be above 0")
         adapted = {name for name, module in network.named_modules() if isinstance(module, LAYERS)}
         super().__init__(Layout.of(network, lambda name: name.rpartition(".")[0] in adapted), steps)
         self.rate, self.temperature = rate, temperature

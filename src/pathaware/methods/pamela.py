@@ -57,7 +57,7 @@ class Pamela(Rule):
         super().__init__(network, steps)
         at_least(0, rate=rate)
         if skip is not None and not 1 <= skip <= steps:
-            raise UsageError(f"skip: {skip} is not allowed; 1 to {steps} (the number of steps), or none")
+            raise UsageError(f"skip: {skip} is not allowed; must be 1 to {steps} (steps = {steps}), or none")
         if q not in get_args(QSharing):
             raise UsageError(f"q: {q!r} must be one of {', '.join(get_args(QSharing))}")
         self.interval = skip or steps  # w; one of n steps never skips

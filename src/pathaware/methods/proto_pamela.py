@@ -86,11 +86,11 @@ class ProtoPamela(TrainingStatistics):
         super().__init__(network, adaptive=adaptive, anchors=anchors)
         at_least(0, steps=steps)
         if skip is not None and skip < 1:
-            raise UsageError(f"skip: {skip} is not allowed; at least 1, or none")
+            raise UsageError(f"skip: {skip} is not allowed; must be at least 1, or none")
         positive = {"rate": rate, "scale": scale, "shrinkage": shrinkage, "power": power}
         for name, value in positive.items():
             if value <= 0:
-                raise UsageError(f"{name}: {value} is not allowed; above 0")
+                raise UsageError(f"{name}: {value} is not allowed; must be above 0")
         at_least(0, centring=centring)
         if anchors and not adaptive:
             raise UsageError(f"anchors: {anchors} is not allowed without adaptive = true")

@@ -41,7 +41,7 @@ class R2D2(Head):
         super().__init__(network)
         for name, value in (("penalty", penalty), ("scale", scale)):
             if value <= 0:
-                raise UsageError(f"{name}: {value} is not allowed; above 0")
+                raise UsageError(f"{name}: {value} is not allowed; must be above 0")
         self.height = scale
         self.log_penalty = nn.Parameter(torch.tensor(math.log(penalty)))
         self.alpha = nn.Parameter(torch.tensor(1.0))

@@ -51,7 +51,9 @@ def warped(model: nn.Module, *, kernel: int = 3) -> nn.Module:
     """
     at_least(1, kernel=kernel)
     if kernel % 2 == 0:
-        raise UsageError(f"kernel: {kernel} is not allowed; an odd number, so that images keep their size")
+        raise UsageError(
+            f"kernel: {kernel} is not allowed; must be an odd number, so that images keep their size"
+        )
     after: dict[str, nn.Module] = {}
     before, features = "", None
     for name, child in model.named_children():

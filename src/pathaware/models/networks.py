@@ -134,7 +134,7 @@ def parse_widths(text: str) -> tuple[int, ...]:
     """`"64,128,256,512"` → `(64, 128, 256, 512)`."""
     parts = text.split(",")
     if not all(part.strip().isdecimal() and 0 < int(part) < 2**20 for part in parts):
-        raise UsageError(f"widths: {short_repr(text)} is not allowed; integers separated by commas")
+        raise UsageError(f"widths: {short_repr(text)} is not allowed; must be integers separated by commas")
     return tuple(map(int, parts))
 
 

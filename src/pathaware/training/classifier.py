@@ -105,13 +105,13 @@ class Pretraining:
         fractions = ("dropout", "smoothing", "jitter", "cutmix", "ema", "distil", "crop")
         for name in fractions:
             if not 0 <= getattr(self, name) <= 1:
-                raise UsageError(f"{name}: {getattr(self, name)} is not allowed; 0 to 1")
+                raise UsageError(f"{name}: {getattr(self, name)} is not allowed; must be 0 to 1")
         for name in ("rate", "temperature", "crop"):
             if getattr(self, name) <= 0:
-                raise UsageError(f"{name}: {getattr(self, name)} is not allowed; a positive number")
+                raise UsageError(f"{name}: {getattr(self, name)} is not allowed; must be a positive number")
         if self.warmup >= self.epochs:
             raise UsageError(
-                f"warmup: {self.warmup} is not allowed; fewer than the {counted(self.epochs, 'epoch')}"
+                f"warmup: {self.warmup} is not allowed; must be fewer than {counted(self.epochs, 'epoch')}"
             )
         if self.chosen_splits not in (["train"], ["train", "val"]):
             raise UsageError(f"{self.splits!r} must be one of train, train,val", field="splits")

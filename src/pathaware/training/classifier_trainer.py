@@ -62,7 +62,7 @@ def _sample(images: ClassImages, seed: int) -> Tensor:
     return torch.randperm(len(images), generator=generator(seed, "statistics"))[:MEASURED]
 
 
-class Lesson(NamedTuple):
+class TeacherOutputs(NamedTuple):
     """The outputs of a teacher for N images: logits `[N, classes]` and features `[N, F]`.
 
     Features are directions from the mean feature of all training images, of unit length.
@@ -142,17 +142,17 @@ class ClassifierStep:
         return loss
 
     @torch.no_grad()
-    def _lesson(self, teacher: Classifier, plan: BatchPlan, x: Tensor, fraction: Tensor) -> Lesson:
+    def _lesson(self, teacher: Classifier, plan: BatchPlan, x: Tensor, fraction: Tensor) -> TeacherOutputs:
         """The teacher's outputs for a batch. Stored ones are for whole images and are mixed like these."""
         if self.stored is None:
             features = self._features(teacher, x)
             centred = features if self.middle is None else F.normalize(features, dim=-1) - self.middle
-            return Lesson(teacher.head(features), F.normalize(centred, dim=-1))
+            return TeacherOutputs(teacher.head(features), F.normalize(centred, dim=-1))
         own = (part[plan.images.to(part.device)] for part in self.stored)
-        return Lesson(*(torch.lerp(part, part.roll(1, 0), fraction[:, None]) for part in own))
+        return TeacherOutputs(*(torch.lerp(part, part.roll(1, 0), fraction[:, None]) for part in own))
 
     @torch.no_grad()
-    def _stored_lesson(self) -> Lesson:
+    def _stored_lesson(self) -> TeacherOutputs:
         """The teacher's mean outputs for some augmented views of every image."""
         settings, teacher = self.settings, self.teacher
         assert teacher is not None
@@ -167,7 +167,7 @@ class ClassifierStep:
             features = torch.stack([self._features(teacher, x) for x in shown])
             parts.append((teacher.head(features).mean(0), F.normalize(features, dim=-1).mean(0)))
         logits, directions = (torch.cat(part) for part in zip(*parts, strict=True))
-        return Lesson(logits, F.normalize(directions - directions.mean(0), dim=-1))
+        return TeacherOutputs(logits, F.normalize(directions - directions.mean(0), dim=-1))
 
     @torch.no_grad()
     def _mean_feature(self) -> Tensor:

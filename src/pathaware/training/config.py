@@ -145,16 +145,16 @@ class Training:
         at_least(0, chunk=self.chunk, seed=self.seed, clip=self.clip, validate=self.validate)
         at_least(0, threads=self.threads, pretrain=self.pretrain, save=self.save, histograms=self.histograms)
         if self.rate <= 0:
-            raise UsageError(f"rate: {self.rate} is not allowed; a positive number")
+            raise UsageError(f"rate: {self.rate} is not allowed; must be a positive number")
         if self.start and self.pretrain:
             raise UsageError("start: with pretrain it would be overwritten; use one of them")
         at_least(0, rule_rate=self.rule_rate, warmup=self.warmup, head_rate=self.head_rate)
         at_least(0, classify=self.classify, classify_end=self.classify_end, snapshots=self.snapshots)
         for name in ("average", "distil", "teach", "dropout"):
             if not 0 <= getattr(self, name) <= 1:
-                raise UsageError(f"{name}: {getattr(self, name)} is not allowed; 0 to 1")
+                raise UsageError(f"{name}: {getattr(self, name)} is not allowed; must be 0 to 1")
         if self.temperature <= 0:
-            raise UsageError(f"temperature: {self.temperature} is not allowed; a positive number")
+            raise UsageError(f"temperature: {self.temperature} is not allowed; must be a positive number")
         if (self.distil or self.evaluate_average) and not self.average:
             raise UsageError("average: 0 is not allowed with distil or evaluate_average; such as 0.995")
         if self.distil + (self.teach if self.teacher else 0) > 1:

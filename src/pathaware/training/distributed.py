@@ -28,7 +28,7 @@ from pathaware.core.episodes import share_of
 from pathaware.core.errors import UsageError
 from pathaware.training.config import Training
 
-PATIENCE = 1800.0
+JOIN_SECONDS = 1800.0
 """Seconds that rank 0 waits for the others: the default timeout of PyTorch's stores."""
 
 
@@ -47,7 +47,7 @@ def agree_on_attempt(store: Store, rank: int, size: int) -> str:
         store.set(f"confirmed/{name}/{rank}", "")
         return name
     missing = set(range(1, size))
-    ends = time.monotonic() + PATIENCE
+    ends = time.monotonic() + JOIN_SECONDS
     while missing:
         for other in sorted(missing):
             if store.check([f"confirmed/{own}/{other}"]):

@@ -119,7 +119,7 @@ def seconds_of_pretraining(config: Config) -> float:
     return (time.perf_counter() - started) / 5 * config.training.pretrain * step.batches
 
 
-def _prepared(config: Config) -> tuple[ClassifierStep, str]:
+def _prepared(config: Config) -> tuple[PretrainingStep, str]:
     """A classifier at its initialisation, and the prefix of the parameters that are not kept."""
     problem, training = config.problem, config.training
     device, dtype = training.torch_device, training.torch_dtype
@@ -130,7 +130,7 @@ def _prepared(config: Config) -> tuple[ClassifierStep, str]:
         torch.manual_seed(training.seed)
         classifier, head = as_classifier(problem.model(), images.classes)
     low_precision = training.precision == "bf16"
-    return ClassifierStep(classifier.to(device, dtype), images, low_precision=low_precision), head
+    return PretrainingStep(classifier.to(device, dtype), images, low_precision=low_precision), head
 
 
 def as_classifier(model: nn.Module, classes: int) -> tuple[nn.Module, str]:
@@ -139,7 +139,7 @@ def as_classifier(model: nn.Module, classes: int) -> tuple[nn.Module, str]:
     return replace_last_linear(model, nn.Linear(head.in_features, classes)), f"{name}."
 
 
-class ClassifierStep:
+class PretrainingStep:
     """One step of ordinary supervised training."""
 
     def __init__(self, model: nn.Module, images: LabelledImages, *, low_precision: bool = False) -> None:

@@ -36,7 +36,7 @@ WORTH_COMPILING = 100_000
 """Iterations from which `compile = "auto"` compiles: it takes 30 to 40 s and saves 0.3 to 2 ms of
 each."""
 
-PATIENCE = 100
+MOST_SKIPPED = 100
 """Consecutive meta-gradients that may be non-finite before a run fails."""
 
 
@@ -209,10 +209,11 @@ class Trainer:
         validate = bool(training.validate) and (self.done or self.iteration % training.validate == 0)
         if not (self.done or validate or self.iteration % self.every == 0):
             return None
-        if self.window.consecutive_skipped() >= PATIENCE:
+        if self.window.consecutive_skipped() >= MOST_SKIPPED:
             raise RunError(
-                f"the last {PATIENCE} meta-gradients were not finite: lower training.rate or method.rate, "
-                "or set training.clip=1 or training.guard=true; the last state and checkpoint are intact"
+                f"the last {MOST_SKIPPED} meta-gradients were not finite: lower training.rate or "
+                "method.rate, or set training.clip=1 or training.guard=true; the last state and "
+                "checkpoint are intact"
             )
         validation = _validate(self.config, self.evaluated, self.world) if validate else None
         return self.window.close(self.iteration, rate, validation)

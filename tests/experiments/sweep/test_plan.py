@@ -71,9 +71,9 @@ def test_names_are_different_and_safe_whatever_values_hold():
 @pytest.mark.parametrize(
     ("sweep", "message"),
     [
-        ('[sweep]\n"training.seed" = [0, -1]', "seed=-1: seed: -1 is not allowed; at least 0"),
+        ('[sweep]\n"training.seed" = [0, -1]', "seed=-1: seed: -1 is not allowed; must be at least 0"),
         ('[sweep]\n"training.seed" = [0, 1, 0]', "[sweep] training.seed: 0 is given twice"),
-        ('[sweep]\n"training.seed" = 3', "[sweep] training.seed: 3 is not allowed; a list of values"),
+        ('[sweep]\n"training.seed" = 3', "[sweep] training.seed: 3 is not allowed; must be a list of values"),
         ('[sweep]\n"training.sede" = [3]', "sede: [training] has no such setting"),
         ("[sweep]\nseed = [3]", "[sweep] seed: no such setting"),
         ("[sweep]", "[sweep]: it must list at least one setting"),
@@ -86,7 +86,7 @@ def test_names_are_different_and_safe_whatever_values_hold():
         ('[sweep]\nsearch = "optuna"\ntraining.clip = [1]', "search and trials go together"),
         (
             '[sweep]\nsearch = "luck"\ntrials = 2\ntraining.clip = [1]',
-            "search: 'luck' is not allowed; optuna",
+            "search: 'luck' is not allowed; must be optuna",
         ),
         ('[sweep]\nsearch = "optuna"\ntrials = 2\ntraining.seed = [1]', "a search uses one seed"),
         (

@@ -67,7 +67,7 @@ def read_axes(table: Mapping[str, Any]) -> dict[str, list[Any] | Range]:
         elif isinstance(given, list) and given:
             axes[name] = _distinct(name, given)
         else:
-            raise UsageError(f"[sweep] {name}: {short_repr(given)} is not allowed; a list of values")
+            raise UsageError(f"[sweep] {name}: {short_repr(given)} is not allowed; must be a list of values")
     if not axes:
         raise UsageError("[sweep]: it must list at least one setting, such as training.seed = [0, 1, 2]")
     return axes
@@ -169,13 +169,15 @@ class SweepPlan:
                     f"[{name}]: no such table; a sweep has preset, {', '.join(TABLES)} and sweep{hint}"
                 )
             if name != "preset" and not isinstance(table, dict):
-                raise UsageError(f"{name}: {short_repr(table)} is not allowed; a table [{name}]")
+                raise UsageError(f"{name}: {short_repr(table)} is not allowed; must be a table [{name}]")
         base = load_preset(coerce("preset", tables["preset"], str)) if "preset" in tables else {}
         merged = {name: {**base.get(name, {}), **tables.get(name, {})} for name in TABLES}
         varied = dict(tables.get("sweep", {}))
         search, trials = varied.pop("search", None), varied.pop("trials", None)
         if search not in (None, "optuna"):
-            raise UsageError(f"[sweep] search: {short_repr(search)} is not allowed; optuna, or leave it out")
+            raise UsageError(
+                f"[sweep] search: {short_repr(search)} is not allowed; must be optuna, or leave it out"
+            )
         if (search is None) != (trials is None):
             raise UsageError("[sweep]: search and trials go together")
         if trials is not None:

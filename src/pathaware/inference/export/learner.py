@@ -81,7 +81,7 @@ def export_learner(
     if path.suffix != ".onnx":
         raise UsageError(f"{path} must end in .onnx: a learner can only be exported to onnx", field="out")
     if not 1 <= shots <= MOST_SHOTS:
-        raise UsageError(f"{shots} is not allowed; 1 to {MOST_SHOTS:,}", field="shots")
+        raise UsageError(f"{shots} is not allowed; must be 1 to {MOST_SHOTS:,}", field="shots")
     for package in ("onnx", "onnxscript", "onnxruntime"):
         require_package("onnx", package)
     learner = model.learner(ways)
