@@ -50,6 +50,14 @@ def test_unknown_pictures_have_a_label_of_their_own(here, call):
     assert {row["label"] for row in json.loads(out)} <= {"bee", "cat"}
 
 
+def test_pictures_of_no_class_are_sorted_into_a_folder_of_their_own(here, call):
+    calibrate(threshold=-1.0)
+    _, err = call("predict run --support pets --images new --unknown 0.05 --sort sorted --device cpu")
+    assert err == "copied 4 pictures into sorted: none of these 4\n"
+    names = sorted(path.name for path in Path("sorted/none of these").iterdir())
+    assert names == ["0-2.png", "0.png", "1-2.png", "1.png"]
+
+
 def test_reasons_are_shown_and_doubtful_labels_named(here, call):
     out, err = call("predict run --support pets --images new --why --show sheet.png --device cpu")
     assert out.splitlines()[0].endswith("| for | against |")

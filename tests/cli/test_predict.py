@@ -5,14 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
 from pathaware.cli import main
 from pathaware.data import contact_sheet
+from pathaware.inference import class_folders as folders
+from pathaware.inference.trained_model import SUPPORT
+from pathaware.training.checksummed import write_checksummed
 from tests.inference.models import PHOTO, class_folders, image, save_run
 
 
@@ -209,3 +214,132 @@ def test_a_single_problem_of_the_support_is_told_once(predict, here):
     (here / "pets/bee/0.png").write_bytes(b"broken")
     _, err = predict(code=2)
     assert err == "error: --support: pets: pets/bee/0.png: not an image in a known format\n"
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """The files in a folder by their names."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize("source", ["new", "new.zip", "new/cat/1.png"])
+def test_pictures_are_copied_into_a_folder_per_label(predict, here, source):
+    """Those of sub-folders as well; of two with the same name the second gets a number."""
+    os.utime(here / "new/cat/1.png", (1e9, 1e9))
+    before = tree(here / "new")
+    with zipfile.ZipFile("new.zip", "w") as archive:
+        for name in before:
+            archive.write(here / "new" / name, name)
+    out, err = predict("--images", source, "--sort", "sorted", "--format", "json")
+    rows = json.loads(out)
+    assert list(rows[0]) == ["picture", "label", "probabilities", "copy"]
+    assert len({row["copy"] for row in rows}) == len(rows) == (1 if "cat" in source else 3)
+    assert tree(here / "new") == before
+    content = {"new/" + name: value for name, value in before.items()}
+    for row in rows:
+        copy, name = Path(row["copy"]), row["picture"].replace("new.zip:", "new/")
+        assert copy.parent == Path("sorted") / row["label"]
+        assert copy.name in (Path(name).name, f"{Path(name).stem}-2.png", f"{Path(name).stem}-3.png")
+        assert copy.read_bytes() == content[name]
+        assert source == "new.zip" or copy.stat().st_mtime == Path(name).stat().st_mtime
+    assert len(tree(here / "sorted")) == len(rows)
+    counts = {row["label"]: sum(each["label"] == row["label"] for each in rows) for row in rows}
+    (line,) = err.splitlines()
+    start, _, parts = line.partition(": ")
+    assert start == f"copied {len(rows)} picture{'s' if rows[1:] else ''} into sorted"
+    assert sorted(parts.split(", ")) == sorted(f"{label} {count}" for label, count in counts.items())
+
+
+def test_the_file_of_labels_says_where_each_picture_went(predict, here):
+    class_folders(here / "odd", {"copy": 1, "cat": 1})
+    out, err = predict("--support", "odd", "--sort", "sorted", "--out", "labels.csv", "--why")
+    assert out == ""
+    assert err.splitlines()[-1].startswith("copied 3 pictures into sorted: ")
+    with (here / "labels.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0])[3:] == ["cat", "copy (class)", "for", "against", "copy"]
+    assert sorted(row["copy"] for row in rows) == sorted(f"sorted/{name}" for name in tree(here / "sorted"))
+
+
+def test_what_cannot_be_read_is_named_and_not_copied(predict, here):
+    (here / "new/bee/0.png").write_bytes(b"broken")
+    _, err = predict("--sort", "sorted", code=1)
+    first, last = err.splitlines()
+    assert first == "new/bee/0.png: not an image in a known format"
+    assert last.startswith("copied 2 pictures into sorted: ")
+    assert len(tree(here / "sorted")) == 2
+
+
+def test_an_empty_folder_is_filled_also_if_it_is_the_current_one(predict, here, monkeypatch):
+    (here / "empty").mkdir()
+    (here / "empty/.DS_Store").write_bytes(b"Bud1")
+    monkeypatch.chdir(here / "empty")
+    with pytest.raises(SystemExit) as left:
+        main(["predict", "../run", "--support", "../pets", "--images", "../new", "--sort", "."])
+    assert not left.value.code
+    assert len([name for name in tree(here / "empty") if name.endswith(".png")]) == 3
+    assert not (here / "empty/.partial").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "line"),
+    [
+        ("full", "full is not empty; name a new folder"),
+        ("file", "file is a file; name a new folder"),
+        ("no/where", "no/where cannot be written (there is no folder no)"),
+        (
+            "new/sorted",
+            "new/sorted is in the folder of --images, where the copies would be read the next time; name a "
+            "folder outside of it",
+        ),
+        (
+            "pets",
+            "pets is in the folder of --support, where the copies would be read the next time; name a folder "
+            "outside of it",
+        ),
+        ("labels.csv", "labels.csv is also the file of --out"),
+    ],
+)
+def test_a_folder_that_cannot_take_the_copies_is_refused_before_the_work(predict, here, value, line):
+    """`--replace` does not help: the folder may hold the only copy of a photograph."""
+    (here / "full").mkdir()
+    (here / "full/precious.jpg").write_bytes(b"precious")
+    (here / "file").touch()
+    before = tree(here)
+    out, err = predict("--sort", value, "--out", "labels.csv", "--replace", code=2)
+    assert (out, err) == ("", f"error: --sort: {line}\n")
+    assert tree(here) == before
+
+
+@pytest.mark.parametrize("existing", [False, True])
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_an_interrupted_copy_leaves_nothing(predict, here, monkeypatch, existing, error):
+    copy, copied = folders._copy, []
+
+    def full(picture, target):
+        if copied:
+            target.write_bytes(b"hal")
+            raise error
+        copied.append(target)
+        copy(picture, target)
+
+    monkeypatch.setattr(folders, "_copy", full)
+    if existing:
+        (here / "sorted").mkdir()
+    before = set(here.rglob("*"))
+    _, err = predict("--sort", "sorted", "--out", "labels.csv", code=2 if isinstance(error, OSError) else 130)
+    if isinstance(error, OSError):
+        assert err == "error: --sort: sorted cannot be written (No space left on device)\n"
+    assert set(here.rglob("*")) == before
+    assert len(copied) == 1
+
+
+@pytest.mark.parametrize("name", ["../outside", "..", "/tmp/outside", "a/b", ".hidden", "", "a\0b", "a\\b"])
+def test_a_classifier_of_a_stranger_cannot_name_folders_elsewhere(predict, here, name):
+    """Folders and archives have no such classes, but the file of a classifier can say anything."""
+    tensors = {"pixels": torch.zeros(2, 3, 20, 20, dtype=torch.uint8), "labels": torch.tensor([0, 1])}
+    write_checksummed(here / "run" / SUPPORT, tensors, {"classes": [name, "cat"], "names": ["a", "b"]})
+    before = set(here.rglob("*"))
+    _, err = predict("--support", None, "--sort", "sorted", code=2)
+    assert err.startswith("error: --sort: ")
+    assert "cannot be the name of a folder" in err
+    assert set(here.rglob("*")) == before

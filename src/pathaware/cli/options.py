@@ -228,6 +228,18 @@ def must_be_new(option: str, path: Path, replace: bool) -> None:
         raise UsageError(f"{option}: {path} exists; add --replace to overwrite it")
 
 
+def must_be_empty(option: str, folder: Path) -> None:
+    """Raise if a folder cannot be written, or has files in it other than hidden ones."""
+    if not folder.is_dir():
+        if folder.exists():
+            raise UsageError(f"{option}: {folder} is a file; name a new folder")
+        must_be_writable(option, folder)
+        return
+    if any(not path.name.startswith(".") for path in folder.iterdir()):
+        raise UsageError(f"{option}: {folder} is not empty; name a new folder")
+    must_be_writable(option, folder / "new")
+
+
 def must_be_png(option: str, path: Path | None) -> None:
     """Raise if the name says that a file is not a PNG image."""
     if path is not None and path.suffix and path.suffix.lower() != ".png":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace as with_changes
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -32,6 +34,7 @@ EXAMPLES = examples(
     "pathaware predict glyphs --support letters --images new",
     "pathaware predict glyphs --support letters --images new --out labels.csv",
     "pathaware predict glyphs --support letters --images new --unknown 0.05 --why",
+    "pathaware predict glyphs --support letters --images new --sort sorted",
 )
 
 Model = Annotated[
@@ -65,6 +68,14 @@ def predict(
     ] = None,
     show: Annotated[
         Path | None, panel_option(help="Also draw pictures and labels in this .png file.", panel=OUTPUT)
+    ] = None,
+    sort: Annotated[
+        Path | None,
+        panel_option(
+            help="Also copy the pictures into this folder, which is new or empty: into one folder per label. "
+            "The originals stay as they are.",
+            panel=OUTPUT,
+        ),
     ] = None,
     top: Annotated[
         int | None,
@@ -112,6 +123,7 @@ def predict(
     """Adapt to a few labelled pictures and label other pictures."""
     from pathaware.cli.options import (
         adapt,
+        must_be_empty,
         must_be_new,
         must_be_png,
         open_model,
@@ -123,7 +135,7 @@ def predict(
     from pathaware.core.errors import RunError, UsageError
     from pathaware.data.store import counted
     from pathaware.inference.calibration import check_share
-    from pathaware.inference.class_folders import read_images
+    from pathaware.inference.class_folders import copy_by_label, find_and_read, folder_name
     from pathaware.inference.influence import reasons
     from pathaware.inference.open_set import unknown_images
     from pathaware.inference.predictions import Predictions, Score, true_labels
@@ -138,12 +150,19 @@ def predict(
         if path is not None:
             must_be_new(option, path, replace)
     must_be_png("--show", show)
+    if sort is not None:
+        _must_be_elsewhere(sort, {"--images": images, "--support": support}, {"--out": out, "--show": show})
+        must_be_empty("--sort", sort)
     if unknown is not None:
         check_share(unknown)
     model = open_model(run, device, cast("Views", views))
     labelled = read_support(support, model)
-    names, pixels, problems = read_images(images, model.image_input)
-    if not names:
+    classes = tuple(_writable(name) for name in labelled.classes)
+    if sort is not None:
+        for name in classes:
+            folder_name(name, "sort")
+    found, pixels, problems = find_and_read(images, model.image_input)
+    if not found:
         if len(problems) == 1:
             raise RunError(f"--images: {problems[0]}")
         print_problems(problems)
@@ -153,19 +172,22 @@ def predict(
     adapted = adapt(model, labelled)
     probabilities = adapted.probabilities(pixels)
     predictions = Predictions(
-        [_writable(name) for name in names],
-        tuple(_writable(name) for name in labelled.classes),
+        [_writable(image.label) for _, image in found],
+        classes,
         probabilities,
         None if unknown is None else unknown_images(model, adapted, labelled, pixels, unknown),
         reasons(model, labelled, pixels, probabilities.argmax(1)) if why else None,
         tuple(_writable("/".join(Path(name).parts[-2:])) for name in labelled.names),
     )
     truths = true_labels(images, predictions) if score else None
+    if sort is not None:
+        copies = copy_by_label(found, predictions.labels, sort)
+        predictions = with_changes(predictions, copies=[_writable(str(path)) for path in copies])
     _write(predictions, chosen, out, top)
     if show is not None:
         from pathaware.inference.prediction_sheet import prediction_sheet
 
-        title = f"{images.absolute().name} · {counted(len(names), 'picture')}, "
+        title = f"{images.absolute().name} · {counted(len(found), 'picture')}, "
         title += counted(len(labelled.classes), "class")
         buffer = BytesIO()
         prediction_sheet(title, labelled, pixels, predictions, truths).save(buffer, "PNG")
@@ -175,9 +197,37 @@ def predict(
         print_problems(_suspicions(model, labelled), most=None)
     if truths is not None:
         print_problems(Score.of(predictions, truths).lines(), most=None)
+    print_problems(problems)
+    if sort is not None:
+        print_problems([_sorted_line(predictions.labels, sort)])
     if problems:
-        print_problems(problems)
         raise typer.Exit(1)
+
+
+def _must_be_elsewhere(sort: Path, read: dict[str, Path | None], written: dict[str, Path | None]) -> None:
+    """Raise if the folder for copies is in a folder that is read, or is a file that is written."""
+    from pathaware.core.errors import UsageError
+
+    place = sort.resolve()
+    for option, path in read.items():
+        if path is not None and path.is_dir() and place.is_relative_to(path.resolve()):
+            raise UsageError(
+                f"{sort} is in the folder of {option}, where the copies would be read the next time; name a "
+                "folder outside of it",
+                field="sort",
+            )
+    for option, path in written.items():
+        if path is not None and place == path.resolve():
+            raise UsageError(f"{sort} is also the file of {option}", field="sort")
+
+
+def _sorted_line(labels: list[str], folder: Path) -> str:
+    from pathaware.data.store import counted
+
+    counts = Counter(labels).most_common()
+    parts = [f"{label} {count:,}" for label, count in counts[:10]]
+    more = f" and {counted(len(counts) - 10, 'more folder')}" if counts[10:] else ""
+    return f"copied {counted(len(labels), 'picture')} into {folder}: {', '.join(parts)}{more}"
 
 
 def _suspicions(model: TrainedModel, support: SupportSet) -> list[str]:

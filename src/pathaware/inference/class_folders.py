@@ -1,12 +1,18 @@
-"""Read a support set (one folder per class) or unlabelled images from a folder, zip or tar."""
+"""Read a support set (one folder per class) or unlabelled images from a folder, zip or tar.
+
+`copy_by_label` copies images that got a label into one folder per class.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +31,8 @@ from pathaware.training.progress import with_progress
 MANY = 20
 """Images that take long enough to read to show progress."""
 Named = TypeVar("Named", bound=tuple[object, SourceImage])
+FoundImage: TypeAlias = tuple[PurePosixPath, SourceImage]
+"""An image and its path within the folder or archive."""
 
 
 class SupportRefused(UsageError):
@@ -164,17 +172,89 @@ def read_images(source: Path, image_input: ImageInput) -> tuple[list[str], Tenso
     Returns their names, their pixels `[N, C, size, size]`, and the problems of unreadable images, which are
     left out.
     """
-    names, pixels, problems = [], [], []
-    for _, image in _shown(_find_images(source, "images")):
+    found, pixels, problems = find_and_read(source, image_input)
+    return [image.label for _, image in found], pixels, problems
+
+
+def find_and_read(source: Path, image_input: ImageInput) -> tuple[list[FoundImage], Tensor, list[str]]:
+    """Read images as `read_images` does; return the images themselves instead of their names."""
+    found, pixels, problems = [], [], []
+    for path, image in _shown(_find_images(source, "images")):
         try:
             pixels.append(image_input.pixels(_content(image)))
-            names.append(image.label)
+            found.append((path, image))
         except BadImage as error:
             problems.append(f"{image.label}: {error}")
         except UsageError as error:
             problems.append(error.message)
     stacked = np.stack(pixels) if pixels else np.zeros((0, *image_input.shape), np.uint8)
-    return names, torch.from_numpy(stacked), problems
+    return found, torch.from_numpy(stacked), problems
+
+
+def copy_by_label(images: Sequence[FoundImage], labels: Sequence[str], folder: Path) -> list[Path]:
+    """Copy each image into the folder of its label within `folder`, which is new or empty; return the copies.
+
+    An image whose name is taken gets a number, as in `one-2.png`. Copies appear when all are complete.
+    """
+    names = [folder_name(label, "sort") for label in dict.fromkeys(labels)]
+    inside = folder.is_dir()  # it may be the current folder or a mounted disk, which cannot be replaced
+    draft = folder / ".partial" if inside else folder.with_name(f".{folder.name}.partial")
+    copies: list[Path] = []
+    moved: list[Path] = []
+    copying = with_progress(images, len(images), f"copying {counted(len(images), 'picture')}", least=MANY)
+    try:
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir()
+        for name in names:
+            (draft / name).mkdir()  # an error on disks that take two of the names for the same
+        for label, (path, image) in zip(labels, copying, strict=True):
+            name = free_name(draft, f"{label}/{path.name}")
+            _copy(image, draft / name)
+            copies.append(folder / name)
+        if inside:
+            for name in names:
+                os.rename(draft / name, folder / name)
+                moved.append(folder / name)
+            draft.rmdir()
+        else:
+            os.rename(draft, folder)
+    except BaseException as error:  # Ctrl-C included
+        for unfinished in (draft, *moved):
+            shutil.rmtree(unfinished, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise UsageError(f"{folder} cannot be written ({error.strerror or error})", "sort") from None
+        raise
+    return copies
+
+
+def _copy(image: SourceImage, target: Path) -> None:
+    if image.file is None:
+        target.write_bytes(_content(image))
+        return
+    shutil.copyfile(image.file, target)
+    with suppress(OSError):  # not every disk keeps times and permissions
+        shutil.copystat(image.file, target)
+
+
+def free_name(folder: Path, name: str) -> str:
+    """The name, or one with a number if the folder has such a file."""
+    path, number = PurePosixPath(name), 1
+    while (folder / name).exists():
+        number += 1
+        name = str(path.with_stem(f"{path.stem}-{number}"))
+    return name
+
+
+def folder_name(label: str, field: str = "label") -> str:
+    """Return a label that can be the name of a folder, or raise an error about `field`."""
+    parts = any(c in "/\\\0" for c in label) or Path(label).name != label  # of a path, or with a drive
+    if not label or label.startswith(".") or parts or len(label.encode()) > 255:
+        raise UsageError(
+            f"{label[:40]!r} cannot be the name of a folder: it must not be empty, begin with a dot or "
+            "contain / or \\",
+            field=field,
+        )
+    return label
 
 
 def _shown(images: Sequence[Named]) -> Iterator[Named]:
@@ -182,12 +262,12 @@ def _shown(images: Sequence[Named]) -> Iterator[Named]:
     return with_progress(images, len(images), f"reading {counted(len(images), 'picture')}", least=MANY)
 
 
-def _find_images(source: Path, field: str) -> list[tuple[PurePosixPath, SourceImage]]:
+def _find_images(source: Path, field: str) -> list[FoundImage]:
     """Return all images sorted by name, ignoring other files; `field` is the argument named in errors."""
     # Photographs that cannot be read are found as well, to be named.
     suffixes = IMAGE_SUFFIXES | UNREADABLE_SUFFIXES
     if source.is_file() and source.suffix.lower() in suffixes:
-        return [(PurePosixPath(source.name), SourceImage(str(source), source.read_bytes))]
+        return [(PurePosixPath(source.name), SourceImage(str(source), source.read_bytes, source))]
     try:
         tree = open_tree(source, "an image, " if field == "images" else "")
     except UsageError as error:

@@ -35,6 +35,7 @@ class Predictions:
 
     - `unknown`: which images are of none of the classes; None if that was not asked for.
     - `why`: reasons, one per image, about support images with the names `support`.
+    - `copies`: where each image was copied to, if it was.
     """
 
     images: list[str]
@@ -43,6 +44,7 @@ class Predictions:
     unknown: list[bool] | None = None
     why: list[Reason] | None = None
     support: tuple[str, ...] = ()
+    copies: list[str] | None = None
 
     def __post_init__(self) -> None:
         if self.unknown is not None and NONE in self.classes:
@@ -90,6 +92,7 @@ class Predictions:
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
         first, last = ["picture", "label", "probability"], ["for", "against"] if self.why else []
+        last += [] if self.copies is None else ["copy"]
         columns = []
         for name in self.classes:
             column = f"{name} (class)" if name in (*first, *last) else name
@@ -99,7 +102,8 @@ class Predictions:
         writer.writerow([*first, *columns, *last])
         for i, (image, row) in enumerate(zip(self.images, self.probabilities.tolist(), strict=True)):
             numbers = (f"{p:.{DIGITS}f}" for p in (max(row), *row))
-            writer.writerow([image, self.label(i), *numbers, *self._reason_cells(i)])
+            copy = [] if self.copies is None else [self.copies[i]]
+            writer.writerow([image, self.label(i), *numbers, *self._reason_cells(i), *copy])
         return file.getvalue()
 
     def json(self, top: int | None = None) -> str:
@@ -114,6 +118,8 @@ class Predictions:
             entry: dict[str, Any] = {"picture": image, "label": label, "probabilities": probabilities}
             if self.unknown is not None:
                 entry["unknown"] = self.unknown[row]
+            if self.copies is not None:
+                entry["copy"] = self.copies[row]
             if self.why is not None:
                 reason = self.why[row]
                 entry["for"], entry["against"] = (

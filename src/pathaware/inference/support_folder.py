@@ -23,7 +23,7 @@ from torch import Tensor
 from pathaware.core.errors import UsageError
 from pathaware.data.importers.folder import IMAGE_SUFFIXES
 from pathaware.data.pixels import BadImage, ImageFormat, ImageInput, ImageLike, decode
-from pathaware.inference.class_folders import read_support
+from pathaware.inference.class_folders import folder_name, free_name, read_support
 from pathaware.inference.trained_model import SupportSet
 from pathaware.training.checksummed import replace_file
 
@@ -73,7 +73,7 @@ class SupportFolder:
     def add(self, label: str, image: ImageLike) -> str:
         """Add an image to a class, which may be new, and return its name."""
         content, name = _file(image)
-        new = self._free(f"{_checked(label)}/{name}")
+        new = self._free(f"{folder_name(label)}/{name}")
         hidden = self._free(f"{REMOVED}/{name}")
         (self.folder / REMOVED).mkdir(exist_ok=True)
         replace_file(self.folder / hidden, content)
@@ -93,11 +93,11 @@ class SupportFolder:
         members = self._members(label)
         if to in self.images():
             raise UsageError(f"there is a class {to!r} already", field="to")
-        self._edit("rename", self._moves(members, _checked(to)))
+        self._edit("rename", self._moves(members, folder_name(to)))
 
     def correct(self, name: str, label: str) -> None:
         """Give an image another label."""
-        self._edit("correct", self._moves([self._known(name)], _checked(label)))
+        self._edit("correct", self._moves([self._known(name)], folder_name(label)))
 
     def undo(self) -> str | None:
         """Undo the last edit that is not undone yet; return what it was, or None if there is none."""
@@ -145,12 +145,7 @@ class SupportFolder:
         return [(name, self._free(f"{folder}/{PurePosixPath(name).name}")) for name in names]
 
     def _free(self, name: str) -> str:
-        """The name, or one with a number if there is such a file."""
-        path, number = PurePosixPath(name), 1
-        while (self.folder / name).exists():
-            number += 1
-            name = str(path.with_stem(f"{path.stem}-{number}"))
-        return name
+        return free_name(self.folder, name)
 
     def _known(self, name: str) -> str:
         if not any(name in members for members in self.images().values()):
@@ -162,17 +157,6 @@ class SupportFolder:
         if not found:
             raise UsageError(f"{self.folder} has no class {label!r}", field="label")
         return found
-
-
-def _checked(label: str) -> str:
-    """A label that can be the name of a folder."""
-    if not label or label.startswith(".") or any(c in "/\\\0" for c in label) or len(label.encode()) > 255:
-        raise UsageError(
-            f"{label[:40]!r} cannot be the name of a folder: it must not be empty, begin with a dot or "
-            "contain / or \\",
-            field="label",
-        )
-    return label
 
 
 def _file(image: ImageLike) -> tuple[bytes, str]:

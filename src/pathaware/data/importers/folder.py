@@ -20,7 +20,7 @@ from pathaware.data.importers.source import (
     at_least,
     refuse_miscounted,
 )
-from pathaware.data.importers.trees import Tree, open_tree, read
+from pathaware.data.importers.trees import FolderTree, Tree, open_tree, read
 from pathaware.data.pixels import PHOTO_84, ImageFormat
 from pathaware.data.store import SPLITS, Split
 
@@ -65,7 +65,8 @@ def class_folders(tree: Tree, lists: Mapping[Split, Iterable[str]]) -> dict[str,
 
 
 def in_tree(tree: Tree, name: str) -> SourceImage:
-    return SourceImage(tree.label(name), partial(read, tree, name))
+    file = tree.root / name if isinstance(tree, FolderTree) else None
+    return SourceImage(tree.label(name), partial(read, tree, name), file)
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,14 @@ class ImportRefused(UsageError):
 
 @dataclass(frozen=True)
 class SourceImage:
-    """An image in its source. `label` names it; `read` returns file bytes or pixels `[H, W, 3]`."""
+    """An image in its source. `label` names it; `read` returns file bytes or pixels `[H, W, 3]`.
+
+    `file` is its path, unless it is in an archive.
+    """
 
     label: str
     read: Callable[[], bytes | Pixels]
+    file: Path | None = None
 
 
 @dataclass(frozen=True)
