@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from pathaware.core.errors import UsageError
 from pathaware.inference.trained_model import TrainedModel
 from tests.fuzz.calling import call, fresh_folder, must_be_sound, quietly
 
@@ -81,6 +82,27 @@ def test_photographs_that_cannot_be_read_are_named_and_never_left_out(name: str)
     labelled = call(["predict", "glyphs", "--support", "letters", "--images", "new"], lambda: two(prepare))
     assert labelled.code == 1
     assert f"new/{name}: {REASON}" in labelled.lines
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("IMG_1.HEIC", "a HEIC"), ("IMG_1.avif", "an AVIF"), ("IMG_1.nef", "an NEF")]
+)
+def test_photographs_of_phones_are_known_by_their_names_if_not_by_their_content(name: str, kind: str) -> None:
+    def prepare() -> None:
+        photographs()
+        (Path("pets/Cat") / name).write_bytes(b"\0\0\0\x18ftypxxxx" + bytes(40))
+
+    reason = f"pets/Cat/{name}: {kind} image, which cannot be read; save it as JPEG or PNG"
+    line = ["data", "import", "x", "--from", "pets", "--proportions", "1,0,0", "--data-dir", "d"]
+    for arguments in (LEARN, line):
+        refused = call(arguments, prepare)
+        must_be_sound(refused)
+        assert reason in refused.errors
+    with fresh_folder():
+        prepare()
+        assert reason in quietly(["predict", "glyphs", "--support", "pets", "--images", "pets"]).errors
+        with pytest.raises(UsageError, match=reason):
+            TrainedModel.open("glyphs").image_input.stack([f"pets/Cat/{name}"])
 
 
 def two(prepare: object) -> None:

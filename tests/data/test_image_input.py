@@ -103,6 +103,32 @@ def test_sixteen_bits_of_grey_become_eight():
     assert abs(found[72] - 128) < 4
 
 
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "PPM"])
+def test_sixteen_bits_are_read_alike_from_all_files_also_if_they_are_dark(kind):
+    """PPM files, and PNG files in some versions of Pillow, have the mode of 32-bit images."""
+    for brightest in (200, 300, 65535):
+        ramp = np.linspace(0, brightest, 144).astype(np.uint16).reshape(12, 12)
+        assert (GREY.pixels(encoded(Image.fromarray(ramp), kind))[0] == ramp >> 8).all()
+    held = Image.fromarray(ramp.astype(np.int32))  # in memory
+    assert (GREY.pixels(held)[0] == ramp >> 8).all()
+
+
+def test_thirty_two_bits_are_refused_because_their_range_is_unknown():
+    """Read as 16 bits, or cut at 255, they would be black or white."""
+    ramp = np.arange(144).reshape(12, 12)
+    for values, kind in (
+        (np.float32(ramp / 144), "float"),
+        (np.float32(ramp), "float"),
+        (np.int32(ramp), "integer"),
+        (np.int32(ramp * 400), "integer"),
+    ):
+        with pytest.raises(BadImage, match=f"a 32-bit {kind} image, .*; save it as 8-bit"):
+            COLOUR.pixels(encoded(Image.fromarray(values), "TIFF"))
+    for held in (np.float32(ramp / 144), np.int32(ramp), np.int32(ramp * 1000), np.int32(-ramp * 10)):
+        with pytest.raises(BadImage, match="a 32-bit"):
+            COLOUR.pixels(Image.fromarray(held))
+
+
 def test_dark_ink_on_paper_is_inverted_where_the_network_knows_bright_ink():
     paper = np.full((12, 12), 250, np.uint8)
     paper[4:8, 5:7] = 20

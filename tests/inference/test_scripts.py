@@ -73,6 +73,23 @@ def test_a_script_labels_pictures_of_every_kind_as_the_package_does(to, inputs, 
     assert "pathaware" not in script.read_text(encoding="utf-8")
 
 
+def test_a_script_refuses_pictures_of_32_bits_as_the_package_does(tmp_path):
+    adapted = model().adapt(pixels(6), torch.arange(6) % 3, 3)
+    path = tmp_path / "net.safetensors"
+    export(adapted, CLASSES, pixels(6), path, "safetensors")
+    values = np.arange(1600).reshape(40, 40)
+    for name, kept in (("f.tif", np.float32(values / 1600)), ("i.tif", np.int32(values % 256))):
+        Image.fromarray(kept).save(tmp_path / name)
+        with pytest.raises(UsageError, match="a 32-bit"):
+            adapted.image_input.stack([tmp_path / name])
+    for name in ("deep.tif", "deep.pgm"):
+        Image.fromarray(np.uint16(values * 40)).save(tmp_path / name)
+    given = [tmp_path / name for name in ("deep.tif", "deep.pgm", "f.tif", "i.tif")]
+    done = run_script(write_script(path, "safetensors"), *given)
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == list(map(str, given[:2]))
+    assert done.stderr.count("a 32-bit image, whose range is unknown; save it as 8-bit\n") == 2
+
+
 def test_a_script_passes_over_what_is_no_picture_and_says_so(tmp_path):
     adapted = model().adapt(pixels(6), torch.arange(6) % 3, 3)
     path = tmp_path / "net.safetensors"

@@ -81,6 +81,18 @@ def test_the_status_says_what_is_wrong(name, status):
     assert refused.value.status == status
 
 
+def test_a_picture_of_32_bits_is_refused_with_advice():
+    from pathaware.data.pixels import ImageInput
+    from pathaware.serve.api_error import ApiError
+    from pathaware.serve.uploads import read_image
+
+    form = ImageInput(28, 1, True, (0.1,), (0.3,))
+    for values in (np.zeros((8, 8), np.float32), np.zeros((8, 8), np.int32)):
+        with pytest.raises(ApiError, match="save it as 8-bit") as refused:
+            read_image(encoded(Image.fromarray(values), "TIFF"), form, 25_000_000)
+        assert refused.value.status == 415
+
+
 def odd_but_harmless() -> dict[str, bytes]:
     frames = [Image.fromarray(np.full((8, 8), i % 250, np.uint8)) for i in range(10_000)]
     return {

@@ -340,7 +340,7 @@ def _load(image: SourceImage, form: ImageFormat) -> Pixels | str:
     try:
         return decode(image.read(), form)
     except BadImage as error:
-        return f"{image.label}: {error}"
+        return error.named(image.label)
     except UsageError as error:  # names the file or member already
         return error.message
 

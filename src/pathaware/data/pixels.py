@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from os import PathLike
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -29,10 +29,34 @@ if TYPE_CHECKING:
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 # A photograph has about ten million pixels; a small file with far more is an attack or an accident.
 MAX_PIXELS = 64_000_000
+UNKNOWN = "not an image in a known format"
+
+
+UNREADABLE_SUFFIXES = {
+    ".heic",
+    ".heif",
+    ".avif",
+    ".jxl",
+    ".dng",
+    ".cr2",
+    ".cr3",
+    ".nef",
+    ".arw",
+    ".raf",
+    ".orf",
+}
+"""Photographs in formats that Pillow does not read. They are named in errors, never left out in silence."""
 
 
 class BadImage(Exception):
-    """Raised for an image that cannot be used; the caller adds its name to the reason."""
+    """Raised for an image that cannot be used; `named` adds its name to the reason."""
+
+    def named(self, name: str) -> str:
+        """A line with the name of the image and the reason; an unknown format is known by such a name."""
+        suffix = PurePath(name).suffix.lower()
+        if str(self) == UNKNOWN and suffix in UNREADABLE_SUFFIXES:
+            return f"{name}: {_save_as_jpeg(suffix[1:].upper())}"
+        return f"{name}: {self}"
 
 
 @dataclass(frozen=True)
@@ -75,6 +99,8 @@ def decode(raw: bytes | NDArray[np.uint8] | Image.Image, form: ImageFormat) -> N
                 size = f"{image.width}×{image.height}"
                 raise BadImage(f"{size} pixels, more than the {MAX_PIXELS:,} allowed; scale it down")
             image.load()
+            if reason := unknown_range(image):
+                raise BadImage(reason)
             return _stored(image, form)
     except BadImage:
         raise
@@ -128,10 +154,11 @@ def _reason(error: Exception, raw: object) -> str:
     if isinstance(error, UnidentifiedImageError):
         if raw == b"":
             return "the file is empty"
-        return (phone_format(raw) if isinstance(raw, bytes) else "") or "not an image in a known format"
+        return (phone_format(raw) if isinstance(raw, bytes) else "") or UNKNOWN
     return str(error) or type(error).__name__
 
 
+_BITS_PER_SAMPLE = 258
 _BRANDS = {
     b"heic": "HEIC",
     b"heix": "HEIC",
@@ -145,7 +172,31 @@ _BRANDS = {
 def phone_format(content: bytes) -> str:
     """A reason for photographs as phones store them, which Pillow does not read; else an empty text."""
     found = _BRANDS.get(content[8:12]) if content[4:8] == b"ftyp" else None
-    return f"a {found} image, which cannot be read; save it as JPEG or PNG" if found else ""
+    return _save_as_jpeg(found) if found else ""
+
+
+def _save_as_jpeg(kind: str) -> str:
+    article = "an" if kind[0] in "ANO" else "a"
+    return f"{article} {kind} image, which cannot be read; save it as JPEG or PNG"
+
+
+def unknown_range(image: Image.Image) -> str:
+    """A reason for 32-bit images, whose values could have any range; else an empty text.
+
+    16-bit images can have the same mode: those in PNG and PPM files, depending on the version of Pillow, and
+    signed ones in TIFF files. An image in memory counts as 16-bit if its values have that range.
+    """
+    if image.mode not in ("I", "F"):
+        return ""
+    if image.mode == "I":
+        tags = getattr(image, "tag_v2", None)
+        if image.format in ("PNG", "PPM") or (tags is not None and tags.get(_BITS_PER_SAMPLE) == (16,)):
+            return ""
+        values = np.asarray(image) if image.format is None else np.zeros(1, int)
+        if values.min() >= 0 and 255 < values.max() < 2**16:
+            return ""
+    kind = "float" if image.mode == "F" else "integer"
+    return f"a 32-bit {kind} image, whose range is unknown; save it as 8-bit"
 
 
 ImageLike: TypeAlias = "str | PathLike[str] | bytes | Image.Image | NDArray[Any] | Tensor"
@@ -201,7 +252,7 @@ class ImageInput:
                 decoded.append(self.pixels(image))
             except BadImage as error:
                 name = image if isinstance(image, (str, PathLike)) else f"{what}[{i}]"
-                raise UsageError(f"{name}: {error}") from None
+                raise UsageError(error.named(str(name))) from None
         if not decoded:
             return torch.zeros(0, *self.shape, dtype=torch.uint8)
         return torch.from_numpy(np.stack(decoded))

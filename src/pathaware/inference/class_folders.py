@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from pathaware.core.errors import UsageError
-from pathaware.data.importers.folder import IMAGE_SUFFIXES, SPLIT_FOLDERS, UNREADABLE_SUFFIXES, in_tree
+from pathaware.data.importers.folder import IMAGE_SUFFIXES, SPLIT_FOLDERS, in_tree
 from pathaware.data.importers.source import SourceImage
 from pathaware.data.importers.trees import open_tree
-from pathaware.data.pixels import BadImage, ImageInput
+from pathaware.data.pixels import UNREADABLE_SUFFIXES, BadImage, ImageInput
 from pathaware.data.store import Split, counted
 from pathaware.inference.change_ways import MAX_CLASSES
 from pathaware.inference.trained_model import SupportSet
@@ -130,7 +130,7 @@ def read_labelled(
             labels.append(label)
             names.append(image.label)
         except BadImage as error:
-            problems.append(f"{image.label}: {error}")
+            problems.append(error.named(image.label))
         except UsageError as error:  # names the file or member already
             problems.append(error.message)
     classes = tuple(label for label in by_class if label in set(labels))
@@ -184,7 +184,7 @@ def find_and_read(source: Path, image_input: ImageInput) -> tuple[list[FoundImag
             pixels.append(image_input.pixels(_content(image)))
             found.append((path, image))
         except BadImage as error:
-            problems.append(f"{image.label}: {error}")
+            problems.append(error.named(image.label))
         except UsageError as error:
             problems.append(error.message)
     stacked = np.stack(pixels) if pixels else np.zeros((0, *image_input.shape), np.uint8)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from starlette.requests import ClientDisconnect, Request
 
-from pathaware.data.pixels import FORMATS, BadImage, ImageInput, phone_format
+from pathaware.data.pixels import FORMATS, BadImage, ImageInput, phone_format, unknown_range
 from pathaware.serve.api_error import ApiError
 from pathaware.serve.limits import Limits
 
@@ -47,6 +47,8 @@ def read_image(raw: bytes, form: ImageInput, max_pixels: int) -> NDArray[np.uint
             raise ApiError(413, f"{size} pixels, more than the {max_pixels:,} allowed")
         if min(image.size) < 1:
             raise ApiError(422, "the image has no pixels")
+        if reason := unknown_range(image):
+            raise ApiError(415, reason)
         try:
             return form.pixels(image).copy()  # a view would keep the whole image in memory
         except (BadImage, MemoryError):

@@ -21,7 +21,7 @@ from pathaware.data.importers.source import (
     refuse_miscounted,
 )
 from pathaware.data.importers.trees import FolderTree, Tree, open_tree, read
-from pathaware.data.pixels import PHOTO_84, ImageFormat
+from pathaware.data.pixels import PHOTO_84, UNREADABLE_SUFFIXES, ImageFormat
 from pathaware.data.store import SPLITS, Split
 
 SPLIT_FOLDERS: dict[str, Split] = {
@@ -32,20 +32,6 @@ SPLIT_FOLDERS: dict[str, Split] = {
     "test": "test",
 }
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
-UNREADABLE_SUFFIXES = {
-    ".heic",
-    ".heif",
-    ".avif",
-    ".jxl",
-    ".dng",
-    ".cr2",
-    ".cr3",
-    ".nef",
-    ".arw",
-    ".raf",
-    ".orf",
-}
-"""Photographs in formats that Pillow does not read. They are named in errors, never left out in silence."""
 
 
 def class_folders(tree: Tree, lists: Mapping[Split, Iterable[str]]) -> dict[str, list[SourceImage]]:
