@@ -375,11 +375,14 @@ def save_classifier(learned: Learned, model: TrainedModel, folder: Path, *, repl
 
 def measured_accuracy(folder: Path) -> dict[str, Any] | None:
     """Read the accuracy that `save_classifier` wrote: `right`, `of` and more; None if it was not measured."""
+    path = folder / MEASURED
     try:
-        found = json.loads((folder / MEASURED).read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
         return found if {"right", "of"} <= found.keys() else None
-    except (OSError, ValueError, AttributeError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, AttributeError):
         return None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror or error})") from None
 
 
 NEAR = 4
