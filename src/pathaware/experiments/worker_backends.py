@@ -29,6 +29,7 @@ from pathaware.experiments.worker import Task, work
 ATTEMPTS = 3
 """How often a run is given to a worker if workers die with it."""
 BACKENDS = ("loky", "dask", "ray")
+MOST_WORKERS = 10_000
 
 
 class Backend(Protocol):
@@ -181,6 +182,8 @@ def open_backend(
         raise UsageError(f"{name!r} must be one of {', '.join(BACKENDS)}", field="backend")
     if workers is not None:
         at_least(1, workers=workers)
+        if workers > MOST_WORKERS:
+            raise UsageError(f"{workers} is not allowed; must be at most {MOST_WORKERS:,}", field="workers")
     if name == "loky":
         if cluster is not None:
             raise UsageError("a cluster needs the backend dask or ray", field="cluster")
