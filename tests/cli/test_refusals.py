@@ -32,6 +32,8 @@ REFUSED = {
     "demo --scale nan": "--scale",
     "demo --scale 1e300": "--scale",
     "evaluate sine --extend --steps 999999999999": "steps",
+    f"evaluate sine --tasks 1{400 * '0'}": "… is not allowed; must be at most 1,000,000,000",
+    f"train sine --test-tasks 1{400 * '0'} --out run": "must be at most 1,000,000,000",
     "evaluate sine --steps 99": "error: --extend: is needed for 99 steps, more than the 5",
     "evaluate sine --record file": "file exists; add --replace",
     "data show glyphs --out file": "file exists; add --replace",

@@ -411,14 +411,16 @@ def train_and_evaluate(
 ) -> None:
     """Train and evaluate on all processes that torchrun has started, or on one; rank 0 prints."""
     from pathaware.cli.show import command_line, plugin_modules, print_evaluation
+    from pathaware.core.settings import at_most
     from pathaware.data.store import counted
     from pathaware.training.distributed import process_group
-    from pathaware.training.evaluation import evaluate
+    from pathaware.training.evaluation import MOST_TASKS, evaluate
     from pathaware.training.progress import ProgressDisplay
     from pathaware.training.session import load_trained, train_distributed
 
     problem, title = config.problem, f"{config.method} on {config.problem.label}"
     tasks = problem.evaluation_tasks if test_tasks is None else test_tasks
+    at_most(MOST_TASKS, test_tasks=tasks)
     result = None
     with process_group(config.training) as world:
         run = train_distributed(config, folder, world, quiet=json, resume=resume)

@@ -61,6 +61,13 @@ def at_least(least: float, **settings: float) -> None:
             raise UsageError(f"{name}: {value} is not allowed; must be at least {least}")
 
 
+def at_most(most: int, **settings: int) -> None:
+    """Raise if any of these settings is above `most`."""
+    for name, value in settings.items():
+        if value > most:
+            raise UsageError(f"{name}: {short_repr(value)} is not allowed; must be at most {most:,}")
+
+
 def short_repr(value: Any) -> str:
     """`repr(value)`, truncated."""
     try:

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import torch
 
 from pathaware.core.errors import UsageError
-from pathaware.core.settings import at_least
+from pathaware.core.settings import at_least, at_most
 from pathaware.experiments.run_store import PlannedRun
 from pathaware.experiments.worker import Task, work
 
@@ -182,8 +182,7 @@ def open_backend(
         raise UsageError(f"{name!r} must be one of {', '.join(BACKENDS)}", field="backend")
     if workers is not None:
         at_least(1, workers=workers)
-        if workers > MOST_WORKERS:
-            raise UsageError(f"{workers} is not allowed; must be at most {MOST_WORKERS:,}", field="workers")
+        at_most(MOST_WORKERS, workers=workers)
     if name == "loky":
         if cluster is not None:
             raise UsageError("a cluster needs the backend dask or ray", field="cluster")

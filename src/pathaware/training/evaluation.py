@@ -17,7 +17,7 @@ from pathaware.core.errors import UsageError
 from pathaware.core.few_shot import FewShotLearner, QueryLevel, StepPredictions
 from pathaware.core.path import Order
 from pathaware.core.seeding import generator
-from pathaware.core.settings import at_least
+from pathaware.core.settings import at_least, at_most
 from pathaware.training.distributed import ALONE, World
 from pathaware.training.metric import ACCURACY, Metric, median
 from pathaware.training.problems import Problem
@@ -40,6 +40,7 @@ LEVEL_TITLES: dict[str, str] = {
 
 BLOCK = 100
 """Tasks are drawn in blocks of this size, whatever the batch."""
+MOST_TASKS = 10**9
 
 _ROOM = 4 * 2**30  # bytes of free GPU memory per `evaluation_batch` of tasks, four times what they take
 
@@ -175,6 +176,7 @@ def evaluate(
     if split not in ("train", "val", "test"):
         raise UsageError(f"split: {split!r} must be one of train, val, test")
     at_least(1, tasks=tasks, **({} if batch is None else {"batch": batch}))
+    at_most(MOST_TASKS, tasks=tasks)
     source = _source(problem, split, balance, reference, learner)
     values, reverted, outputs, targets, done = [], [], [], [], 0
     batch = batch or _side_by_side(problem, reference.device, views, refine)
