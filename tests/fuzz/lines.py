@@ -187,7 +187,8 @@ def varied(draw: st.DrawFn) -> list[str]:
     words = draw(st.sampled_from(NEWER)).split()
     path = next(path for path in COMMANDS if tuple(words[: len(path)]) == path and path != ("train",))
     arguments, types = words[len(path) :], types_of(COMMANDS[path])
-    known = {name: p for p in COMMANDS[path].params for name in p.opts if p.name != "help"}
+    options = [p for p in COMMANDS[path].params if p.param_type_name == "option" and p.name != "help"]
+    known = {name: p for p in options for name in p.opts}
     for how in draw(st.lists(st.sampled_from(["value", "value", "drop", "add", "add"]), max_size=3)):
         at = draw(st.integers(0, max(0, len(arguments) - 1)))
         before = known.get(arguments[at - 1]) if arguments and at else None
