@@ -20,7 +20,7 @@ train = ImageEpisodes(glyphs, "train", ways=5, shots=1, queries=5)
 test = ImageEpisodes(glyphs, "test", ways=5, shots=1, queries=15)
 
 model = conv4(ways=5, size=28, channels=1, width=16)
-learner = MetaLearner(model, Pamela(model, steps=5, skip=2, rate=0.1), cross_entropy)
+learner = MetaLearner(model, Pamela(model, steps=5, skip=2, rate=0.1, q_start=0.5), cross_entropy)
 optimizer = torch.optim.Adam(learner.parameters(), lr=3e-3)
 
 for iteration in range(ITERATIONS):

@@ -10,9 +10,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pathaware.experiments.run_store import PlannedRun, RunStore
 from pathaware.experiments.worker_pool import train_in_workers
+from pathaware.training.presets import DIRECT
 
 RESULTS = Path("results")
 
@@ -32,6 +34,12 @@ def train_runs(
     missing = [run for run in chosen if store.result(run) is None]
     _print(f"{len(missing)} of {len(chosen)} runs to train")
     train_in_workers(store, missing, options.workers, _print, lambda run: _print(f"{run.name}: done"))
+
+
+def with_q_learned_directly(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The same tables, but PAMELA's Q is the step size itself, as in all runs before version 0.3."""
+    own = DIRECT if tables["method"]["name"] == "pamela" else {}
+    return {**tables, "method": {**tables["method"], **own}}
 
 
 def _print(line: str) -> None:

@@ -3,14 +3,14 @@
     python -m studies.ablation --workers 2
 
 K = 10, our training settings, 3,000 iterations, the same 2,000 test waves for every row, so that rows can be
-compared wave by wave.
+compared wave by wave. Q is learned directly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pathaware.experiments.paper.tables import ABLATION_ROWS
+from pathaware.experiments.paper.tables import ABLATION_ROWS, speeds
 from pathaware.experiments.run_store import Experiment, PlannedRun
 from pathaware.training.presets import load_preset
 from studies import additions, train_runs
@@ -41,7 +41,10 @@ def run(key: str, seed: int) -> PlannedRun:
         return additions.run(SHARED[key], "all", seed)
     tables = load_preset("table3-sine-k10-maml")
     _, method = ABLATION_ROWS[key]
-    return Experiment(f"ablation-sine-k10-{key}", {**tables, "method": method}).run(seed, ITERATIONS)
+    _, direct = speeds("sine", method)
+    return Experiment(f"ablation-sine-k10-{key}", {**tables, "method": {**method, **direct}}).run(
+        seed, ITERATIONS
+    )
 
 
 def runs() -> Iterator[PlannedRun]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pathaware.experiments.run_store import Experiment, PlannedRun
 from pathaware.training.presets import PRINTED, load_preset
-from studies import train_runs
+from studies import train_runs, with_q_learned_directly
 
 TASKS = 2000
 SEEDS = 3
@@ -34,7 +34,7 @@ PROBLEMS = {
 
 def base(problem: str) -> dict[str, dict[str, Any]]:
     if problem.startswith("sine"):
-        return load_preset(f"table3-{problem}")
+        return with_q_learned_directly(load_preset(f"table3-{problem}"))
     tables = load_preset("glyphs")
     training = {**tables.get("training", {}), "validate": 0, "device": "cpu", "threads": 1}
     return {**tables, "method": {"name": "pamela", **tables.get("method", {})}, "training": training}

@@ -13,7 +13,7 @@ from typing import Any
 
 from pathaware.experiments.run_store import Experiment, PlannedRun
 from pathaware.training.presets import load_preset
-from studies import train_runs
+from studies import train_runs, with_q_learned_directly
 
 TASKS = 2000
 LENGTHS = (7000, 12_000, 21_000)
@@ -21,7 +21,7 @@ PRECISION = {"training": {"precision": "bf16"}}
 
 
 def experiment(method: str, **settings: Any) -> Experiment:
-    tables = load_preset(f"table2-cifar-fs-{method}-5shot")
+    tables = with_q_learned_directly(load_preset(f"table2-cifar-fs-{method}-5shot"))
     tables["method"].update(settings)
     name = "-".join(["cifar-fs", method, *(f"{value}{key}" for key, value in settings.items() if value)])
     return Experiment(f"{name}-5shot", tables).with_settings(PRECISION)

@@ -15,7 +15,7 @@ from typing import Any
 
 from pathaware.experiments.run_store import Experiment, PlannedRun
 from pathaware.training.presets import PRINTED, PRINTED_SINE, load_preset
-from studies import train_runs
+from studies import train_runs, with_q_learned_directly
 
 TASKS = 10_000
 OURS = 40_000
@@ -37,7 +37,7 @@ def experiment(name: str, tables: Mapping[str, Mapping[str, Any]]) -> Experiment
 
 def strict(shots: int, method: str, steps: int | None = None) -> PlannedRun:
     """A row of Table 3 with the paper's settings; `steps` other than the method's own if given."""
-    tables = load_preset(f"table3-sine-k{shots}-{method}-strict")
+    tables = with_q_learned_directly(load_preset(f"table3-sine-k{shots}-{method}-strict"))
     name = f"k{shots}-{method}-strict"
     if steps is not None:
         tables["method"]["steps"] = steps
@@ -48,7 +48,7 @@ def strict(shots: int, method: str, steps: int | None = None) -> PlannedRun:
 def changed(key: str, shots: int = 10, method: str = "pamela") -> PlannedRun:
     """Our settings with one of them replaced by the paper's."""
     _, settings, iterations = ONE_BY_ONE[key]
-    tables = load_preset(f"table3-sine-k{shots}-{method}")
+    tables = with_q_learned_directly(load_preset(f"table3-sine-k{shots}-{method}"))
     return experiment(f"k{shots}-{method}-{key}", {**tables, "training": settings}).run(0, iterations)
 
 

@@ -14,13 +14,13 @@ import dataclasses
 import json
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from pathaware.core.few_shot import FewShotLearner
 from pathaware.inference.change_ways import change_ways
-from pathaware.methods.pamela import Pamela
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
 from pathaware.training.provenance import write_record
@@ -36,21 +36,15 @@ def config(data: str, classes: int, shots: int, iterations: int, width: int, rat
     return Config.from_dict(
         {
             "problem": {**problem, "width": width, "zero_head": True},
-            "method": {"name": "pamela", "rate": rate},
+            "method": {"name": "pamela", "rate": 1.0, "q_start": rate},
             "training": {"iterations": iterations, "rate": 2e-3, "validate": 0, "save": 0},
         }
     )
 
 
-@contextmanager
-def unscaled_step_sizes() -> Iterator[None]:
+def unscaled_step_sizes() -> AbstractContextManager[Any]:
     """Keep the trained step sizes, whatever the number of classes."""
-    before = Pamela.step_sizes
-    Pamela.step_sizes = ()
-    try:
-        yield
-    finally:
-        Pamela.step_sizes = before
+    return mock.patch("pathaware.inference.change_ways._growth", lambda q, _, after: q.new_ones(len(after)))
 
 
 def accuracy(learner: FewShotLearner, problem: Any, tasks: int) -> dict[str, float]:

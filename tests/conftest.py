@@ -29,14 +29,14 @@ RULES: dict[str, Callable[[nn.Module], Rule]] = {
     "maml": lambda m: GradientDescent(m, 3, rate=0.05),
     "meta-sgd, one step": lambda m: MetaSGD(m, 1, rate=0.05),
     "meta-sgd, three steps": lambda m: MetaSGD(m, 3, rate=0.05),
-    "pamela": lambda m: Pamela(m, 3, rate=0.05, skip=1),
+    "pamela": lambda m: Pamela(m, 3, rate=0.1, q_start=0.5, skip=1),
     "pamela, tensor-channel Q, tensor P": lambda m: Pamela(
-        m, 3, rate=0.05, skip=2, q_granularity="tensor-channel", p_granularity="tensor"
+        m, 3, rate=0.1, q_start=0.5, skip=2, q_granularity="tensor-channel", p_granularity="tensor"
     ),
-    "pamela, parameter Q": lambda m: Pamela(m, 3, rate=0.05, skip=2, q_granularity="parameter"),
-    "pamela, one Q for all steps": lambda m: Pamela(m, 3, rate=0.05, skip=2, q="shared"),
-    "pamela, Q without P": lambda m: Pamela(m, 3, rate=0.05, skip=None),
-    "pamela, P without Q": lambda m: Pamela(m, 3, rate=0.05, skip=1, q="constant"),
+    "pamela, parameter Q": lambda m: Pamela(m, 3, rate=0.1, q_start=0.5, skip=2, q_granularity="parameter"),
+    "pamela, one Q for all steps": lambda m: Pamela(m, 3, rate=0.1, q_start=0.5, skip=2, q="shared"),
+    "pamela, Q without P": lambda m: Pamela(m, 3, rate=0.1, q_start=0.5, skip=None),
+    "pamela, P without Q": lambda m: Pamela(m, 3, rate=0.1, q_start=0.5, skip=1, q="constant"),
 }
 
 

@@ -84,7 +84,7 @@ def test_tasks_adapt_in_inference_mode(execution, kind):
 
 def test_the_learners_parameters_are_initialisation_and_rule_and_any_optimiser_trains_them():
     model, loss, episodes = small_problem("mlp")
-    learner = MetaLearner(model, Pamela(model, rate=0.05), loss)
+    learner = MetaLearner(model, Pamela(model, rate=0.1, q_start=0.5), loss)
     optimizer = torch.optim.SGD(learner.parameters(), lr=0.01)
     first = learner.meta_loss(episodes)
     for _ in range(20):
@@ -282,7 +282,7 @@ def test_a_parameter_may_be_a_single_number(execution):
     adapted = learner.adapt(x, y, steps=1)
     (gradient,) = torch.autograd.grad(F.mse_loss(model(x), y), model.scale)
     assert adapted.scale.shape == ()
-    assert torch.allclose(adapted.scale, model.scale - learner.rule.q.flatten()[0] * gradient)
+    assert torch.allclose(adapted.scale, model.scale - 0.01 * learner.rule.q.flatten()[0] * gradient)
 
 
 class Several(nn.Module):

@@ -19,7 +19,7 @@ from tests.conftest import distance, image_episodes
 
 def learner_of(
     execution: str = "auto",
-    rule=lambda model: Pamela(model, 3, rate=0.05, skip=1),
+    rule=lambda model: Pamela(model, 3, rate=0.1, q_start=0.5, skip=1),
     head: HeadStart = "prototypes",
 ) -> MetaLearner:
     torch.manual_seed(0)

@@ -14,7 +14,7 @@ from tests.conftest import distance, meta_gradient, regression_episodes, scatter
 
 def test_pamela_without_skips_and_with_constant_q_is_maml():
     model, loss, episodes = small_problem("conv")
-    pamela = MetaLearner(model, Pamela(model, 4, rate=0.05, skip=None), loss)
+    pamela = MetaLearner(model, Pamela(model, 4, rate=0.1, q_start=0.5, skip=None), loss)
     maml = MetaLearner(model, GradientDescent(model, 4, rate=0.05), loss)
     theta = len(maml.rule.layout)
     assert distance(meta_gradient(pamela, episodes)[:theta], meta_gradient(maml, episodes)) < 1e-12
@@ -25,8 +25,28 @@ def test_pamela_with_one_step_is_meta_sgd():
     pamela = scatter(MetaLearner(model, Pamela(model, 1, skip=None), loss))
     meta_sgd = MetaLearner(model, MetaSGD(model, 1), loss)
     with torch.no_grad():
-        meta_sgd.rule.q.copy_(pamela.rule.q[0])
+        meta_sgd.rule.q.copy_(pamela.rule.rate * pamela.rule.q[0])
     assert distance(meta_gradient(pamela, episodes), meta_gradient(meta_sgd, episodes)) < 1e-12
+
+
+def test_q_learned_directly_takes_the_steps_of_a_rate_that_multiplies_q():
+    """Both begin as MAML with a step size of 0.01; only how fast Adam moves Q differs."""
+    model, loss, episodes = small_problem("mlp")
+    paper = MetaLearner(model, Pamela(model, 3), loss)
+    direct = MetaLearner(model, Pamela(model, 3, rate=1.0, q_start=0.01), loss)
+    assert (
+        distance(*(each.path(episodes.support_x, episodes.support_y).end for each in (paper, direct))) < 1e-14
+    )
+    of_q = [torch.autograd.grad(each.meta_loss(episodes), each.rule.q)[0] for each in (paper, direct)]
+    assert distance(of_q[0], 0.01 * of_q[1]) < 1e-12
+
+
+def test_a_rate_without_a_start_of_q_warns_once_what_changed():
+    model, *_ = small_problem("mlp")
+    with pytest.warns(FutureWarning, match="set rate = 1 and q_start = 0.1"):
+        Pamela(model, rate=0.1)
+    for settings in ({}, {"rate": 0.1, "q_start": 1.0}, {"rate": 1.0, "q_start": 0.1}):
+        Pamela(model, **settings)  # warnings are errors here
 
 
 @pytest.mark.parametrize("skip", [1, 2, 3])
@@ -39,7 +59,7 @@ def test_the_closed_expansion_of_section_3_2_holds(skip):
     total = torch.zeros_like(path.end)
     for s in range(j - skip, j + 1):
         _, gradient = learner.gradient(path.points[s], episodes.support_x, episodes.support_y)
-        total += rule.q_groups(rule.q[s]) * gradient
+        total += rule.rate * rule.q_groups(rule.q[s]) * gradient
     expected = path.points[j - skip] - (1 - rule.p_groups(rule.p[0])) * total
     assert distance(path.points[j + 1], expected.detach()) < 1e-14
 
@@ -53,7 +73,7 @@ def test_every_step_of_a_path_follows_the_papers_update(skip):
     used = 0
     for j in range(5):
         _, gradient = learner.gradient(points[j], episodes.support_x, episodes.support_y)
-        expected = points[j] - rule.q_groups(rule.q[j]) * gradient
+        expected = points[j] - rule.rate * rule.q_groups(rule.q[j]) * gradient
         if j % skip == 0 and j >= skip:
             p = rule.p_groups(rule.p[used])
             expected = (1 - p) * expected + p * points[j - skip]
@@ -93,7 +113,7 @@ def test_more_steps_than_trained_need_extend_and_repeat_the_last_q():
         learner.path(episodes.support_x, episodes.support_y, steps=3)
     path = learner.path(episodes.support_x, episodes.support_y, steps=3, extend=True)
     _, gradient = learner.gradient(path.points[2], episodes.support_x, episodes.support_y)
-    expected = path.points[2] - learner.rule.q[-1] * gradient
+    expected = path.points[2] - learner.rule.rate * learner.rule.q[-1] * gradient
     assert distance(path.points[3], expected.detach()) < 1e-14
 
 

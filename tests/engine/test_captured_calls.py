@@ -21,7 +21,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GP
 def learners(kind: str = "conv", steps: int = 3) -> tuple[MetaLearner, MetaLearner, tuple[Tensor, ...]]:
     """A learner and the same one as a loop on the GPU, and the examples of its tasks."""
     model, loss, episodes = small_problem(kind)
-    fast = scatter(MetaLearner(model, Pamela(model, steps, rate=0.05, skip=1), loss)).cuda()
+    fast = scatter(MetaLearner(model, Pamela(model, steps, rate=0.1, q_start=0.5, skip=1), loss)).cuda()
     loop = MetaLearner(model, fast.rule, loss, execution="loop").cuda()
     return fast, loop, episodes.to("cuda").tensors()[:3]
 
@@ -116,7 +116,7 @@ def test_a_changed_loss_or_rule_counts_after_a_capture(kind):
     first, original = outputs(), fast.loss
     fast.loss = loop.loss = lambda outputs, targets: 2 * original(outputs, targets)
     second = outputs()
-    fast.rule = loop.rule = Pamela(fast.model, 2, rate=0.02, skip=1).cuda()
+    fast.rule = loop.rule = Pamela(fast.model, 2, rate=0.04, q_start=0.5, skip=1).cuda()
     assert distance(first, second) > 1e-4
     assert distance(second, outputs()) > 1e-4
 

@@ -22,7 +22,7 @@ from tests.conftest import distance, image_episodes, regression_episodes, scatte
 def learner() -> MetaLearner:
     torch.manual_seed(1)
     model = mlp(1, (4,), 1)
-    return scatter(MetaLearner(model, Pamela(model, 2, rate=0.05, skip=1), F.mse_loss))
+    return scatter(MetaLearner(model, Pamela(model, 2, rate=0.1, q_start=0.5, skip=1), F.mse_loss))
 
 
 def gradient(
@@ -76,7 +76,7 @@ def threads(request):
 def test_convolutions_trace_too(threads, monkeypatch):
     monkeypatch.setattr(torch, "compile", traced)
     model = conv4(3, size=8, channels=2, width=3, blocks=2)
-    subject = MetaLearner(model, Pamela(model, 2, rate=0.05, skip=1), F.cross_entropy)
+    subject = MetaLearner(model, Pamela(model, 2, rate=0.1, q_start=0.5, skip=1), F.cross_entropy)
     estimator = CompiledUnrolled()
     with task_threads():  # if they ran there, nothing would be traced
         gradient(estimator, subject, image_episodes())
@@ -91,7 +91,7 @@ def test_parameters_that_tasks_share_get_a_gradient_in_the_traced_form_too(adapt
     monkeypatch.setattr(torch, "compile", traced)
     model, estimator = mlp(1, (4, 4), 1), CompiledUnrolled()
     layout = Layout.of(model, lambda name: name.startswith(adapted))
-    subject = MetaLearner(model, Pamela(layout, 2, rate=0.05, skip=1), F.mse_loss)
+    subject = MetaLearner(model, Pamela(layout, 2, rate=0.1, q_start=0.5, skip=1), F.mse_loss)
     episodes = regression_episodes()
     plain, ours = (gradient(o, subject, episodes) for o in (Unrolled(), estimator))
     assert estimator.compiled is not None

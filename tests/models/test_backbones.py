@@ -158,7 +158,7 @@ def test_a_frozen_backbone_takes_images_or_their_features(images):
 
 def test_adapters_follow_a_path_and_the_rest_stays(images):
     network = restrict(fresh(), "adapters")
-    learner = MetaLearner(network, Pamela(network, 2, rate=0.1), cross_entropy).float()
+    learner = MetaLearner(network, Pamela(network, 2, rate=0.1, q_start=0.5), cross_entropy).float()
     y = torch.tensor([0, 1, 2, 0, 1])
     changed = dict(learner.adapt(images, y).named_parameters())
     before = dict(network.named_parameters())

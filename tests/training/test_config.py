@@ -98,9 +98,12 @@ def test_a_setting_of_another_form_is_refused(text):
         parse_setting(text)
 
 
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.earlier])
+EARLIER = {name: method.earlier({}) for name, method in METHODS.items() if method.earlier({})}
+
+
+@pytest.mark.parametrize("name", EARLIER)
 def test_a_run_of_an_earlier_version_keeps_the_settings_it_did_not_have(name):
-    earlier, settings = METHODS[name].earlier, METHODS[name].settings()
+    earlier, settings = EARLIER[name], METHODS[name].settings()
     assert set(earlier) <= set(settings)
     assert all(settings[key] != value for key, value in earlier.items())
     tables = config(method={"name": name}).to_dict()
@@ -108,3 +111,19 @@ def test_a_run_of_an_earlier_version_keeps_the_settings_it_did_not_have(name):
     tables["method"] = {key: value for key, value in tables["method"].items() if key not in earlier}
     assert {key: Config.of_run(tables).method_settings[key] for key in earlier} == earlier
     assert {key: Config.from_dict(tables).method_settings[key] for key in earlier} != earlier
+
+
+def test_a_pamela_of_before_its_rate_multiplied_q_learns_q_directly_from_that_rate():
+    tables = config(method={"name": "pamela"}).to_dict()
+    tables["method"] = {"name": "pamela", "steps": 3, "rate": 0.1}
+    settings = Config.of_run(tables).method_settings
+    assert (settings["rate"], settings["q_start"], settings["steps"]) == (1.0, 0.1, 3)
+
+
+def test_defaults_of_a_method_on_a_problem_count_only_together():
+    def pamela(**method):
+        return config(method={"name": "pamela", **method}).method_settings
+
+    assert (pamela()["rate"], pamela()["q_start"]) == (0.1, 0.1)
+    assert (pamela(q_start=2.0)["rate"], pamela(q_start=2.0)["q_start"]) == (0.01, 2.0)
+    assert (pamela(rate=0.2)["rate"], pamela(rate=0.2)["q_start"]) == (0.2, 1.0)

@@ -67,6 +67,7 @@ LATER = (
         "dropout = 0.0",
         "snapshots = 0",
     ),
+    *("q_start = 1.0", "p_start = 0.0"),
 )
 """Settings that were added since then, at their defaults."""
 SINE_METHODS = ("maml", "meta-sgd", "mt-net", "pamela")

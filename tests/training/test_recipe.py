@@ -107,9 +107,9 @@ def test_learning_rates_grow_at_first():
 def test_the_last_layer_may_begin_with_larger_steps(method, options):
     learner = build(config(method, options=options, head_rate=0.3))
     rule = learner.rule
-    (step_sizes,) = rule.step_sizes
+    ((step_sizes, factor),) = rule.step_sizes.items()
     groups = rule.broadcasts().get(step_sizes, nn.Identity())
-    flat = groups(getattr(rule, step_sizes)).reshape(-1, len(rule.layout))
+    flat = factor * groups(getattr(rule, step_sizes)).reshape(-1, len(rule.layout))
     for name, part in rule.layout.views(flat).items():
         expected = 0.3 if name.startswith("head.") else 0.01
         assert torch.allclose(part, torch.full_like(part, expected)), name

@@ -375,15 +375,20 @@ def over_preset(data: str, tables: dict[str, dict[str, Any]]) -> dict[str, dict[
     """Lay the given settings over the preset of a data set, if any, as far as the method has its settings."""
     from pathaware.core.settings import trust
     from pathaware.methods import get_method
-    from pathaware.training.presets import load_preset, presets
+    from pathaware.training.presets import DIRECT, load_preset, presets
 
-    base = load_preset(data) if data in presets() else {}
+    method = tables["method"]["name"]
+    base = load_preset(data, method) if data in presets() else {}
+    if data == FOLDER and method == "pamela":  # own images are rarely trained for long
+        base = {"method": DIRECT}
     trust(tables)
     own = tables["problem"].get("model_name")
     if own not in (None, base.get("problem", {}).get("model_name", "conv4")):
         base.get("problem", {}).pop("width", None)  # that of the preset's network
-    known = get_method(tables["method"]["name"]).settings()
-    base["method"] = {name: value for name, value in base.get("method", {}).items() if name in known}
+    known = get_method(method).settings()
+    # rate and q_start mean nothing without each other
+    pair = set(DIRECT) if set(DIRECT) & tables["method"].keys() else set()
+    base["method"] = {k: v for k, v in base.get("method", {}).items() if k in known and k not in pair}
     return {table: {**base.get(table, {}), **values} for table, values in tables.items()}
 
 

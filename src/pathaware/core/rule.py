@@ -59,8 +59,9 @@ class Rule(nn.Module):
     sequential: ClassVar[bool] = False
     """True if predictions depend on the order of the support set."""
 
-    step_sizes: tuple[str, ...] = ()
-    """Names of learned step sizes. They are scaled when the number of classes changes (see `change_ways`)."""
+    step_sizes: Mapping[str, float] = {}
+    """Learned step sizes by name, with the constant that multiplies them. They are scaled when the number of
+    classes changes (see `change_ways`)."""
     weighable: bool = True
     """True if a step can be differentiated with respect to the weights of support examples, see
     `influence`."""

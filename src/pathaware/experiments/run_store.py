@@ -55,6 +55,12 @@ def _problem_settings(config: Config) -> tuple[str, dict[str, Any]]:
     return config.problem.name, {k: v for k, v in asdict(problem).items() if k != "data_dir"}
 
 
+def stored_identity(record: Mapping[str, Any], config: Config) -> dict[str, Any]:
+    """The `identity` of a record. Older ones have none; versions of methods began with 1."""
+    known = record.get(IDENTITY, {**identity(config), "method_version": 1})
+    return {**known, "method_version": get_method(config.method).same_numbers(known["method_version"])}
+
+
 def experiment_key(config: Config) -> tuple[str, str]:
     """Equal for runs of the same experiment."""
     return signature(config), repr(identity(config))
@@ -105,7 +111,7 @@ class Result:
 
     @classmethod
     def of(cls, record: dict[str, Any]) -> Result:
-        config = Config.from_dict(record["config"])
+        config = Config.of_run(record["config"])
         return cls(record, signature(config), config.training.iterations, config.training.seed)
 
     @property
@@ -119,16 +125,12 @@ class Result:
 
     @cached_property
     def config(self) -> Config:
-        return Config.from_dict(self.record["config"])
+        return Config.of_run(self.record["config"])
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The value of `identity` when the run was trained.
-
-        Older records do not have it. Their configuration says the same, and versions of methods began with 1.
-        """
-        known: dict[str, Any] = self.record.get(IDENTITY, {**identity(self.config), "method_version": 1})
-        return known
+        """The value of `identity` when the run was trained."""
+        return stored_identity(self.record, self.config)
 
     @property
     def queries(self) -> str:
@@ -298,7 +300,7 @@ class RunStore:
         there = Run.open(folder).config
         if (there != wanted) if self.exact else experiment_key(there) != experiment_key(wanted):
             what = "a run of other settings"
-        elif self._record(planned).get(IDENTITY, identity(wanted)) != identity(wanted):
+        elif (record := self._record(planned)) and stored_identity(record, wanted) != identity(wanted):
             what = f"a run of another version of {wanted.method}"
         else:
             return
@@ -372,7 +374,7 @@ class RunStore:
         try:
             asked = (planned.config.to_dict(), self.evaluation_tasks(planned.config))
             # Records of earlier versions lack settings that are newer; these have their defaults.
-            if (Config.from_dict(record["config"]).to_dict(), record["result"]["tasks"]) != asked:
+            if (Config.of_run(record["config"]).to_dict(), record["result"]["tasks"]) != asked:
                 return None
             result = Result.of(record)
         except (ValueError, KeyError, TypeError):

@@ -17,6 +17,7 @@ import torch
 from pathaware.core.errors import UsageError
 from pathaware.data.catalogue import GLYPHS
 from pathaware.data.store import counted
+from pathaware.methods import get_method
 from pathaware.training.checksummed import tensor_digest
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate, interval_over_tasks
@@ -97,7 +98,7 @@ def obstacle(record: Mapping[str, Any]) -> str | None:
     """The reason why a record cannot be trained again here to the last bit, or None."""
     if EVALUATED in record:
         return "its tasks are not those of its training"
-    config = Config.from_dict(record["config"])
+    config = Config.of_run(record["config"])
     origin = record.get("trained_with") or []
     if "tensors_sha256" not in record or "task_values" not in record:
         return "it has no digest of its tensors"
@@ -115,7 +116,7 @@ def obstacle(record: Mapping[str, Any]) -> str | None:
         if there.get(name) != here[name]:
             return f"it was made with {name} {there.get(name)}, here is {here[name]}"
     trained = record["identity"]["method_version"]
-    if trained != method_version(config):
+    if get_method(config.method).same_numbers(trained) != method_version(config):
         return f"it is of version {trained} of {config.method}, here is version {method_version(config)}"
     return None
 
@@ -152,7 +153,7 @@ def retrain(record: Mapping[str, Any]) -> Retrained:
     The trained tensors must be equal to the last bit. So are the values of tasks, unless the record is of
     a version that evaluated in another order of sums; then they must agree to `ROUNDING`.
     """
-    config, result = Config.from_dict(record["config"]), record["result"]
+    config, result = Config.of_run(record["config"]), record["result"]
     with tempfile.TemporaryDirectory() as folder:
         run = train_run(config, Path(folder) / "run", quiet=True)
         tensors, _ = run.learned()

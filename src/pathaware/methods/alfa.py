@@ -18,7 +18,7 @@ Departures from the authors' code:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ from pathaware.core.parameters import GroupBroadcast, Layout
 from pathaware.core.rule import Rule
 from pathaware.core.settings import at_least
 from pathaware.methods.layerwise import Layers, perceptron, without_norms
-from pathaware.methods.method import Method
+from pathaware.methods.method import Method, once
 
 
 class Alfa(Rule):
@@ -36,7 +36,7 @@ class Alfa(Rule):
     `rates` α⁰ and `decays` λ⁰ are `[steps, layers]`, initialised to `rate` and `rate` times `decay`.
     """
 
-    step_sizes = ("rates",)
+    step_sizes: Mapping[str, float] = {"rates": 1.0}
 
     def __init__(
         self,
@@ -81,5 +81,5 @@ METHOD = Method(
     2020,
     Alfa,
     version=2,
-    earlier={"adapt_norms": True},
+    earlier=once(adapt_norms=True),
 )

@@ -41,7 +41,7 @@ from pathaware.core.parameters import Layout
 from pathaware.core.rule import Context, Memory
 from pathaware.core.settings import at_least
 from pathaware.methods.maml import GradientDescent
-from pathaware.methods.method import Method
+from pathaware.methods.method import Method, once
 from pathaware.methods.second_order import TRIALS, backtrack, conjugate_gradients, dots, stuck, tries_all
 
 STRENGTH = 0.5
@@ -178,5 +178,5 @@ METHOD = Method(
     LineSearchDescent,
     meta_gradient=Implicit,
     version=3,
-    earlier={"cg_damping": 0.0},
+    earlier=once(cg_damping=0.0),
 )

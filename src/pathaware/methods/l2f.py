@@ -25,7 +25,7 @@ from pathaware.core.parameters import Layout
 from pathaware.core.rule import Context, Memory
 from pathaware.methods.layerwise import Layers, perceptron, without_norms
 from pathaware.methods.maml import GradientDescent
-from pathaware.methods.method import Method
+from pathaware.methods.method import Method, once
 
 
 class Forgetting(GradientDescent):
@@ -54,5 +54,5 @@ METHOD = Method(
     2020,
     Forgetting,
     version=2,
-    earlier={"adapt_norms": True},
+    earlier=once(adapt_norms=True),
 )

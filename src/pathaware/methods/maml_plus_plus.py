@@ -21,7 +21,7 @@ Departures from the authors' code:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +49,7 @@ class MamlPlusPlus(GradientDescent):
       `norms [steps, K]` is δ. Without effect if the network has no norm layers.
     """
 
-    step_sizes: tuple[str, ...] = ("q",)
+    step_sizes: Mapping[str, float] = {"q": 1.0}
     norm_index: Tensor
 
     def __init__(
@@ -65,7 +65,7 @@ class MamlPlusPlus(GradientDescent):
         super().__init__(network, steps, rate=rate)
         self.q_groups = GroupBroadcast(self.layout, "tensor") if learned_rates else None
         if self.q_groups is None:
-            self.step_sizes = ()
+            self.step_sizes = {}
         else:
             self.q = nn.Parameter(torch.full((steps, self.q_groups.groups), float(rate)))
         self.norms: nn.Parameter | None = None

@@ -13,7 +13,7 @@ Departures from the authors' code:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ from pathaware.methods.method import Method
 class MetaSGD(Rule):
     """Gradient descent with one learned step size per parameter, `q [D]`, initialised to `rate`."""
 
-    step_sizes = ("q",)
+    step_sizes: Mapping[str, float] = {"q": 1.0}
 
     def __init__(self, network: nn.Module | Layout, steps: int = 1, *, rate: float = 0.01) -> None:
         super().__init__(network, steps)

@@ -34,7 +34,7 @@ from pathaware.core.path import Order
 from pathaware.core.rule import Context
 from pathaware.methods.layerwise import Layers, joined, perceptron, standardised, without_norms
 from pathaware.methods.maml import GradientDescent
-from pathaware.methods.method import Method
+from pathaware.methods.method import Method, once
 
 
 class AdaptiveLoss(nn.Module):
@@ -159,5 +159,5 @@ METHOD = Method(
     meta_gradient=SupportAndQueries,
     queries=True,
     version=2,
-    earlier={"adapt_norms": True, "outer_support": False},
+    earlier=once(adapt_norms=True, outer_support=False),
 )

@@ -23,6 +23,11 @@ def identity(model: nn.Module) -> nn.Module:
     return model
 
 
+def once(**settings: Any) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+    """For `Method.earlier`: older runs do not have these settings, and behave as with these values."""
+    return lambda stored: {**settings, **stored}
+
+
 @dataclass(frozen=True)
 class Method:
     """A meta-learning method that `pathaware train --method NAME` can train.
@@ -46,8 +51,8 @@ class Method:
     - Its settings are the arguments of `kind` that have defaults, and the keyword-only arguments of
       `meta_gradient` and `network`. Several of them may share a name; `options` replaces defaults.
     - `version`: grows when the method's mathematics changes, so that results of different versions are not
-      mixed; it is recorded when training starts. `earlier`: the values, for older runs, of settings that they
-      do not have.
+      mixed; it is recorded when training starts. `earlier`: from the stored settings of an older run, those
+      that mean the same today; from version `compatible` on they give the same numbers.
     - `order`: the highest order of derivatives in the meta-gradient; `queries`: True if adaptation uses the
       queries, which is transductive by design (by batch norm all methods are, unless evaluated inductively).
     - `problem`: settings of the classification problem that the method is defined by, such as
@@ -65,13 +70,18 @@ class Method:
     options: Mapping[str, Any] = field(default_factory=dict)
     queries: bool = False
     version: int = 1
-    earlier: Mapping[str, Any] = field(default_factory=dict)
+    compatible: int = 0
+    earlier: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
     problem: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def regression(self) -> bool:
         """True if it can fit functions as well as classify."""
         return not self.problem and (issubclass(self.kind, Rule) or self.kind.regression)
+
+    def same_numbers(self, version: int) -> int:
+        """The newest version that gives the numbers of this one."""
+        return self.version if self.compatible and version >= self.compatible else version
 
     def settings(self) -> dict[str, Any]:
         """All settings with their defaults."""

@@ -1,15 +1,22 @@
 """PAMELA (Rajasegaran, Khan, Hayat, Khan and Shah, 2020, arXiv:2010.09291).
 
-    θⱼ₊₁ = θⱼ − Qⱼ ∘ ∇L(θⱼ)                                       in general
-    θⱼ₊₁ = (1 − Pⱼ)(θⱼ − Qⱼ ∘ ∇L(θⱼ)) + Pⱼ θⱼ₋w                   where j mod w = 0 and j ≥ w
+    θⱼ₊₁ = θⱼ − α Qⱼ ∘ ∇L(θⱼ)                                     in general
+    θⱼ₊₁ = (1 − Pⱼ)(θⱼ − α Qⱼ ∘ ∇L(θⱼ)) + Pⱼ θⱼ₋w                 where j mod w = 0 and j ≥ w
 
 Preconditioner Qⱼ scales the gradient of step j; gradient-skip connection Pⱼ blends in the point w steps back.
+
+The paper prints no α in its equations. Its text sets the inner learning rate to 0.01 and finds MAML again
+with Q = 1 and P = 0; both hold for α = 0.01 and Q from 1, the defaults. Adam moves every parameter by its
+learning rate, whatever the scale of the parameter. So Q learns s times as fast, relative to its size, with
+α = 0.01 s and Q from 1 / s. This speed s is 1 by default, and 100 where Q is the step size itself (α = 1, Q
+from 0.01), as in versions before 0.3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -25,21 +32,24 @@ if TYPE_CHECKING:
     from pathaware.core.rule import Context
 
 QSharing = Literal["per-step", "shared", "constant"]
+RATE = 0.01
+_Q_START = 1.0  # the default itself, not an equal number: an argument that is this object was not given
 
 
 class Pamela(Rule):
-    """The rule of PAMELA: learns `q [n, groups]`, initialised to `rate`, and `p [skips, groups]`, to 0.
+    """The rule of PAMELA: learns `q [n, groups]`, from `q_start`, and `p [skips, groups]`, from `p_start`.
 
     >>> rule = Pamela(nn.Linear(2, 3), steps=5, skip=2)
     >>> rule.skips, rule.q.shape, rule.p.shape
     ([2, 4], torch.Size([5, 9]), torch.Size([2, 1]))
 
+    - `rate`: the constant α, so that steps begin with a size of `rate * q_start`. The speed s of Q is
+      `rate` = 0.01 s with `q_start` = 1 / s; a fast Q suits short trainings, a slow one long ones.
     - `skip`: the interval w, 1 to n, or `None` for Q without P. Steps beyond n repeat the last Q, unskipped.
     - `q`: `per-step`, the method; `shared`, one Q for all steps; `constant`, P without Q.
     - `q_granularity`, `p_granularity`: which parameters share an entry, see `Layout.index`.
     """
 
-    step_sizes = ("q",)
     q: Tensor
     p: nn.Parameter
 
@@ -48,14 +58,23 @@ class Pamela(Rule):
         network: nn.Module | Layout,
         steps: int = 5,
         *,
-        rate: float = 0.01,
+        rate: float = RATE,
+        q_start: float = _Q_START,
+        p_start: float = 0.0,
         skip: int | None = 2,
         q: QSharing = "per-step",
         q_granularity: Granularity = "filter",
         p_granularity: Granularity = "layer",
     ) -> None:
         super().__init__(network, steps)
-        at_least(0, rate=rate)
+        at_least(0, rate=rate, q_start=q_start)
+        if rate != RATE and q_start is _Q_START:
+            warnings.warn(
+                f"pamela: rate = {rate:g} is now a constant factor of Q, which is learned from 1; for Q "
+                f"learned directly from {rate:g}, as before 0.3, set rate = 1 and q_start = {rate:g}",
+                FutureWarning,
+                stacklevel=2,
+            )
         if skip is not None and not 1 <= skip <= steps:
             raise UsageError(f"skip: {skip} is not allowed; must be 1 to {steps} (steps = {steps}), or none")
         if q not in get_args(QSharing):
@@ -64,12 +83,14 @@ class Pamela(Rule):
         self.skips = list(range(self.interval, steps, self.interval))  # the steps j that end in a skip
         self.q_groups = GroupBroadcast(self.layout, q_granularity)
         self.p_groups = GroupBroadcast(self.layout, p_granularity)
-        initial = torch.full((steps if q == "per-step" else 1, self.q_groups.groups), float(rate))
+        self.rate = rate
+        self.step_sizes = {"q": rate}
+        initial = torch.full((steps if q == "per-step" else 1, self.q_groups.groups), float(q_start))
         if q == "constant":
             self.register_buffer("q", initial, persistent=False)
         else:
             self.q = nn.Parameter(initial)
-        self.p = nn.Parameter(torch.zeros(len(self.skips), self.p_groups.groups))
+        self.p = nn.Parameter(torch.full((len(self.skips), self.p_groups.groups), float(p_start)))
 
     def broadcasts(self) -> dict[str, GroupBroadcast]:
         return {"q": self.q_groups, "p": self.p_groups}
@@ -78,8 +99,8 @@ class Pamela(Rule):
         return self.skips if name == "p" else range(len(self.q)) if len(self.q) > 1 else ()
 
     def coefficients(self) -> tuple[Tensor, Tensor]:
-        """Q of every step and P of every skip, `[n, D]`."""
-        return broadcast(self.q_groups, self.q), broadcast(self.p_groups, self.p)
+        """α Q of every step and P of every skip, `[n, D]`."""
+        return broadcast(self.q_groups, self.rate * self.q), broadcast(self.p_groups, self.p)
 
     def linear_steps(self) -> LinearSteps:
         earlier = {j: (row, j - self.interval) for row, j in enumerate(self.skips)}
@@ -100,10 +121,20 @@ class Pamela(Rule):
         return preconditioned_step(points[-1], gradient, rate, *skip)
 
 
+def _directly(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of version 1, where Q was the step size itself and began at `rate`."""
+    if "q_start" in settings:
+        return dict(settings)
+    return {**settings, "rate": 1.0, "q_start": settings.get("rate", RATE)}
+
+
 METHOD = Method(
     "pamela",
     "learns a preconditioner for every step and skip connections along the path",
     "Rajasegaran, Khan, Hayat, Khan and Shah, 2020, arXiv:2010.09291",
     2020,
     Pamela,
+    version=2,
+    compatible=1,
+    earlier=_directly,
 )

@@ -21,6 +21,7 @@ from pathaware.core.head import Head
 from pathaware.core.learner import ExecutionName, HeadStart
 from pathaware.core.settings import at_least, coerce, short_repr, type_hints
 from pathaware.methods import Method, get_method
+from pathaware.training.presets import SUGGESTED
 from pathaware.training.problems import PROBLEMS, Problem
 
 S = TypeVar("S")
@@ -295,6 +296,9 @@ class Config:
             hint = did_you_mean(kind, PROBLEMS)
             raise UsageError(f"problem: {kind!r} must be one of {', '.join(PROBLEMS)}{hint}")
         name = coerce("method", method.pop("name"), str)
+        suggested = SUGGESTED.get(kind, {}).get(name, {})
+        if not suggested.keys() & method.keys():  # they belong together
+            method = {**suggested, **method}
         for setting, needed in get_method(name).problem.items():
             if problem.get(setting, needed) != needed:
                 given, only = json.dumps(problem[setting]), json.dumps(needed)
@@ -312,7 +316,7 @@ class Config:
         """The stored configuration of a run; newer settings get the values that keep its behaviour."""
         method = tables.get("method")
         if isinstance(method, Mapping) and isinstance(method.get("name"), str):
-            tables = {**tables, "method": {**get_method(method["name"]).earlier, **method}}
+            tables = {**tables, "method": get_method(method["name"]).earlier(method)}
         return cls.from_dict(tables)
 
     def to_toml(self) -> str:

@@ -386,11 +386,11 @@ def set_head_rate(learner: FewShotLearner, rate: float) -> None:
     ranges = rule.layout.index("tensor")[0]
     inside = torch.tensor([entry.name.startswith(f"{name}.") for entry in rule.layout.entries])[ranges]
     broadcasts = rule.broadcasts()
-    for each in rule.step_sizes:
+    for each, factor in rule.step_sizes.items():
         sizes, groups = getattr(rule, each), broadcasts.get(each)
         chosen = inside if groups is None else inside[groups.order[groups.starts[:-1]]]
         with torch.no_grad():
-            sizes[..., chosen] = rate
+            sizes[..., chosen] = rate / factor
 
 
 def _out_of_memory(error: RuntimeError) -> bool:

@@ -90,7 +90,9 @@ def test_meta_gradients_are_those_of_the_loop(rule, network, loss, order, runs):
 @pytest.mark.parametrize("order", ["second", "first"])
 def test_settings_of_the_learner_change_nothing(settings, order, runs):
     model = mlp(3, (6, 5), 1)
-    check(model, Pamela(model, 5, rate=0.1, skip=2), F.mse_loss, episodes_of(1), order, **settings)
+    check(
+        model, Pamela(model, 5, rate=0.1, q_start=0.5, skip=2), F.mse_loss, episodes_of(1), order, **settings
+    )
     assert len(runs) == 1
 
 
@@ -130,7 +132,7 @@ def test_a_rule_that_changes_the_steps_is_not_taken_for_its_base_class(runs):
 
 def test_losses_of_two_batches_can_be_alive_at_once():
     model = mlp()
-    learner = MetaLearner(model, Pamela(model, 3, rate=0.05, skip=1), F.mse_loss)
+    learner = MetaLearner(model, Pamela(model, 3, rate=0.1, q_start=0.5, skip=1), F.mse_loss)
     first, second = regression_episodes(), regression_episodes()
     expected = meta_gradient(learner, first) + meta_gradient(learner, second)
     losses = [learner.meta_loss(each) for each in (first, second)]

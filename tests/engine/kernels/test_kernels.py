@@ -236,7 +236,7 @@ def learner(monkeypatch) -> Callable[[str], MetaLearner]:
 
     def build(
         execution: str,
-        rule=lambda m: Pamela(m, STEPS, rate=0.05, skip=1),
+        rule=lambda m: Pamela(m, STEPS, rate=0.1, q_start=0.5, skip=1),
         program: bool = True,
         constant: bool = False,
         width: int = 16,
@@ -288,7 +288,7 @@ def test_the_meta_gradient_through_kernels_is_that_of_the_loop(learner, launches
 @pytest.mark.parametrize(
     ("rule", "program"),
     [
-        pytest.param(lambda m: Pamela(m, STEPS, rate=0.05, skip=1), True, id="pamela, one node"),
+        pytest.param(lambda m: Pamela(m, STEPS, rate=0.1, q_start=0.5, skip=1), True, id="pamela, one node"),
         pytest.param(
             lambda m: GradientDescent(m, STEPS, rate=0.05), False, id="maml, blocks", marks=pytest.mark.slow
         ),

@@ -176,7 +176,7 @@ def test_a_residual_network_whose_last_block_adapts_agrees_with_the_loop(widths,
     torch.manual_seed(0)
     model = resnet12(2, size=16, widths=widths)
     layout = Layout.of(model, lambda name: name.startswith(("3", "6")))
-    rule = Pamela(layout, 1, rate=0.05, skip=1)
+    rule = Pamela(layout, 1, rate=0.1, q_start=0.5, skip=1)
     batched, loop = (
         scatter(MetaLearner(model, rule, F.cross_entropy, execution=execution)).to(DEVICE, DTYPE)
         for execution in ("batched", "loop")

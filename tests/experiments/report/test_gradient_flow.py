@@ -38,7 +38,9 @@ def episodes(tasks: int):
 @pytest.mark.parametrize("guard", [False, True])
 def test_the_norms_are_those_of_each_task_differentiated_by_itself(guard):
     model = mlp(1, (6, 6), 1)
-    learner = scatter(MetaLearner(model, Pamela(model, 4, rate=0.05, skip=1), F.mse_loss, guard=guard))
+    learner = scatter(
+        MetaLearner(model, Pamela(model, 4, rate=0.1, q_start=0.5, skip=1), F.mse_loss, guard=guard)
+    )
     flow = gradient_flow(learner, PROBLEM, "", tasks=5, batch=2)
     plain = MetaLearner(model, learner.rule, F.mse_loss, guard=guard, execution="loop")
     drawn = episodes(5)

@@ -118,7 +118,8 @@ def _draw_histograms(runs: Sequence[Run], folder: Path) -> NamedFigures:
 def _draw_flow(runs: Sequence[Run], folder: Path, tasks: int = 100, steps: int = 20) -> NamedFigures:
     """Constant skips on an untrained and on a trained initialisation; then the trained runs."""
     config = runs[0].config
-    problem, rate = config.problem, config.method_settings["rate"]
+    problem, settings = config.problem, config.method_settings
+    rate = settings["rate"] * settings.get("q_start", 1.0)
     learner = require_path(runs[0].load("cpu"))
     untrained = require_path(build(config, next(learner.parameters()).device))
     views = {

@@ -134,7 +134,7 @@ def method_table(data: str, available: Callable[[str], bool] = is_imported) -> T
 
 def method_experiment(data: str, name: str) -> Experiment:
     """5-shot with the paper's settings, or those of the preset named after the data set."""
-    preset: dict[str, Any] = load_preset(data) if data in presets() else {"problem": {"shots": 5}}
+    preset: dict[str, Any] = load_preset(data, name) if data in presets() else {"problem": {"shots": 5}}
     known = METHODS[name].settings()
     method = {key: value for key, value in preset.get("method", {}).items() if key in known}
     tables = {

@@ -15,7 +15,16 @@ from pathaware.experiments.run_store import Experiment
 from pathaware.methods import METHODS
 from pathaware.methods.method import Method
 from pathaware.training.metric import ACCURACY, MSE, Metric
-from pathaware.training.presets import load_preset, paper_problem, presets
+from pathaware.training.presets import (
+    DIRECT,
+    PRINTED,
+    PRINTED_PAMELA,
+    PRINTED_SINE,
+    SUGGESTED,
+    load_preset,
+    paper_problem,
+    presets,
+)
 from pathaware.training.tables import NOTHING
 
 
@@ -124,8 +133,10 @@ LABELS = {
     "r2d2": "R2D2",
     "l-maml": "L-MAML",
     "hsml": "HSML",
-    "pamela": "PAMELA, the paper's settings",
+    "pamela": "PAMELA",
+    "pamela-direct": "PAMELA, Q learned directly",
 }
+"""Q is learned at the paper's speed, or a hundred times as fast, as the step size itself (`DIRECT`)."""
 BEYOND = {
     "meta-curvature": "Meta-Curvature",
     "warp-grad": "WarpGrad",
@@ -140,7 +151,7 @@ BEYOND = {
 """Methods that the paper does not compare with."""
 FULL_LENGTH = 60_000
 """The paper's number of iterations for images."""
-FURTHER = ("maml", "fomaml", "meta-sgd", "r2d2", "prototypical", "pamela")
+FURTHER = ("maml", "fomaml", "meta-sgd", "r2d2", "prototypical", "pamela", "pamela-direct")
 """Methods of the table of further data sets: one of each kind."""
 DATA = {
     "miniimagenet": "miniImageNet",
@@ -186,9 +197,10 @@ def further(available: Callable[[str], bool] = is_imported) -> TableSpec:
 
 
 def full_length(available: Callable[[str], bool] = is_imported) -> TableSpec:
-    """MAML and PAMELA, trained for as long as in the paper."""
-    columns = _columns("full", ("miniimagenet", "cifar-fs"), available, ("maml", "pamela"))
-    title = f"MAML and PAMELA after {FULL_LENGTH:,} iterations"
+    """The paper's own rows and MAML++, trained for as long as in the paper."""
+    methods = ("maml", "maml++", "meta-sgd", "pamela", "pamela-direct")
+    columns = _columns("full", ("miniimagenet", "cifar-fs"), available, methods)
+    title = f"After the paper's {FULL_LENGTH:,} iterations"
     return TableSpec("full", title, ACCURACY, *columns, NOTES, iterations=FULL_LENGTH)
 
 
@@ -204,7 +216,7 @@ def _columns(
             method,
             label,
             {name: _cell(table, method, data, shots, available) for name, (data, shots) in columns.items()},
-            group="beyond" if method in BEYOND else "ours" if method == "pamela" else "others",
+            group="beyond" if method in BEYOND else "ours" if method.startswith("pamela") else "others",
         )
         for method, label in (LABELS | BEYOND).items()
         if method in methods
@@ -214,18 +226,41 @@ def _columns(
 
 def _cell(table: str, method: str, data: str, shots: int, available: Callable[[str], bool]) -> CellSpec:
     printed = IMAGE_ACCURACY.get((data, shots), {}).get(method, NOTHING)
-    name = f"{table}-{data}-{method}-{shots}shot"
+    own, direct = method.removesuffix("-direct"), method.endswith("-direct")
+    preset = f"{table}-{data}-{own}-{shots}shot"
     problem = {**paper_problem(data), "shots": shots}
     # The defaults are the paper's settings.
-    chosen = {"name": method, **CHOSEN.get((method, data), {})}
-    tables = load_preset(name) if name in presets() else {"problem": problem, "method": chosen}
-    experiment = Experiment(name.removeprefix(f"{table}-"), tables)
+    chosen = {"name": own, **CHOSEN.get((method, data), {})}
+    tables = load_preset(preset) if preset in presets() else {"problem": problem, "method": chosen}
+    if direct:
+        tables["method"] = {**tables["method"], **DIRECT}
+    experiment = Experiment(f"{data}-{own}{_speed(tables['method'])}-{shots}shot", tables)
     return CellSpec(experiment, printed, "" if available(data) else "data set not imported")
+
+
+def _speed(method: Mapping[str, Any]) -> str:
+    """The part of an experiment's name that tells speeds of Q apart; none if Q is learned directly."""
+    if method["name"] != "pamela" or method.get("q") == "constant" or method.get("rate") == DIRECT["rate"]:
+        return ""
+    return f"-s{1 / method.get('q_start', 1.0):g}"
+
+
+def speeds(data: str, method: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings for the paper's speed of Q, and for Q learned directly; the same for rows without Q.
+
+    Both begin at the step size of the preset named after the data set, or the paper's.
+    """
+    if method["name"] != "pamela":
+        return {}, {}
+    own = load_preset(data)["method"] if data in presets() else PRINTED_PAMELA
+    size = own["rate"] * own["q_start"]
+    slow, direct = {"rate": size, "q_start": 1.0}, {"rate": 1.0, "q_start": size}
+    return direct if method.get("q") == "constant" else slow, direct
 
 
 def base(data: str, method: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Settings of a 5-way 5-shot experiment: the paper's, or those of the preset named after the data set."""
-    own = load_preset(data) if data in presets() else {}
+    own = load_preset(data, method["name"]) if data in presets() else {}
     return {
         "problem": {**paper_problem(data), **own.get("problem", {}), "shots": 5},
         "method": {**own.get("method", {}), **method},
@@ -250,19 +285,55 @@ def table3(guard: bool = True) -> TableSpec:
             group=str(shots),
         )
         for shots, cited in SINE_MSE.items()
-        for method in cited
+        for method in (*cited, "pamela-direct")
     ]
     return TableSpec("table3", "Table 3: sine regression", MSE, [COLUMN], rows, SINE_NOTES)
 
 
 def sine_experiment(shots: int, method: str, guard: bool = True) -> Experiment:
+    own = method.removesuffix("-direct")
     tables: dict[str, dict[str, Any]] = {
         "problem": {"name": "sine", "shots": shots},
-        "method": {"name": method},
+        "method": {"name": own, **(DIRECT if own != method else SUGGESTED["sine"].get(own, {}))},
     }
     if not guard:
         tables["training"] = {"guard": False}
-    return Experiment(f"sine-k{shots}-{method}", tables)
+    return Experiment(f"sine-k{shots}-{own}{_speed(tables['method'])}", tables)
+
+
+STRICT_ROWS: dict[str, tuple[str, dict[str, Any]]] = {
+    "maml": ("MAML", {"name": "maml"}),
+    "meta-sgd": ("Meta-SGD", {"name": "meta-sgd"}),
+    "pamela": ("PAMELA", {"name": "pamela", **PRINTED_PAMELA}),
+    "pamela-s3": ("PAMELA, speed 3", {"name": "pamela", "rate": 0.03, "q_start": 1 / 3}),
+    "pamela-direct": ("PAMELA, Q learned directly", {"name": "pamela", **DIRECT}),
+}
+"""Rows of the strict table of sine waves; those of PAMELA differ in the speed of Q."""
+
+
+def strict() -> TableSpec:
+    """Table 3 with nothing added: no guard, no clipping, a constant learning rate, four tasks."""
+    rows = [
+        RowSpec(
+            f"k{shots}-{key}",
+            f"K = {shots}, {label}",
+            {COLUMN: CellSpec(strict_experiment(shots, method), sine_mse(shots, key))},
+            group=str(shots),
+        )
+        for shots in SINE_MSE
+        for key, (label, method) in STRICT_ROWS.items()
+    ]
+    title = "Table 3, strict: sine regression with nothing added to the paper"
+    return TableSpec("strict", title, MSE, [COLUMN], rows, SINE_NOTES, iterations=FULL_LENGTH)
+
+
+def strict_experiment(shots: int, method: Mapping[str, Any]) -> Experiment:
+    tables = {
+        "problem": {"name": "sine", "shots": shots},
+        "method": dict(method),
+        "training": {**PRINTED, **PRINTED_SINE},
+    }
+    return Experiment(f"sine-k{shots}-{method['name']}{_speed(method)}-strict", tables)
 
 
 SINE_LENGTH = 10_000
@@ -293,6 +364,7 @@ def _sine_cell(method: Method, guard: bool) -> CellSpec:
 
 # Q₀ and Q are one per filter, so that rows differ in one thing only. Meta-SGD has one per parameter.
 Q0: dict[str, Any] = {"name": "pamela", "q": "shared", "skip": None}
+PAPER_SPEED, DIRECT_SPEED = "Q at the paper's speed", "Q learned directly"
 ABLATION_ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "maml": ("MAML", {"name": "maml"}),
     "q0-single": ("MAML + Q₀ (single step)", {**Q0, "steps": 1}),
@@ -307,12 +379,15 @@ ABLATION_ROWS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def table4(data: str, available: Callable[[str], bool] = is_imported) -> TableSpec:
-    column = f"{DATA.get(data, data)} 5-shot"
+    columns = [f"{DATA.get(data, data)} 5-shot, {speed}" for speed in (PAPER_SPEED, DIRECT_SPEED)]
     rows = [
         RowSpec(
             key,
             label,
-            {column: _ablation_cell(data, key, method, available(data))},
+            {
+                column: _ablation_cell(data, key, {**method, **speed}, available(data))
+                for column, speed in zip(columns, speeds(data, method), strict=True)
+            },
             group="parts" if key[:2] != "qp" else "skips",
         )
         for key, (label, method) in ABLATION_ROWS.items()
@@ -322,13 +397,13 @@ def table4(data: str, available: Callable[[str], bool] = is_imported) -> TableSp
         "the paper's settings. The paper's numbers are of miniImageNet and 60,000 iterations.",
     ]
     return TableSpec(
-        "table4", "Table 4: dissecting PAMELA", ACCURACY, [column], rows, notes, equal_iterations=True
+        "table4", "Table 4: dissecting PAMELA", ACCURACY, columns, rows, notes, equal_iterations=True
     )
 
 
 def _ablation_cell(data: str, key: str, method: dict[str, Any], available: bool) -> CellSpec:
     printed = ABLATION.get(key, NOTHING)
-    experiment = Experiment(f"{data}-5shot-ablation-{key}", base(data, method))
+    experiment = Experiment(f"{data}-5shot-ablation-{key}{_speed(method)}", base(data, method))
     return CellSpec(experiment, printed, "" if available else "data set not imported")
 
 
@@ -336,13 +411,15 @@ def _ablation_cell(data: str, key: str, method: dict[str, Any], available: bool)
 
 
 STEPS = (*range(1, 11), 20)
-STEPPED = {"maml": "MAML", "pamela": "PAMELA"}
+STEPPED = {"maml": "MAML", "pamela": "PAMELA", "pamela-direct": "PAMELA, Q learned directly"}
 
 
-def steps_method(method: str, steps: int) -> dict[str, Any]:
+def steps_method(data: str, method: str, steps: int) -> dict[str, Any]:
     """MAML or PAMELA with this number of steps; a single step has nothing to skip to."""
-    interval = {"skip": min(2, steps)} if method == "pamela" else {}
-    return {"name": method, "steps": steps, **interval}
+    if method == "maml":
+        return {"name": method, "steps": steps}
+    chosen = {"name": "pamela", "steps": steps, "skip": min(2, steps)}
+    return {**chosen, **speeds(data, chosen)[method == "pamela-direct"]}
 
 
 def steps_table(data: str, available: Callable[[str], bool] = is_imported) -> TableSpec:
@@ -350,8 +427,9 @@ def steps_table(data: str, available: Callable[[str], bool] = is_imported) -> Ta
     reason = "" if available(data) else "data set not imported"
 
     def cell(method: str, steps: int) -> CellSpec:
-        tables = base(data, steps_method(method, steps))
-        return CellSpec(Experiment(f"{data}-{method}-{steps}steps-5shot", tables), reason=reason)
+        chosen = steps_method(data, method, steps)
+        name = f"{data}-{chosen['name']}{_speed(chosen)}-{steps}steps-5shot"
+        return CellSpec(Experiment(name, base(data, chosen)), reason=reason)
 
     rows = [
         RowSpec(f"n{n}", f"n = {n}", {column: cell(method, n) for method, column in columns.items()})

@@ -30,6 +30,7 @@ TABLES: dict[str, Callable[[str], TableSpec]] = {
     "table1": lambda data: tables.table1(),
     "table2": lambda data: tables.table2(),
     "table3": lambda data: tables.table3(),
+    "strict": lambda data: tables.strict(),
     "table4": tables.table4,
     "steps": tables.steps_table,
     "further": lambda data: tables.further(),

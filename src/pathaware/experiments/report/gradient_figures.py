@@ -113,8 +113,16 @@ def with_constant_skips(
     """
     flows = []
     for p in values:
-        rule = Pamela(learner.model, steps, rate=rate, skip=skip, q="constant", p_granularity="model")
-        torch.nn.init.constant_(rule.p, p)
+        rule = Pamela(
+            learner.model,
+            steps,
+            rate=1.0,
+            q_start=rate,
+            p_start=p,
+            skip=skip,
+            q="constant",
+            p_granularity="model",
+        )
         rule = rule.to(next(learner.model.parameters()))
         adapted = MetaLearner(learner.model, rule, learner.loss, guard=False)
         flows.append(gradient_flow(adapted, problem, f"P = {p:g}" if p else "P = 0, MAML", tasks=tasks))

@@ -148,6 +148,7 @@ class SweepPlan:
     base: Mapping[str, Mapping[str, Any]]
     axes: Mapping[str, list[Any] | Range]
     trials: int = 0
+    preset: str = ""
 
     @classmethod
     def read(cls, path: Path) -> SweepPlan:
@@ -170,8 +171,7 @@ class SweepPlan:
                 )
             if name != "preset" and not isinstance(table, dict):
                 raise UsageError(f"{name}: {short_repr(table)} is not allowed; must be a table [{name}]")
-        base = load_preset(coerce("preset", tables["preset"], str)) if "preset" in tables else {}
-        merged = {name: {**base.get(name, {}), **tables.get(name, {})} for name in TABLES}
+        preset = coerce("preset", tables["preset"], str) if "preset" in tables else ""
         varied = dict(tables.get("sweep", {}))
         search, trials = varied.pop("search", None), varied.pop("trials", None)
         if search not in (None, "optuna"):
@@ -191,14 +191,17 @@ class SweepPlan:
             raise UsageError(
                 f"[sweep] {SEED}: a search uses one seed; sweep over seeds with the settings it finds"
             )
-        return cls(merged, axes, trials or 0)
+        own = {name: tables[name] for name in TABLES if name in tables}
+        return cls(own, axes, trials or 0, preset)
 
     def run(self, settings: Mapping[str, Any], name: str = "") -> PlannedRun:
         """The run with these settings in place of those of the base."""
-        tables: dict[str, dict[str, Any]] = copy.deepcopy({k: dict(v) for k, v in self.base.items()})
+        own = copy.deepcopy({name: dict(self.base.get(name, {})) for name in TABLES})
         for full, value in settings.items():
             table, _, key = full.partition(".")
-            tables.setdefault(table, {})[key] = value
+            own[table][key] = value
+        preset = load_preset(self.preset, own["method"].get("name", "pamela")) if self.preset else {}
+        tables = {name: {**preset.get(name, {}), **values} for name, values in own.items()}
         name = name or folder_name(settings)
         trust(tables)
         try:

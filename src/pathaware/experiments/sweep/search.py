@@ -68,7 +68,9 @@ class Search:
         # A search that is resumed must not draw the numbers again that it drew before.
         seed = (example.training.seed + len(self.study.trials)) % 2**32
         self.study.sampler = self.optuna.samplers.TPESampler(seed=seed)
-        text = json.dumps({"base": plan.base, "axes": plan.axes}, default=repr, sort_keys=True)
+        text = json.dumps(
+            {"preset": plan.preset, "base": plan.base, "axes": plan.axes}, default=repr, sort_keys=True
+        )
         if self.study.user_attrs.setdefault(PLAN, text) != text:
             raise UsageError(
                 f"{store.folder} holds a search of other settings; name a new folder", field="out"
