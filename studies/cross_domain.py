@@ -33,7 +33,7 @@ DATA = {
 """Titles of the data sets that models are evaluated on."""
 SAME_IMAGES = ({"cifar-fs", "fc100"}, {"miniimagenet", "tieredimagenet"})
 """Data sets of the same images with other splits: test classes of one are training classes of the other."""
-METHODS = {"pamela": "PAMELA", "meta-sgd": "Meta-SGD", "maml": "MAML"}
+METHODS = {"pamela": "PAMELA, Q learned directly", "meta-sgd": "Meta-SGD", "maml": "MAML"}
 TRAINED_ON = ("miniimagenet", "cifar-fs")
 
 

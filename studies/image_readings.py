@@ -1,7 +1,7 @@
-"""What readings of the points that the paper leaves open are worth on images, one change at a time.
+"""Readings of the points that the paper leaves open, on images: the worth of one change at a time.
 
     python -m studies.image_readings rate --seed 0 --out runs/readings      train and evaluate one reading
-    python -m studies.image_readings --table results/readings-images         the table of all records
+    python -m studies.image_readings --table results/readings-images          the table of all records
 
 All readings begin with the paper's rule, θ − 0.01 Q ∘ ∇L with Q from 1, and our other settings: miniImageNet,
 5-way 5-shot, 12,000 iterations, bf16. They are compared on the same 2,000 tasks of validation classes, which
@@ -44,6 +44,7 @@ from pathaware.training.tables import Table, markdown
 HERE = "studies.image_readings"
 ITERATIONS = 12_000
 TASKS = 2000
+FOLDER = Path("results/readings-images")
 COPIES = 5
 BASE = "rate"
 Settings = Mapping[str, Mapping[str, Any]]

@@ -22,6 +22,7 @@ ITERATIONS = 3000
 SEEDS = 3
 DEPTH = 10
 """The number of steps with which intervals are compared."""
+METHODS = ("maml", "pamela-direct")
 INTERVALS = range(1, DEPTH)
 
 
@@ -33,8 +34,8 @@ def run(method: dict[str, Any], seed: int) -> PlannedRun:
 
 def with_steps(method: str, steps: int, seed: int) -> PlannedRun:
     if steps == 5:  # the default, which `studies.additions` trains, too
-        return additions.run(f"sine-k10-{method}", "all", seed)
-    return run(steps_method("sine", f"{method}-direct" if method == "pamela" else method, steps), seed)
+        return additions.run(f"sine-k10-{method.removesuffix('-direct')}", "all", seed)
+    return run(steps_method("sine", method, steps), seed)
 
 
 def with_interval(interval: int, seed: int) -> PlannedRun:
@@ -43,7 +44,7 @@ def with_interval(interval: int, seed: int) -> PlannedRun:
 
 def runs() -> Iterator[PlannedRun]:
     for seed in range(SEEDS):
-        planned = [with_steps(method, steps, seed) for steps in STEPS for method in ("maml", "pamela")]
+        planned = [with_steps(method, steps, seed) for steps in STEPS for method in METHODS]
         planned += [with_interval(interval, seed) for interval in INTERVALS]
         yield from {each.name: each for each in planned}.values()
 

@@ -24,7 +24,13 @@ from matplotlib.ticker import FuncFormatter
 from pathaware.experiments.report.style import colour, save, styled, subplots
 from pathaware.training.tables import NOTHING, Table
 
-METHODS = {"maml": "MAML", "meta-sgd": "Meta-SGD", "pamela": "PAMELA"}
+METHODS = {
+    "maml": "MAML",
+    "meta-sgd": "Meta-SGD",
+    "pamela-s1": "PAMELA",
+    "pamela": "PAMELA, Q learned directly",
+}
+"""Titles, by the method and the speed of Q in the names of records."""
 DATA = {"cifar-fs": "CIFAR-FS", "miniimagenet": "miniImageNet"}
 PANELS = [(data, shots) for data in DATA for shots in (5, 1)]
 LENGTHS = (12_000, 60_000)

@@ -24,25 +24,28 @@ from pathaware.experiments.online.report import comparison_table
 from pathaware.experiments.paper.complexity import table5
 from pathaware.experiments.paper.method_table import mean, render
 from pathaware.experiments.paper.tables import (
+    CellSpec,
     TableSpec,
     full_length,
     further,
     sine_methods,
     steps_table,
+    strict,
     table1,
     table2,
     table3,
     table4,
 )
+from pathaware.experiments.printed import SINE_MSE
 from pathaware.experiments.run_store import Experiment, Result, Results, own_level, signature
-from pathaware.experiments.statistics import mean_lead, over_seeds, paired_differences
+from pathaware.experiments.statistics import mean_lead, over_seeds, over_seeds_and_tasks, paired_differences
 from pathaware.online.streams import STREAMS
 from pathaware.training.config import Config
 from pathaware.training.evaluation import interval_over_tasks
 from pathaware.training.metric import ACCURACY, MSE, Metric
 from pathaware.training.provenance import EVALUATED
 from pathaware.training.tables import NOTHING, Row, Table, pipe_table
-from studies import one_step
+from studies import image_readings, one_step
 from tools import (
     answers_page,
     convergence,
@@ -77,33 +80,45 @@ def is_available(data: str) -> bool:
     return data != "tieredimagenet"
 
 
+REPORTED = "pamela-direct"
+"""The row of PAMELA that tables of differences compare: the one that has results in all columns."""
+
+
 @dataclass(frozen=True)
 class ProblemResults:
-    """One problem: MAML and PAMELA with the paper's settings."""
+    """One problem: the rows of its table that are compared."""
 
     name: str
     metric: Metric
-    experiments: Mapping[str, Experiment]
-    printed: Mapping[str, str]
+    cells: Mapping[str, CellSpec]
     results: Results
+    iterations: int | None
 
-    def longest(self, key: str) -> list[Result]:
-        """The longest training of `maml` or `pamela`, one result per seed."""
-        return self.results.of(self.experiments[key]) if key in self.experiments else []
+    def of(self, key: str) -> list[Result]:
+        """The results of a row, one per seed, all of the same number of iterations."""
+        return self.results.of(self.cells[key].experiment, self.iterations)
 
-    def compared(self) -> tuple[list[Result], list[Result]]:
-        """MAML and PAMELA under equal conditions: iterations, precision, settings, tasks and seeds.
+    def compared(self) -> tuple[str, list[Result], list[Result]]:
+        """A row of PAMELA, its results and those of MAML, under equal conditions.
 
-        Of several lengths that both have, the one with the most seeds counts, then the largest; nothing is
-        returned if they share none.
+        It is the row with the paper's speed of Q if that was run. Of several lengths that both methods have,
+        the one with the most seeds counts, then the largest.
         """
-        both = [self._of(key) for key in ("maml", "pamela")]
-        lengths = sorted(set.intersection(*({r.iterations for r in found} for found in both)))
-        pairs = [comparable(*([r for r in found if r.iterations == n] for found in both)) for n in lengths]
-        return max(reversed(pairs), key=lambda pair: len(pair[0]), default=([], []))
+        maml = self._all("maml")
+        for key in (key for key in ("pamela", REPORTED) if key in self.cells):
+            both = (self._all(key), maml)
+            lengths = sorted(set.intersection(*({r.iterations for r in found} for found in both)))
+            pairs = [
+                comparable(*([r for r in found if r.iterations == n] for found in both)) for n in lengths
+            ]
+            pamela, found = max(reversed(pairs), key=lambda pair: len(pair[0]), default=([], []))
+            if found:
+                return key, pamela, found
+        return "", [], []
 
-    def _of(self, key: str) -> list[Result]:
-        return self.results.matching(self.experiments[key].config())
+    def _all(self, key: str) -> list[Result]:
+        found = self.results.matching(self.cells[key].experiment.config())
+        return [r for r in found if self.iterations in (None, r.iterations)]
 
 
 def comparable(one: Sequence[Result], other: Sequence[Result]) -> tuple[list[Result], list[Result]]:
@@ -116,45 +131,97 @@ def comparable(one: Sequence[Result], other: Sequence[Result]) -> tuple[list[Res
 
 
 def compared_problems(results: Results) -> Iterator[ProblemResults]:
-    """The problems of Tables 1 to 3, sine first."""
-    goal = table3()
+    """The problems of Tables 1 to 3, sine first, there with nothing added to the paper's settings."""
+    goal = strict()
     (column,) = goal.columns
     lines = {line.key: line.cells[column] for line in goal.rows}
-    for shots in (5, 10, 20):
-        cells = {key: lines[f"k{shots}-{key}"] for key in ("maml", "pamela")}
-        experiments = {key: cell.experiment for key, cell in cells.items()}
-        printed = {key: cell.printed for key, cell in cells.items()}
-        chosen = results.in_one_precision(list(experiments.values()))
-        yield ProblemResults(f"sine, {shots} points, error", goal.metric, experiments, printed, chosen)
+    for shots in SINE_MSE:
+        cells = {key: lines[f"k{shots}-{key}"] for key in ("maml", "meta-sgd", "pamela")}
+        name = f"sine, {shots} points, error"
+        yield _problem(name, goal, cells, results)
     for goal in (table1(is_available), table2(is_available)):
         rows = {line.key: line.cells for line in goal.rows}
         for column in goal.columns:
-            cells = {key: rows[key][column] for key in ("maml", "pamela")}
-            experiments = {key: cell.experiment for key, cell in cells.items()}
-            printed = {key: cell.printed for key, cell in cells.items()}
-            chosen = results.in_one_precision(list(experiments.values()))
-            yield ProblemResults(f"{column}, %, batch", goal.metric, experiments, printed, chosen)
+            cells = {key: rows[key][column] for key in ("maml", "meta-sgd", "pamela", REPORTED)}
+            yield _problem(f"{column}, %, batch", goal, cells, results)
+
+
+def _problem(name: str, goal: TableSpec, cells: Mapping[str, CellSpec], results: Results) -> ProblemResults:
+    chosen = results.in_one_precision([cell.experiment for cell in cells.values()])
+    return ProblemResults(name, goal.metric, cells, chosen, goal.iterations)
+
+
+SPEEDS = {"pamela": "1", REPORTED: "100"}
+"""How fast Q is learned, relative to the paper's text, by row."""
 
 
 def readme(folder: Path) -> dict[str, str]:
     """MAML and PAMELA with equal settings and iterations, and PAMELA with the recipe in its own column."""
     rows = []
     for each in compared_problems(Results.read(folder)):
-        maml, pamela = each.compared()
+        key, pamela, maml = each.compared()
         if not maml:
             continue
         cells = (
             each.name,
-            f"{maml[0].iterations:,}",
+            f"{maml[0].iterations:,}, {maml[0].precision}",
+            SPEEDS[key],
             _value(maml, each.metric),
             _value(pamela, each.metric),
-            each.printed["maml"],
-            each.printed["pamela"],
+            each.cells["maml"].printed,
+            each.cells["pamela"].printed,
             recipe_page.cell(folder, each.name),
         )
         rows.append(Row(cells))
-    header = ("", "iterations", "MAML", "PAMELA", "MAML, the paper", "PAMELA, the paper")
+    header = (
+        "",
+        "iterations, precision",
+        "speed of Q",
+        "MAML",
+        "PAMELA",
+        "MAML, the paper",
+        "PAMELA, the paper",
+    )
     return {"results": pipe_table(Table("", (*header, "PAMELA, our recipe, alone"), rows))}
+
+
+def _verdicts(results: Results) -> Table:
+    """Which of the paper's numbers for its own comparison are reproduced, by the rule of the page."""
+    titles = {
+        "maml": "MAML",
+        "meta-sgd": "Meta-SGD",
+        "pamela": "PAMELA",
+        REPORTED: "PAMELA, Q learned directly",
+    }
+    rows = []
+    for each in compared_problems(results):
+        for key in each.cells if each.of("maml") else ():
+            found, printed = each.of(key), each.cells["pamela" if key == REPORTED else key].printed
+            ours, length = _value(found, each.metric) if found else NOT_RUN, NOTHING
+            if found:
+                length = f"{found[0].iterations:,}, {found[0].precision}"
+            rows.append(
+                Row((each.name, titles[key], ours, length, printed, _verdict(found, each.metric, printed)))
+            )
+    header = ("", "method", "ours", "iterations, precision", "the paper", "verdict")
+    return Table("", header, rows)
+
+
+def _verdict(found: Sequence[Result], metric: Metric, printed: str) -> str:
+    """`reproduced` if the intervals overlap, else on which side of the paper's number ours is."""
+    if len(found) < JUDGED or printed == NOTHING:
+        return NOTHING
+    theirs, width = (float(part) for part in printed.split(" ± "))
+    estimate = over_seeds_and_tasks(found, metric)
+    scale = 1 if metric.lower_is_better else 100
+    low, high = scale * estimate.low, scale * estimate.high
+    if low <= theirs + width and high >= theirs - width:
+        return "reproduced"
+    return ("higher" if low > theirs else "lower") + (" error" if metric.lower_is_better else " accuracy")
+
+
+JUDGED = 3
+"""Seeds that a verdict needs."""
 
 
 def _value(results: Sequence[Result], metric: Metric) -> str:
@@ -213,16 +280,23 @@ def reproduction_page(folder: Path) -> dict[str, str]:
     """The paper's tables, our settings, and every other result."""
     results = Results.read(folder)
     beyond, full = further(is_available), full_length(is_available)
-    goals = [table1(is_available), table2(is_available), full, beyond, table3()]
+    goals = [table1(is_available), table2(is_available), full, beyond, strict(), table3()]
     goals.append(table4("miniimagenet", is_available))
     complexity = [table5(_read(path)) for path in sorted(folder.glob("complexity-*.json"))]
     by_steps = steps_table("miniimagenet", is_available)
     shown_elsewhere = table3(guard=False), sine_methods(), methods_page.equal_time_table(), by_steps
     return {
-        **{goal.name: _rendered(goal, results) for goal in goals if goal.name not in ("table3", "full")},
+        **{
+            goal.name: _rendered(goal, results)
+            for goal in goals
+            if goal.name not in ("strict", "table3", "full")
+        },
         "table3": pipe_table(evidence_page.sine_table(results)),
         "table5": "\n\n".join(map(pipe_table, complexity)),
         "readings": pipe_table(_readings(_read(folder / "readings-sine.json"))),
+        "verdicts": pipe_table(_verdicts(results)),
+        "strict": pipe_table(evidence_page.strict_table(results)),
+        "image-readings": pipe_table(image_readings.table(folder / image_readings.FOLDER.name)),
         "standing": pipe_table(_standing(folder, results)),
         "paired": pipe_table(_paired(results)),
         "against-all": pipe_table(_against_all([methods_page.compared_on_images(folder, d) for d in SETS])),
@@ -246,20 +320,21 @@ def _standing(folder: Path, results: Results) -> Table:
     """Results on images with both settings, and PAMELA's lead over MAML at equal settings and iterations."""
     rows = []
     for each in compared_problems(results):
-        if each.metric is not ACCURACY or not each.longest("pamela"):
+        key, pamela, maml = each.compared()
+        if each.metric is not ACCURACY or not maml:
             continue
-        printed = each.printed["pamela"], each.printed["maml"]
+        printed = each.cells["pamela"].printed, each.cells["maml"].printed
         values = [float(text.partition(" ")[0]) for text in printed]
-        maml, pamela = each.compared()
-        lead = f"{100 * (mean(pamela, ACCURACY)[0] - mean(maml, ACCURACY)[0]):+.1f}" if maml else NOTHING
-        ours = (_with_iterations(each.longest(key), ACCURACY) for key in ("pamela", "maml"))
+        lead = f"{100 * (mean(pamela, ACCURACY)[0] - mean(maml, ACCURACY)[0]):+.1f}"
+        ours = (_with_iterations(found, ACCURACY) for found in (pamela, maml))
         name = each.name.removesuffix(", %, batch")
-        cells = (name, printed[0], recipe_page.cell(folder, name), *ours)
+        cells = (name, printed[0], recipe_page.cell(folder, name), SPEEDS[key], *ours)
         rows.append(Row((*cells, f"{values[0] - values[1]:+.1f}", lead)))
     header = (
         "",
         "PAMELA, the paper",
         "PAMELA, our recipe, alone",
+        "speed of Q",
         "PAMELA, the paper's settings",
         "MAML, the paper's settings",
         "lead over MAML, the paper",
@@ -271,7 +346,7 @@ def _standing(folder: Path, results: Results) -> Table:
 SETS = ("miniImageNet", "CIFAR-FS")
 USUAL_LENGTH = 12_000
 """The number of iterations of most rows of Tables 1 and 2."""
-PAIRS = (("pamela", "maml"), ("pamela", "meta-sgd"), ("meta-sgd", "maml"))
+PAIRS = ((REPORTED, "maml"), (REPORTED, "meta-sgd"), ("meta-sgd", "maml"))
 
 
 def _paired(results: Results) -> Table:
@@ -295,15 +370,19 @@ def _paired(results: Results) -> Table:
 def _full(spec: TableSpec, results: Results) -> Table:
     """MAML and PAMELA at the paper's length, a row per data set and number of shots."""
     results = results.in_one_precision(spec.experiments())
-    rows = []
+    rows, header = [], [""]
+    for row in spec.rows:
+        cited = any(cell.printed != NOTHING for cell in row.cells.values())
+        header += [row.label, "the paper"] if cited else [row.label]
     for column in spec.columns:
         texts = [column]
-        for cell in (row.cells[column] for row in spec.rows):
-            found = results.of(cell.experiment, spec.iterations)
-            texts += [_value(found, spec.metric) if found else NOT_RUN, cell.printed]
+        for row in spec.rows:
+            found = results.of(row.cells[column].experiment, spec.iterations)
+            texts.append(_value(found, spec.metric) if found else NOT_RUN)
+            if any(cell.printed != NOTHING for cell in row.cells.values()):
+                texts.append(row.cells[column].printed)
         rows.append(Row(tuple(texts)))
-    names = (row.label.partition(",")[0] for row in spec.rows)
-    return Table("", ("", *(text for name in names for text in (name, "the paper"))), rows)
+    return Table("", tuple(header), rows)
 
 
 def _full_differences(spec: TableSpec, results: Results) -> Table:
@@ -312,7 +391,7 @@ def _full_differences(spec: TableSpec, results: Results) -> Table:
     cells = {row.key: row.cells for row in spec.rows}
     rows = []
     for column in spec.columns:
-        maml, pamela = (cells[key][column].experiment for key in ("maml", "pamela"))
+        maml, pamela = (cells[key][column].experiment for key in ("maml", REPORTED))
         leads = [
             paired_differences(results.of(pamela, n)[:1], results.of(maml, n)[:1])
             for n in (USUAL_LENGTH, spec.iterations)
@@ -325,7 +404,12 @@ def _full_differences(spec: TableSpec, results: Results) -> Table:
         ]
         rows.append(Row((column, *(mean_lead(each) if each else NOT_RUN for each in (*leads, *gains)))))
     short, long = f"{USUAL_LENGTH:,}", f"{spec.iterations:,}"
-    header = ("", f"pamela − maml, {short}", f"pamela − maml, {long}", "maml, gain", "pamela, gain")
+    header = (
+        "",
+        *(f"{REPORTED} − maml, {length}" for length in (short, long)),
+        "maml, gain",
+        f"{REPORTED}, gain",
+    )
     return Table("", header, rows)
 
 
@@ -337,15 +421,15 @@ def _against_all(compared: Sequence[dict[str, dict[str, list[Result]]]]) -> Tabl
     pairs: dict[str, dict[str, list[Tensor]]] = {}
     for table in compared:
         for name, cells in table.items():
-            for column, pamela in table["pamela"].items():
+            for column, pamela in table[REPORTED].items():
                 pairs.setdefault(name, {})[column] = paired_differences(pamela, cells[column])
-    columns = pairs.pop("pamela")
+    columns = pairs.pop(REPORTED)
     rows = []
     for name, by_column in pairs.items():
         there = [torch.stack(pair).mean().item() for pair in by_column.values() if pair]
         leads = [mean_lead(pair) if pair else NOT_RUN for pair in by_column.values()]
         if there:
-            rows.append((statistics.fmean(there), Row((f"pamela − {name}", *leads))))
+            rows.append((statistics.fmean(there), Row((f"{REPORTED} − {name}", *leads))))
     rows.sort(key=lambda row: -row[0])
     return Table("", ("difference", *columns), [row for _, row in rows])
 

@@ -43,7 +43,7 @@ def draw(folder: Path) -> Figure:
         upper.set_ylim(low - 0.5, high + 0.5)
         figure.canvas.draw()  # lays the axes out, so that names can be placed in pixels
         for axes, key in ((upper, "training_ms"), (lower, "adaptation_ms")):
-            _panel(axes, values, {name: times[name][key] for name in values})
+            _panel(axes, values, {name: times[name.removesuffix("-direct")][key] for name in values})
             axes.set_ylabel("accuracy, %")
         upper.set(
             title=f"{column}, {length:,} iterations", xlabel="training: CPU ms per task and meta-iteration"
@@ -58,8 +58,9 @@ def draw(folder: Path) -> Figure:
 
 def _panel(axes: Axes, values: Mapping[str, list[float]], times: Mapping[str, float]) -> None:
     for name, (value, half) in values.items():
-        marker = MARKERS[METHODS[name].order]
-        axes.errorbar(times[name], value, half, fmt=marker, color=colour(name), markersize=5, linewidth=1)
+        method = METHODS[name.removesuffix("-direct")]
+        style: dict[str, Any] = {"fmt": MARKERS[method.order], "color": colour(method.name)}
+        axes.errorbar(times[name], value, half, **style, markersize=5, linewidth=1)
     axes.set_xscale("log")
     axes.set_xlim(min(times.values()) / 1.3, max(times.values()) * 1.6)
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -73,7 +74,7 @@ def _label(axes: Axes, points: Mapping[str, tuple[float, float]]) -> None:
     markers = {name: axes.transData.transform(point) for name, point in points.items()}
     taken = [(x - 4, x + 4, y) for x, y in markers.values()]
     for name, point in sorted(points.items(), key=lambda item: -item[1][1]):
-        text = f"{name} (joint)" if METHODS[name].queries else name
+        text = f"{name} (joint)" if METHODS[name.removesuffix("-direct")].queries else name
         x, y = markers[name]
         for shift, side in itertools.product(sorted(range(-80, 81), key=abs), (1, -1)):
             near, far = x + side * GAP, x + side * (GAP + LETTER * len(text))
@@ -82,7 +83,11 @@ def _label(axes: Axes, points: Mapping[str, tuple[float, float]]) -> None:
                 break
         taken.append(box)
         offset = side * GAP * 72 / axes.figure.dpi, shift * 72 / axes.figure.dpi  # pixels to points
-        style: dict[str, Any] = {"size": 9, "color": COLOURS.get(name, INK), "va": "center"}
+        style: dict[str, Any] = {
+            "size": 9,
+            "color": COLOURS.get(name.removesuffix("-direct"), INK),
+            "va": "center",
+        }
         align = "left" if side == 1 else "right"
         axes.annotate(text, point, offset, textcoords="offset points", ha=align, **style)
 

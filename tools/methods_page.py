@@ -93,10 +93,11 @@ def image_ranking(folder: Path) -> Table:
         five = found[COLUMNS[1]]
         value = mean(five, ACCURACY)[0] if five else 0.0
         seeds = " / ".join(str(len(found[column]) or NOTHING) for column in COLUMNS)
-        level = "joint" if METHODS[name].queries else "batch"
-        costs = [_ratio(times, name, key) for key in ("training_ms", "adaptation_ms")]
+        method = METHODS[name.removesuffix("-direct")]
+        level = "joint" if method.queries else "batch"
+        costs = [_ratio(times, method.name, key) for key in ("training_ms", "adaptation_ms")]
         texts = (_accuracy(found[column]) for column in COLUMNS)
-        ranked.append((value, Row((name, METHODS[name].order, level, *texts, seeds, *costs))))
+        ranked.append((value, Row((name, method.order, level, *texts, seeds, *costs))))
     ranked.sort(key=lambda pair: -pair[0])
     header = ("method", "order", "queries", *COLUMNS, "seeds", "training / MAML", "adaptation / MAML")
     return Table("", header, [row for _, row in ranked])

@@ -39,11 +39,13 @@ def draw(results: Results) -> Figure:
     with styled():
         figure, (waves, images, path) = subplots(1, 3, (10, 3.4))
         for method, name in STEPPED.items():
-            style: dict[str, Any] = {"color": colour(method), "marker": "o", "ms": 3, "label": name}
-            curves = torch.stack([errors(results, method, n) for n in STEPS], dim=-1)
-            for seed in curves:
-                waves.plot(STEPS, seed, color=colour(method), lw=0.5, alpha=0.5)
-            waves.plot(STEPS, curves.mean(0), **style)
+            tone = colour(method.removesuffix("-direct"))
+            style: dict[str, Any] = {"color": tone, "marker": "o", "ms": 3, "label": name}
+            if method in steps.METHODS:
+                curves = torch.stack([errors(results, method, n) for n in STEPS], dim=-1)
+                for seed in curves:
+                    waves.plot(STEPS, seed, color=tone, lw=0.5, alpha=0.5)
+                waves.plot(STEPS, curves.mean(0), **style)
             there = {n: 100 * mean(found, ACCURACY)[0] for n, found in on_images[method].items() if found}
             images.plot(list(there), list(there.values()), **style)
             for result in on_images[method][max(STEPS)]:
@@ -54,7 +56,8 @@ def draw(results: Results) -> Figure:
         waves.set_ylabel("mean squared error")
         images.set(title=title, xlabel="inner steps n", ylabel="accuracy, %", xticks=ticks)
         path.set(title=f"{title}, n = {max(STEPS)}", xlabel="after step", xticks=(0, *ticks[1:]))
-        path.legend()
+        handles, names = images.get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", ncols=len(handles))
     return figure
 
 

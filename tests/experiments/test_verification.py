@@ -65,7 +65,7 @@ def test_a_record_is_correct_and_its_training_gives_the_same_bits(folder, capsys
 def test_a_number_that_does_not_follow_from_the_tasks_is_found(folder, capsys, key):
     change(folder, lambda record: record["result"].update({key: record["result"][key] * 1.001 + 1}))
     assert command(str(folder)) == 1
-    assert f"MISMATCH sine-k5-pamela-5-seed0.json: {key} is" in capsys.readouterr().out
+    assert f"MISMATCH sine-k5-pamela-s10-5-seed0.json: {key} is" in capsys.readouterr().out
 
 
 def test_a_median_of_an_even_number_is_the_mean_of_the_two_in_the_middle(folder):
@@ -84,8 +84,14 @@ def test_a_record_without_values_is_listed(folder, capsys):
     change(folder, lambda record: record.pop("task_values"))
     assert command(str(folder), "--json") == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["without_values"] == ["sine-k5-pamela-5-seed0.json"]
+    assert told["without_values"] == ["sine-k5-pamela-s10-5-seed0.json"]
     assert told["checked"] == []
+
+
+def test_files_of_other_measurements_are_counted(folder, capsys):
+    (folder / "times.json").write_text("{}")
+    assert command(str(folder)) == 0
+    assert "1 files hold other measurements" in capsys.readouterr().out
 
 
 def test_values_that_cannot_be_read_are_a_mismatch(folder):
@@ -153,6 +159,7 @@ def test_values_rounded_by_another_version_are_told(folder, capsys):
         (lambda r: r["trained_with"][0]["environment"].update(cpu="abacus"), "it was made with cpu abacus"),
         (lambda r: r.update(training_seconds=1e6), "its training took more than 300 seconds"),
         (lambda r: r["identity"].update(method_version=0), "it is of version 0 of pamela"),
+        (lambda r: r["trained_with"][0].pop("numerics"), "its bits are of version 1 or 2 of the programs"),
     ],
 )
 def test_what_cannot_be_trained_again_says_why(folder, capsys, edit, reason):

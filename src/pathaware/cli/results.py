@@ -55,6 +55,7 @@ def verify(
         content = {
             "checked": found.checked,
             "without_values": found.without_values,
+            "others": found.others,
             "mismatches": mismatches,
             "retrained": trained,
             "rounding": None if again is None else again.rounding,
@@ -70,6 +71,8 @@ def verify(
             if again.differing:
                 equal = f"tensors {equal}, errors of {again.differing} tasks to {again.rounding:.0e}"
             print(f"{trained}: trained again, {equal}")
+        if found.others:
+            print(f"{len(found.others)} files hold other measurements, not checked; --json names them")
         print(f"{len(found.checked)} records checked, {len(mismatches)} mismatches")
     raise typer.Exit(1 if mismatches else 0)
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from pathaware.core.errors import UsageError
+from pathaware.core.rule import Rule
 from pathaware.data.catalogue import GLYPHS
 from pathaware.data.store import counted
 from pathaware.methods import get_method
@@ -22,7 +23,7 @@ from pathaware.training.checksummed import tensor_digest
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate, interval_over_tasks
 from pathaware.training.metric import METRICS, median
-from pathaware.training.provenance import EVALUATED, environment, method_version, task_values
+from pathaware.training.provenance import EVALUATED, NUMERICS, environment, method_version, task_values
 from pathaware.training.session import train_run
 
 TOLERANCE = 1e-6
@@ -35,16 +36,21 @@ CHEAP = 300.0
 
 @dataclass(frozen=True)
 class Verification:
-    """Names of the records that were `checked` and of those `without_values` of tasks; `mismatches` are lines
-    about numbers that do not follow from the values."""
+    """Names of the records that were `checked`, of those `without_values` of tasks, and of `others`, files of
+    other measurements such as times. `mismatches` are lines about numbers that do not follow from the values.
+    """
 
     checked: list[str]
     without_values: list[str]
     mismatches: list[str]
+    others: list[str]
 
 
-def records(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The name and content of every record of an evaluated run in a folder and below it."""
+def records(folder: Path, others: list[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The name and content of every record of an evaluated run in a folder and below it.
+
+    The names of other files are added to `others`.
+    """
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder", field="folder")
     for path in sorted(folder.rglob("*.json")):
@@ -54,12 +60,14 @@ def records(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             raise UsageError(f"{path} cannot be read ({error})", field="folder") from None
         if isinstance(record, dict) and "result" in record and "config" in record:
             yield str(path.relative_to(folder)), record
+        elif others is not None:
+            others.append(str(path.relative_to(folder)))
 
 
 def verify(folder: Path) -> Verification:
     """Compute mean, interval, median and worst task of every record again."""
-    found = Verification([], [], [])
-    for name, record in records(folder):
+    found = Verification([], [], [], [])
+    for name, record in records(folder, found.others):
         try:
             values = task_values(record)
         except (ValueError, zlib.error) as error:
@@ -118,7 +126,18 @@ def obstacle(record: Mapping[str, Any]) -> str | None:
     trained = record["identity"]["method_version"]
     if get_method(config.method).same_numbers(trained) != method_version(config):
         return f"it is of version {trained} of {config.method}, here is version {method_version(config)}"
+    if config.problem.name == "sine" and _moves_linearly(config.method):
+        numerics = origin[0].get("numerics")
+        if numerics != NUMERICS:
+            made = numerics or "1 or 2"
+            return f"its bits are of version {made} of the programs, here is version {NUMERICS}"
     return None
+
+
+def _moves_linearly(method: str) -> bool:
+    """True for rules whose steps the engine takes as one program, see `Rule.linear_steps`."""
+    kind = get_method(method).kind
+    return issubclass(kind, Rule) and kind.linear_steps is not Rule.linear_steps
 
 
 def choose(folder: Path, seed: int | None = None) -> tuple[str, dict[str, Any]]:

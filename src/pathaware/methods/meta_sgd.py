@@ -2,7 +2,8 @@
 
     θⱼ₊₁ = θⱼ − Q ∘ ∇L(θⱼ)                              Q `[D]`, learned with θ₀
 
-Gradient descent with one learned step size per parameter, so that the direction of the step is learned too.
+Gradient descent with one learned step size per parameter, so that the direction of the step is learned too. Q
+is the step size itself, as in its paper; PAMELA's Q is a multiplier of a constant rate.
 
 Departures from the authors' code:
 

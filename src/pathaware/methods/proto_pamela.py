@@ -13,11 +13,12 @@
 Proto-MAML begins the inner loop at the class means, with one linear head for any number of classes. Here the
 inner loop is a path of PAMELA on that head alone, and step sizes and temperature depend on the number of
 classes and of images by a learned rule. So one model serves any number of classes and any numbers of images,
-equal or not. Rows differ in their images only: the order and the names of classes do not matter. L is the
-cross-entropy of the support set at temperature τ, with the same weight for every class. λ, q, P, a, b, d, e
-and t are learned, with the network or, if it is frozen, alone. Σ is the covariance of features within the
-training classes of a frozen network, in units of its mean eigenvalue; otherwise it is I, which changes
-nothing. β and κ are constants, and β = 1 leaves features as they are.
+equal or not. Q is the step size itself, not a multiplier as in PAMELA. Rows differ in their images only: the
+order and the names of classes do not matter. L is the cross-entropy of the support set at temperature τ, with
+the same weight for every class. λ, q, P, a, b, d, e and t are learned, with the network or, if it is frozen,
+alone. Σ is the covariance of features within the training classes of a frozen network, in units of its mean
+eigenvalue; otherwise it is I, which changes nothing. β and κ are constants, and β = 1 leaves features as they
+are.
 
 With `adaptive`, the exponent β, the shrinkage λ, the centring κ and the temperature τ follow learned rules,
 exp(r₀ + r₁ log K + r₂ m + r₃ δ). δ measures how unlike the features of the training classes those of the

@@ -32,6 +32,9 @@ from pathaware.training.run_folder import CHECKPOINT, Run
 PACKAGE = Path(__file__).parents[1]
 EVALUATED = "evaluated"
 """Key of a record whose tasks have another data set, or other ways or shots, than those of the training."""
+NUMERICS = 2
+"""Grows when a training by linear steps gives other bits: 1 until whole paths of ReLU networks became one
+program. Records without it are of 1 or 2."""
 CURVE = 50
 """Largest number of points of a training curve in a record."""
 
@@ -98,6 +101,7 @@ def training_origin(run: Run, iteration: int, processes: int = 1) -> dict[str, A
         "environment": environment(),
         "device": str(run.config.training.torch_device),
         "processes": processes,
+        "numerics": NUMERICS,
         "method_version": method_version(run.config),
     }
 

@@ -280,7 +280,7 @@ def table3(guard: bool = True) -> TableSpec:
     rows = [
         RowSpec(
             f"k{shots}-{method}",
-            f"K = {shots}, {LABELS[method].partition(',')[0]}",
+            f"K = {shots}, {'PAMELA, speed 10' if method == 'pamela' else LABELS[method]}",
             {COLUMN: CellSpec(sine_experiment(shots, method, guard), sine_mse(shots, method))},
             group=str(shots),
         )
