@@ -56,7 +56,7 @@ def draw(results: Results) -> Figure:
         waves.set_ylabel("mean squared error")
         images.set(title=title, xlabel="inner steps n", ylabel="accuracy, %", xticks=ticks)
         path.set(title=f"{title}, n = {max(STEPS)}", xlabel="after step", xticks=(0, *ticks[1:]))
-        handles, names = images.get_legend_handles_labels()
+        handles, names = path.get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=len(handles))
     return figure
 
