@@ -19,11 +19,11 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)
 
 # A stamp carries an install, so a second `make` starts at once; a changed dependency list reinstalls.
-$(VENV)/installed: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/installed: pyproject.toml research/pyproject.toml constraints.txt | $(BIN)/python
 	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(BIN)/python -m ensurepip > /dev/null
 	@$(BIN)/python tools/torch_build.py $(TORCH)
 	@echo "Installing pathaware and what else it needs into $(VENV): about 120 MB"
-	@$(PIP) -e '.[serve]'
+	@$(PIP) -e '.[serve]' -e ./research
 	@touch $@
 
 # A build that is named counts where another was installed before, too.
@@ -57,8 +57,8 @@ test-long: $(VENV)/tools
 
 # Renders tables from results/ and a page per method; a test fails if they are out of date.
 tables: $(VENV)/installed
-	$(BIN)/python -m tools.documents . results
-	$(BIN)/python -m tools.method_pages docs/methods results
+	$(BIN)/python -m pathaware_research.pages.documents . results
+	$(BIN)/python -m pathaware_research.pages.method_pages docs/methods results
 
 $(VENV)/docs: $(VENV)/installed
 	@echo "Installing what the site is built with"

@@ -8,9 +8,9 @@ import torch._dynamo  # by every optimiser
 
 import pathaware.cli
 import pathaware.data.importing
-import pathaware.experiments.report.table_files
-import pathaware.experiments.sweep.search
 import pathaware.inference.trained_model
+import pathaware.report.table_files
+import pathaware.sweep.search
 import pathaware.training.session  # noqa: F401
 from tests.data import image_trees  # noqa: F401
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ast
-import graphlib
 import re
 from pathlib import Path
 
 import pytest
-
 from tools import house
 
 INTERNALS = house.ROOT / "docs/internals.md"
@@ -18,18 +16,9 @@ def test_no_import_goes_against_the_rule():
     assert house.against_the_rule() == []
 
 
-def test_the_parts_of_experiments_do_not_import_each_other_in_a_circle():
-    """The parts are its sub-packages; all of them may import the files beside these."""
-    root = house.PACKAGE / "experiments"
-    parts = {path.name for path in root.iterdir() if (path / "__init__.py").exists()}
-    after: dict[str, set[str]] = {}
-    for path in root.rglob("*.py"):
-        modules = [module.split(".") for module in house.imports(path, lazy=True)]
-        found = {words[2] for words in modules if words[1:2] == ["experiments"] and len(words) > 2}
-        after.setdefault(path.relative_to(root).parts[0], set()).update(found & parts)
-    order = graphlib.TopologicalSorter({part: after[part] - {part} for part in parts})
-    assert set(order.static_order()) == parts  # raises CycleError
-    assert not set().union(*(used for name, used in after.items() if name not in parts))
+def test_the_package_never_imports_research():
+    for path in house.files():
+        assert "pathaware_research" not in path.read_text(encoding="utf-8"), path
 
 
 def test_every_room_is_known():

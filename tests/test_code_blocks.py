@@ -20,7 +20,7 @@ from PIL import Image
 from pathaware.cli import app, main
 from pathaware.core.errors import UsageError
 from pathaware.data import open_store
-from pathaware.experiments.sweep.plan import SweepPlan
+from pathaware.sweep.plan import SweepPlan
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

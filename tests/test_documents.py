@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tools.documents import PAGES, fill
+from pathaware_research.pages.documents import PAGES, fill
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [

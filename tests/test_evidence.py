@@ -10,23 +10,23 @@ from statistics import fmean
 import pytest
 import torch
 
-from pathaware.experiments.paper.tables import STEPS
-from pathaware.experiments.run_store import Results
 from pathaware.methods import METHODS
+from pathaware.sweep.run_store import Results
 from pathaware.training.metric import MSE
 from pathaware.training.tables import NOTHING
-from studies import steps
-from tools import convergence, document_numbers, method_figure, page_figures, steps_figure
-from tools.document_numbers import EXCEPTIONS, Evidence, measured, unsupported
-from tools.documents import compared_problems
-from tools.evidence_page import difference, image_claims_table, of_runs, steps_differences
-from tools.methods_page import glyph_ranking, method_times
+from pathaware_research.pages import convergence, document_numbers, method_figure, page_figures, steps_figure
+from pathaware_research.pages.document_numbers import EXCEPTIONS, Evidence, measured, unsupported
+from pathaware_research.pages.documents import compared_problems
+from pathaware_research.pages.evidence_page import difference, image_claims_table, of_runs, steps_differences
+from pathaware_research.pages.methods_page import glyph_ranking, method_times
+from pathaware_research.paper.tables import STEPS
+from pathaware_research.studies import steps
 
 ROOT = Path(__file__).parents[1]
 
 
 def test_every_measured_number_has_a_record_or_a_stated_exception():
-    assert not unsupported(ROOT), "see tools/document_numbers.toml"
+    assert not unsupported(ROOT), "see research/pathaware_research/pages/document_numbers.toml"
 
 
 @pytest.mark.parametrize(

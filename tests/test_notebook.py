@@ -10,14 +10,14 @@ import matplotlib.pyplot as plt
 import nbformat
 import pytest
 import torch
-
-from pathaware import FewShotClassifier, FewShotRegressor, Pamela
-from pathaware.experiments.report import coefficients, style
-from pathaware.models import mlp
-from pathaware.training.progress import ProgressDisplay, in_notebook
-from pathaware.training.tables import Table
 from tools import notebook_page
 from tools.run_notebook import run
+
+from pathaware import FewShotClassifier, FewShotRegressor, Pamela
+from pathaware.models import mlp
+from pathaware.report import coefficients, style
+from pathaware.training.progress import ProgressDisplay, in_notebook
+from pathaware.training.tables import Table
 
 NOTEBOOK = Path(__file__).parents[1] / "examples/first_steps.ipynb"
 

@@ -20,14 +20,15 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 from playwright.sync_api import expect
-
-from pathaware.methods import METHODS
-from tests.serve.browsing import browsing
-from tools import docstring_examples, flowchart, house, method_pages, unicode_math
+from tools import docstring_examples, flowchart, house, unicode_math
 from tools.unicode_math import to_tex
 
+from pathaware.methods import METHODS
+from pathaware_research.pages import method_pages
+from tests.serve.browsing import browsing
+
 ROOT = Path(__file__).parents[1]
-PUBLIC = ("", ".data", ".methods", ".models", ".online", ".experiments.report")
+PUBLIC = ("", ".data", ".methods", ".models", ".online", ".report")
 DIRECTIVES = [
     name
     for page in sorted((ROOT / "docs/api").glob("*.md"))

@@ -17,14 +17,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-CODE = ("src", "tools", "examples", "studies", "benchmarks")
+CODE = ("src", "tools", "examples", "research")
 PAGES = ("*.html", "*.js", "*.jinja", "*.toml")
 
 PICTURES = (
     *("src/pathaware/serve/", "src/pathaware/cli/predict.py", "src/pathaware/cli/export.py"),
     *("src/pathaware/cli/learn.py", "src/pathaware/cli/options.py", "docs/photos.md"),
     *("src/pathaware/inference/class_folders.py", "src/pathaware/inference/predictions.py"),
-    *("src/pathaware/inference/export/", "benchmarks/serving.py"),
+    *("src/pathaware/inference/export/", "research/pathaware_research/benchmarks/serving.py"),
     *("README.md", "docs/predict.md", "docs/serving.md", "docs/export.md", "docs/own-data.md"),
 )
 """Texts for people who label photographs, by the beginning of their path."""

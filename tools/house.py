@@ -28,7 +28,8 @@ ROOMS = {
     "online": "the paper's Algorithm 2",
     "inference": "trained models, estimators, export",
     "serve": "the web page",
-    "experiments": "tables, figures, benchmarks, sweeps",
+    "sweep": "many runs, in many processes",
+    "report": "figures and pages of runs",
     "cli": "one command per file",
 }
 MAY_IMPORT = {
@@ -41,8 +42,9 @@ MAY_IMPORT = {
     "online": {"core", "methods", "training"},
     "inference": {"core", "models", "data", "methods", "training"},
     "serve": {"core", "data", "inference"},
-    "experiments": {"core", "engine", "models", "data", "methods", "training", "online"},
-    "cli": {"core", "data", "methods", "training", "online", "inference", "serve", "experiments"},
+    "sweep": {"core", "data", "methods", "training"},
+    "report": {"core", "data", "methods", "training"},
+    "cli": {"core", "data", "methods", "training", "online", "inference", "serve", "sweep", "report"},
 }
 """Which rooms a room may import, at the top of a file or inside a function."""
 
@@ -52,7 +54,7 @@ DOORS = {
 }
 """Imports against the rule: learners ask the engine for an execution, inside a function."""
 
-BOUNDS = {"Python files": 220, "entries at the top": 14, "import levels": 7, "files entered by train": 42}
+BOUNDS = {"Python files": 200, "entries at the top": 15, "import levels": 7, "files entered by train": 42}
 
 
 def room(path: Path) -> str:

@@ -10,7 +10,7 @@ shift || true
 tests=("$@")
 # What touches the libraries most: PyTorch and Triton, the command line, the server, ONNX, Optuna, scikit-learn.
 [ ${#tests[@]} -gt 0 ] || tests=(tests/core/test_learner.py tests/core/test_rules.py tests/engine tests/cli/test_predict.py
-    tests/serve/test_api.py tests/experiments/sweep/test_search.py tests/inference/test_export.py
+    tests/serve/test_api.py tests/sweep/test_search.py tests/inference/test_export.py
     tests/inference/test_estimators.py)
 root=$PWD
 work=$(mktemp -d)

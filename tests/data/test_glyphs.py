@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tools.glyph_lists import MAX_SIMILARITY, SCRIPTS, unit_image
 
 from pathaware.core.seeding import generator
 from pathaware.data.catalogue import open_store
@@ -12,7 +13,6 @@ from pathaware.data.episodes import ImageEpisodes
 from pathaware.data.glyphs import REQUIRED, covers, draw_class, make_glyphs
 from pathaware.data.importers.source import class_lists
 from pathaware.data.store import ImageStore
-from tools.glyph_lists import MAX_SIMILARITY, SCRIPTS, unit_image
 
 LISTS = class_lists("glyphs")
 

@@ -162,7 +162,7 @@ class HereBackend:
     def submit(self, slot: int, task: Any) -> Any:
         from concurrent.futures import Future
 
-        from pathaware.experiments.worker import work
+        from pathaware.sweep.training_worker import work
 
         future: Future[Any] = Future()
         with redirect_stderr(io.StringIO()):  # a worker's goes to a file
@@ -179,7 +179,7 @@ class HereBackend:
 def _prepare(command: str) -> None:
     """Replace what is not about files: worker processes, and waiting for visitors."""
     if command == "sweep":
-        from pathaware.experiments import worker_backends
+        from pathaware.sweep import worker_backends
 
         worker_backends.open_backend = lambda *_: HereBackend()
     if command == "serve":

@@ -17,7 +17,6 @@ from pathaware.data.catalogue import open_store
 from pathaware.data.importers.folder import FolderImporter
 from pathaware.data.importing import import_dataset
 from pathaware.data.pixels import ImageFormat
-from pathaware.experiments.paper.time_estimate import TimeEstimate
 from pathaware.inference import calibration
 from pathaware.inference.class_folders import read_labelled
 from pathaware.inference.learning import learn, save_classifier
@@ -28,19 +27,20 @@ from pathaware.training.config import Config
 from pathaware.training.pretrain_run import pretrain
 from pathaware.training.session import train_run
 from pathaware.training.tables import Table
+from pathaware_research.paper.time_estimate import TimeEstimate
 from tests.data.image_trees import class_folder
 from tests.fuzz.lines import BACKBONE, CLASSIFIER, FROZEN, MODEL, PRETRAINED, RUN
 from tests.models.residual18 import pretrained
 
 # Imported before anything is replaced, because a module that imports a replacement would keep it.
 for _module in (
-    "pathaware.experiments.bench.comparison",
-    "pathaware.experiments.bench.scaling",
-    "pathaware.experiments.online.comparison",
-    "pathaware.experiments.verification",
-    "pathaware.experiments.report.run_report",
-    "pathaware.experiments.paper.targets",
-    "pathaware.experiments.sweep.search",
+    "pathaware_research.bench.comparison",
+    "pathaware_research.bench.scaling",
+    "pathaware_research.online.comparison",
+    "pathaware_research.verification",
+    "pathaware.report.run_report",
+    "pathaware_research.paper.targets",
+    "pathaware.sweep.search",
     "pathaware.training.distributed",
     "pathaware.training.pretrain_run",
 ):
@@ -114,21 +114,21 @@ def _quick(
     for place in (
         "pathaware.training.session.train_sessions",
         "pathaware.training.pretrain_run._train",
-        "pathaware.experiments.run_store.train_sessions",
-        "pathaware.experiments.worker_pool.WorkerPool.train",
-        "pathaware.experiments.sweep.search.run_grid",
-        "pathaware.experiments.sweep.search.Search",
-        "pathaware.experiments.report.figures.figures",
-        "pathaware.experiments.report.run_report.figures",
-        "pathaware.experiments.report.run_report.compare",
-        "pathaware.experiments.bench.comparison.bench",
-        "pathaware.experiments.bench.scaling.measure",
-        "pathaware.experiments.online.comparison.compare",
-        "pathaware.experiments.verification.retrain",
+        "pathaware.sweep.run_store.train_sessions",
+        "pathaware.sweep.worker_pool.WorkerPool.train",
+        "pathaware.sweep.search.run_grid",
+        "pathaware.sweep.search.Search",
+        "pathaware.report.figures.figures",
+        "pathaware.report.run_report.figures",
+        "pathaware.report.run_report.compare",
+        "pathaware_research.bench.comparison.bench",
+        "pathaware_research.bench.scaling.measure",
+        "pathaware_research.online.comparison.compare",
+        "pathaware_research.verification.retrain",
     ):
         monkeypatch.setattr(place, accepted)
     monkeypatch.setattr(
-        "pathaware.experiments.paper.time_estimate.estimate_time", lambda *_: TimeEstimate(1.0, 0.01)
+        "pathaware_research.paper.time_estimate.estimate_time", lambda *_: TimeEstimate(1.0, 0.01)
     )
     monkeypatch.setattr("pathaware.serve.server.serve", not_served)
     monkeypatch.setattr("torch.onnx.export", accepted)
@@ -136,4 +136,4 @@ def _quick(
     monkeypatch.setitem(calibration.fit_calibration.__kwdefaults__, "tasks", 1)
     monkeypatch.setenv("PATHAWARE_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     table = Table.of("", ["a"], [["b"]])
-    monkeypatch.setattr("pathaware.experiments.paper.targets.Reproduction._complexity", lambda _: table)
+    monkeypatch.setattr("pathaware_research.paper.targets.Reproduction._complexity", lambda _: table)

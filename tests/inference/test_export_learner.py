@@ -20,7 +20,7 @@ from pathaware.inference.export.learner import (
 from pathaware.inference.trained_model import AdaptedClassifier, TrainedModel, arrange
 from pathaware.training.config import Config
 from pathaware.training.trainer import build
-from studies.answers import drawn_tasks
+from pathaware_research.studies.answers import drawn_tasks
 from tests.inference.models import CPU, model, pixels
 
 SMALL = {"size": 16, "channels": 1, "ink": True, "mean": [0.1], "std": [0.3]}

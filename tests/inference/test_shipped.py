@@ -15,7 +15,7 @@ from pathaware.training.presets import load_preset
 from pathaware.training.run_folder import Run
 from pathaware.training.session import log_interval
 from pathaware.training.trainer import Trainer
-from studies.photos.training import config
+from pathaware_research.studies.photos.training import config
 
 
 @pytest.fixture(autouse=True)

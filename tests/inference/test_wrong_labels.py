@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pathaware.inference.influence import ODDS
-from studies.wrong_labels import drawn_folder, summary
+from pathaware_research.studies.wrong_labels import drawn_folder, summary
 
 RESULTS = Path(__file__).parents[2] / "results"
 

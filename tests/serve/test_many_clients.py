@@ -10,7 +10,7 @@ import torch
 
 from tests.serve.serving import ROOT
 
-SERVING = runpy.run_path(str(ROOT / "benchmarks" / "serving.py"))
+SERVING = runpy.run_path(str(ROOT / "research/pathaware_research/benchmarks/serving.py"))
 
 
 def test_fifty_clients_are_served_and_kept_apart(monkeypatch):

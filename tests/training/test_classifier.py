@@ -19,8 +19,8 @@ from pathaware.core.seeding import generator
 from pathaware.data.labelled import ClassImages, Distortion, cutmix, random_boxes, random_crop, resized
 from pathaware.data.store import ClassSpan, ImageStore, Manifest
 from pathaware.engine import kernels
-from pathaware.experiments.run_store import own_level
 from pathaware.models import conv4, resnet12
+from pathaware.sweep.run_store import own_level
 from pathaware.training import pretrain_run
 from pathaware.training.checksummed import load_parameters
 from pathaware.training.classifier import Classifier, Pretraining
@@ -39,7 +39,7 @@ from pathaware.training.pretrain_run import PretrainRun, pretrain, resume_pretra
 from pathaware.training.pretraining import start_from
 from pathaware.training.run_folder import Run
 from pathaware.training.trainer import Trainer, build
-from studies import pretraining as study
+from pathaware_research.studies import pretraining as study
 from tests.conftest import distance
 from tests.training.test_classification import config
 

@@ -17,17 +17,17 @@ from pathaware.data import open_store
 from pathaware.data.episodes import Augmentation, EpisodePlan, ImageViews
 from pathaware.data.pixels import ImageInput
 from pathaware.data.store import MANIFEST, PIXELS, ClassSpan, ImageStore, checksum
-from pathaware.experiments.run_store import Result, Results
-from pathaware.experiments.verification import obstacle, verify
 from pathaware.inference.change_ways import load_for
 from pathaware.models.backbones import frozen_backbone
+from pathaware.sweep.run_store import Result, Results
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate, tasks_for
 from pathaware.training.problems import CrossDomain
 from pathaware.training.provenance import evaluation_record, write_record
 from pathaware.training.run_folder import Run
 from pathaware.training.session import train_run
-from studies import cross_domain
+from pathaware_research.studies import cross_domain
+from pathaware_research.verification import obstacle, verify
 from tests.training.test_classifier import small_store
 
 COLOUR, GREY, WIDE = "colour", "grey", "wide"
@@ -268,7 +268,7 @@ def test_the_study_evaluates_each_run_on_each_other_data_set_once(runs, tmp_path
 
 
 def test_the_table_reads_the_records_of_the_study(runs, tmp_path):
-    from tools.evidence_page import NOT_RUN, SHARED, cross_domain_table
+    from pathaware_research.pages.evidence_page import NOT_RUN, SHARED, cross_domain_table
 
     run = runs[COLOUR]
     learner, problem = load_for(run, "cpu", data=GREY)

@@ -10,13 +10,13 @@ from pathaware.core.seeding import generator
 from pathaware.data import open_store
 from pathaware.data.episodes import ImageEpisodes
 from pathaware.data.unbalanced import UnbalancedQueries, VaryingTasks
-from pathaware.experiments.run_store import own_level
 from pathaware.models.backbones import frozen_backbone
+from pathaware.sweep.run_store import own_level
 from pathaware.training import features
 from pathaware.training.config import Config
 from pathaware.training.features import FeatureBaseline, FeatureMemory, cache_dir, feature_tasks
 from pathaware.training.trainer import Trainer, build
-from studies.photos.training import MixedTasks
+from pathaware_research.studies.photos.training import MixedTasks
 from tests.models.residual18 import pretrained
 
 

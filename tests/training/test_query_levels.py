@@ -11,8 +11,8 @@ from pathaware.core.episodes import Episodes
 from pathaware.core.errors import UsageError
 from pathaware.core.seeding import generator
 from pathaware.data.unbalanced import UnbalancedQueries, counts
-from pathaware.experiments.run_store import own_level
 from pathaware.methods import METHODS
+from pathaware.sweep.run_store import own_level
 from pathaware.training import evaluation
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate

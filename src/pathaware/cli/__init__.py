@@ -9,13 +9,13 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from importlib.metadata import entry_points
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from pathaware.cli import (
-    bench,
     data,
     demo,
     evaluate,
@@ -23,13 +23,10 @@ from pathaware.cli import (
     learn,
     methods,
     models,
-    online,
     plot,
     predict,
     pretrain,
     report,
-    reproduce,
-    results,
     serve,
     suggest,
     sweep,
@@ -49,11 +46,13 @@ PANELS = {
         "export": export,
     },
     "Train": {"train": train, "pretrain": pretrain, "methods": methods, "models": models},
-    "Evaluate and compare": {"evaluate": evaluate, "plot": plot, "report": report, "results": results},
+    "Evaluate and compare": {"evaluate": evaluate, "plot": plot, "report": report, "sweep": sweep},
     "Data": {"data": data},
-    "Research": {"reproduce": reproduce, "sweep": sweep, "online": online, "bench": bench},
+    "Research": {entry.name: entry.load() for entry in sorted(entry_points(group="pathaware.commands"))},
 }
-"""The commands by what people want, in the order of the help."""
+"""The commands by what people want, in the order of the help. The last panel is filled by entry points."""
+IN_RESEARCH = ("reproduce", "online", "bench", "results")
+"""Commands of the distribution `pathaware-research`."""
 
 
 class Commands(TyperGroup):
@@ -61,6 +60,12 @@ class Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [name for commands in PANELS.values() for name in commands]
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Say where a command is that another distribution adds."""
+        if args[0] in IN_RESEARCH and args[0] not in self.commands:
+            raise UsageError(f"{args[0]} is in the research package: pip install ./research")
+        return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(

@@ -27,7 +27,7 @@ def demo(
         raise UsageError(f"must be between 0.001 and {MAX_SCALE:g}, not {scale}", field="scale")
     from pathaware.cli.report import REPORT
     from pathaware.cli.show import print_table
-    from pathaware.experiments.report.run_report import compare, write_report
+    from pathaware.report.run_report import compare, write_report
     from pathaware.training.config import Config
     from pathaware.training.presets import load_preset
     from pathaware.training.session import train_or_open

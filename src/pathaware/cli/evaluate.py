@@ -280,8 +280,8 @@ def _confidence(model: TrainedModel, problem: Any, result: Evaluation, show: Pat
         found["calibrated_error"] = reliability(result.outputs, result.targets, more["temperature"])
     best = list(found.values())[-1]
     if show is not None:
-        from pathaware.experiments.report.figures import calibration_figure
-        from pathaware.experiments.report.style import save
+        from pathaware.report.figures import calibration_figure
+        from pathaware.report.style import save
 
         save(calibration_figure({model.config.method: best}), show)
     more |= {name: each.error for name, each in found.items()}

@@ -31,8 +31,8 @@ def plot(
     """Draw predictions, loss along the path, learned Q and P, recorded gradients, and the training curve."""
     from pathaware.cli.options import open_trained
     from pathaware.core.errors import UsageError
-    from pathaware.experiments.report.figures import figures
-    from pathaware.experiments.report.style import save
+    from pathaware.report.figures import figures
+    from pathaware.report.style import save
     from pathaware.training.run_folder import FIGURES
 
     opened = [open_trained(folder) for folder in runs]

@@ -35,7 +35,7 @@ def report(
     from pathaware.core.errors import UnfinishedRun
     from pathaware.core.settings import at_least
     from pathaware.data.store import counted
-    from pathaware.experiments.report.run_report import compare, write_report
+    from pathaware.report.run_report import compare, write_report
     from pathaware.training.problems import Problem
     from pathaware.training.run_folder import Run
 

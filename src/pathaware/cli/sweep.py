@@ -64,13 +64,13 @@ def sweep(
     The same command resumes a sweep that was stopped.
     """
     from pathaware.cli.show import print_table
-    from pathaware.experiments.report.table_files import write_table
-    from pathaware.experiments.run_store import RunStore
-    from pathaware.experiments.sweep.plan import SweepPlan
-    from pathaware.experiments.sweep.search import Search, optuna, run_grid
-    from pathaware.experiments.sweep.summary import summary
-    from pathaware.experiments.worker_backends import open_backend
-    from pathaware.experiments.worker_pool import WorkerPool
+    from pathaware.report.table_files import write_table
+    from pathaware.sweep.plan import SweepPlan
+    from pathaware.sweep.run_store import RunStore
+    from pathaware.sweep.search import Search, optuna, run_grid
+    from pathaware.sweep.summary import summary
+    from pathaware.sweep.worker_backends import open_backend
+    from pathaware.sweep.worker_pool import WorkerPool
     from pathaware.training.run_folder import FolderLock
 
     if split not in ("val", "test"):

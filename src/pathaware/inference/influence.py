@@ -33,7 +33,7 @@ from pathaware.inference.trained_model import SupportSet, TrainedModel
 ODDS = 20.0
 """How many times as probable as its own label another one is if a label is called suspicious.
 
-Chosen on validation classes (`studies/wrong_labels.py`): with 1, which marks every wrong prediction, most
+Chosen on validation classes (the study `wrong_labels`): with 1, which marks every wrong prediction, most
 marks are the model's own mistakes.
 """
 QUERIES = 32

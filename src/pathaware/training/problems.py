@@ -56,7 +56,7 @@ class Problem(Protocol):
 
     @property
     def paper_key(self) -> tuple[str, int] | None:
-        """Data set and shots, by which `experiments.printed` lists the paper's results, or None."""
+        """Data set and shots, by which `report.paper_numbers` lists the paper's results, or None."""
         ...
 
     @property

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 def test_a_meta_iteration_takes_few_launches():
     """PAMELA took 1,049 and MAML 1,028 when autograd joined the kernels of an inner gradient."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    script = ROOT / "benchmarks/launch_counts.py"
+    script = ROOT / "research/pathaware_research/benchmarks/launch_counts.py"
     done = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, timeout=300, env=environment, cwd=ROOT
     )

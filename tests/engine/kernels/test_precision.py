@@ -37,6 +37,6 @@ def test_the_recorded_runs_reach_the_same_accuracy_in_every_precision():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_the_errors_on_this_gpu_are_within_bounds(tmp_path: Path):
     out = tmp_path / "precision.json"
-    script = ROOT / "studies/precision.py"
+    script = ROOT / "research/pathaware_research/studies/precision.py"
     subprocess.run([sys.executable, str(script), "--draws", "9", "--json", str(out)], check=True, timeout=300)
     check(json.loads(out.read_text(encoding="utf-8"))["median"])

@@ -38,7 +38,7 @@ SUGGESTED: dict[str, dict[str, dict[str, Any]]] = {"sine": {"pamela": {"rate": 0
 """Defaults of methods that depend on the problem; they count together, if none of them is given. With our
 training settings for sine waves PAMELA's best speed of Q is 10."""
 
-# The recipe, see the guide; `studies.recipe` takes one part out at a time.
+# The recipe, see the guide; `pathaware_research.studies.recipe` takes one part out at a time.
 RECIPE_METHOD = {**DIRECT, "q_granularity": "tensor-channel", "p_granularity": "tensor"}
 RECIPE_ITERATIONS = {"cifar-fs": 6_000, "miniimagenet": 2_000}
 RECIPE_HEAD: dict[str, dict[str, Any]] = {

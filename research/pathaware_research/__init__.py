@@ -1,0 +1,1 @@
+"""How the numbers in the documents were made: the paper's tables, timings, comparisons."""

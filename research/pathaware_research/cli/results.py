@@ -1,0 +1,80 @@
+"""`pathaware results`: check the records of results."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pathaware.cli.options import COMPUTE, Json, examples, flag, panel_option, paragraphs
+
+EXAMPLES = examples("pathaware results verify", "pathaware results verify paper/results --retrain")
+app = typer.Typer(help="Check result records.", no_args_is_help=True, epilog=EXAMPLES)
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps `verify` a subcommand although it is the only one."""
+
+
+def verify(
+    folder: Annotated[Path, typer.Argument(help="Folder of records.", metavar="DIR")] = Path("results"),
+    retrain: Annotated[
+        bool,
+        flag(
+            "--retrain",
+            help="Also repeat the training of a random cheap record (sine waves or glyphs, on a CPU of the "
+            "same kind) and compare it to the last bit.",
+            panel=COMPUTE,
+        ),
+    ] = False,
+    seed: Annotated[
+        int | None,
+        panel_option(help="Seed of the random choice.", panel=COMPUTE, default="another each time", min=0),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Recompute the numbers of all records from their per-task values.
+
+    The exit code is 1 if a number does not follow from them, or if a repeated training is not identical.
+    """
+    from pathaware_research import verification
+
+    found = verification.verify(folder)
+    mismatches = list(found.mismatches)
+    trained = again = None
+    if retrain:
+        trained, record = verification.choose(folder, seed)
+        if not json:
+            typer.echo(f"training {trained} again", err=True)
+        again = verification.retrain(record)
+        mismatches += [f"{trained}: {line}" for line in again.mismatches]
+    if json:
+        content = {
+            "checked": found.checked,
+            "without_values": found.without_values,
+            "others": found.others,
+            "mismatches": mismatches,
+            "retrained": trained,
+            "rounding": None if again is None else again.rounding,
+        }
+        print(jsonlib.dumps(content))
+    else:
+        for name in found.without_values:
+            print(f"{name}: no values of single tasks, not checked")
+        for line in mismatches:
+            print(f"MISMATCH {line}")
+        if again is not None and not again.mismatches:
+            equal = "equal to the last bit"
+            if again.differing:
+                equal = f"tensors {equal}, errors of {again.differing} tasks to {again.rounding:.0e}"
+            print(f"{trained}: trained again, {equal}")
+        if found.others:
+            print(f"{len(found.others)} files hold other measurements, not checked; --json names them")
+        print(f"{len(found.checked)} records checked, {len(mismatches)} mismatches")
+    raise typer.Exit(1 if mismatches else 0)
+
+
+app.command("verify", help=paragraphs(verify), epilog=EXAMPLES)(verify)

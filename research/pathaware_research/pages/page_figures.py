@@ -1,0 +1,56 @@
+"""Draw figures of the pages from records and runs.
+
+    python -m pathaware_research.pages.page_figures docs/images results
+    python -m pathaware_research.pages.page_figures docs/images results RUN RUN
+
+The first command draws the growth of cost (bench-scaling-*.png) and the online learners (online-*.png) from
+`results/`. The second also draws sine-curves.png and sine-trend.png: the shipped model `sine`, PAMELA, and
+runs of other methods with its settings, such as `pathaware train sine --method maml --iterations 20000`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from pathaware.core.learner import MetaLearner
+from pathaware.inference.trained_model import find_run
+from pathaware.report.figures import coefficients, fitted_curves
+from pathaware.report.style import save
+from pathaware.training.run_folder import Run
+from pathaware_research.bench import scaling
+from pathaware_research.online import report
+from pathaware_research.pages.performance_page import sizes_text
+
+
+def of_records(results: Path) -> Iterator[tuple[str, Figure]]:
+    """Names and figures of the records of growth and of online learners."""
+    for path in sorted(results.glob("bench-scaling-*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        yield path.stem, scaling.draw(record | {"base": sizes_text(record["base"])})
+    for stem in ("online-sine", "online-glyphs"):
+        yield stem, report.draw(json.loads((results / f"{stem}.json").read_text(encoding="utf-8")))
+
+
+def of_runs(folders: list[Path]) -> Iterator[tuple[str, Figure]]:
+    """Names and figures of the shipped model and of other runs on the same problem."""
+    runs = [Run.open(folder) for folder in (find_run("sine"), *folders)]
+    trained = [(run, run.load("cpu")) for run in runs]
+    yield "sine-curves", fitted_curves(trained)
+    learner = trained[0][1]
+    assert isinstance(learner, MetaLearner)
+    yield "sine-trend", coefficients(learner.rule)
+
+
+def main() -> None:
+    folder, results, *runs = map(Path, sys.argv[1:])
+    for name, figure in (*of_records(results), *(of_runs(runs) if runs else ())):
+        print(save(figure, folder / f"{name}.png"))
+
+
+if __name__ == "__main__":
+    main()

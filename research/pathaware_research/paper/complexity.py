@@ -1,0 +1,98 @@
+"""Table 5: number of parameters, and milliseconds per task in training and at test time."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pathaware.core.learner import require_path
+from pathaware.core.seeding import generator
+from pathaware.report.paper_numbers import COMPLEXITY
+from pathaware.training.config import Config, Training
+from pathaware.training.problems import Problem
+from pathaware.training.tables import Row, Table
+from pathaware.training.trainer import Trainer
+from pathaware_research.bench.timing import Timing, Work, in_turns, warmed_up
+from pathaware_research.bench.workloads import SyntheticImages
+from pathaware_research.paper.tables import LABELS
+
+TITLE = "Table 5: complexity"
+
+
+def measure(repeats: int = 20, device: str = "auto", size: int = 84) -> dict[str, Any]:
+    """Time all three methods in turns, on images of noise: the pixels do not change the time."""
+    problem: Problem = SyntheticImages(shots=5, size=size)
+    trainers = {m: Trainer(Config(problem, m, {}, Training(device=device))) for m in COMPLEXITY}
+    training = trainers["maml"].config.training
+    target, work = training.torch_device, {}
+    for method, trainer in trainers.items():
+        work[method, "train"], _ = warmed_up(partial(_training, trainer), target)
+        work[method, "test"], _ = warmed_up(partial(_test, trainer), target)
+    times, errors = in_turns(work, repeats, target)
+    assert not errors, errors
+    found = {
+        method: {
+            "parameters": sum(p.numel() for p in trainer.learner.parameters()),
+            "steps": require_path(trainer.learner).rule.steps,
+            "train_ms": _per_task(times[method, "train"], training.tasks),
+            "test_ms": _per_task(times[method, "test"], 1),
+        }
+        for method, trainer in trainers.items()
+    }
+    return {
+        "complexity": found,
+        "what": f"Conv-4 of 64 filters, {size}×{size}, 5-way 5-shot, 15 queries per class",
+        "repeats": repeats,
+    }
+
+
+def _training(trainer: Trainer) -> Work:
+    return lambda i: trainer.advance()
+
+
+def _test(trainer: Trainer) -> Work:
+    """Adapt to the support set of one task and predict its queries."""
+    learner, episodes = trainer.learner, trainer.source.sample(1, generator(0, "complexity"))
+
+    def work(i: int) -> Tensor:
+        with torch.no_grad():
+            outputs: Tensor = learner.adapt(episodes.support_x[0], episodes.support_y[0])(episodes.query_x[0])
+            return outputs
+
+    return work
+
+
+def _per_task(timing: Timing, tasks: int) -> dict[str, float]:
+    return {"median": timing.median / tasks, "low": timing.low / tasks, "high": timing.high / tasks}
+
+
+def table5(record: dict[str, Any]) -> Table:
+    """The table from a record of `measure`, with the paper's numbers."""
+    found = record["complexity"]
+    rows = []
+    for method, printed in COMPLEXITY.items():
+        ours, base = found[method], found["maml"]
+        cells = [
+            LABELS[method].partition(",")[0],
+            f"{ours['parameters']:,}",
+            f"{printed[0]:,}",
+            str(ours["steps"]),
+        ]
+        for kind, place in (("train_ms", 2), ("test_ms", 3)):
+            time = ours[kind]["median"]
+            cells += [f"{time:.2f}", f"{printed[place]:.2f}"]
+            cells += [f"{time / base[kind]['median']:.2f} ×"]
+            cells += [f"{printed[place] / COMPLEXITY['maml'][place]:.2f} ×"]
+        rows.append(Row(tuple(cells)))
+    header = ["method", "parameters", "the paper", "steps"]
+    for kind in ("train", "test"):
+        header += [f"{kind}, ms per task", "the paper", f"{kind} / MAML", "the paper"]
+    notes = [
+        f"{record['what']}, on {record['environment']['device']}; medians of {record['repeats']}, in turns.",
+        "Training: one meta-iteration of four tasks divided by four, including sampling, augmentation and "
+        "Adam. Test: adapting to a single task and predicting its queries.",
+    ]
+    return Table(TITLE, tuple(header), rows, notes)

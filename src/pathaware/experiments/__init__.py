@@ -1,1 +1,0 @@
-"""The paper's tables and figures, reports, benchmarks and sweeps. Nothing else imports this package."""

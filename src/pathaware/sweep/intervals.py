@@ -1,0 +1,147 @@
+"""Means and 95 % intervals over tasks and seeds, and paired differences.
+
+All seeds of an experiment are evaluated on the same tasks. Two things vary: the tasks, and the seed of the
+training. `over_seeds_and_tasks` adds both as independent parts: half the width of an interval is
+√(tasks² + seeds²), where the first is that of the mean over tasks of each task's mean over seeds, and the
+second is Student's t times the standard error of the seeds' means. With one seed only the first is known.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor
+
+from pathaware.sweep.run_store import Result
+from pathaware.training.evaluation import interval_over_tasks
+from pathaware.training.metric import Metric, median
+from pathaware.training.provenance import task_values
+
+RESAMPLES = 1000
+_STEP = 50  # resamples at a time, to bound memory
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean with its 95 % interval, and the median over tasks if every task's value is known."""
+
+    mean: float
+    low: float
+    high: float
+    seeds: int
+    median: float | None = None
+
+    @property
+    def half_width(self) -> float:
+        return (self.high - self.low) / 2
+
+
+def over_seeds_and_tasks(results: Sequence[Result], metric: Metric) -> Estimate:
+    """The mean of one result per seed.
+
+    The interval over tasks is normal for accuracies. Errors have heavy tails, so theirs is a bootstrap
+    interval, which need not be symmetric. Records without the values of tasks have a normal interval.
+    """
+    pairs = [result.value(metric) for result in results]
+    means = [value for value, _ in pairs]
+    mean, seeds = statistics.fmean(means), over_seeds(means)
+    values = [task_values(result.record) for result in results]
+    known = [each.double() for each in values if each is not None]
+    if len(known) < len(results) or len({len(each) for each in known}) > 1:
+        half = math.hypot(statistics.fmean(ci for _, ci in pairs), seeds or 0.0)
+        low = max(mean - half, 0.0) if metric.lower_is_better else mean - half
+        return Estimate(mean, low, mean + half, len(results))
+    by_task = torch.stack(known).mean(0)
+    below, above = bootstrap(by_task) if metric.lower_is_better else (interval_over_tasks(by_task),) * 2
+    middle = median(torch.stack(known))
+    low, high = (math.hypot(part, seeds or 0.0) for part in (below, above))
+    least = max(mean - low, 0.0) if metric.lower_is_better else mean - low  # no error is negative
+    return Estimate(mean, least, mean + high, len(results), middle)
+
+
+def mean(results: Sequence[Result], metric: Metric) -> tuple[float, float]:
+    """Mean and half the width of its interval over tasks and seeds."""
+    estimate = over_seeds_and_tasks(results, metric)
+    return estimate.mean, estimate.half_width
+
+
+def with_interval(results: Sequence[Result], metric: Metric) -> str:
+    """`75.31 ± 0.54`, or `0.0259 (0.0238 to 0.0279)` for errors, whose interval need not be symmetric."""
+    estimate = over_seeds_and_tasks(results, metric)
+    if not metric.lower_is_better:
+        return metric.with_interval(estimate.mean, estimate.half_width)
+    value, low, high = map(metric.format, (estimate.mean, estimate.low, estimate.high))
+    return f"{value} ({low} to {high})"
+
+
+def value_range(results: Sequence[Result], metric: Metric) -> str:
+    """Format the smallest and the largest value: `68.20–69.10`."""
+    values = [result.value(metric)[0] for result in results]
+    return f"{metric.format(min(values))}–{metric.format(max(values))}"
+
+
+def over_seeds(means: Sequence[float]) -> float | None:
+    """Half the width of Student's interval of the mean over seeds; None for one seed."""
+    if len(means) < 2:
+        return None
+    quantile = float(stats.t.ppf(0.975, len(means) - 1))
+    return quantile * statistics.stdev(means) / math.sqrt(len(means))
+
+
+def bootstrap(values: Tensor) -> tuple[float, float]:
+    """Distances from the mean of `values [tasks]` to the ends of its percentile bootstrap interval."""
+    return _bootstrap(values.double().numpy().tobytes())
+
+
+@lru_cache(maxsize=256)
+def _bootstrap(data: bytes) -> tuple[float, float]:
+    values = np.frombuffer(data, np.float64)
+    random = np.random.default_rng(0)
+    means = [values[random.integers(len(values), size=(_STEP, len(values)))].mean(1) for _ in _steps()]
+    low, high = np.quantile(np.concatenate(means), (0.025, 0.975))
+    return float(values.mean() - low), float(high - values.mean())
+
+
+def _steps() -> range:
+    return range(RESAMPLES // _STEP)
+
+
+def mean_lead(per_seed: Sequence[Tensor]) -> str:
+    """`+1.03 ± 1.29, 3 seeds`: paired differences of accuracies in points, with their interval over tasks and
+    seeds; of one seed, over tasks.
+    """
+    points = 100 * torch.stack(list(per_seed))
+    between = over_seeds(points.mean(1).tolist())
+    half = math.hypot(interval_over_tasks(points.mean(0)), between or 0.0)
+    seeds = f", {len(per_seed)} seeds" if len(per_seed) > 1 else ""
+    return f"{points.mean().item():+.2f} ± {half:.2f}{seeds}"
+
+
+def paired_differences(
+    one: Sequence[Result], other: Sequence[Result], *, except_for: Sequence[str] = ()
+) -> list[Tensor]:
+    """For each seed that both have, the difference on every task.
+
+    Only results that can be compared count: of the same length, precision and way of evaluation, but for the
+    conditions in `except_for`. Tasks are drawn in a fixed order, so a shorter evaluation has the first tasks
+    of a longer one. Differences are on the tasks that all of them have.
+    """
+    free = dict.fromkeys((*except_for, "tasks"))
+    by_seed = [{result.seed: result for result in results} for results in (one, other)]
+    found = []
+    for seed in sorted(by_seed[0].keys() & by_seed[1].keys()):
+        pair = [results[seed] for results in by_seed]
+        conditions = [{**result.conditions, **free} for result in pair]
+        first, second = (task_values(result.record) for result in pair)
+        if conditions[0] == conditions[1] and first is not None and second is not None:
+            shared = min(len(first), len(second))
+            found.append((first[:shared] - second[:shared]).double())
+    fewest = min(map(len, found), default=0)
+    return [difference[:fewest] for difference in found]

@@ -1,0 +1,251 @@
+"""`pathaware sweep` as a command: trained, interrupted, killed, resumed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from pathaware.cli import main
+
+ROOT = Path(__file__).parents[2]
+LINUX = pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at processes as Linux shows them")
+BASE = '[problem]\nname = "sine"\npoints = 10\n[method]\nname = "maml"\nsteps = 1\n'
+HELD = BASE.replace("maml", "tests.sweep.held_method:METHOD")
+
+
+def command(path: Path, *arguments: str) -> list[str]:
+    line = [sys.executable, "-m", "pathaware", "sweep", str(path), "--out", str(path.parent / "out")]
+    return [*line, "--tasks", "5", "--workers", "2", *arguments]
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: object
+    out: str
+    err: str
+
+
+@pytest.fixture
+def sweep(capfd) -> Callable[..., Ended]:
+    """Run the command in this process, which has imported everything; its workers are processes anyway."""
+
+    def run(path: Path, *arguments: str) -> Ended:
+        torch.set_default_dtype(torch.float32)
+        with pytest.raises(SystemExit) as end:
+            main(command(path, *arguments)[3:])
+        return Ended(end.value.code, *capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def hold(tmp_path, monkeypatch) -> Path:
+    """While this file exists, runs of `HELD` take a tenth of a second per iteration."""
+    monkeypatch.setenv("HOLD", str(tmp_path / "hold"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)]))
+    (tmp_path / "hold").touch()
+    return tmp_path / "hold"
+
+
+def written(folder: Path, text: str, base: str = BASE) -> Path:
+    path = folder / "sweep.toml"
+    path.write_text(base + text, encoding="utf-8")
+    return path
+
+
+def test_runs_are_trained_evaluated_and_kept_and_one_that_fails_stops_no_other(tmp_path, sweep):
+    path = written(
+        tmp_path, "[training]\niterations = 3\n[sweep]\ntraining.seed = [0, 1]\nmethod.steps = [1, 2]\n"
+    )
+    (tmp_path / "out/runs/seed=1,steps=2/something").mkdir(parents=True)
+    done = sweep(path)
+    assert done.code == 0, done.err
+    assert "4 runs, 4 to train or evaluate, 2 at a time" in done.err
+    assert "seed=1,steps=2: " in done.err
+    rows = [line for line in done.out.splitlines() if line.startswith("| ")]
+    assert rows[0] == "| steps | MSE | seeds |"
+    assert rows[2].startswith("| 1 | ")
+    assert "seed 1 failed: " in rows[3]
+    assert "is not empty" in rows[3]
+    out = tmp_path / "out"
+    assert {p.suffix for p in out.glob("summary.*")} == {".md", ".tex", ".html"}
+    checkpoints = {p: p.stat().st_mtime_ns for p in out.glob("runs/*/checkpoint.safetensors")}
+    assert len(checkpoints) == 3
+
+    (out / "runs/seed=1,steps=2/something").rmdir()  # the cause is removed
+    again = sweep(path)
+    assert "4 runs, 1 to train or evaluate" in again.err
+    assert "failed" not in again.out
+    assert all(p.stat().st_mtime_ns == stamp for p, stamp in checkpoints.items())
+
+    changed = written(
+        tmp_path, path.read_text().removeprefix(BASE).replace("iterations = 3", "iterations = 4")
+    )
+    refused = sweep(changed)
+    assert refused.code == 2
+    assert "holds a run of other settings" in refused.err
+    assert refused.err.count("\n") == 1
+
+
+def test_ctrl_c_stops_the_workers_and_the_same_command_resumes(tmp_path, sweep, hold):
+    path = written(
+        tmp_path,
+        "[training]\niterations = 1000\ntasks = 1\nsave = 0\n[sweep]\ntraining.seed = [0, 1]\n",
+        HELD,
+    )
+    runs = [tmp_path / "out/runs" / name for name in ("seed=0", "seed=1")]
+    process = subprocess.Popen(command(path), stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 200
+    while not all((run / "metrics.jsonl").exists() for run in runs) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    begun = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    try:
+        _, told = process.communicate(timeout=40)
+    except subprocess.TimeoutExpired:  # Python drops an interrupt that arrives in a destructor
+        begun = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=160)
+    assert process.returncode == 130, told
+    assert time.monotonic() - begun < 60  # two seconds, if no other process uses the machine
+    assert "run the same command to resume" in told
+    assert all(list(run.glob("state-*.safetensors")) for run in runs)
+    first = [(run / "metrics.jsonl").read_text().splitlines()[0] for run in runs]
+
+    hold.unlink()
+    done = sweep(path)
+    assert done.code == 0, done.err
+    lines = [(run / "metrics.jsonl").read_text().splitlines() for run in runs]
+    assert [each[0] for each in lines] == first  # with its seconds: it was not trained again
+    assert all('"iteration": 1000' in each[-1] for each in lines)
+
+
+@LINUX
+def test_workers_end_when_the_sweep_is_killed(tmp_path, hold):
+    path = written(
+        tmp_path, "[training]\niterations = 10000000\ntasks = 1\n[sweep]\ntraining.seed = [0]\n", HELD
+    )
+    process = subprocess.Popen(command(path), stderr=subprocess.DEVNULL)
+    metrics = tmp_path / "out/runs/seed=0/metrics.jsonl"
+    while not metrics.exists():
+        time.sleep(0.05)
+    children = children_of(process)
+    assert children
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 20
+    while any(_alive(child) for child in children) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(_alive(child) for child in children)
+
+
+LONG = "[training]\niterations = 500\ntasks = 1\nsave = 10\n[sweep]\ntraining.seed = [0, 1, 2]\n"
+
+
+def first_lines(runs: list[Path]) -> list[str]:
+    """The first report of each run, which holds its time: it stays the same if the run is resumed."""
+    return [(run / "metrics.jsonl").read_text().splitlines()[0] for run in runs]
+
+
+def wait_for_states(runs: list[Path]) -> None:
+    deadline = time.monotonic() + 200
+    while not all(list(run.glob("state-*.safetensors")) for run in runs):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@LINUX
+def test_the_run_of_a_worker_that_is_killed_is_resumed_and_no_other_is_touched(tmp_path, hold):
+    path = written(tmp_path, LONG, HELD)
+    runs = [tmp_path / "out/runs" / name for name in ("seed=0", "seed=1")]
+    process = subprocess.Popen(command(path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for_states(runs)
+    before = first_lines(runs)
+    workers = [pid for pid in children_of(process) if "popen_loky" in _command_line(pid)]
+    assert len(workers) == 2
+    os.kill(workers[0], signal.SIGKILL)
+    hold.unlink()
+    shown, told = process.communicate(timeout=400)
+    assert process.returncode == 0, told
+    assert told.count("its worker process died (SIGKILL(-9)); another one resumes it") == 1
+    assert "failed" not in shown
+    assert first_lines(runs) == before
+    assert len(list((tmp_path / "out/results").glob("*-val.json"))) == 3
+
+
+@LINUX
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_sweep_on_a_dask_cluster_survives_the_death_of_a_worker(tmp_path, hold, sweep, workers):
+    distributed = pytest.importorskip("distributed")
+    path = written(tmp_path, LONG, HELD)
+    runs = [tmp_path / "out/runs" / name for name in ("seed=0", "seed=1")][:workers]
+    options = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
+    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
+        pids = client.run(os.getpid)
+        assert len(pids) == workers
+        before: list[str] = []
+
+        def kill() -> None:
+            wait_for_states(runs)
+            before.extend(first_lines(runs))
+            os.kill(next(iter(pids.values())), signal.SIGKILL)
+            hold.unlink()
+
+        with ThreadPoolExecutor(1) as pool:
+            killed = pool.submit(kill)
+            done = sweep(path, "--backend", "dask", "--cluster", cluster.scheduler_address)
+            killed.result()
+    assert done.code == 0, done.err
+    assert f"3 runs, 3 to train or evaluate, {workers} at a time" in done.err
+    assert "failed" not in done.out
+    assert first_lines(runs) == before
+    assert len(list((tmp_path / "out/results").glob("*-val.json"))) == 3
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
+def test_without_ray_its_backend_is_an_error(tmp_path, sweep):
+    done = sweep(written(tmp_path, LONG), "--backend", "ray")
+    assert done.code == 2
+    assert done.err == "error: --backend: ray needs ray, which is not installed; pip install ray\n"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense://nowhere", "tcp://127.0.0.1:x"])
+def test_a_cluster_that_cannot_be_reached_is_an_error(tmp_path, capsys, address):
+    pytest.importorskip("distributed")
+    path = str(written(tmp_path, LONG))
+    with pytest.raises(SystemExit) as exit:
+        main(["sweep", path, "--out", str(tmp_path / "out"), "--backend", "dask", "--cluster", address])
+    told = capsys.readouterr().err
+    assert exit.value.code == 2
+    assert told.startswith(f"error: --cluster: {address} cannot be reached (")
+    assert told.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def children_of(process: subprocess.Popen) -> list[int]:
+    return [int(p) for p in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def _command_line(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
