@@ -1,7 +1,7 @@
 """MkDocs hooks: what the site makes at build time, so that no page needs a network or a script for it.
 
 - Pages from files outside docs/: changelog, contributing, examples and the notebook.
-- Mathematics (`$…$` on the pages of methods) as MathML, flowcharts as SVG.
+- Mathematics (`$…$` on the pages of methods) as MathML.
 - Links that leave docs/: to one of those pages, or as plain text.
 """
 
@@ -17,7 +17,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from tools import flowchart, notebook_page
+from tools import notebook_page
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOK = ROOT / "examples/first_steps.ipynb"
@@ -81,15 +81,9 @@ def examples_page() -> str:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Replace links that leave docs/, mathematics and flowcharts."""
+    """Replace links that leave docs/, and mathematics."""
     folder = posixpath.dirname(page.file.src_uri)
     markdown = re.sub(r"(?<!!)\[([^][]+)\]\(([^)\s]+)\)", lambda m: _link(m, page.file.src_uri), markdown)
-    markdown = re.sub(
-        r"^```mermaid\n(.*?)^```$",
-        lambda m: _keep(flowchart.svg(m[1])),
-        markdown,
-        flags=re.DOTALL | re.MULTILINE,
-    )
     if folder == "methods":
         markdown = re.sub(r"\$\$(.+?)\$\$", lambda m: _keep(_math(m[1], "block")), markdown)
         markdown = re.sub(r"\$(?=[^ ])([^$\n]+?)\$", lambda m: _keep(_math(m[1], "inline")), markdown)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tools import house
+from tools import architecture
 from torch import Tensor
 
 from pathaware.online.streams import STREAMS
@@ -507,7 +507,7 @@ PAGES: dict[str, Callable[[Path], dict[str, str]]] = {
     "README.md": readme,
     "docs/answers.md": answers_page.blocks,
     "docs/choosing.md": recipe_page.choosing,
-    "docs/internals.md": lambda folder: {"map": house.diagram()},
+    "docs/internals.md": lambda folder: {"map": architecture.package_map()},
     "docs/methods.md": methods_page.blocks,
     "docs/online.md": online_page,
     "docs/own-data.md": own_data_page,

@@ -1,7 +1,7 @@
-"""The architecture of the package in numbers and as a diagram.
+"""The architecture of pathaware: its packages, the imports between them, and bounds on its size.
 
-python -m tools.house            print the four numbers, with their bounds
-python -m tools.house --entered  also list the files that `pathaware train glyphs` enters
+python -m tools.architecture            print every number, with its bound
+python -m tools.architecture --entered  also list the files that `pathaware train glyphs` enters
 """
 
 from __future__ import annotations
@@ -11,27 +11,29 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src/pathaware"
 
-ROOMS = {
-    "core": "what adaptation is",
-    "engine": "how it is made fast",
-    "models": "networks",
-    "data": "image stores, episodes",
-    "methods": "one file per paper",
-    "training": "configuration, trainer, runs",
-    "online": "the paper's Algorithm 2",
-    "inference": "trained models, estimators, export",
-    "serve": "the web page",
-    "sweep": "many runs, in many processes",
-    "report": "figures and pages of runs",
-    "cli": "one command per file",
+PACKAGES = {
+    "core": ("learners, paths, rules, heads, meta-gradients, the flat parameter vector", "learner.py"),
+    "engine": ("batched layers, hand-written derivatives, Triton kernels, CUDA graphs", "execution.py"),
+    "models": ("Conv-4, ResNet-12, MLP, inserting layers", "networks.py"),
+    "data": ("importers, the packed image store, image and sine tasks", "store.py"),
+    "methods": ("one file per paper: citation, equations, class, `METHOD`", "pamela.py"),
+    "training": ("configuration, problems, the training loop, evaluation, run folders", "trainer.py"),
+    "online": ("the paper's Algorithm 2 and streams of data sets", "learner.py"),
+    "inference": ("trained models, estimators, class folders, export, shipped models", "trained_model.py"),
+    "serve": ("the web page and its JSON API", "app.py"),
+    "sweep": ("plans of many runs, worker processes and clusters, intervals over seeds", "run_store.py"),
+    "report": ("the page of a run, its figures and tables", "run_report.py"),
+    "cli": ("one command per file; the only place that knows option names", "train.py"),
 }
+"""Package → what is in it, and the file to read first."""
+
 MAY_IMPORT = {
     "core": set(),
     "engine": {"core"},
@@ -46,19 +48,19 @@ MAY_IMPORT = {
     "report": {"core", "data", "methods", "training"},
     "cli": {"core", "data", "methods", "training", "online", "inference", "serve", "sweep", "report"},
 }
-"""Which rooms a room may import, at the top of a file or inside a function."""
+"""What a package may import, at the top of a file or inside a function."""
 
-DOORS = {
+EXCEPTIONS = {
     ("core/learner.py", "pathaware.engine.execution"),
     ("core/head.py", "pathaware.engine.execution"),
 }
-"""Imports against the rule: learners ask the engine for an execution, inside a function."""
+"""Exceptions: learners ask the engine for an execution, inside a function."""
 
-BOUNDS = {"Python files": 200, "entries at the top": 15, "import levels": 7, "files entered by train": 42}
+BOUNDS = {"lines of src": 36_650, "entries at the top": 15, "import levels": 7, "files entered by train": 42}
 
 
-def room(path: Path) -> str:
-    """The room a file belongs to; the files at the top of the package are rooms of their own."""
+def package(path: Path) -> str:
+    """The package a file belongs to; a file at the top counts as a package."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
@@ -79,7 +81,7 @@ def imports(path: Path, *, lazy: bool) -> Iterator[str]:
         names: list[str] = []
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names = [node.module]
-            if node.module == "pathaware":  # `from pathaware import data` imports a room
+            if node.module == "pathaware":  # `from pathaware import data` imports a package
                 names = [f"pathaware.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -88,12 +90,12 @@ def imports(path: Path, *, lazy: bool) -> Iterator[str]:
 
 
 def arrows(*, lazy: bool) -> dict[tuple[str, str], list[str]]:
-    """(room, imported room) → the imports, as `file: module`."""
+    """(package, imported package) → the imports, as `file: module`."""
     found: dict[tuple[str, str], list[str]] = {}
     for path in files():
         for module in imports(path, lazy=lazy):
             there = module.split(".")[1] if "." in module else "__init__"
-            if there not in (here := room(path), *_FREE):
+            if there not in (here := package(path), *_FREE):
                 found.setdefault((here, there), []).append(f"{path.relative_to(PACKAGE)}: {module}")
     return found
 
@@ -102,15 +104,19 @@ _FREE = ("__init__",)
 
 
 def against_the_rule() -> list[str]:
-    """Imports from a room that may not be imported, except for the doors."""
-    doors = {f"{file}: {module}" for file, module in DOORS}
+    """Imports that `MAY_IMPORT` does not allow."""
+    exceptions = {f"{file}: {module}" for file, module in EXCEPTIONS}
     return [
         line
         for (here, there), lines in arrows(lazy=True).items()
         if here in MAY_IMPORT and there not in MAY_IMPORT[here]
         for line in lines
-        if line not in doors
+        if line not in exceptions
     ]
+
+
+def lines() -> int:
+    return sum(path.read_text(encoding="utf-8").count("\n") for path in files())
 
 
 def entries() -> list[str]:
@@ -127,7 +133,7 @@ def levels() -> int:
     def depth(entry: str) -> int:
         return 1 + max((depth(other) for other in after.get(entry, ())), default=0)
 
-    return max(depth(entry) for entry in {room(path) for path in files()})
+    return max(depth(entry) for entry in {package(path) for path in files()})
 
 
 _TRACER = """
@@ -170,37 +176,43 @@ def entered_by_training() -> list[str]:
     return entered("train", "glyphs", "--iterations", "2", *small)
 
 
-def diagram() -> str:
-    """The rooms and the imports between them as a Mermaid flowchart, arrows from user to used.
+def package_map() -> str:
+    """The packages in layers, the highest first, and a table of what each contains and imports.
 
-    An arrow that follows from others (a → b → c) is left out.
+    An import that follows from others (a → b → c) is left out.
     """
-    after = {here: set[str]() for here in ROOMS}
+    after = {here: set[str]() for here in PACKAGES}
     for here, there in arrows(lazy=True):
-        if {here, there} <= set(ROOMS) and (here, there) != ("core", "engine"):
+        if {here, there} <= set(PACKAGES) and (here, there) != ("core", "engine"):
             after[here].add(there)
 
     @cache
     def reached(here: str) -> frozenset[str]:
         return frozenset(after[here]).union(*(reached(there) for there in after[here]))
 
-    direct = sorted(
-        (here, there)
-        for here, others in after.items()
-        for there in others
-        if not any(there in reached(via) for via in others)
-    )
-    lines = [f'    {name}["{name}<br/><small>{what}</small>"]' for name, what in ROOMS.items()]
-    lines += [f"    {here} --> {there}" for here, there in direct]
-    return "\n".join(["```mermaid", "flowchart TD", *lines, "```"])
+    @cache
+    def height(here: str) -> int:
+        return 1 + max(map(height, after[here]), default=0)
+
+    layers = [[name for name in PACKAGES if height(name) == level] for level in range(height("cli"), 0, -1)]
+    widest = max(len("   ".join(layer)) for layer in layers)
+    lines = ["```text", *("   ".join(layer).center(widest).rstrip() for layer in layers), "```", ""]
+    lines += ["| package | what is in it | imports | start reading at |", "| --- | --- | --- | --- |"]
+    for name, (what, first) in PACKAGES.items():
+        direct = [there for there in PACKAGES if there in after[name] - _indirect(after[name], reached)]
+        lines.append(f"| `{name}` | {what} | {', '.join(direct) or '–'} | `{first}` |")
+    return "\n".join(lines)
+
+
+def _indirect(imported: set[str], reached: Callable[[str], frozenset[str]]) -> frozenset[str]:
+    return frozenset[str]().union(*map(reached, imported))
 
 
 def main() -> None:
     training = entered_by_training()
-    numbers = dict(zip(BOUNDS, (len(files()), len(entries()), levels(), len(training)), strict=True))
+    numbers = dict(zip(BOUNDS, (lines(), len(entries()), levels(), len(training)), strict=True))
     for name, number in numbers.items():
-        print(f"{name}: {number} (at most {BOUNDS[name]})")
-    print(f"lines: {sum(path.read_text(encoding='utf-8').count(chr(10)) for path in files()):,}")
+        print(f"{name}: {number:,} (at most {BOUNDS[name]:,})")
     if "--entered" in sys.argv:
         print("\n".join(training))
 
