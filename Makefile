@@ -6,7 +6,7 @@ TORCH ?= auto
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo test test-long lint types tables docs docs-serve clean again
+.PHONY: install demo check test test-long lint types tables docs docs-serve clean again
 
 # What tools/torch_build.py wrote: constraints.txt with the build of PyTorch that is there.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt
@@ -48,6 +48,11 @@ lint: $(VENV)/tools
 
 types: $(VENV)/tools
 	$(BIN)/mypy
+
+# For every few minutes of work: the tests that need no training, no server and no process of their own.
+QUICK := tests/core tests/models tests/data tests/test_architecture.py tests/test_documents.py tests/test_wording.py
+check: lint types
+	$(BIN)/pytest -q -n 2 -m 'not slow' $(QUICK)
 
 test: lint types
 	$(BIN)/pytest -n 2 -m 'not slow'

@@ -48,7 +48,7 @@ MAY_IMPORT = {
     "report": {"core", "data", "methods", "training"},
     "cli": {"core", "data", "methods", "training", "online", "inference", "serve", "sweep", "report"},
 }
-"""What a package may import, at the top of a file or inside a function."""
+"""The packages that a package may import, at the top of a file or inside a function."""
 
 EXCEPTIONS = {
     ("core/learner.py", "pathaware.engine.execution"),
