@@ -23,7 +23,7 @@ def config(problem: dict | None = None, method: dict | None = None, **training) 
     return Config.from_dict(
         {
             "problem": {**SMALL, **(problem or {})},
-            "method": {"name": "pamela", "steps": 3, "rate": 0.1, **(method or {})},
+            "method": {"name": "pamela", "steps": 3, "rate": 1.0, "q_start": 0.1, **(method or {})},
             "training": {"iterations": 25, "validate": 0, **training},
         }
     )

@@ -68,7 +68,7 @@ def trained(folder: Path, data: str, **changes: object) -> Run:
     settings = Config.from_dict(
         {
             "problem": problem,
-            "method": {"name": "pamela", "steps": 2, "rate": 0.1},
+            "method": {"name": "pamela", "steps": 2, "rate": 1.0, "q_start": 0.1},
             "training": {"iterations": 2, "validate": 0, "tasks": 2, "device": "cpu", "compile": "off"},
         }
     )
@@ -276,7 +276,7 @@ def test_the_table_reads_the_records_of_the_study(runs, tmp_path):
     name = cross_domain.run_name("cifar-fs", "pamela", 5, "miniimagenet")
     write_record(cross_domain.record_path(tmp_path / cross_domain.FOLDER.name, name, "miniimagenet"), record)
     rows = {row.cells[:3]: row.cells[3:] for row in cross_domain_table(tmp_path).rows}
-    found = rows["CIFAR-FS", "5", "PAMELA"]
+    found = rows["CIFAR-FS", "5", cross_domain.METHODS["pamela"]]
     assert found[0].startswith(f"{100 * record['result']['accuracy']:.2f} ± ")
     assert found[1:] == (NOT_RUN, SHARED, NOT_RUN, NOT_RUN)
     assert set(rows["miniImageNet", "1", "MAML"]) == {NOT_RUN}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import re
 
 import pytest
 
@@ -112,6 +114,7 @@ def test_the_configuration_of_a_preset_does_not_change(name):
     text = Config.from_dict(tables).to_toml()
     for line in LATER:  # with these values they change nothing
         text = text.replace(f"{line}\n", "")
+    text = re.sub("rate = 1.0\nq_start = (.*)\n", r"rate = \1\n", text)  # Q learned directly had one rate
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == DIGESTS[name]
 
 
@@ -134,7 +137,9 @@ def test_a_strict_row_leaves_out_what_the_paper_does_not_mention_and_nothing_els
     if name in WAVES:
         assert (training.tasks, training.rate, training.iterations) == (4, 1e-3, 60_000)
         own |= {key: getattr(plain.training, key) for key in ("tasks", "rate", "iterations")}
-    assert strict.with_training(**own) == plain
+    printed = {"rate": 0.01, "q_start": 1.0} if plain.method == "pamela" else {}
+    settings = {**plain.method_settings, **printed}
+    assert strict.with_training(**own) == dataclasses.replace(plain, method_settings=settings)
 
 
 def test_waves_are_rows_of_table_3():
