@@ -90,12 +90,12 @@ def test_evaluate_records_what_made_the_result(run, tmp_path):
     assert {"commit", "dirty", "environment", "training_seconds", "checkpoint_sha256"} <= set(record)
     assert (record["result"]["queries"], record["result"]["balance"]) == ("batch", "balanced")
     assert (record["evaluation_seed"], record["training_iterations"]) == (0, 20)
-    assert record["identity"] == {"validated": False, "precision": "tf32", "method_version": 1}
+    assert record["identity"] == {"validated": False, "precision": "tf32", "method_version": 2}
     assert record["checkpoint_rule"] == "the last"
     assert len(record["tensors_sha256"]) == 64
     assert [point[0] for point in record["training_loss"]] == list(range(1, 21))
     (origin,) = record["trained_with"]
-    assert (origin["iteration"], origin["method_version"], origin["device"]) == (0, 1, "cpu")
+    assert (origin["iteration"], origin["method_version"], origin["device"]) == (0, 2, "cpu")
     assert "," in origin["environment"]["cpu"]
     values = task_values(record)
     assert values.shape == (20,)

@@ -112,7 +112,7 @@ def test_every_command_is_in_a_panel_of_the_first_page(capsys):
 def test_help_of_training_on_sine_waves(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     page = help_page(capsys, "train", "sine")
-    for default in ("5 for pamela", "2", "0.01 for pamela", "40000", "runs/sine-k10-pamela-seed0"):
+    for default in ("5 for pamela", "2", "0.1 for pamela", "40000", "runs/sine-k10-pamela-seed0"):
         assert f"[default: ({default})]" in page
 
 

@@ -97,9 +97,9 @@ GRANULARITIES = ["layer", "tensor", "filter", "tensor-channel", "parameter"]
 def test_step_sizes_of_the_last_layer_grow_unless_other_layers_share_them(method, grown):
     trained = Config.from_dict({**config().to_dict(), "method": {**method, "rate": 0.01}})
     rule = change_ways(trained, build(trained, CPU, INK).state_dict(), INK, 20, CPU).rule
-    (name,) = rule.step_sizes
+    ((name, factor),) = rule.step_sizes.items()
     groups = rule.broadcasts().get(name, torch.nn.Identity())
-    for entry, values in rule.layout.views(groups(getattr(rule, name))).items():
+    for entry, values in rule.layout.views(factor * groups(getattr(rule, name))).items():
         expected = grown if entry.startswith("head.") else 0.01
         torch.testing.assert_close(values, torch.full_like(values, expected))
 

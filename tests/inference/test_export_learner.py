@@ -30,7 +30,7 @@ def small(steps: int = 1) -> TrainedModel:
     config = Config.from_dict(
         {
             "problem": {"name": "classification", "data": "glyphs", "ways": 2, "shots": 1, "width": 2},
-            "method": {"name": "pamela", "steps": steps, "rate": 0.1, "skip": 1},
+            "method": {"name": "pamela", "steps": steps, "rate": 1.0, "q_start": 0.1, "skip": 1},
             "training": {"device": "cpu"},
         }
     )

@@ -28,9 +28,11 @@ METHODS = ["pamela", "maml", "anil", "meta-sgd", "mt-net", "prototypical", "r2d2
 def test_influence_equals_finite_differences_of_the_weights(method, head):
     problem = {"name": "classification", "data": "glyphs", "ways": 3, "shots": 2, "queries": 1, "width": 4}
     # with class means a step size of almost zero, so that all influence is through the means
-    rate = {"rate": 0.2 if head == "learned" else 1e-6} if method in METHODS[:5] else {}
+    rate = 0.2 if head == "learned" else 1e-6
+    sizes = {"pamela": {"rate": 1.0, "q_start": rate}, **dict.fromkeys(METHODS[1:5], {"rate": rate})}
+    settings = {"name": method, **sizes.get(method, {})}
     config = Config.from_dict(
-        {"problem": problem, "method": {"name": method, **rate}, "training": {"device": "cpu", "head": head}}
+        {"problem": problem, "method": settings, "training": {"device": "cpu", "head": head}}
     )
     torch.manual_seed(0)
     learner = build(config, torch.device("cpu")).double()

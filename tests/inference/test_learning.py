@@ -328,8 +328,9 @@ def test_a_saved_classifier_computes_no_features_of_its_own_pictures(tmp_path, w
     task = (support.pixels, support.labels, len(support.classes))
     expected = plain.adapt(*task).probabilities(new)
     embedded = []
-    forward = fast.memory.backbone.forward
-    monkeypatch.setattr(fast.memory.backbone, "forward", lambda x: embedded.append(len(x)) or forward(x))
+    body = fast.memory.backbone.body
+    forward = body.forward
+    monkeypatch.setattr(body, "forward", lambda x: embedded.append(len(x)) or forward(x))
     adapted = fast.adapt(*task)
     assert embedded == []
     assert torch.equal(adapted.probabilities(new), expected)
