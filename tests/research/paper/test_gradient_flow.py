@@ -31,6 +31,12 @@ from tests.conftest import scatter
 PROBLEM = Sine(shots=5, queries=6)
 
 
+@pytest.fixture(autouse=True)
+def _in_double_precision():
+    """Derivatives are compared, for which single precision, as in the other tests here, is not enough."""
+    torch.set_default_dtype(torch.float64)
+
+
 def episodes(tasks: int):
     return PROBLEM.tasks("train", "cpu", torch.float64).sample(tasks, generator(0, "gradient flow"))
 
