@@ -29,7 +29,7 @@ def test_influence_equals_finite_differences_of_the_weights(method, head):
     problem = {"name": "classification", "data": "glyphs", "ways": 3, "shots": 2, "queries": 1, "width": 4}
     # with class means a step size of almost zero, so that all influence is through the means
     rate = 0.2 if head == "learned" else 1e-6
-    sizes = {"pamela": {"rate": 1.0, "q_start": rate}, **dict.fromkeys(METHODS[1:5], {"rate": rate})}
+    sizes = {"pamela": {"rate": 1.0, "q_start": rate}, **{other: {"rate": rate} for other in METHODS[1:5]}}
     settings = {"name": method, **sizes.get(method, {})}
     config = Config.from_dict(
         {"problem": problem, "method": settings, "training": {"device": "cpu", "head": head}}
