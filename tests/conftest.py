@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from pathaware import Episodes, GradientDescent, MetaLearner, MetaSGD, Pamela, Rule
 from pathaware.core.batch_norm import freeze_running_statistics
-from pathaware.engine.traced import fold_biases
 from pathaware.models import conv4, mlp
+from pathaware.models.traced import fold_biases
 
 # A shell starts background jobs with Ctrl-C ignored, and processes that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

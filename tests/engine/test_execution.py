@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pathaware import Episodes, GradientDescent, Layout, MetaLearner, UsageError
 from pathaware.core.losses import per_task
-from pathaware.engine.task_mapping import CorrectedOperations
+from pathaware.core.task_mapping import CorrectedOperations
 from pathaware.models import conv4, resnet12
 from tests.conftest import distance, image_episodes, meta_gradient, regression_episodes, small_problem
 

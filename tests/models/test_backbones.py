@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy
 
 from pathaware import MetaLearner, Pamela, UsageError
 from pathaware.core.batch_norm import FrozenBatchNorm, TaskStatistics, freeze_running_statistics
+from pathaware.core.execution import select_execution
 from pathaware.core.parameters import Layout
-from pathaware.engine.execution import select_execution
 from pathaware.models import conv4, resnet12
 from pathaware.models.backbones import (
     PreparedInput,

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pathaware.core.batch_norm import freeze_batch_norm
-from pathaware.core.head import last_linear
+from pathaware.core.last_layer import last_linear
 from pathaware.core.seeding import generator
 from pathaware.data.catalogue import open_store
 from pathaware.inference.open_set import area

@@ -73,7 +73,7 @@ class FrozenBatchNorm(nn.Module):
 
     Statistics are the same in training and evaluation, so that no image affects another. `weight` and `bias`
     are ordinary parameters, and the names in the state are those of PyTorch's batch norm. `folded` names the
-    bias of a convolution that the mean contains, see `pathaware.engine.traced.fold_biases`.
+    bias of a convolution that the mean contains, see `pathaware.models.traced.fold_biases`.
     """
 
     running_mean: Tensor

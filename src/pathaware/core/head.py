@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from pathaware.core.batch_norm import TaskStatistics
 from pathaware.core.episodes import Episodes, check_tensors
 from pathaware.core.errors import UsageError
+from pathaware.core.execution import ExecutionName, engine
 from pathaware.core.few_shot import (
     FewShotLearner,
     QueryLevel,
@@ -25,7 +26,7 @@ from pathaware.core.few_shot import (
     explained,
     refuse_running_statistics,
 )
-from pathaware.core.learner import ExecutionName
+from pathaware.core.last_layer import last_linear, replace_last_linear
 from pathaware.core.losses import IGNORED, Loss, per_task, wrong_label_shape, wrong_labels
 from pathaware.core.parameters import refuse_lazy
 from pathaware.core.path import Order, autocasts, differentiable_once, full_precision, may_branch
@@ -176,9 +177,6 @@ class HeadLearner(FewShotLearner):
     def __init__(
         self, model: nn.Module, head: Head, loss: Loss, *, execution: ExecutionName = "auto"
     ) -> None:
-        # like `MetaLearner`, which says why this import is late
-        from pathaware.engine.execution import fused_embedding
-
         super().__init__()
         check_kind(model, nn.Module, "model")
         check_kind(head, Head, "head")
@@ -188,7 +186,8 @@ class HeadLearner(FewShotLearner):
         self.replaced, last = last_linear(model)
         self.head = head.to(last.weight.device, last.weight.dtype)
         self.loss = loss
-        self.fused = fused_embedding(self.model) if execution in ("auto", "batched") else None
+        fast = engine() if execution in ("auto", "batched") else None
+        self.fused = fast.embedding(self.model) if fast is not None else None
 
     def embed(self, x: Tensor, support_x: Tensor | None = None) -> Tensor:
         """Features `[T, N, F]` of inputs `[T, N, …]`; with `support_x`, batch norm uses its statistics."""
@@ -325,23 +324,6 @@ class FittedNetwork(nn.Module):
 def _in_full_precision(learner: nn.Module, features: Tensor) -> Tensor:
     """Features in the dtype of the parameters, if autocast has chosen another one."""
     return features.to(next(learner.parameters(), features).dtype) if autocasts(features) else features
-
-
-def last_linear(model: nn.Module) -> tuple[str, nn.Linear]:
-    """The name and module of the last fully-connected layer, which separates the classes."""
-    found = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    if not found or not found[-1][0]:
-        raise UsageError("model: it must end in an nn.Linear layer for this")
-    return found[-1]
-
-
-def replace_last_linear(model: nn.Module, layer: nn.Module) -> nn.Module:
-    """A copy of the network with `layer` in place of its last fully-connected layer."""
-    copied = copy.deepcopy(model)
-    name, _ = last_linear(copied)
-    owner, _, attribute = name.rpartition(".")
-    setattr(copied.get_submodule(owner), attribute, layer)
-    return copied
 
 
 # Linear systems of heads that are solved. `torch.linalg` leaves them to cuBLAS, cuSOLVER or MAGMA, depending

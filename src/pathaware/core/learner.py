@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from pathaware.core.batch_norm import freeze_batch_norm, set_statistics
 from pathaware.core.episodes import Episodes, check_tensors
 from pathaware.core.errors import UsageError
+from pathaware.core.execution import Execution, ExecutionName, Inputs, select_execution
 from pathaware.core.few_shot import (
     FewShotLearner,
     QueryLevel,
@@ -30,10 +31,6 @@ from pathaware.core.rule import MAX_STEPS, Context, Rule
 
 if TYPE_CHECKING:
     from pathaware.core.prototype_start import PrototypeStart
-    from pathaware.engine.execution import Execution, Inputs
-
-ExecutionName = Literal["auto", "loop", "vmap", "batched"]
-"""How tasks run side by side, see `pathaware.engine.execution`."""
 
 HeadStart = Literal["learned", "prototypes", "projected"]
 """Where the last layer begins: at its learned parameters, at class means (see `core.prototype_start`), or at
@@ -53,7 +50,7 @@ class MetaLearner(FewShotLearner):
     >>> adapted(torch.randn(3, 1)).shape
     torch.Size([3, 1])
 
-    - `execution`: how tasks run side by side, see `pathaware.engine.execution`; `auto` picks the fastest.
+    - `execution`: how tasks run side by side, see `pathaware.core.execution`; `auto` picks the fastest.
     - `guard`: stop tasks that diverge. A task whose support loss reaches ten times its initial value takes no
       further step, and a task that ends above its initial loss is returned to the best point of its path.
     - `checkpoint`: recompute each inner step in the backward pass instead of storing its activations.
@@ -112,9 +109,6 @@ class MetaLearner(FewShotLearner):
         return self._execution
 
     def _select_execution(self) -> Execution:
-        # Core imports the engine only here and in `head.py`: late, because the engine builds on core's types.
-        from pathaware.engine.execution import select_execution
-
         return select_execution(self.execution_name, self.model, self.rule.layout, self.loss)
 
     def __getstate__(self) -> dict[str, Any]:

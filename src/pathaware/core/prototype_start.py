@@ -27,7 +27,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
-from pathaware.core.head import last_linear, one_hot
+from pathaware.core.head import one_hot
+from pathaware.core.last_layer import last_linear
 from pathaware.core.parameters import Layout
 
 if TYPE_CHECKING:

@@ -14,10 +14,9 @@ from pathaware.core.parameters import GroupBroadcast, Layout
 from pathaware.core.settings import at_least
 
 if TYPE_CHECKING:
+    from pathaware.core.execution import Inputs, Passes
     from pathaware.core.learner import MetaLearner
     from pathaware.core.path import Order
-    from pathaware.engine.execution import Inputs
-    from pathaware.engine.handwritten.nodes import Passes
 
 Memory = Any
 """State that a rule carries along a path: tensors or tuples of them, never changed in place."""

@@ -6,30 +6,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import fields
 from threading import Lock
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic
 
 import torch
 from torch import Tensor, nn
 
-Output = TypeVar("Output", covariant=True)
-
-
-class CapturableStep(Protocol[Output]):
-    """An optimiser step on the tasks or images that a plan selects.
-
-    `step(plan, rate)` sets the learning rate and runs the step; `run(plan)` is the part that is captured.
-    `changed` are all tensors that a step changes, apart from the optimiser's.
-    """
-
-    @property
-    def changed(self) -> list[Tensor]: ...
-
-    rate: Tensor
-    optimizer: Any
-
-    def __call__(self, plan: Any, rate: float) -> Output: ...
-
-    def run(self, plan: Any) -> Output: ...
+from pathaware.core.execution import CapturableStep, Output
 
 
 class CapturedStep(Generic[Output]):

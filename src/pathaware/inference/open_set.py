@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 from pathaware.core.batch_norm import freeze_batch_norm
 from pathaware.core.errors import UsageError
-from pathaware.core.head import FittedNetwork, last_linear
+from pathaware.core.head import FittedNetwork
+from pathaware.core.last_layer import last_linear
 from pathaware.core.seeding import generator
 from pathaware.core.settings import at_least
 from pathaware.data.episodes import ImageEpisodes

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from pathaware.core.head import last_linear
+from pathaware.core.last_layer import last_linear
 from pathaware.core.parameters import Layout
 from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method

@@ -38,7 +38,7 @@ from pathaware.core.meta_gradient import MetaGradient
 from pathaware.core.parameters import Layout
 from pathaware.core.rule import Context, Memory, Rule
 from pathaware.core.settings import at_least
-from pathaware.engine.lstm import Columns, State, lstm_cell
+from pathaware.methods.lstm_cell import Columns, State, lstm_cell
 from pathaware.methods.meta_lstm import preprocessed
 from pathaware.methods.method import Method
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import Function
 
+from pathaware.core.operations import sums_of_parts
 from pathaware.core.parameters import NORMS, Layout
 from pathaware.core.path import differentiable_once
-from pathaware.engine.kernels import sums_of_parts
 
 _layer_norm_backward: Any = torch.ops.aten.native_layer_norm_backward
 

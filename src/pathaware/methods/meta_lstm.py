@@ -31,7 +31,7 @@ from pathaware.core.meta_gradient import first_order
 from pathaware.core.parameters import Layout
 from pathaware.core.rule import Memory, Rule
 from pathaware.core.settings import at_least
-from pathaware.engine.lstm import Columns, lstm_cell, lstm_step
+from pathaware.methods.lstm_cell import Columns, lstm_cell, lstm_step
 from pathaware.methods.method import Method
 
 P = 10.0

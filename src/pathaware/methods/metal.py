@@ -27,7 +27,8 @@ from torch import Tensor, nn
 
 from pathaware.core.episodes import Episodes
 from pathaware.core.few_shot import FewShotLearner
-from pathaware.core.head import last_linear, one_hot
+from pathaware.core.head import one_hot
+from pathaware.core.last_layer import last_linear
 from pathaware.core.learner import require_path
 from pathaware.core.meta_gradient import Unrolled
 from pathaware.core.path import Order

@@ -10,9 +10,10 @@ from typing import Any, Literal
 from torch import nn
 
 from pathaware.core.errors import UsageError, no_such_setting
+from pathaware.core.execution import ExecutionName
 from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.head import Head, HeadLearner
-from pathaware.core.learner import ExecutionName, HeadStart, MetaLearner
+from pathaware.core.learner import HeadStart, MetaLearner
 from pathaware.core.losses import Loss
 from pathaware.core.meta_gradient import MetaGradient, Unrolled
 from pathaware.core.rule import Rule

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
+from pathaware.core.operations import broadcast, preconditioned_step
 from pathaware.core.parameters import Granularity, GroupBroadcast, Layout
 from pathaware.core.rule import LinearSteps, Memory, Rule
 from pathaware.core.settings import at_least
-from pathaware.engine.kernels import broadcast, preconditioned_step
 from pathaware.methods.method import Method
 
 if TYPE_CHECKING:

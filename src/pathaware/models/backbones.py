@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from pathaware.core.errors import UsageError
-from pathaware.core.head import last_linear, replace_last_linear
+from pathaware.core.last_layer import last_linear, replace_last_linear
 from pathaware.core.parameters import NORMS
 
 Adapt = Literal["all", "head", "last-block", "adapters"]

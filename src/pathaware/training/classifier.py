@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from pathaware.core.errors import UsageError
-from pathaware.core.head import last_linear, replace_last_linear
+from pathaware.core.last_layer import last_linear, replace_last_linear
 from pathaware.core.prototype_start import directions
 from pathaware.core.settings import at_least
 from pathaware.data.catalogue import open_store

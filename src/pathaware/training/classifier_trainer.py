@@ -21,10 +21,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import update_bn
 
+from pathaware.core.execution import captured, engine
 from pathaware.core.seeding import generator, seed_all
 from pathaware.data.labelled import BatchPlan, ClassImages, Distortion
-from pathaware.engine.cuda_graph import CapturedStep
-from pathaware.engine.execution import fused_embedding
 from pathaware.training.classifier import Classifier, Pretraining
 from pathaware.training.progress import StepOutcome
 
@@ -89,7 +88,8 @@ class ClassifierStep:
         for module in self.model.modules():
             if isinstance(module, _BatchNorm):
                 module.track_running_stats = False
-        fused = fused_embedding(self.model.body)
+        fast = engine()
+        fused = None if fast is None else fast.embedding(self.model.body)
         self.fused = fused if fused is not None and fused.whole else None
         device = images.device
         self.low_precision = settings.precision == "bf16" and device.type == "cuda"
@@ -233,7 +233,7 @@ class ClassifierTrainer:
         model = settings.network(len(images.names), images.inputs, matched).to(images.device)
         self.step = ClassifierStep(model, images, settings, teacher)
         graph = settings.graph and images.device.type == "cuda"
-        self.execute = CapturedStep(self.step) if graph else self.step
+        self.execute = captured(self.step) if graph else self.step
         self.batch = min(settings.batch, len(images))
         self.batches = len(images) // self.batch
         self.total = settings.epochs * self.batches

@@ -17,8 +17,9 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from pathaware.core.errors import UsageError, did_you_mean, no_such_setting
+from pathaware.core.execution import ExecutionName
 from pathaware.core.head import Head
-from pathaware.core.learner import ExecutionName, HeadStart
+from pathaware.core.learner import HeadStart
 from pathaware.core.settings import at_least, coerce, short_repr, type_hints
 from pathaware.methods import Method, get_method
 from pathaware.training.presets import SUGGESTED

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from pathaware.core.episodes import Episodes, TaskSource
 from pathaware.core.errors import UsageError
 from pathaware.core.few_shot import FewShotLearner, QueryLevel, StepPredictions
-from pathaware.core.head import HeadLearner, replace_last_linear
+from pathaware.core.head import HeadLearner
+from pathaware.core.last_layer import replace_last_linear
 from pathaware.core.learner import MetaLearner
 from pathaware.core.losses import per_task
 from pathaware.core.path import Order

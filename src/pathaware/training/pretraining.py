@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from pathaware.core.batch_norm import FrozenBatchNorm
 from pathaware.core.errors import UsageError
+from pathaware.core.execution import captured
 from pathaware.core.few_shot import FewShotLearner
-from pathaware.core.head import last_linear, replace_last_linear
+from pathaware.core.last_layer import last_linear, replace_last_linear
 from pathaware.core.learner import MetaLearner
 from pathaware.data.episodes import EpisodePlan, LabelledImages
-from pathaware.engine.cuda_graph import CapturedStep
 from pathaware.training.checksummed import CHECKPOINT, CorruptFile, read_checksummed
 from pathaware.training.config import Config
 
@@ -96,7 +96,7 @@ def _features(settings: str) -> dict[str, Tensor]:
     """Train a classifier and return the parameters of its body."""
     config = Config.from_toml(settings)
     step, head = _prepared(config)
-    run = CapturedStep(step) if config.training.graph and step.images.capturable else step
+    run = captured(step) if config.training.graph and step.images.capturable else step
     epochs, seed = config.training.pretrain, config.training.seed
     total, done = epochs * step.batches, 0
     for epoch in range(epochs):
@@ -110,7 +110,7 @@ def _features(settings: str) -> dict[str, Tensor]:
 def seconds_of_pretraining(config: Config) -> float:
     """Estimate the time of pretraining from a few steps."""
     step, _ = _prepared(config)
-    run = CapturedStep(step) if config.training.graph and step.images.capturable else step
+    run = captured(step) if config.training.graph and step.images.capturable else step
     plan = next(step.images.batches(step.batch, 0, 0))
     run(plan, RATE)  # captures a graph or benchmarks algorithms
     started = time.perf_counter()

@@ -221,11 +221,11 @@ class Classification:
             model = build_model(self.model_name, self.ways, form.size, form.channels, self.width, self.widths)
         if self.statistics == "running":
             from pathaware.core.batch_norm import freeze_running_statistics
-            from pathaware.engine.traced import fold_biases
+            from pathaware.models.traced import fold_biases
 
             fold_biases(freeze_running_statistics(model, all_norms=True))
         if self.zero_head:
-            from pathaware.core.head import last_linear
+            from pathaware.core.last_layer import last_linear
 
             _, head = last_linear(model)
             for parameter in head.parameters():

@@ -28,7 +28,8 @@ from torch import Tensor, nn
 from pathaware.core.episodes import Episodes, TaskSource
 from pathaware.core.errors import UsageError
 from pathaware.core.few_shot import FewShotLearner
-from pathaware.core.head import Head, HeadLearner, last_linear
+from pathaware.core.head import Head, HeadLearner
+from pathaware.core.last_layer import last_linear
 from pathaware.core.learner import MetaLearner
 from pathaware.core.meta_gradient import MetaGradient
 from pathaware.core.path import Order

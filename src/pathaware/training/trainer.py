@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from pathaware.core import execution
 from pathaware.core.episodes import TaskSource
 from pathaware.core.errors import RunError, UsageError
+from pathaware.core.execution import Replay, engine
 from pathaware.core.few_shot import FewShotLearner
-from pathaware.core.head import last_linear
+from pathaware.core.last_layer import last_linear
 from pathaware.core.learner import require_path
 from pathaware.core.meta_gradient import MetaGradient
 from pathaware.core.seeding import generator, seed_all
-from pathaware.engine.compiled import CompiledUnrolled, has_compiler
-from pathaware.engine.cuda_graph import CapturedStep
 from pathaware.methods import get_method
 from pathaware.training.config import Config, Training
 from pathaware.training.distributed import ALONE, World
@@ -130,7 +130,7 @@ class MetaStep:
         return self.execution is not before
 
     def reset(self) -> None:
-        """Do nothing: unlike a `CapturedStep`, this one holds no recorded graph."""
+        """Do nothing: unlike a captured step, this one holds no recorded graph."""
 
 
 class Trainer:
@@ -337,8 +337,8 @@ def meta_step(
 
             recipe, estimator = recipe_of(config, learner, source, estimator)
     order = estimator.compilable_order
-    if order is not None and compiles(training, learner):
-        estimator = CompiledUnrolled(order)
+    if order is not None and (fast := engine()) is not None and compiles(training, learner):
+        estimator = fast.compiled(order)
     return MetaStep(
         learner,
         estimator,
@@ -352,9 +352,9 @@ def meta_step(
     )
 
 
-def captured(step: MetaStep, wanted: bool = True) -> MetaStep | CapturedStep[StepOutcome]:
+def captured(step: MetaStep, wanted: bool = True) -> MetaStep | Replay[StepOutcome]:
     """Wrap the step in a CUDA graph if one can be captured."""
-    return CapturedStep(step) if wanted and step.source.capturable else step
+    return execution.captured(step) if wanted and step.source.capturable else step
 
 
 def compiles(training: Training, learner: FewShotLearner) -> bool:
@@ -365,7 +365,10 @@ def compiles(training: Training, learner: FewShotLearner) -> bool:
     """
     if training.compile != "auto" or training.torch_device.type != "cpu":
         return training.compile == "on" and training.torch_device.type == "cpu"
-    return learner.compilable and training.iterations >= WORTH_COMPILING and has_compiler()
+    fast = engine()
+    if fast is None or not learner.compilable or training.iterations < WORTH_COMPILING:
+        return False
+    return fast.has_compiler()
 
 
 def learning_rate(training: Training, iteration: int) -> float:

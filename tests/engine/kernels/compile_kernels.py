@@ -73,9 +73,9 @@ def main(dtype: torch.dtype) -> None:
     from pathaware.engine.kernels import program as programs
     from pathaware.engine.kernels.functions import Convolution, Join, LeakyNorm, Stem, block
     from pathaware.engine.kernels.update import Broadcast, LSTMStep, Update, sum_groups
-    from pathaware.engine.traced import fold_biases
     from pathaware.methods.warp_grad import warped
     from pathaware.models import conv4
+    from pathaware.models.traced import fold_biases
 
     def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.zeros(shape, dtype=dtype, requires_grad=True)

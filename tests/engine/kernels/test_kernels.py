@@ -14,9 +14,9 @@ from pathaware import GradientDescent, MetaLearner, Pamela, UsageError
 from pathaware.core.batch_norm import freeze_running_statistics
 from pathaware.core.head import HeadLearner
 from pathaware.engine import kernels
-from pathaware.engine.traced import fold_biases
 from pathaware.methods.prototypical import Prototypical
 from pathaware.models import conv4
+from pathaware.models.traced import fold_biases
 from tests.conftest import distance, image_episodes, meta_gradient, with_constant_statistics
 
 pytest.importorskip("triton")
@@ -395,7 +395,7 @@ def test_if_triton_cannot_compile_there_is_a_warning_and_no_kernel(monkeypatch):
 def blocks_of(model: nn.Module) -> int:
     from pathaware import Layout
     from pathaware.engine.batched import LAYERS, lower
-    from pathaware.engine.traced import trace
+    from pathaware.models.traced import trace
 
     return len(lower(trace(model, LAYERS), Layout.of(model)).blocks)
 

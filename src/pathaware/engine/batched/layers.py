@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from pathaware.core.batch_norm import FrozenBatchNorm
 from pathaware.core.few_shot import wrong_features
 from pathaware.engine import kernels
-from pathaware.engine.traced import NotLowerable
+from pathaware.models.traced import NotLowerable
 
 
 @dataclass(frozen=True)

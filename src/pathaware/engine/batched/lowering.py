@@ -15,7 +15,7 @@ from pathaware.core.parameters import Layout, parameters_lock
 from pathaware.engine import kernels
 from pathaware.engine.batched.convolutions import convolve, kind_of
 from pathaware.engine.batched.layers import LAYERS, Activations, Parameters, check
-from pathaware.engine.traced import ADDITIONS, ConvBlockNodes, NotLowerable, TracedNetwork
+from pathaware.models.traced import ADDITIONS, ConvBlockNodes, NotLowerable, TracedNetwork
 
 _ELEMENTWISE = {F.relu, torch.relu, torch.tanh, torch.sigmoid, F.gelu, F.silu, F.elu, F.leaky_relu}
 _ELEMENTWISE_METHODS = {"relu", "tanh", "sigmoid"}

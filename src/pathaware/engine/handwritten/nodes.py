@@ -5,8 +5,8 @@ of all parameters of a network. So a point is completed with the parameters that
 gradient those columns are taken that belong to adapted ones. Autograd sees two more nodes per step; a
 derivative with respect to the shared parameters is the sum over tasks.
 
-`Passes`: steps descend a function of the outputs o other than the loss, as in MeTAL. With the Jacobian J of
-the outputs at a point θ, a direction v `[T, D]`, and d the derivative along it:
+`ProgramPasses`: steps descend a function of the outputs o other than the loss, as in MeTAL. With the Jacobian
+J of the outputs at a point θ, a direction v `[T, D]`, and d the derivative along it:
 
     c = ∂L/∂o,   g = Jᵀ c                         autograd differentiates L, which is small; `pull`
     do = J v                                      `push`, the tangent of the outputs
@@ -25,13 +25,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from pathaware.core.execution import Inputs, Passes
 from pathaware.core.parameters import Layout
 from pathaware.core.path import differentiable_once
 from pathaware.engine import kernels
 from pathaware.engine.batched import Prepared
 
 if TYPE_CHECKING:
-    from pathaware.engine.execution import Execution, Inputs
+    from pathaware.engine.batched_execution import BatchedExecution
     from pathaware.engine.handwritten.layers import Saved
     from pathaware.engine.handwritten.program import Program
 
@@ -206,19 +207,14 @@ class _Pull(torch.autograd.Function):
         return None, along, None
 
 
-class Passes:
-    """Passes of several inputs through the network at a point `[T, D]`, and the gradient of what is made of
-    their outputs.
+class ProgramPasses(Passes):
+    """Autograd differentiates the function of `here` and of the outputs; where there is a program, that pulls
+    the derivative back from the outputs to the point."""
 
-    `here` stands for the point in what else depends on it. Autograd differentiates the function of `here` and
-    of the outputs; where there is a program, that pulls the derivative back from the outputs to the point.
-    """
+    execution: BatchedExecution
 
-    def __init__(self, execution: Execution, point: Tensor, create_graph: bool) -> None:
-        self.execution = execution
-        self.create_graph = create_graph
-        self.here = point.view_as(point)
-        self.point = point
+    def __init__(self, execution: BatchedExecution, point: Tensor, create_graph: bool) -> None:
+        super().__init__(execution, point, create_graph)
         self.passes: list[Pass] = []
 
     @cached_property
@@ -226,7 +222,6 @@ class Passes:
         return self.execution._complete(self.point)
 
     def predict(self, x: Inputs) -> Tensor:
-        """Outputs for x."""
         program = self.execution.program
         if kernels.usable(self.point):
             program = self.execution.kernel_program
@@ -238,7 +233,6 @@ class Passes:
         return self.passes[-1].outputs
 
     def gradient(self, value: Tensor) -> Tensor:
-        """The gradient `[T, D]` of a sum over tasks, differentiable once if `create_graph` is set."""
         outputs = [each.outputs for each in self.passes]
         of_here, *cotangents = torch.autograd.grad(
             value, [self.here, *outputs], create_graph=self.create_graph, allow_unused=True

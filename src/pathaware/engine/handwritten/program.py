@@ -30,7 +30,7 @@ from pathaware.engine.handwritten.layers import (
     Saved,
     Smooth,
 )
-from pathaware.engine.traced import ConvBlockNodes, TracedNetwork
+from pathaware.models.traced import ConvBlockNodes, TracedNetwork
 
 LARGE = 10_000
 """Pixels per task from which tasks run one after another: the activations of one then fit in the processor's

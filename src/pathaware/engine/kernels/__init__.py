@@ -12,14 +12,12 @@ import functools
 import importlib.util
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
-
-from pathaware.core.parameters import GroupBroadcast
 
 _switches = threading.local()
 
@@ -45,40 +43,18 @@ def storage(point: Tensor) -> torch.dtype:
     return torch.bfloat16 if reduced else point.dtype
 
 
-def broadcast(groups: GroupBroadcast, coefficients: Tensor) -> Tensor:
-    """Coefficients `[n, groups]` of n steps as `[n, D]`."""
-    if torch.is_grad_enabled() and not groups.identity and usable(coefficients):
-        from pathaware.engine.kernels.update import Broadcast  # needs Triton
+def operation(name: str, like: Tensor) -> Callable[..., Any] | None:
+    """The kernel of an operation in `pathaware.core.operations` for tensors like this one."""
+    if not usable(like):
+        return None
+    from pathaware.engine.kernels import update  # needs Triton
 
-        fused: Tensor = Broadcast.apply(coefficients, groups)
-        return fused
-    spread: Tensor = groups(coefficients)
-    return spread
-
-
-def sums_of_parts(values: Tensor, starts: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Sums `[T, parts]` over parts of `values [T, D]` that have these sizes and begin at `starts`."""
-    if usable(values):
-        from pathaware.engine.kernels.update import sum_groups  # needs Triton
-
-        return sum_groups(values, starts)
-    return torch.stack([part.sum(1) for part in values.split_with_sizes(list(sizes), dim=1)], dim=1)
-
-
-def preconditioned_step(
-    point: Tensor, gradient: Tensor, q: Tensor, earlier: Tensor | None = None, p: Tensor | None = None
-) -> Tensor:
-    """θ − Q ∘ g, or, with P and an earlier point θ′, (1 − P)(θ − Q ∘ g) + P ∘ θ′.
-
-    Points and gradients are `[T, D]`; `q` and `p` are `[D]`.
-    """
-    if torch.is_grad_enabled() and usable(gradient):  # only the derivative gains from the kernel
-        from pathaware.engine.kernels.update import Update  # needs Triton
-
-        fused: Tensor = Update.apply(point, gradient, q, earlier, p)
-        return fused
-    moved = torch.addcmul(point, q, gradient, value=-1)
-    return moved if p is None or earlier is None else torch.lerp(moved, earlier, p)
+    return {
+        "broadcast": update.Broadcast.apply,
+        "preconditioned_step": update.Update.apply,
+        "sum_groups": update.sum_groups,
+        "lstm_step": update.LSTMStep.apply,
+    }[name]
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from pathaware.engine.kernels import needed_now, normalisation, residual, stem
 from pathaware.engine.kernels.convolution import convolve, pack
 from pathaware.engine.kernels.launch import accumulator, empty
 from pathaware.engine.kernels.weight_gradient import weight_gradient
-from pathaware.engine.traced import Pooling
+from pathaware.models.traced import Pooling
 
 
 class Convolution(Function):

@@ -48,7 +48,7 @@ from pathaware.engine.kernels.windows import (
     tangent_coefficients,
     window_of,
 )
-from pathaware.engine.traced import Pooling
+from pathaware.models.traced import Pooling
 
 _PARTS = 528
 """Number of parts of a sum: four programs per multiprocessor of an H200."""

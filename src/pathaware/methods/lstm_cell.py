@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pathaware.core.operations import fused
 from pathaware.core.path import differentiable_once, full_precision, may_branch
-from pathaware.engine import kernels
 
 State = tuple[Tensor, Tensor]
 """The state of an LSTM: h and c."""
@@ -162,10 +162,9 @@ def lstm_step(
     weight, bias = cell
     units = weight.shape[1] - 2
     rows = max(16, 1 << (units + 2).bit_length())
-    if not kernels.usable(gradient) or rows > LSTM_ROWS:
+    kernel = fused("lstm_step", gradient) if rows <= LSTM_ROWS else None
+    if kernel is None:
         return None
-    from pathaware.engine.kernels.update import LSTMStep  # needs Triton
-
     if memory is None:
         tasks, size = gradient.shape
         memory = tuple(gradient.new_zeros(tasks, count, size) for count in (units, units, 2))
@@ -173,5 +172,5 @@ def lstm_step(
     whole = torch.cat([shared, bias.unsqueeze(2)], dim=2).unflatten(1, (4, units))
     padded = torch.nn.functional.pad(whole, (0, rows - units - 3, 0, rows - units))
     of_gates = torch.nn.functional.pad(torch.cat(gates, dim=1), (0, rows - units - 3))
-    following, *after = LSTMStep.apply(point, gradient, *memory, padded, of_gates, p)
+    following, *after = kernel(point, gradient, *memory, padded, of_gates, p)
     return following, tuple(after)

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from pathaware.core.errors import UsageError
 from pathaware.core.few_shot import check_outputs
-from pathaware.core.head import last_linear
+from pathaware.core.last_layer import last_linear
 from pathaware.core.parameters import CallWithParameters, Layout, parameters_lock
 
 Forward = Callable[[Tensor, Any], Tensor]

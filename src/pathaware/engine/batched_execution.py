@@ -1,7 +1,6 @@
-"""How tasks run side by side: a network at T different points.
+"""The execution `batched`: every layer lowered to one operation for all tasks.
 
-There are three ways to run a network: `loop`, `vmap` and `batched`. All take a point `[T, D]` and inputs
-`[T, N, …]` and return outputs `[T, N, …]`, and agree to rounding.
+Some networks also have programs that are faster than autograd.
 """
 
 from __future__ import annotations
@@ -10,16 +9,16 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from pathaware.core.batch_norm import TaskStatistics
 from pathaware.core.episodes import Episodes
-from pathaware.core.errors import UsageError
-from pathaware.core.learner import ExecutionName
-from pathaware.core.losses import Loss, cross_entropy, mean_squared_error, per_task, per_task_loop
+from pathaware.core.execution import Execution, Passes
+from pathaware.core.losses import Loss, per_task
+from pathaware.core.network_state import NetworkState
 from pathaware.core.parameters import Layout
 from pathaware.core.path import Order, autocasts, being_traced
 from pathaware.core.rule import LinearSteps
@@ -28,19 +27,10 @@ from pathaware.engine.batched import LAYERS, Lowered, Prepared, lower
 from pathaware.engine.cuda_graph import CapturedCalls, captured_state
 from pathaware.engine.handwritten import Program, handwritten_program, task_threads
 from pathaware.engine.handwritten.whole_path import PathProgram, path_program
-from pathaware.engine.task_mapping import (
-    Forward,
-    Loop,
-    MapOrLoop,
-    features_of_task,
-    map_tasks,
-    outputs_of_task,
-    refuse_direct_reads,
-)
-from pathaware.engine.traced import NetworkState, NotLowerable, trace
+from pathaware.models.traced import NotLowerable, trace
 
 if TYPE_CHECKING:
-    from pathaware.engine.handwritten.nodes import Passes, SharedParameters
+    from pathaware.engine.handwritten.nodes import SharedParameters
     from pathaware.engine.kernels.program import KernelProgram
 
 
@@ -59,45 +49,28 @@ CAPTURED_ELEMENTS = 2**22
 """Largest number of input values of a call for which a CUDA graph pays; larger calls hide their launches."""
 
 
-class Execution:
-    """Runs a network and its loss with a task axis, and differentiates the loss.
+class BatchedExecution(Execution):
+    """Runs a lowered network, and the hand-written programs that it has.
 
-    `forward` maps a point and inputs to outputs, `losses` maps outputs and targets to one loss per task. A
-    hand-written `program` computes gradients of the two faster than autograd does. Its counterparts on a GPU
-    are `kernel_program`, for several tasks or for derivatives of the result, and `single_task`, for one task
-    without them. Programs take points of all parameters; `shared` completes points where some parameters do
-    not adapt. `check` is called once, with a point and the outputs there. `chosen_for` and `state` are the
-    layout, the loss and the state of the network for which this execution was chosen.
+    A `program` computes gradients faster than autograd does. Its counterparts on a GPU are `kernel_program`,
+    for several tasks or for derivatives of the result, and `single_task`, for one task without them. Programs
+    take points of all parameters; `shared` completes points where some parameters do not adapt.
     """
+
+    forward: Lowered
+    program: Program | None
 
     def __init__(
         self,
-        name: str,
-        forward: Forward,
+        forward: Lowered,
         losses: Loss,
         chosen_for: tuple[Layout, Loss],
         state: NetworkState,
         program: Program | None = None,
-        body: Forward | None = None,
         shared: SharedParameters | None = None,
-        check: Callable[[Tensor, Tensor], None] | None = None,
     ) -> None:
-        self.name = name
-        self.body = body
-        self.check = check
-        self.forward = forward
-        self.losses = losses
-        self.chosen_for = chosen_for
-        self.state = state
-        self.program = program
-        self.shared = shared
-
-    def outdated(self, model: nn.Module, layout: Layout, loss: Loss) -> bool:
-        """True if an execution for these must be chosen again."""
-        before = self.chosen_for
-        if layout is not before[0] or loss is not before[1] or self.state.changed(model):
-            return True
-        return self.losses in (mean_squared_error, cross_entropy) and per_task(loss) is not self.losses
+        super().__init__("batched", forward, losses, chosen_for, state)
+        self.program, self.shared = program, shared
 
     @cached_property
     def calls(self) -> CapturedCalls:
@@ -135,21 +108,16 @@ class Execution:
         if self._predicts(point, x):
             assert self.program is not None
             return self.program.predict(self._complete(point), x, support_x)
-        if support_x is None:
-            return self.forward(point, x)
+        if support_x is None or torch.is_grad_enabled():
+            with kernels.switched_off() if support_x is not None else nullcontext():
+                return super().predict(point, x, support_x)
         count, examples = support_x.shape[1], torch.cat([support_x, x], dim=1)
-        if isinstance(self.forward, Lowered) and not torch.is_grad_enabled():
-            with TaskStatistics(count=count):
-                return self.forward(point, examples, count)[:, count:]
-        with kernels.switched_off(), TaskStatistics(count=count):
-            return self.forward(point, examples)[:, count:]
+        with TaskStatistics(count=count):
+            return self.forward(point, examples, count)[:, count:]
 
     def features(self, point: Tensor, x: Tensor) -> Tensor:
         """Inputs of the last linear layer at a point, `[T, N, F]`."""
-        if isinstance(self.forward, Lowered):
-            return self.forward.features(point, x)
-        assert self.body is not None
-        return self.body(point, x)
+        return self.forward.features(point, x)
 
     def norm_statistics(self, point: Tensor, x: Tensor) -> dict[str, tuple[Tensor, Tensor]] | None:
         """Mean and variance `[T, C]` of the inputs x at each batch norm, by its name; None if not known."""
@@ -177,31 +145,7 @@ class Execution:
         x = x.images if isinstance(x, PreparedImages) else x
         if program is not None and isinstance(x, Tensor):
             return program.losses(self._complete(point), x, y, outputs)
-        several = len(point) > 1
-        predicted = None if several and self._one_by_one else self.forward(point, x)
-        if predicted is None or (several and self._one_by_one):  # which the first pass may decide
-            return self._losses_one_by_one(point, x, y, outputs)
-        if self.check is not None and predicted.requires_grad:
-            self.check(point, predicted)
-            self.check = None
-        if outputs is not None:
-            outputs.append(predicted.detach())
-        return self.losses(predicted, y)
-
-    @property
-    def _one_by_one(self) -> bool:
-        return isinstance(self.forward, Loop | MapOrLoop) and self.forward.one_by_one
-
-    def _losses_one_by_one(
-        self, point: Tensor, x: Any, y: Tensor, outputs: list[Tensor] | None = None
-    ) -> Tensor:
-        """Each task's loss right after its forward pass: it may read what the network has kept of that."""
-        seen: list[Tensor] = []
-        tasks = zip(point.split(1), x.split(1), y.split(1), strict=True)
-        losses = torch.cat([self.task_losses(*task, seen) for task in tasks])
-        if outputs is not None:
-            outputs.append(torch.cat(seen))
-        return losses
+        return super().task_losses(point, x, y, outputs)
 
     def query_losses(self, point: Tensor, x: Inputs, y: Tensor) -> Tensor:
         """`task_losses` fused with their gradient; differentiable once."""
@@ -254,23 +198,13 @@ class Execution:
             with torch.no_grad():
                 losses, gradient = program.loss_and_gradient(self._complete(point), x, y, outputs)[:2]
                 return losses, self._select(gradient)
-        if not (create_graph and point.requires_grad):
-            point = point.detach().requires_grad_()
-        with torch.enable_grad():
-            losses = self.task_losses(point, x, y, outputs)
-            if not losses.requires_grad:
-                raise UsageError(
-                    "loss: it has no gradient; compute it from the outputs by PyTorch's operations, without "
-                    "detach or NumPy"
-                )
-            (gradient,) = torch.autograd.grad(losses.sum(), point, create_graph=create_graph)
-        return losses, gradient
+        return super().gradient(point, x, y, create_graph=create_graph, outputs=outputs)
 
     def passes(self, point: Tensor, *, create_graph: bool = False) -> Passes:
         """Passes through the network at a point, and the gradient of a function of their outputs."""
-        from pathaware.engine.handwritten.nodes import Passes  # few methods need it
+        from pathaware.engine.handwritten.nodes import ProgramPasses  # few methods need it
 
-        return Passes(self, point, create_graph)
+        return ProgramPasses(self, point, create_graph)
 
     def run(
         self, learner: nn.Module, function: Callable[..., Sequence[Tensor]], *arguments: Any
@@ -291,8 +225,7 @@ class Execution:
 
     def _capturable(self, tensors: Sequence[Tensor]) -> bool:
         return (
-            self.name == "batched"
-            and all(t.is_cuda and not t.requires_grad for t in tensors)
+            all(t.is_cuda and not t.requires_grad for t in tensors)
             and sum(t.numel() for t in tensors) <= CAPTURED_ELEMENTS
             and not torch.is_grad_enabled()
             and not torch.is_autocast_enabled()
@@ -318,48 +251,13 @@ class Execution:
         return None
 
 
-def select_execution(name: ExecutionName, model: nn.Module, layout: Layout, loss: Loss) -> Execution:
-    """Choose how to run `model`, as it is now. `auto` takes the fastest that the model allows.
-
-    - `loop`: one task after another. Works for every module; the reference in tests.
-    - `vmap`: `torch.func.vmap`. Works for modules without data-dependent control flow.
-    - `batched`: every layer lowered to one operation for all tasks. Works where every layer is known; on a
-      CPU, a plain chain of layers also has hand-written derivatives (see `pathaware.engine.handwritten`).
-    """
-    if name not in get_args(ExecutionName):
-        raise UsageError(f"execution: {name!r} must be one of {', '.join(get_args(ExecutionName))}")
-    if name in ("auto", "batched"):
-        try:
-            return _batched(model, layout, loss)
-        except NotLowerable as reason:
-            if name == "batched":
-                raise UsageError(f"execution: 'batched' cannot run this model ({reason}); use auto") from None
-    state, given = NetworkState(model), (layout, loss)
-    if name == "vmap" and state.backward_hooks:
-        raise UsageError("execution: 'vmap' cannot run this model (it ignores backward hooks); use auto")
-    outputs, features = outputs_of_task(model, layout), features_of_task(model, layout)
-    check = partial(refuse_direct_reads, model, layout)
-    forward: Forward
-    body: Forward
-    if name == "loop" or state.backward_hooks:
-        forward, body, losses = Loop(outputs), Loop(features), per_task_loop(loss)
-        return Execution("loop", forward, losses, given, state, body=body, check=check)
-    losses = per_task(loss)
-    if name == "vmap":
-        forward, body = map_tasks(outputs), map_tasks(features)
-    else:
-        read = None if losses in (mean_squared_error, cross_entropy) else model
-        forward, body = MapOrLoop(outputs, read), MapOrLoop(features)
-    return Execution("vmap", forward, losses, given, state, body=body, check=check)
-
-
-def _batched(model: nn.Module, layout: Layout, loss: Loss) -> Execution:
+def batched_execution(model: nn.Module, layout: Layout, loss: Loss) -> BatchedExecution:
     """The execution `batched`; raises `NotLowerable`."""
     losses, network = per_task(loss), trace(model, leaves=LAYERS)
     forward = lower(network, layout)
     program, shared = _program(forward, Layout.of(model), losses)
     state = NetworkState(model, network)
-    return Execution("batched", forward, losses, (layout, loss), state, program, shared=shared)
+    return BatchedExecution(forward, losses, (layout, loss), state, program, shared)
 
 
 def _program(forward: Lowered, whole: Layout, losses: Loss) -> tuple[Program | None, SharedParameters | None]:

@@ -8,9 +8,9 @@ from torch import nn
 
 from pathaware import Layout
 from pathaware.core.rule import Context
-from pathaware.engine import lstm
-from pathaware.engine.lstm import BLOCK, Columns, lstm_cell
+from pathaware.methods import lstm_cell as lstm
 from pathaware.methods.l2l import LearnedOptimizer
+from pathaware.methods.lstm_cell import BLOCK, Columns, lstm_cell
 from pathaware.methods.meta_lstm import MetaLSTM
 from tests.conftest import distance
 

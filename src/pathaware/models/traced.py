@@ -17,23 +17,18 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import fx, nn
-from torch.nn.modules import module as torch_module
 
 from pathaware.core.batch_norm import FrozenBatchNorm
-from pathaware.core.parameters import first_names, parameters_lock
+from pathaware.core.execution import Unsupported
+from pathaware.core.network_state import BACKWARD_HOOKS, FORWARD_HOOKS, copied_attributes, hooks
+from pathaware.core.parameters import first_names
 
 Pooling = Literal["max", "average", "none"]
-
-_FORWARD_HOOKS = "_forward_pre_hooks", "_forward_hooks"
-_BACKWARD_HOOKS = "_backward_pre_hooks", "_backward_hooks"
-
-COMPARED = 1000
-"""Entries up to which the contents of a module's lists, dictionaries and sets are compared."""
 
 ADDITIONS = {operator.add, operator.iadd, torch.add}
 
 
-class NotLowerable(Exception):
+class NotLowerable(Unsupported):
     """The network contains something that has no batched form; the message says what."""
 
 
@@ -185,10 +180,10 @@ def trace(model: nn.Module, leaves: Container[type[nn.Module]] = ()) -> TracedNe
     Raises `NotLowerable` if `torch.fx` cannot trace it, or if a module does more than its type says. So does
     code that draws random numbers or changes the network: a graph would repeat what it did once.
     """
-    if any(_hooks([], *_FORWARD_HOOKS, *_BACKWARD_HOOKS)):
+    if any(hooks([], *FORWARD_HOOKS, *BACKWARD_HOOKS)):
         raise NotLowerable("all modules have global hooks")
     for name, module in model.named_modules():
-        if any(vars(module).get(kind) for kind in (*_FORWARD_HOOKS, *_BACKWARD_HOOKS)):
+        if any(vars(module).get(kind) for kind in (*FORWARD_HOOKS, *BACKWARD_HOOKS)):
             raise NotLowerable(f"{name or 'it'} has hooks")
         if "forward" in vars(module):
             raise NotLowerable(f"{name or 'it'} has a forward method of its own")
@@ -203,81 +198,6 @@ def trace(model: nn.Module, leaves: Container[type[nn.Module]] = ()) -> TracedNe
     if _random_states() != random_before:
         raise NotLowerable("its code draws random numbers")
     return TracedNetwork(graph, dict(model.named_modules()), tracer.read_training)
-
-
-class NetworkState:
-    """Everything but the values of tensors that an execution of a network depends on, as it was once.
-
-    These are its modules, which names its parameters have and whether there are hooks. The execution of a
-    `traced` network also depends on all attributes, because it does not run the network's own code again; on
-    `training` only of modules whose code reads it, so that most networks can be evaluated as they are.
-    """
-
-    def __init__(self, model: nn.Module, traced: TracedNetwork | None = None) -> None:
-        self.identity = id(model)  # differs in a deep copy
-        with parameters_lock(model):
-            self.modules = list(model.modules())
-            self.names = first_names(model)
-            self.hooks = _hooks(self.modules, *_FORWARD_HOOKS), _hooks(self.modules, *_BACKWARD_HOOKS)
-            self.compared = [vars(module) if traced else module._modules for module in self.modules]
-            self.seen = [{name: _copied(name, v) for name, v in each.items()} for each in self.compared]
-            for module, seen in zip(self.modules, self.seen, strict=True):
-                if traced is not None and module not in traced.read_training:
-                    seen["training"] = _Anything()
-            self.types = [type(module) for module in self.modules]
-            self.hooked = self._hooked()
-            self.parameters = self._parameters()
-
-    @property
-    def backward_hooks(self) -> bool:
-        return self.hooked[1]
-
-    def changed(self, model: nn.Module) -> bool:
-        """True if an execution of this network must be chosen again. Takes a few microseconds."""
-        if id(model) != self.identity:
-            return True
-        if self._same() and self._parameters() == self.parameters:
-            return False
-        with parameters_lock(model):  # another thread may have replaced parameters for one forward pass
-            if not self._same() or first_names(model) != self.names:
-                return True
-            self.parameters = self._parameters()
-        return False
-
-    def _same(self) -> bool:
-        try:
-            same = self.compared == self.seen and [module.__class__ for module in self.modules] == self.types
-        except Exception:  # such as arrays, which do not compare to one truth value: not the same object
-            return False
-        return same and self._hooked() == self.hooked
-
-    def _hooked(self) -> tuple[bool, bool]:
-        forward, backward = self.hooks
-        return any(forward), any(backward)
-
-    def _parameters(self) -> list[int]:
-        return [id(p) for module in self.modules for p in module._parameters.values()]
-
-
-class _Anything:
-    """Equal to every value."""
-
-    def __eq__(self, other: object) -> bool:
-        return True
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def _hooks(modules: list[nn.Module], *kinds: str) -> list[Any]:
-    """The containers of all hooks of these kinds: those of the modules, and those of all modules."""
-    of_all = [getattr(torch_module, f"_global{kind}") for kind in kinds]
-    return [*of_all, *(vars(module)[kind] for module in modules for kind in kinds)]
-
-
-def _copied(name: str, value: Any) -> Any:
-    """A copy of a container, to compare what it contains; values of tensors may change."""
-    small = type(value) in (list, dict, set) and len(value) <= COMPARED
-    return value.copy() if small and name not in ("_parameters", "_buffers") else value
 
 
 def fold_biases(model: nn.Module) -> nn.Module:
@@ -357,8 +277,8 @@ class _Tracer(fx.Tracer):
                     children = module._modules.items()
                     new._modules = {name: child and copied(child) for name, child in children}
                     own = vars(new)
-                    own.update({name: _copied(name, value) for name, value in own.items()})
-                    given[names[module]] = own, {name: _copied(name, value) for name, value in own.items()}
+                    own.update(copied_attributes(own))
+                    given[names[module]] = own, copied_attributes(own)
             return copies[module]
 
         self.root = copied(model)  # which constants are added to
