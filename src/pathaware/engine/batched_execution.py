@@ -95,16 +95,13 @@ class BatchedExecution(Execution):
 
     @property
     def compilable(self) -> bool:
-        """True if the meta-iteration is small enough for `torch.compile` to finish in a minute."""
         return self.program is not None and not self.program.images
 
     def task_threads(self) -> AbstractContextManager[None]:
-        """Run groups of tasks in threads where that is faster: hand-written programs of images on a CPU."""
-        program = self.program
+        program = self.program  # threads are faster for hand-written programs of images on a CPU
         return task_threads() if program is not None and program.images else nullcontext()
 
     def predict(self, point: Tensor, x: Tensor, support_x: Tensor | None = None) -> Tensor:
-        """Outputs at a point; with `support_x`, batch norm uses the statistics of the support set only."""
         if self._predicts(point, x):
             assert self.program is not None
             return self.program.predict(self._complete(point), x, support_x)
@@ -116,19 +113,16 @@ class BatchedExecution(Execution):
             return self.forward(point, examples, count)[:, count:]
 
     def features(self, point: Tensor, x: Tensor) -> Tensor:
-        """Inputs of the last linear layer at a point, `[T, N, F]`."""
         return self.forward.features(point, x)
 
     def norm_statistics(self, point: Tensor, x: Tensor) -> dict[str, tuple[Tensor, Tensor]] | None:
-        """Mean and variance `[T, C]` of the inputs x at each batch norm, by its name; None if not known."""
         if not self._predicts(point, x):
             return None
         assert self.program is not None
         return self.program.norm_statistics(self._complete(point), x)
 
     def prepare(self, x: Tensor) -> Inputs:
-        """Inputs for several calls of `gradient` and `task_losses`: layers that no adapted parameter affects
-        are computed once, and so is what the kernels need to know of images."""
+        # Layers that no adapted parameter affects run once; so does what the kernels need to know of images.
         prepared = self.forward.prepare(x) if isinstance(self.forward, Lowered) else x
         if isinstance(prepared, Prepared) or len(x) == 1 or x.ndim != 5 or x.requires_grad:
             return prepared
@@ -137,10 +131,6 @@ class BatchedExecution(Execution):
         return prepared
 
     def task_losses(self, point: Tensor, x: Inputs, y: Tensor, outputs: list[Tensor] | None = None) -> Tensor:
-        """The loss of each task at a point: `[T]`, differentiable any number of times.
-
-        The outputs for x are appended to `outputs`, where they are known.
-        """
         program = None if torch.is_grad_enabled() else self._program(point, x, y, differentiable=False)
         x = x.images if isinstance(x, PreparedImages) else x
         if program is not None and isinstance(x, Tensor):
@@ -148,7 +138,6 @@ class BatchedExecution(Execution):
         return super().task_losses(point, x, y, outputs)
 
     def query_losses(self, point: Tensor, x: Inputs, y: Tensor) -> Tensor:
-        """`task_losses` fused with their gradient; differentiable once."""
         program = self._program(point, x, y, differentiable=True) if point.requires_grad else None
         images = x.images if isinstance(x, PreparedImages) else x
         if program is None or isinstance(images, Prepared):
@@ -165,8 +154,6 @@ class BatchedExecution(Execution):
         guard: bool,
         checkpoint: bool,
     ) -> Tensor | None:
-        """Query losses `[T]` after all steps of a path from θ₀ `[D]`, differentiable once; None if no program
-        runs whole paths of this network, or not from here."""
         program = self.path_program
         if program is None or self.shared is not None or not torch.is_grad_enabled() or being_traced():
             return None
@@ -185,10 +172,6 @@ class BatchedExecution(Execution):
         create_graph: bool = False,
         outputs: list[Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Losses `[T]` at a point `[T, D]` and their gradients `[T, D]`.
-
-        The outputs for x are appended to `outputs`, where they are known.
-        """
         program = self._program(point, x, y, differentiable=create_graph)
         x = x.images if isinstance(x, PreparedImages) else x
         if program is not None and isinstance(x, Tensor):
@@ -201,7 +184,6 @@ class BatchedExecution(Execution):
         return super().gradient(point, x, y, create_graph=create_graph, outputs=outputs)
 
     def passes(self, point: Tensor, *, create_graph: bool = False) -> Passes:
-        """Passes through the network at a point, and the gradient of a function of their outputs."""
         from pathaware.engine.handwritten.nodes import ProgramPasses  # few methods need it
 
         return ProgramPasses(self, point, create_graph)
@@ -209,7 +191,6 @@ class BatchedExecution(Execution):
     def run(
         self, learner: nn.Module, function: Callable[..., Sequence[Tensor]], *arguments: Any
     ) -> Sequence[Tensor]:
-        """`function(*arguments)`, a function of the learner, from a CUDA graph where that is possible."""
         tensors = [a for a in arguments if isinstance(a, Tensor)]
         if not self._capturable(tensors):
             return function(*arguments)
