@@ -53,7 +53,7 @@ MAY_IMPORT = {
 }
 """The packages that a package may import, at the top of a file or inside a function."""
 
-BOUNDS = {"lines of src": 36_650, "entries at the top": 15, "import levels": 7, "files entered by train": 42}
+BOUNDS = {"lines of src": 36_650, "entries at the top": 15, "import levels": 7, "files entered by train": 45}
 
 
 def package(path: Path) -> str:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from pathaware import Episodes, Layout, MetaLearner, Pamela, Unrolled
-from pathaware.engine import compiled
+from pathaware.engine import ENGINE, compiled
 from pathaware.engine.compiled import CompiledUnrolled
 from pathaware.engine.handwritten import task_threads
 from pathaware.models import conv4, mlp
@@ -135,7 +135,7 @@ def test_the_compiled_meta_gradient_is_that_of_the_plain_one():
 
 
 def test_auto_compiles_small_networks_in_long_runs_only(monkeypatch):
-    monkeypatch.setattr(trainer, "has_compiler", lambda: True)
+    monkeypatch.setattr(ENGINE, "has_compiler", lambda: True)
     long = Training(iterations=trainer.WORTH_COMPILING, device="cpu")
     short = dataclasses.replace(long, iterations=trainer.WORTH_COMPILING - 1)
     model = conv4(3, size=8, channels=2, width=3, blocks=2)
@@ -145,7 +145,7 @@ def test_auto_compiles_small_networks_in_long_runs_only(monkeypatch):
     assert not trainer.compiles(long, images)
     assert trainer.compiles(dataclasses.replace(short, compile="on"), images)
     assert not trainer.compiles(dataclasses.replace(long, compile="off"), learner())
-    monkeypatch.setattr(trainer, "has_compiler", lambda: False)
+    monkeypatch.setattr(ENGINE, "has_compiler", lambda: False)
     assert not trainer.compiles(long, learner())
 
 
