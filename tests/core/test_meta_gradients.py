@@ -41,7 +41,7 @@ def finite_differences(learner: MetaLearner, episodes: object, step: float = 1e-
                 sides = []
                 for side in (step, -step):
                     flat[i] = centre + side
-                    sides.append(learner.meta_loss(episodes, "none").item())
+                    sides.append(learner.query_loss(episodes).item())
                 flat[i] = centre
                 gradient.append((sides[0] - sides[1]) / (2 * step))
     return torch.tensor(gradient)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,7 +24,8 @@ def learner_of(
     chosen = get_method(name)
     options = {key: settings.pop(key) for key in ("execution", "guard", "checkpoint") if key in settings}
     learner = chosen.build(model, settings, loss, **options)
-    return learner.to(torch.get_default_dtype()), chosen.estimator(settings), episodes
+    episodes = replace(episodes, labelled=chosen.problem.get("labels", True))
+    return learner.to(torch.get_default_dtype()), learner.meta_gradient, episodes
 
 
 def scattered(learner: FewShotLearner, scale: float = 0.1) -> FewShotLearner:
@@ -70,5 +72,5 @@ def differences(
 def error_of_meta_gradient(learner: FewShotLearner, outer: MetaGradient, episodes: Episodes) -> float:
     """‖estimated − by differences‖ / ‖by differences‖, where the estimator claims to be exact."""
     found = estimated(learner, outer, episodes)
-    gradients, chosen = differences(learner, lambda: learner.meta_loss(episodes, "none"))
+    gradients, chosen = differences(learner, lambda: learner.query_loss(episodes))
     return float((found[chosen] - gradients).norm() / gradients.norm())

@@ -52,7 +52,7 @@ def test_its_exact_meta_gradient_is_that_with_constant_singular_vectors(network,
         return kept[(served - 1) % len(kept)]
 
     monkeypatch.setattr(gap, "singular_vectors", keep)
-    gradients, chosen = differences(learner, lambda: learner.meta_loss(episodes, "none"))
+    gradients, chosen = differences(learner, lambda: learner.query_loss(episodes))
     assert distance(found[chosen], gradients) < 1e-6
     assert served % len(kept) == 0
 
@@ -61,7 +61,7 @@ def test_after_one_exact_step_the_scales_get_their_full_derivative():
     """The singular vectors of the first gradient do not depend on them."""
     learner, outer, episodes = learner_of("gap", rate=0.1, steps=1, exact=True)
     found = estimated(scattered(learner), outer, episodes)
-    gradients, _ = differences(learner.rule, lambda: learner.meta_loss(episodes, "none"))
+    gradients, _ = differences(learner.rule, lambda: learner.query_loss(episodes))
     assert distance(found[-len(gradients) :], gradients) < 1e-6
 
 

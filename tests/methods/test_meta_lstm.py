@@ -28,9 +28,9 @@ def of_held_gradients(learner: MetaLearner, episodes: Episodes) -> Callable[[], 
         return advance(j, points, *seen[j], memory)
 
     learner.rule.advance = record
-    learner.meta_loss(episodes, "none")
+    learner.query_loss(episodes)
     learner.rule.advance = replay
-    return lambda: learner.meta_loss(episodes, "none")
+    return lambda: learner.query_loss(episodes)
 
 
 @pytest.mark.parametrize("kind", ["conv", "mlp"])

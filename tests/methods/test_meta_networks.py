@@ -37,7 +37,7 @@ def test_its_meta_gradient_equals_finite_differences_where_gradients_are_held(mo
     gradients = TwoLayers.gradients
     monkeypatch.setattr(TwoLayers, "gradients", hold)
     found = estimated(learner, outer, episodes)
-    expected, chosen = differences(learner, lambda: learner.meta_loss(episodes, "none"), most=200)
+    expected, chosen = differences(learner, lambda: learner.query_loss(episodes), most=200)
     assert distance(found[chosen], expected) < 1e-6
 
 

@@ -86,13 +86,12 @@ def measure(name: str, workload: Workload) -> dict[str, float]:
     """`training_ms` per task and meta-iteration, `adaptation_ms` per task."""
     torch.manual_seed(0)
     episodes, learner = workload.episodes(), workload.learner(name)
-    estimator = get_method(name).estimator(workload.settings(name))
-    estimator.on_progress(HALFWAY, learner)
+    learner.progress(HALFWAY)
     optimizer = torch.optim.Adam(learner.parameters(), fused=True)
 
     def iteration() -> None:
         optimizer.zero_grad()
-        estimator.backward(learner, episodes, 1 / len(episodes))
+        learner.backward(episodes)
         optimizer.step()
 
     adaptation = cpu_ms(lambda: learner.adapt(episodes.support_x[0], episodes.support_y[0]))

@@ -48,6 +48,8 @@ class Episodes:
     query_y: Tensor
     query_images: Tensor | None = None
     query_boxes: Tensor | None = None
+    labelled: bool = True
+    """False if each class is one image and its augmentations, see `pathaware.data.UnlabelledEpisodes`."""
 
     def __post_init__(self) -> None:
         check_tensors(**self.named())
@@ -88,7 +90,8 @@ class Episodes:
                     f"tasks: {name} has shapes {list(shapes[0])} and {list(shapes[1])}; tasks of one batch "
                     "must have equal sizes"
                 )
-        return cls(*(torch.stack(tensors) for tensors in zip(*tasks, strict=True)))
+        support_x, support_y, query_x, query_y = map(torch.stack, zip(*tasks, strict=True))
+        return cls(support_x, support_y, query_x, query_y)
 
     def __len__(self) -> int:
         return self.support_x.shape[0]
@@ -154,8 +157,9 @@ class Episodes:
         return all(tensor.is_pinned() for tensor in self.tensors())
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Episodes:
-        extra = (None if t is None else change(t) for t in (self.query_images, self.query_boxes))
-        return Episodes(*map(change, self.tensors()), *extra)
+        images, boxes = (None if t is None else change(t) for t in (self.query_images, self.query_boxes))
+        support_x, support_y, query_x, query_y = map(change, self.tensors())
+        return Episodes(support_x, support_y, query_x, query_y, images, boxes, self.labelled)
 
 
 def check_tensors(**arguments: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from pathaware.core.batch_norm import FrozenBatchNorm, freeze_batch_norm
 from pathaware.core.episodes import Episodes, check_examples, check_tensors
 from pathaware.core.errors import UsageError
 from pathaware.core.losses import Loss
+from pathaware.core.meta_gradient import MetaGradient, Unrolled
 from pathaware.core.path import Order, autocasts
 
 QueryLevel = Literal["alone", "batch", "joint"]
@@ -48,6 +50,8 @@ class FewShotLearner(nn.Module, ABC):
 
     model: nn.Module
     loss: Loss
+    meta_gradient: MetaGradient
+    """How the loss after adaptation becomes a gradient of the learner's parameters."""
     checkpoint: bool = False
     """Recompute activations in the backward pass to save memory."""
 
@@ -148,15 +152,53 @@ class FewShotLearner(nn.Module, ABC):
         """A context in which each thread may run a group of these tasks, not a part of every operation."""
         return nullcontext()
 
-    def meta_loss(self, episodes: Episodes, order: Order = "second") -> Tensor:
-        """The mean query loss after adaptation, differentiable in all parameters."""
-        check_kind(episodes, Episodes, "episodes")
-        check_support(episodes.support_x, episodes.support_y)
-        return self.task_losses(episodes, order).mean()
+    def backward(self, episodes: Episodes, weight: float | None = None) -> Tensor:
+        """Add the meta-gradient of these tasks to `.grad` of all parameters; return the tasks' losses `[T]`.
 
-    def forward(self, episodes: Episodes, order: Order = "second") -> Tensor:
+        `weight` is the factor of each task, by default 1/T; the parts of a larger batch take that of the whole.
+        """
+        _check_tasks(episodes)
+        return self.meta_gradient.backward(self, episodes, weight or 1 / len(episodes))
+
+    def meta_loss(self, episodes: Episodes, order: Order | None = None) -> Tensor:
+        """The mean loss after adaptation. Its `backward()` adds the meta-gradient of `backward`.
+
+        Under `torch.no_grad` it is the value alone, as `query_loss` is.
+        """
+        _check_tasks(episodes)
+        if order is not None:
+            instead = {"none": "learner.query_loss", "first": "meta_gradient=Unrolled('first')"}
+            warnings.warn(
+                f"meta_loss: order goes in 0.4; use {instead.get(order, 'meta_gradient=Unrolled()')}",
+                FutureWarning,
+                stacklevel=2,
+            )
+        if order == "none" or not torch.is_grad_enabled():
+            return self.query_loss(episodes)
+        meta_gradient = self.meta_gradient if order is None else Unrolled(order)
+        return meta_gradient.loss(self, episodes)
+
+    @torch.no_grad()
+    def query_loss(self, episodes: Episodes) -> Tensor:
+        """The mean loss of the query sets after adaptation, without a graph; for validation."""
+        _check_tasks(episodes)
+        return self.task_losses(episodes, "none").mean()
+
+    def progress(self, fraction: float) -> bool:
+        """Tell the learner which fraction of training is done, for methods with a schedule such as MAML++.
+
+        True if a recorded CUDA graph of a step is outdated.
+        """
+        return self.meta_gradient.on_progress(fraction, self)
+
+    def forward(self, episodes: Episodes) -> Tensor:
         """`meta_loss`, for wrappers that call a module, such as `DistributedDataParallel`."""
-        return self.meta_loss(episodes, order)
+        return self.meta_loss(episodes)
+
+
+def _check_tasks(episodes: Episodes) -> None:
+    check_kind(episodes, Episodes, "episodes")
+    check_support(episodes.support_x, episodes.support_y)
 
 
 def check_kind(value: object, kind: type, name: str) -> None:

@@ -28,6 +28,7 @@ from pathaware.core.few_shot import (
 )
 from pathaware.core.last_layer import last_linear, replace_last_linear
 from pathaware.core.losses import IGNORED, Loss, per_task, wrong_label_shape, wrong_labels
+from pathaware.core.meta_gradient import MetaGradient, Unrolled
 from pathaware.core.parameters import refuse_lazy
 from pathaware.core.path import Order, autocasts, differentiable_once, full_precision, may_branch
 from pathaware.core.settings import at_least
@@ -175,7 +176,13 @@ class HeadLearner(FewShotLearner):
     """
 
     def __init__(
-        self, model: nn.Module, head: Head, loss: Loss, *, execution: ExecutionName = "auto"
+        self,
+        model: nn.Module,
+        head: Head,
+        loss: Loss,
+        *,
+        meta_gradient: MetaGradient | None = None,
+        execution: ExecutionName = "auto",
     ) -> None:
         super().__init__()
         check_kind(model, nn.Module, "model")
@@ -186,6 +193,7 @@ class HeadLearner(FewShotLearner):
         self.replaced, last = last_linear(model)
         self.head = head.to(last.weight.device, last.weight.dtype)
         self.loss = loss
+        self.meta_gradient = meta_gradient or Unrolled()
         fast = engine() if execution in ("auto", "batched") else None
         self.fused = fast.embedding(self.model) if fast is not None else None
 

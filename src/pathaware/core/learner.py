@@ -25,6 +25,7 @@ from pathaware.core.few_shot import (
     refuse_running_statistics,
 )
 from pathaware.core.losses import Loss
+from pathaware.core.meta_gradient import MetaGradient
 from pathaware.core.parameters import clone_with_parameters
 from pathaware.core.path import Gradient, Order, Path, check_order, check_points, unroll
 from pathaware.core.rule import MAX_STEPS, Context, Rule
@@ -50,6 +51,7 @@ class MetaLearner(FewShotLearner):
     >>> adapted(torch.randn(3, 1)).shape
     torch.Size([3, 1])
 
+    - `meta_gradient`: how the loss after adaptation becomes a gradient; by default the rule's own.
     - `execution`: how tasks run side by side, see `pathaware.core.execution`; `auto` picks the fastest.
     - `guard`: stop tasks that diverge. A task whose support loss reaches ten times its initial value takes no
       further step, and a task that ends above its initial loss is returned to the best point of its path.
@@ -64,6 +66,7 @@ class MetaLearner(FewShotLearner):
         rule: Rule,
         loss: Loss,
         *,
+        meta_gradient: MetaGradient | None = None,
         execution: ExecutionName = "auto",
         guard: bool = True,
         checkpoint: bool = False,
@@ -80,6 +83,7 @@ class MetaLearner(FewShotLearner):
         like_adapted = dict(model.named_parameters())[rule.layout.entries[0].name]
         self.rule = rule.to(like_adapted.device, like_adapted.dtype)
         self.loss = loss
+        self.meta_gradient = meta_gradient or rule.default_meta_gradient()
         self.guard = guard
         self.checkpoint = checkpoint
         self.execution_name = execution

@@ -11,14 +11,17 @@ With first order the coefficients Φ still learn: θⱼ − Q ∘ g is different
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from pathaware.core.episodes import Episodes
-from pathaware.core.few_shot import FewShotLearner
+from pathaware.core.errors import UsageError
 from pathaware.core.path import check_order
+
+if TYPE_CHECKING:
+    from pathaware.core.few_shot import FewShotLearner
 
 
 class MetaGradient(ABC):
@@ -36,6 +39,24 @@ class MetaGradient(ABC):
 
         A meta-batch may be split into several calls, each with some of its tasks and the same weight.
         """
+
+    def loss(self, learner: FewShotLearner, episodes: Episodes) -> Tensor:
+        """The mean loss of these tasks, whose `backward()` adds their mean meta-gradient.
+
+        The meta-gradient is computed at once, and kept until then.
+        """
+        parameters = [p for p in learner.parameters() if p.requires_grad]
+        before = [p.grad for p in parameters]
+        for p in parameters:
+            p.grad = None
+        try:
+            losses = self.backward(learner, episodes, 1 / len(episodes))
+            found = [p.grad for p in parameters]
+        finally:
+            for p, gradient in zip(parameters, before, strict=True):
+                p.grad = gradient
+        loss: Tensor = _Computed.apply(losses.mean(), found, *parameters)
+        return loss
 
     @property
     def compilable_order(self) -> Literal["second", "first"] | None:
@@ -68,7 +89,27 @@ class Unrolled(MetaGradient):
         losses.backward(torch.full_like(losses, weight))
         return losses.detach()
 
+    def loss(self, learner: FewShotLearner, episodes: Episodes) -> Tensor:
+        if self.compilable_order is None:
+            return super().loss(learner, episodes)
+        return learner.task_losses(episodes, order=self.order).mean()
+
 
 def first_order() -> MetaGradient:
     """The first-order meta-gradient of FOMAML."""
     return Unrolled("first")
+
+
+class _Computed(torch.autograd.Function):
+    """A value whose gradients are known already."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, gradients: list[Tensor | None], *parameters: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise UsageError("the meta-gradient has no derivative of its own", field="create_graph")
+        return None, None, *(None if g is None else factor * g for g in ctx.gradients)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -16,7 +16,9 @@ from torch.utils.checkpoint import checkpoint as recompute_in_backward
 
 from pathaware.core.errors import UsageError
 from pathaware.core.parameters import Layout
-from pathaware.core.rule import Memory, Rule
+
+if TYPE_CHECKING:
+    from pathaware.core.rule import Memory, Rule
 
 Order = Literal["second", "first", "none"]
 """Order of the meta-gradient: differentiate everything; all but the inner gradients; nothing."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
+from pathaware.core.meta_gradient import MetaGradient, Unrolled
 from pathaware.core.parameters import GroupBroadcast, Layout
 from pathaware.core.settings import at_least
 
@@ -95,6 +96,10 @@ class Rule(nn.Module):
         coefficients of the last trained step are used again.
         """
         raise NotImplementedError("a rule must define step or advance")
+
+    def default_meta_gradient(self) -> MetaGradient:
+        """How a learner of this rule learns unless it is told otherwise."""
+        return Unrolled()
 
     def linear_steps(self) -> LinearSteps | None:
         """The trained steps as coefficients, if these describe them completely; the engine can then run a

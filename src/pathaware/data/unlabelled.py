@@ -85,7 +85,7 @@ class UnlabelledEpisodes(TaskSource):
                 chosen[:, images] = value
 
     def gather(self, plan: EpisodePlan) -> Episodes:
-        return self.views.episodes(plan, self.shots * self.ways)
+        return replace(self.views.episodes(plan, self.shots * self.ways), labelled=False)
 
 
 def strong(given: Augmentation, default: Augmentation) -> Augmentation:

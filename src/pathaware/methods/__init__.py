@@ -54,6 +54,11 @@ _FILES = (
 
 _MODULES = {module.METHOD.name: module for module in (import_module(f"{__name__}.{file}") for file in _FILES)}
 METHODS: dict[str, Method] = {name: module.METHOD for name, module in _MODULES.items()}
+FUNCTIONS = {
+    module.METHOD.function_name: module.METHOD.function(inspect.getdoc(module) or "")
+    for module in _MODULES.values()
+}
+"""The methods as functions, such as `imaml(network, loss, steps=10, strength=0.5)`, by their names."""
 
 
 def get_method(name: str) -> Method:
@@ -78,4 +83,4 @@ def describe_method(name: str) -> str:
     return inspect.getdoc(module) or inspect.getdoc(method.kind) or ""
 
 
-__all__ = ["METHODS", "Method", "describe_method", "get_method"]
+__all__ = ["FUNCTIONS", "METHODS", "Method", "describe_method", "get_method"]

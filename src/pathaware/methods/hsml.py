@@ -102,6 +102,9 @@ class HSML(GradientDescent):
         self.gates = nn.Linear(2 * size, len(self.layout))
         nn.init.constant_(self.gates.bias, math.log(gate / (1 - gate)))
 
+    def default_meta_gradient(self) -> MetaGradient:
+        return Reconstructing()
+
     def class_blocks(self) -> Mapping[str, tuple[int, Sequence[int]]]:
         pairs = self.features, self.outputs
         rows = {"decoder.2.weight": (0, pairs), "decoder.2.bias": (0, pairs)}

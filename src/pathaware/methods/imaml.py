@@ -84,6 +84,9 @@ class LineSearchDescent(ProximalDescent):
         require_positive(strength)
         super().__init__(network, steps, rate=rate, strength=strength)
 
+    def default_meta_gradient(self) -> MetaGradient:
+        return Implicit(strength=self.strength)
+
     def begin(self, start: Tensor, context: Context) -> tuple[Tensor, Memory]:
         """The memory holds the tasks, and those of a line search, which may try all sizes at once."""
         if not tries_all(start):

@@ -92,6 +92,9 @@ class LearnedOptimizer(Rule):
         self.cells = nn.ModuleList(CoordinateLSTM(hidden if i else 2, hidden) for i in range(layers))
         self.output = nn.Linear(hidden, 1)
 
+    def default_meta_gradient(self) -> MetaGradient:
+        return TrajectoryLoss()
+
     def begin(self, initial: Tensor, context: Context) -> tuple[Tensor, Memory]:
         if self.random:
             initial = initial.detach()
@@ -133,7 +136,7 @@ class TrajectoryLoss(MetaGradient):
         path = learner.path(episodes.support_x, episodes.support_y, order="first", query_x=x)
         steps = len(path.points) - 1
         counted = range(1 if self.trajectory else steps, steps + 1)
-        losses = torch.stack([learner.query_losses(learner.end(path, j), x, y) for j in counted])
+        losses = torch.stack([learner.query_losses(path.points[j], x, y) for j in counted])
         (losses.mean(0).sum() * weight).backward()
         return losses[-1].detach()
 

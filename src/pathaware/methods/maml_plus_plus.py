@@ -30,7 +30,7 @@ from pathaware.core.episodes import Episodes
 from pathaware.core.errors import UsageError
 from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.learner import require_path
-from pathaware.core.meta_gradient import Unrolled
+from pathaware.core.meta_gradient import MetaGradient, Unrolled
 from pathaware.core.parameters import NORMS, GroupBroadcast
 from pathaware.core.settings import at_least
 from pathaware.methods.maml import GradientDescent
@@ -75,6 +75,9 @@ class MamlPlusPlus(GradientDescent):
         if per_step_norm and norm_parts:
             self.register_buffer("norm_index", torch.cat(norm_parts), persistent=False)
             self.norms = nn.Parameter(torch.zeros(steps, len(self.norm_index)))
+
+    def default_meta_gradient(self) -> MetaGradient:
+        return MultiStep()
 
     def broadcasts(self) -> dict[str, GroupBroadcast]:
         return {} if self.q_groups is None else {"q": self.q_groups}

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
-from pathaware.core.meta_gradient import first_order
+from pathaware.core.meta_gradient import MetaGradient, first_order
 from pathaware.core.parameters import Layout
 from pathaware.core.rule import Memory, Rule
 from pathaware.core.settings import at_least
@@ -45,7 +45,7 @@ class MetaLSTM(Rule):
     """An LSTM that maps gradients and losses to forget and input gates.
 
     `keep` and `rate` are the initial values of the gates f and i, 0 to 1; with f near 1 that is gradient
-    descent. The authors' biases correspond to a `keep` of 0.982 to 0.998 and a `rate` of 0.007 to 0.018.
+    descent. The authors' biases correspond to a `keep` of 0.982 to 0.993 and a `rate` of 0.007 to 0.018.
     `hidden` is the number of units of the LSTM.
     """
 
@@ -73,6 +73,9 @@ class MetaLSTM(Rule):
             nn.init.uniform_(parameter, -SCATTER, SCATTER)
         with torch.no_grad():
             self.gates.bias.copy_(torch.tensor([_logit(keep), _logit(rate)]))
+
+    def default_meta_gradient(self) -> MetaGradient:
+        return first_order()
 
     def advance(
         self, j: int, points: Sequence[Tensor], gradient: Tensor, losses: Tensor, memory: Memory

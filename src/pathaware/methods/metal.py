@@ -30,7 +30,7 @@ from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.head import one_hot
 from pathaware.core.last_layer import last_linear
 from pathaware.core.learner import require_path
-from pathaware.core.meta_gradient import Unrolled
+from pathaware.core.meta_gradient import MetaGradient, Unrolled
 from pathaware.core.path import Order
 from pathaware.core.rule import Context
 from pathaware.methods.layerwise import Layers, joined, perceptron, standardised, without_norms
@@ -93,6 +93,9 @@ class TaskAdaptiveLoss(GradientDescent):
         self.joint = transductive
         queried = steps if transductive else 0
         self.query = nn.ModuleList(AdaptiveLoss(features, features) for _ in range(queried))
+
+    def default_meta_gradient(self) -> MetaGradient:
+        return SupportAndQueries()
 
     def objective(self, j: int, point: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         j = min(j, self.steps - 1)

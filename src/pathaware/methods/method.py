@@ -19,6 +19,21 @@ from pathaware.core.meta_gradient import MetaGradient, Unrolled
 from pathaware.core.rule import Rule
 from pathaware.core.settings import coerce, type_hints
 
+LEARNER = ("execution", "guard", "checkpoint", "head", "dimensions")
+"""Arguments of a learner that are not settings of a method."""
+
+COMMON = {
+    "steps": "the number of inner steps",
+    "step_size": "the inner step size; where step sizes are learned, their initial value",
+    "adapt_norms": "adapt the parameters of norm layers, too",
+}
+"""Settings that mean the same in many methods."""
+
+
+def python_name(setting: str) -> str:
+    """The name in Python of a setting that files call `rate`, as they call the learning rate."""
+    return "step_size" if setting == "rate" else setting
+
 
 def identity(model: nn.Module) -> nn.Module:
     return model
@@ -95,9 +110,7 @@ class Method:
         for name in given:
             if name not in known:
                 raise no_such_setting(name, self.name, known)
-        hints: dict[str, Any] = {}
-        for owner in self._owners():
-            hints |= type_hints(owner.__init__ if inspect.isclass(owner) else owner)
+        hints = self._hints()
         return {name: coerce(name, value, hints[name]) for name, value in {**known, **given}.items()}
 
     def build(
@@ -116,14 +129,16 @@ class Method:
         network = self.network(model, **self._part(self.network, given))
         kind: Any = self.kind
         part = kind(network, **self._part(self.kind, given))
+        meta_gradient = self.meta_gradient(**self._part(self.meta_gradient, given))
         if isinstance(part, Head):
             if head != "learned":
                 raise UsageError(f"head: {self.name} adapts no last layer; leave it out")
-            return HeadLearner(network, part, loss, execution=execution)
+            return HeadLearner(network, part, loss, meta_gradient=meta_gradient, execution=execution)
         return MetaLearner(
             network,
             part,
             loss,
+            meta_gradient=meta_gradient,
             execution=execution,
             guard=guard,
             checkpoint=checkpoint,
@@ -131,9 +146,55 @@ class Method:
             dimensions=dimensions,
         )
 
-    def estimator(self, given: Mapping[str, Any]) -> MetaGradient:
-        """Build the estimator of the meta-gradient for these settings."""
-        return self.meta_gradient(**self._part(self.meta_gradient, given))
+    def function(self, description: str) -> Callable[..., FewShotLearner]:
+        """This method as a function, such as `maml(network, loss, *, steps=5, step_size=0.01, …)`."""
+        names = {python_name(name): name for name in self.settings()}
+
+        def construct(network: nn.Module, loss: Loss, **given: Any) -> FewShotLearner:
+            bound = signature.bind(network, loss, **given).arguments
+            settings = {name: bound[own] for own, name in names.items() if own in bound}
+            return self.build(network, settings, loss, **{n: v for n, v in bound.items() if n in LEARNER})
+
+        learner: type[FewShotLearner] = MetaLearner if issubclass(self.kind, Rule) else HeadLearner
+        hints = self._hints()
+        own, kinds = inspect.signature(learner).parameters, inspect.Parameter
+        signature = inspect.Signature(
+            [
+                own["model"].replace(name="network", annotation=nn.Module),
+                own["loss"].replace(annotation=Loss),
+                *(
+                    kinds(own_name, kinds.KEYWORD_ONLY, default=default, annotation=hints[name])
+                    for (own_name, name), default in zip(names.items(), self.settings().values(), strict=True)
+                ),
+                *(p for name, p in own.items() if name in LEARNER and p.kind is kinds.KEYWORD_ONLY),
+            ],
+            return_annotation=learner,
+        )
+        construct.__signature__ = signature  # type: ignore[attr-defined]
+        construct.__name__ = construct.__qualname__ = self.function_name
+        construct.__module__, construct.__doc__ = "pathaware", self._help(description, learner)
+        return construct
+
+    @property
+    def function_name(self) -> str:
+        """The name of the function, such as `maml_plus_plus`."""
+        return self.name.replace("++", "_plus_plus").replace("-", "_")
+
+    def _help(self, description: str, learner: type[FewShotLearner]) -> str:
+        """What the function's `help` says: the paper and its equations, then every setting."""
+        owners = [inspect.cleandoc(owner.__doc__ or "") for owner in self._owners() if owner is not identity]
+        known = "\n\n".join(owners).replace("`rate`", "`step_size`")
+        settings = map(python_name, self.settings())
+        common = [f"- `{name}`: {COMMON[name]}" for name in settings if f"`{name}`" not in known]
+        rest = f"Further arguments are those of `{learner.__name__}`."
+        return "\n\n".join(part for part in (description, known, "\n".join(common), rest) if part)
+
+    def _hints(self) -> dict[str, Any]:
+        """The types of all settings."""
+        hints: dict[str, Any] = {}
+        for owner in self._owners():
+            hints |= type_hints(owner.__init__ if inspect.isclass(owner) else owner)
+        return hints
 
     def _owners(self) -> list[Any]:
         return [self.kind, self.meta_gradient, self.network]

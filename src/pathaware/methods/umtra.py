@@ -21,8 +21,38 @@ Departures from the authors' code:
 
 from __future__ import annotations
 
+from torch import Tensor
+
+from pathaware.core.episodes import Episodes
+from pathaware.core.errors import UsageError
+from pathaware.core.few_shot import FewShotLearner
+from pathaware.core.meta_gradient import Unrolled
 from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method
+
+
+class WithoutLabels(Unrolled):
+    """The second-order meta-gradient of tasks that were made without labels."""
+
+    compilable_order = "second"
+
+    def loss(self, learner: FewShotLearner, episodes: Episodes) -> Tensor:
+        _refuse_labels(episodes)
+        return super().loss(learner, episodes)
+
+    def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:
+        _refuse_labels(episodes)
+        return super().backward(learner, episodes, weight)
+
+
+def _refuse_labels(episodes: Episodes) -> None:
+    if episodes.labelled:
+        raise UsageError(
+            "umtra learns without labels: take the tasks from pathaware.data.UnlabelledEpisodes, or make "
+            "Episodes(…, labelled=False) in which each class is one image and its augmentations",
+            field="episodes",
+        )
+
 
 METHOD = Method(
     "umtra",
@@ -30,5 +60,6 @@ METHOD = Method(
     "Khodadadeh, Bölöni and Shah, NeurIPS 2019, arXiv:1811.11819",
     2019,
     GradientDescent,
+    meta_gradient=WithoutLabels,
     problem={"labels": False},
 )

@@ -73,6 +73,11 @@ class Warped(GradientDescent):
     def __init__(self, network: nn.Module, steps: int = 5, *, rate: float = 0.01) -> None:
         layout = Layout.of(network, adapted=lambda name: not inserted(PREFIX, name))
         super().__init__(layout, steps, rate=rate)
+        if not any(inserted(PREFIX, name) for name, _ in network.named_parameters()):
+            raise UsageError("it has no warp layers; insert them by warped(network)", field="network")
+
+    def default_meta_gradient(self) -> MetaGradient:
+        return WarpGrad()
 
 
 class WarpGrad(MetaGradient):

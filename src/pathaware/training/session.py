@@ -14,7 +14,6 @@ import torch
 from pathaware.core.errors import RunError, Stopped, UsageError
 from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.seeding import generator
-from pathaware.methods import get_method
 from pathaware.training.config import Config, Training, differences
 from pathaware.training.distributed import ALONE, AgreedStop, StopRequest, World
 from pathaware.training.gradient_probe import probed_tensor
@@ -179,7 +178,7 @@ def check(config: Config) -> None:
         learner = build(config, dropout=training.dropout)
         if training.start:
             start_from(learner, Path(training.start))
-        estimator = get_method(config.method).estimator(config.method_settings)
+        estimator = learner.meta_gradient
         if training.head != "learned" and not estimator.head_start:
             raise UsageError(
                 f"{config.method} learns the initialisation of every layer, and {training.head!r} would "

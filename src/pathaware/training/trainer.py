@@ -331,7 +331,7 @@ def meta_step(
     training = config.training
     recipe = None
     if estimator is None:
-        estimator = get_method(config.method).estimator(config.method_settings)
+        estimator = learner.meta_gradient
         if config.has_recipe:
             from pathaware.training.recipe import recipe_of
 

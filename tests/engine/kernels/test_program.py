@@ -109,9 +109,9 @@ def test_a_method_learns_on_the_kernels_what_it_learns_in_a_loop(monkeypatch, na
             monkeypatch.setattr(kernels, "usable", lambda point: True)
             with monkeypatch.context() as patch:  # nothing is left to PyTorch's layers
                 patch.setattr(learner.execution, "forward", None)
-                found.append(estimated(learner, method.estimator({}), episodes))
+                found.append(estimated(learner, learner.meta_gradient, episodes))
         else:
-            found.append(estimated(learner, method.estimator({}), episodes))
+            found.append(estimated(learner, learner.meta_gradient, episodes))
     assert distance(*found) < 1e-10
 
 
