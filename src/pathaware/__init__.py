@@ -12,10 +12,10 @@ __version__ = VERSION
 
 # fmt: off
 _METHODS = [
-    "alfa", "anil", "boil", "fomaml", "gap", "hsml", "imaml", "imaml_hf", "l2f", "l2l", "l_maml", "lr_d2", "lstm",
-    "maml", "maml_plus_plus", "mann", "matching", "meta_curvature", "meta_lstm", "meta_networks", "meta_sgd",
-    "metal", "mt_net", "pamela", "proto_pamela", "prototypical", "r2d2", "relation", "reptile", "siamese", "umtra",
-    "warp_grad",
+    "alfa", "anil", "boil", "fomaml", "gap", "hsml", "imaml", "imaml_hf", "l2f", "l2l", "l_maml",
+    "lr_d2", "lstm", "maml", "maml_plus_plus", "mann", "matching", "meta_curvature", "meta_lstm",
+    "meta_networks", "meta_sgd", "metal", "mt_net", "pamela", "proto_pamela", "prototypical", "r2d2",
+    "relation", "reptile", "siamese", "umtra", "warp_grad",
 ]
 # fmt: on
 

@@ -155,7 +155,7 @@ class FewShotLearner(nn.Module, ABC):
     def backward(self, episodes: Episodes, weight: float | None = None) -> Tensor:
         """Add the meta-gradient of these tasks to `.grad` of all parameters; return the tasks' losses `[T]`.
 
-        `weight` is the factor of each task, by default 1/T; the parts of a larger batch take that of the whole.
+        `weight` is the factor of each task, by default 1/T; parts of a larger batch take that of the whole.
         """
         _check_tasks(episodes)
         return self.meta_gradient.backward(self, episodes, weight or 1 / len(episodes))

@@ -150,4 +150,5 @@ METHOD = Method(
     LearnedOptimizer,
     meta_gradient=TrajectoryLoss,
     order="first",
+    version=2,
 )
