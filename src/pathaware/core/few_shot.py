@@ -19,7 +19,7 @@ from pathaware.core.episodes import Episodes, check_examples, check_tensors
 from pathaware.core.errors import UsageError
 from pathaware.core.losses import Loss
 from pathaware.core.meta_gradient import MetaGradient, Unrolled
-from pathaware.core.path import Order, autocasts
+from pathaware.core.path import Order, autocasts, check_order
 
 QueryLevel = Literal["alone", "batch", "joint"]
 """How much a prediction may know of the other queries of its task.
@@ -167,6 +167,7 @@ class FewShotLearner(nn.Module, ABC):
         """
         _check_tasks(episodes)
         if order is not None:
+            check_order(order)
             instead = {"none": "learner.query_loss", "first": "meta_gradient=Unrolled('first')"}
             warnings.warn(
                 f"meta_loss: order goes in 0.4; use {instead.get(order, 'meta_gradient=Unrolled()')}",
