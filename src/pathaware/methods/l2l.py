@@ -18,6 +18,7 @@ Departures from the authors' code:
   from the network's own. θ₀ is not learned then.
 - The loss after each step is that of the query set; the authors minimise the loss that the optimiser
   descends.
+- p is 10, as in the paper; their code has 5.
 - One optimiser is shared by all parameters; for convolutional networks the authors have a second one for
   fully-connected layers.
 """

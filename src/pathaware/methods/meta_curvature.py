@@ -8,8 +8,8 @@ As one matrix, vec MC(G) = (M_o ⊗ M_i ⊗ M_f) vec G. M_o `[out, out]`, M_i `[
 initialised to the identity and m `[n]` to one, which is MAML. They are learned with θ₀ and shared by all
 steps. They need not be positive: a step may ascend the support loss where that generalises better.
 
-Departures from the authors' code: we found no code, and follow the paper. Vectors, which the paper does
-not mention, have one factor per entry.
+Departures from the authors' code: none found. Vectors, which the paper does not mention, have one factor per
+entry there, too.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ Departures from the authors' code:
 
 - There are five steps, each on the whole support set. On miniImageNet theirs has five for one shot and eight
   for five shots, in minibatches of 5 and 25 examples, which is the whole support set of five classes.
+- The gates fⱼ₋₁ and iⱼ₋₁ are fed back after the sigmoid, as the equations say; theirs before it.
 - They clip the meta-gradient's norm at 0.25. Here it is clipped as for all other methods.
 - Batch norm has no running statistics. Theirs uses them in evaluation.
 """

@@ -13,6 +13,7 @@ Departures from the authors' code:
   in their code it is 50 and constant unless asked for otherwise.
 - One-hot labels have the height `scale` instead of one, without which the softmax would be nearly uniform
   until α has grown; theirs has α = 10⁻⁴ at first, or 10. Regression targets are not scaled.
+- Batch norm sees the support set and the queries apart, as with all methods here; theirs sees both together.
 - No constant feature is appended; a network can learn one where it helps.
 - Training tasks have as many classes as evaluation tasks; theirs have more, 16 on miniImageNet.
 """

@@ -15,6 +15,7 @@ Departures from the authors' code:
 - For photographs the authors use AutoAugment or, in later code, random colours, shifts, rotations, crops
   and pixels set to zero. Here crops, affine maps, colours, grey images and erased squares are drawn.
 - Characters are rotated, scaled and sheared, too; the authors shift them and set half of the pixels to zero.
+- The default is five steps of 0.01, as with all methods; theirs is one step of 0.05.
 - With several shots, all support images of a class but the first are augmentations. Theirs is trained with
   one shot. Each class has as many queries as the problem says; theirs has one.
 """
