@@ -18,7 +18,8 @@ from typing import Literal
 
 from torch import nn
 
-from pathaware.core.learner import ExecutionName, HeadStart
+from pathaware.core.execution import ExecutionName
+from pathaware.core.learner import HeadStart
 from pathaware.core.losses import Loss
 """
 

@@ -3,7 +3,8 @@ from typing import Literal
 
 from torch import nn
 
-from pathaware.core.learner import ExecutionName, HeadStart
+from pathaware.core.execution import ExecutionName
+from pathaware.core.learner import HeadStart
 from pathaware.core.losses import Loss
 from pathaware.core.episodes import Episodes as Episodes
 from pathaware.core.errors import UsageError as UsageError
