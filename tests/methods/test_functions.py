@@ -7,6 +7,7 @@ import inspect
 import os
 import re
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from pathaware.methods.imaml import LineSearchDescent
 from pathaware.methods.l2l import LearnedOptimizer
 from pathaware.methods.maml_plus_plus import MamlPlusPlus
 from pathaware.methods.warp_grad import Warped
+from pathaware_research.pages import method_pages
 from tests.conftest import distance, small_problem
 from tests.methods.checks import scattered
 
@@ -251,3 +253,20 @@ def test_the_stub_has_every_public_name_and_the_signature_of_every_method():
     for name in pathaware.__all__:
         assert re.search(rf"^(from .* import {name} as|def {name}\()", stub.text(), re.MULTILINE), name
         assert getattr(pathaware, name).__name__ == name
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_four_lines_of_its_page_run(name):
+    model, loss, episodes = small_problem("conv")
+    episodes = replace(episodes, labelled=name != "umtra")
+    known = {
+        "pathaware": pathaware,
+        "network": model,
+        "loss": loss,
+        "episodes": episodes,
+        "optimizer": Mock(),
+    }
+    known |= {"support_x": episodes.support_x[0], "support_y": episodes.support_y[0]}
+    exec(method_pages.example(BY_NAME[name]), known)
+    assert len(known["losses"]) == len(episodes)
+    assert isinstance(known["adapted"], nn.Module)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -22,7 +23,7 @@ from tools.unicode_math import to_tex
 
 from pathaware.core.rule import Rule
 from pathaware.methods import METHODS, describe_method
-from pathaware.methods.method import Method, identity
+from pathaware.methods.method import Method, identity, python_name
 from pathaware.sweep.run_store import Result, Results
 from pathaware.training.tables import Row, Table, pipe_table
 from pathaware_research.paper.method_table import method_table, with_interval
@@ -64,6 +65,8 @@ def render(method: Method, results: Path) -> str:
         f"# {title}",
         "<!-- made by `make tables` -->",
         *facts,
+        f"Good for: {_uses()[method.name]}",
+        f"```python\n{example(method)}\n```",
         f"```console\n$ pathaware train {data} --method {method.name}\n```",
     ]
     parts += ["## Update", update, text]
@@ -72,6 +75,25 @@ def render(method: Method, results: Path) -> str:
         parts += ["## Departures from the authors' code", departures]
     parts += ["## Results", _results(method, results)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+@cache
+def _uses() -> dict[str, str]:
+    return tomllib.loads(Path(__file__).with_name("method_uses.toml").read_text(encoding="utf-8"))
+
+
+def example(method: Method) -> str:
+    """Four lines of Python: the learner with its first settings, a step of meta-training, a new task."""
+    shown = [f"{python_name(name)}={value!r}" for name, value in list(method.settings().items())[:3]]
+    call = ", ".join(["network", "loss", *shown]).replace("'", '"')
+    return "\n".join(
+        [
+            f"learner = pathaware.{method.function_name}({call})",
+            "losses = learner.backward(episodes)  # of each task; adds the meta-gradient to .grad",
+            "optimizer.step()",
+            "adapted = learner.adapt(support_x, support_y)  # for one task, an nn.Module",
+        ]
+    )
 
 
 def sections(docstring: str) -> tuple[str, str, str, str]:
