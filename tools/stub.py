@@ -9,7 +9,7 @@ import inspect
 from pathlib import Path
 
 import pathaware
-from pathaware.methods import FUNCTIONS
+from pathaware.methods import FUNCTIONS, METHODS
 
 STUB = Path(pathaware.__file__).with_suffix(".pyi")
 IMPORTS = """\
@@ -38,7 +38,9 @@ def declaration(name: str, signature: inspect.Signature) -> str:
     typed = [f"{p.name}: {annotation(p.annotation)} = {p.default!r}".replace("'", '"') for p in settings]
     arguments = ["network: nn.Module", "loss: Loss", "*", *typed]
     inside = "".join(f"    {argument},\n" for argument in arguments)
-    return f"def {name}(\n{inside}) -> {signature.return_annotation.__name__}: ..."
+    method = METHODS[next(known for known, m in METHODS.items() if m.function_name == name)]
+    doc = f'"""{method.summary[0].upper()}{method.summary[1:]} ({method.paper})."""'
+    return f"def {name}(\n{inside}) -> {signature.return_annotation.__name__}:\n    {doc}\n"
 
 
 def annotation(hint: object) -> str:

@@ -41,7 +41,9 @@ def alfa(
     checkpoint: bool = False,
     head: HeadStart = "learned",
     dimensions: int = 64,
-) -> MetaLearner: ...
+) -> MetaLearner:
+    """Generates step sizes and weight decays from parameters and gradients (Baik, Choi, Choi, Kim and Lee, NeurIPS 2020, arXiv:2011.00209)."""
+
 def anil(
     network: nn.Module,
     loss: Loss,
@@ -53,7 +55,9 @@ def anil(
     checkpoint: bool = False,
     head: HeadStart = "learned",
     dimensions: int = 64,
-) -> MetaLearner: ...
+) -> MetaLearner:
+    """MAML that adapts the last layer only (Raghu, Raghu, Bengio and Vinyals, ICLR 2020, arXiv:1909.09157)."""
+
 def boil(
     network: nn.Module,
     loss: Loss,
@@ -65,7 +69,9 @@ def boil(
     checkpoint: bool = False,
     head: HeadStart = "learned",
     dimensions: int = 64,
-) -> MetaLearner: ...
+) -> MetaLearner:
+    """MAML that adapts all but the last layer (Oh, Yoo, Kim and Yun, ICLR 2021, arXiv:2008.08882)."""
+
 def fomaml(
     network: nn.Module,
     loss: Loss,
@@ -77,7 +83,9 @@ def fomaml(
     checkpoint: bool = False,
     head: HeadStart = "learned",
     dimensions: int = 64,
-) -> MetaLearner: ...
+) -> MetaLearner:
+    """MAML with inner gradients held constant (Finn, Abbeel and Levine, ICML 2017, arXiv:1703.03400)."""
+
 def gap(
     network: nn.Module,
     loss: Loss,
@@ -90,7 +98,9 @@ def gap(
     checkpoint: bool = False,
     head: HeadStart = "learned",
     dimensions: int = 64,
-) -> MetaLearner: ...
+) -> MetaLearner:
+    """Learns a step size for each singular vector of the gradient (Kang, Hwang, Eo, Kim and Rhee, CVPR 2023, arXiv:2304.01552)."""
+
 def hsml(
     network: nn.Module,
     loss: Loss,
@@ -108,7 +118,9 @@ def hsml(
     checkpoint: bool = False,
     head: HeadStart = "learned",
     dimensions: int = 64,
-) -> MetaLearner: ...
+) -> MetaLearner:
+    """Gates the initialisation by a hierarchical clustering of tasks (Yao, Wei, Huang and Li, ICML 2019, arXiv:1905.05301)."""
+
 def imaml(
     network: nn.Module,
     loss: Loss,
@@ -124,7 +136,9 @@ def imaml(
     checkpoint: bool = False,
     head: HeadStart = "learned",
     dimensions: int = 64,
-) -> MetaLearner: ...
+) -> MetaLearner:
+    """Differentiates the regularised minimum instead of the path to it (Rajeswaran, Finn, Kakade and Levine, NeurIPS 2019, arXiv:1909.04630)."""
+
 def imaml_hf(
     network: nn.Module,
     loss: Loss,
@@ -140,7 +154,9 @@ def imaml_hf(
     checkpoint: bool = False,
     head: HeadStart = "learned",
     dimensions: int = 64,
-) -> MetaLearner: ...
+) -> MetaLearner:
+    """IMAML with Newton steps instead of gradient steps (Rajeswaran, Finn, Kakade and Levine, NeurIPS 2019, arXiv:1909.04630)."""
+
 def l2f(
     network: nn.Module,
     loss: Loss,
@@ -153,7 +169,9 @@ def l2f(
     checkpoint: bool = False,
     head: HeadStart = "learned",
     dimensions: int = 64,
-) -> MetaLearner: ...
+) -> MetaLearner:
+    """MAML that attenuates its initialisation per task and layer (Baik, Hong and Lee, CVPR 2020, arXiv:1906.05895)."""
+
 def l2l(
     network: nn.Module,
     loss: Loss,
@@ -169,7 +187,9 @@ def l2l(
     checkpoint: bool = False,
     head: HeadStart = "learned",
     dimensions: int = 64,
-) -> MetaLearner: ...
+) -> MetaLearner:
+    """Learns an optimiser, an LSTM whose output is the update (Andrychowicz, Denil, Gomez, Hoffman, Pfau, Schaul, Shillingford and de Freitas, NeurIPS 2016, arXiv:1606.04474)."""
+
 def l_maml(
     network: nn.Module,
     loss: Loss,
@@ -184,7 +204,9 @@ def l_maml(
     checkpoint: bool = False,
     head: HeadStart = "learned",
     dimensions: int = 64,
-) -> MetaLearner: ...
+) -> MetaLearner:
+    """MAML with a penalty on the curvature where tasks end (Grant, Finn, Levine, Darrell and Griffiths, ICLR 2018, arXiv:1801.08930)."""
+
 def lr_d2(
     network: nn.Module,
     loss: Loss,
@@ -193,7 +215,9 @@ def lr_d2(
     penalty: float = 1.0,
     scale: float = 10.0,
     execution: ExecutionName = "auto",
-) -> HeadLearner: ...
+) -> HeadLearner:
+    """Fits the last layer by logistic regression (Bertinetto, Henriques, Torr and Vedaldi, ICLR 2019, arXiv:1805.08136)."""
+
 def lstm(
     network: nn.Module,
     loss: Loss,
@@ -202,7 +226,9 @@ def lstm(
     layers: int = 1,
     label: Literal["with", "after"] = "with",
     execution: ExecutionName = "auto",
-) -> HeadLearner: ...
+) -> HeadLearner:
+    """Reads examples and labels in sequence; its state is what it has learned (Hochreiter, Younger and Conwell, ICANN 2001)."""
+
 def maml(
     network: nn.Module,
     loss: Loss,
@@ -214,7 +240,9 @@ def maml(
     checkpoint: bool = False,
     head: HeadStart = "learned",
     dimensions: int = 64,
-) -> MetaLearner: ...
+) -> MetaLearner:
+    """Learns an initialisation for gradient descent (Finn, Abbeel and Levine, ICML 2017, arXiv:1703.03400)."""
+
 def maml_plus_plus(
     network: nn.Module,
     loss: Loss,
@@ -231,7 +259,9 @@ def maml_plus_plus(
     checkpoint: bool = False,
     head: HeadStart = "learned",
     dimensions: int = 64,
-) -> MetaLearner: ...
+) -> MetaLearner:
+    """MAML with step sizes, norm parameters and a loss per step (Antoniou, Edwards and Storkey, ICLR 2019, arXiv:1810.09502)."""
+
 def mann(
     network: nn.Module,
     loss: Loss,
@@ -242,7 +272,9 @@ def mann(
     decay: float = 0.99,
     gain: float = 10.0,
     execution: ExecutionName = "auto",
-) -> HeadLearner: ...
+) -> HeadLearner:
+    """Writes examples to an external memory and reads it for queries (Santoro, Bartunov, Botvinick, Wierstra and Lillicrap, ICML 2016, arXiv:1605.06065)."""
+
 def matching(
     network: nn.Module,
     loss: Loss,
@@ -251,7 +283,9 @@ def matching(
     full_context: bool = False,
     reads: int = 5,
     execution: ExecutionName = "auto",
-) -> HeadLearner: ...
+) -> HeadLearner:
+    """Predicts by attention to the support set (Vinyals, Blundell, Lillicrap, Kavukcuoglu and Wierstra, NeurIPS 2016, arXiv:1606.04080)."""
+
 def meta_curvature(
     network: nn.Module,
     loss: Loss,
@@ -264,7 +298,9 @@ def meta_curvature(
     checkpoint: bool = False,
     head: HeadStart = "learned",
     dimensions: int = 64,
-) -> MetaLearner: ...
+) -> MetaLearner:
+    """Learns matrices that multiply every gradient (Park and Oliva, NeurIPS 2019, arXiv:1902.03356)."""
+
 def meta_lstm(
     network: nn.Module,
     loss: Loss,
@@ -278,7 +314,9 @@ def meta_lstm(
     checkpoint: bool = False,
     head: HeadStart = "learned",
     dimensions: int = 64,
-) -> MetaLearner: ...
+) -> MetaLearner:
+    """Learns an optimiser, an LSTM whose cell state is the parameters (Ravi and Larochelle, ICLR 2017, OpenReview rJY0-Kcll)."""
+
 def meta_networks(
     network: nn.Module,
     loss: Loss,
@@ -287,7 +325,9 @@ def meta_networks(
     generator: int = 20,
     sharpness: float = 10.0,
     execution: ExecutionName = "auto",
-) -> HeadLearner: ...
+) -> HeadLearner:
+    """Turns loss gradients into fast weights that queries read from a memory (Munkhdalai and Yu, ICML 2017, arXiv:1703.00837)."""
+
 def meta_sgd(
     network: nn.Module,
     loss: Loss,
@@ -299,7 +339,9 @@ def meta_sgd(
     checkpoint: bool = False,
     head: HeadStart = "learned",
     dimensions: int = 64,
-) -> MetaLearner: ...
+) -> MetaLearner:
+    """Learns an initialisation and a step size per parameter (Li, Zhou, Chen and Li, 2017, arXiv:1707.09835)."""
+
 def metal(
     network: nn.Module,
     loss: Loss,
@@ -314,7 +356,9 @@ def metal(
     checkpoint: bool = False,
     head: HeadStart = "learned",
     dimensions: int = 64,
-) -> MetaLearner: ...
+) -> MetaLearner:
+    """Adds a learned, task-adaptive loss to the support loss (Baik, Choi, Kim, Cho, Min and Lee, ICCV 2021, arXiv:2110.03909)."""
+
 def mt_net(
     network: nn.Module,
     loss: Loss,
@@ -328,7 +372,9 @@ def mt_net(
     checkpoint: bool = False,
     head: HeadStart = "learned",
     dimensions: int = 64,
-) -> MetaLearner: ...
+) -> MetaLearner:
+    """Learns the metric and the subspace of gradient descent (Lee and Choi, ICML 2018, arXiv:1801.05558)."""
+
 def pamela(
     network: nn.Module,
     loss: Loss,
@@ -346,7 +392,9 @@ def pamela(
     checkpoint: bool = False,
     head: HeadStart = "learned",
     dimensions: int = 64,
-) -> MetaLearner: ...
+) -> MetaLearner:
+    """Learns a preconditioner for every step and skip connections along the path (Rajasegaran, Khan, Hayat, Khan and Shah, 2020, arXiv:2010.09291)."""
+
 def proto_pamela(
     network: nn.Module,
     loss: Loss,
@@ -361,13 +409,17 @@ def proto_pamela(
     adaptive: bool = False,
     anchors: int = 0,
     execution: ExecutionName = "auto",
-) -> HeadLearner: ...
+) -> HeadLearner:
+    """Follows a learned path from the class means, for any number of classes and images (Triantafillou et al., ICLR 2020, arXiv:1903.03096)."""
+
 def prototypical(
     network: nn.Module,
     loss: Loss,
     *,
     execution: ExecutionName = "auto",
-) -> HeadLearner: ...
+) -> HeadLearner:
+    """Predicts the class whose mean feature is nearest (Snell, Swersky and Zemel, NeurIPS 2017, arXiv:1703.05175)."""
+
 def r2d2(
     network: nn.Module,
     loss: Loss,
@@ -375,14 +427,18 @@ def r2d2(
     penalty: float = 0.1,
     scale: float = 10.0,
     execution: ExecutionName = "auto",
-) -> HeadLearner: ...
+) -> HeadLearner:
+    """Fits the last layer by ridge regression (Bertinetto, Henriques, Torr and Vedaldi, ICLR 2019, arXiv:1805.08136)."""
+
 def relation(
     network: nn.Module,
     loss: Loss,
     *,
     hidden: int = 8,
     execution: ExecutionName = "auto",
-) -> HeadLearner: ...
+) -> HeadLearner:
+    """Learns to compare queries with classes (Sung, Yang, Zhang, Xiang, Torr and Hospedales, CVPR 2018, arXiv:1711.06025)."""
+
 def reptile(
     network: nn.Module,
     loss: Loss,
@@ -394,13 +450,17 @@ def reptile(
     checkpoint: bool = False,
     head: HeadStart = "learned",
     dimensions: int = 64,
-) -> MetaLearner: ...
+) -> MetaLearner:
+    """Moves the initialisation towards the parameters that tasks end with (Nichol, Achiam and Schulman, 2018, arXiv:1803.02999)."""
+
 def siamese(
     network: nn.Module,
     loss: Loss,
     *,
     execution: ExecutionName = "auto",
-) -> HeadLearner: ...
+) -> HeadLearner:
+    """Learns whether two images share a class and predicts the best match (Koch, Zemel and Salakhutdinov, ICML Deep Learning Workshop 2015)."""
+
 def umtra(
     network: nn.Module,
     loss: Loss,
@@ -412,7 +472,9 @@ def umtra(
     checkpoint: bool = False,
     head: HeadStart = "learned",
     dimensions: int = 64,
-) -> MetaLearner: ...
+) -> MetaLearner:
+    """MAML on tasks made of unlabelled images and their augmentations (Khodadadeh, Bölöni and Shah, NeurIPS 2019, arXiv:1811.11819)."""
+
 def warp_grad(
     network: nn.Module,
     loss: Loss,
@@ -426,4 +488,6 @@ def warp_grad(
     checkpoint: bool = False,
     head: HeadStart = "learned",
     dimensions: int = 64,
-) -> MetaLearner: ...
+) -> MetaLearner:
+    """Learns layers that precondition gradients (Flennerhag, Rusu, Pascanu, Visin, Yin and Hadsell, ICLR 2020, arXiv:1909.00025)."""
+

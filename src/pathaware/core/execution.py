@@ -96,7 +96,7 @@ class Replay(Protocol[Output]):
 
 
 class Engine(Protocol):
-    """What a faster back end offers. `pathaware.engine.ENGINE` is one."""
+    """The interface of a faster back end. `pathaware.engine.ENGINE` is one."""
 
     def execution(self, model: nn.Module, layout: Layout, loss: Loss) -> Execution:
         """The execution `batched`; raises `Unsupported`."""

@@ -1,4 +1,4 @@
-"""What an execution of a network depends on, apart from the values of tensors."""
+"""The state of a network that an execution depends on, apart from the values of tensors."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class Rule(nn.Module):
         raise NotImplementedError("a rule must define step or advance")
 
     def default_meta_gradient(self) -> MetaGradient:
-        """How a learner of this rule learns unless it is told otherwise."""
+        """The meta-gradient of a learner of this rule that is given no other."""
         return Unrolled()
 
     def linear_steps(self) -> LinearSteps | None:

@@ -83,4 +83,4 @@ def describe_method(name: str) -> str:
     return inspect.getdoc(module) or inspect.getdoc(method.kind) or ""
 
 
-__all__ = ["FUNCTIONS", "METHODS", "Method", "describe_method", "get_method"]
+__all__ = ["METHODS", "Method", "describe_method", "get_method"]

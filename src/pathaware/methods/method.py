@@ -181,7 +181,7 @@ class Method:
         return self.name.replace("++", "_plus_plus").replace("-", "_")
 
     def _help(self, description: str, learner: type[FewShotLearner]) -> str:
-        """What the function's `help` says: the paper and its equations, then every setting."""
+        """The docstring of the function: the paper and its equations, then every setting."""
         owners = [inspect.cleandoc(owner.__doc__ or "") for owner in self._owners() if owner is not identity]
         known = "\n\n".join(owners).replace("`rate`", "`step_size`")
         settings = map(python_name, self.settings())

@@ -14,7 +14,7 @@ Departures from the authors' code:
 - The defaults are five steps of α = 0.01, as for the other methods. Theirs, for Omniglot with 100 inner steps
   of 0.1, combines warp layers with Leap.
 - Every point of a path is used once, while the path is followed. Theirs may be stored and replayed.
-- Warp layers have no batch norm; theirs begin with one unless told otherwise.
+- Warp layers have no batch norm; theirs begin with one by default.
 - Warp layers are linear and initialised to the identity; together with the layers around them they are not
   linear.
 """
