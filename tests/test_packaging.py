@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from pathaware.training.session import train_sessions
 
 from pathaware import __version__
 from pathaware.cli import main
 from pathaware.training.evaluation import evaluate
-from pathaware.training.session import open_to_resume, train_sessions
+from pathaware.training.train import open_to_resume
 
 ROOT = Path(__file__).parents[1]
 YAML = [

@@ -24,7 +24,7 @@ from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate, interval_over_tasks
 from pathaware.training.metric import METRICS, median
 from pathaware.training.provenance import EVALUATED, NUMERICS, environment, method_version, task_values
-from pathaware.training.session import train_run
+from pathaware.training.train import train
 
 TOLERANCE = 1e-6
 """Relative; the values of tasks are stored in single precision."""
@@ -174,7 +174,7 @@ def retrain(record: Mapping[str, Any]) -> Retrained:
     """
     config, result = Config.of_run(record["config"]), record["result"]
     with tempfile.TemporaryDirectory() as folder:
-        run = train_run(config, Path(folder) / "run", quiet=True)
+        run = train(config, Path(folder) / "run")
         tensors, _ = run.learned()
         again = evaluate(
             run.load("cpu"),

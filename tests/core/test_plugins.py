@@ -9,8 +9,9 @@ import pytest
 from pathaware.core.errors import UsageError
 from pathaware.core.settings import load_plugin, trust
 from pathaware.training.config import Config
-from pathaware.training.run_folder import CONFIG, Run
-from pathaware.training.trainer import build
+from pathaware.training.meta_training import build
+from pathaware.training.run_files import CONFIG
+from pathaware.training.run_folder import Run
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from pathaware.training.trainer import Trainer
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from pathaware import Episodes, GradientDescent, Layout, MetaLearner, UsageError
 from pathaware.training.config import Config
-from pathaware.training.trainer import Trainer
 from tests.conftest import distance, image_episodes, meta_gradient, regression_episodes, small_problem
 
 pytestmark = pytest.mark.filterwarnings("ignore:vmap cannot run this model", "ignore:There is a performance")

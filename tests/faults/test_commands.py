@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pathaware.inference.trained_model import TrainedModel
-from pathaware.training.pretrain_run import PretrainRun
-from pathaware.training.run_folder import CONFIG
+from pathaware.training.run_files import CONFIG
+from pathaware.training.run_folder import PretrainRun
 from tests.data.image_trees import class_folder
 from tests.faults.layer import Ended, Fault, run
 from tests.faults.test_faults import FAULTS, sound

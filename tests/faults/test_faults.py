@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from pathaware.data.store import ImageStore
-from pathaware.training.run_folder import CONFIG, Run
+from pathaware.training.run_files import CONFIG
+from pathaware.training.run_folder import Run
 from tests.data.image_trees import class_folder
 from tests.faults.layer import Ended, Fault, run
 from tests.training.runs import assert_same_end

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from pathaware.training.session import train_run
 from safetensors.torch import save_file
 
 from pathaware.data.catalogue import open_store
@@ -22,10 +23,9 @@ from pathaware.inference.class_folders import read_labelled
 from pathaware.inference.learning import learn, save_classifier
 from pathaware.inference.trained_model import TrainedModel
 from pathaware.training import evaluation
-from pathaware.training.classifier import Pretraining
 from pathaware.training.config import Config
-from pathaware.training.pretrain_run import pretrain
-from pathaware.training.session import train_run
+from pathaware.training.pretrained_classifier import Pretraining
+from pathaware.training.supervised import pretrain
 from pathaware.training.tables import Table
 from pathaware_research.paper.time_estimate import TimeEstimate
 from tests.data.image_trees import class_folder

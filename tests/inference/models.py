@@ -11,10 +11,10 @@ from PIL import Image
 from torch import Tensor
 
 from pathaware.inference.trained_model import TrainedModel
-from pathaware.training.checksummed import write_checksummed
+from pathaware.training.checksummed import CHECKPOINT, write_checksummed
 from pathaware.training.config import Config
-from pathaware.training.run_folder import CHECKPOINT, Run
-from pathaware.training.trainer import build
+from pathaware.training.meta_training import build
+from pathaware.training.run_folder import Run
 
 INK = {"size": 28, "channels": 1, "ink": True, "mean": [0.1], "std": [0.3]}
 PHOTO = {"size": 20, "channels": 3, "ink": False, "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.25]}

@@ -11,7 +11,7 @@ from pathaware.inference.change_ways import MAX_CLASSES, change_ways, repeat_cla
 from pathaware.inference.trained_model import arrange
 from pathaware.methods import METHODS
 from pathaware.training.config import Config
-from pathaware.training.trainer import build
+from pathaware.training.meta_training import build
 from tests.inference.models import CPU, INK, config, model, pixels
 
 COUNTED = [name for name, method in METHODS.items() if method.kind.fixed_ways]

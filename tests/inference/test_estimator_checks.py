@@ -17,8 +17,8 @@ from sklearn.utils.validation import validate_data
 
 from pathaware.inference.estimators import FewShotClassifier, FewShotRegressor
 from pathaware.training.config import Config
+from pathaware.training.meta_training import build
 from pathaware.training.run_folder import Run
-from pathaware.training.trainer import build
 
 
 class RowsAsPictures(FewShotClassifier):

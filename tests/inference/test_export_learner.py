@@ -19,7 +19,7 @@ from pathaware.inference.export.learner import (
 )
 from pathaware.inference.trained_model import AdaptedClassifier, TrainedModel, arrange
 from pathaware.training.config import Config
-from pathaware.training.trainer import build
+from pathaware.training.meta_training import build
 from pathaware_research.studies.answers import drawn_tasks
 from tests.inference.models import CPU, model, pixels
 

@@ -15,7 +15,7 @@ from pathaware.inference.influence import explain, influence, log_probabilities,
 from pathaware.inference.trained_model import SupportSet, TrainedModel
 from pathaware.methods.gap import Gap
 from pathaware.training.config import Config
-from pathaware.training.trainer import build
+from pathaware.training.meta_training import build
 from tests.inference.models import model, pixels
 
 METHODS = ["pamela", "maml", "anil", "meta-sgd", "mt-net", "prototypical", "r2d2", "lr-d2", "proto-pamela"]

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from pathaware.training.trainer import Trainer
 
 from pathaware.inference.trained_model import TrainedModel, find_run, shipped
 from pathaware.training.config import Config, differences
 from pathaware.training.evaluation import evaluate
+from pathaware.training.meta_training import log_interval
 from pathaware.training.presets import load_preset
 from pathaware.training.run_folder import Run
-from pathaware.training.session import log_interval
-from pathaware.training.trainer import Trainer
 from pathaware_research.studies.photos.training import config
 
 

@@ -8,8 +8,8 @@ from torch.nn.functional import cross_entropy
 
 from pathaware.core.few_shot import FewShotLearner
 from pathaware.inference.trained_model import TrainedModel, arrange
+from pathaware.training.meta_training import build
 from pathaware.training.run_folder import Run
-from pathaware.training.trainer import build
 from tests.inference.models import config, model, pixels
 
 

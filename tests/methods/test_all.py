@@ -10,6 +10,7 @@ from pkgutil import iter_modules
 
 import pytest
 import torch
+from pathaware.training.session import train_run
 from torch import Tensor
 
 from pathaware import methods
@@ -17,7 +18,6 @@ from pathaware.methods import METHODS, describe_method
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
 from pathaware.training.run_folder import Run
-from pathaware.training.session import train_run
 from pathaware_research.paper.method_table import method_experiment
 from tests.conftest import distance
 from tests.methods.checks import estimated, learner_of, scattered

@@ -6,13 +6,13 @@ import copy
 
 import pytest
 import torch
+from pathaware.training.trainer import train
 from torch import nn
 
 from pathaware import Episodes, GradientDescent, Layout, MetaLearner, UsageError
 from pathaware.methods import get_method
 from pathaware.models.surgery import LAYERS, identity_after, insert
 from pathaware.training.config import Config
-from pathaware.training.trainer import train
 from tests.conftest import distance, regression_episodes
 from tests.methods.checks import differences, estimated, learner_of, scattered
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from pathaware.training.session import train_run
+from pathaware.training.trainer import Trainer
 
 from pathaware.core.errors import UsageError
 from pathaware.core.seeding import generator
@@ -12,9 +14,7 @@ from pathaware.data.unlabelled import UnlabelledEpisodes
 from pathaware.methods import METHODS
 from pathaware.methods.maml import GradientDescent
 from pathaware.training.config import Config
-from pathaware.training.session import train_run
 from pathaware.training.state import State
-from pathaware.training.trainer import Trainer
 
 SMALL = {"name": "classification", "width": 4, "shots": 1, "queries": 1}
 TRAINING = {"iterations": 4, "tasks": 2, "device": "cpu", "threads": 1, "validate": 0}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
+from pathaware.training.session import train_run
 
 from pathaware import Pamela
 from pathaware.cli import main
@@ -17,8 +18,8 @@ from pathaware.report.figures import coefficients, training_curves
 from pathaware.report.run_report import compare, differences
 from pathaware.report.style import labels, run_styles
 from pathaware.training.config import Config
-from pathaware.training.run_folder import METRICS, Run
-from pathaware.training.session import train_run
+from pathaware.training.run_files import METRICS
+from pathaware.training.run_folder import Run
 
 VOID = {"meta", "img"}
 

@@ -14,7 +14,7 @@ from pathaware.inference.trained_model import TrainedModel
 from pathaware.serve.app import make_app
 from pathaware.serve.limits import Limits
 from pathaware.serve.server import address_of, bind, serve
-from pathaware.training.trainer import build
+from pathaware.training.meta_training import build
 
 
 def photos() -> TrainedModel:

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from pathaware.training.session import load_trained
+from pathaware.training.trainer import Trainer
 from torch import nn
 
 from pathaware import MetaLearner, Pamela, Unrolled
@@ -29,9 +31,8 @@ from pathaware.models import conv4
 from pathaware.training.config import Config
 from pathaware.training.distributed import World, process_group
 from pathaware.training.evaluation import evaluate
+from pathaware.training.meta_training import MetaStep, build, meta_step
 from pathaware.training.run_folder import Run
-from pathaware.training.session import load_trained
-from pathaware.training.trainer import MetaStep, Trainer, build, meta_step
 
 SINE = {"name": "sine", "points": 20}
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from pathaware.training.session import TrainingSession
 
 from pathaware.training.checksummed import read_checksummed
 from pathaware.training.config import Config
 from pathaware.training.run_folder import Run
-from pathaware.training.session import TrainingSession
 from tests.training.test_classification import SMALL
 from tests.training.test_training import config
 

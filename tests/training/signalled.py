@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import signal
 
-from pathaware.cli import main
 from pathaware.training.trainer import Trainer
+
+from pathaware.cli import main
 
 _advance = Trainer.advance
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pathaware.training.session import train_run
 
 from pathaware import Pamela, UsageError
 from pathaware.cli import one_line
@@ -14,7 +15,6 @@ from pathaware.models import build_model, mlp
 from pathaware.training.config import Config, Training, parse_value, read_toml
 from pathaware.training.presets import load_preset
 from pathaware.training.run_folder import Run
-from pathaware.training.session import train_run
 
 HEX = "0x" + "f" * 5000
 

@@ -6,15 +6,16 @@ import json
 
 import pytest
 import torch
+from pathaware.training.session import check, train_run
+from pathaware.training.trainer import train
 from torch import nn
 
 from pathaware import UsageError
 from pathaware.models import build_model
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
+from pathaware.training.meta_training import build
 from pathaware.training.provenance import evaluation_record, task_values, write_record
-from pathaware.training.session import check, train_run
-from pathaware.training.trainer import build, train
 
 SMALL = {"name": "classification", "data": "glyphs", "shots": 1, "queries": 3, "width": 8}
 

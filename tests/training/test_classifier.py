@@ -10,6 +10,7 @@ import signal
 import pytest
 import torch
 import torch.nn.functional as F
+from pathaware.training.trainer import Trainer
 
 from pathaware import UsageError
 from pathaware.cli import main
@@ -23,22 +24,26 @@ from pathaware.models import conv4, resnet12
 from pathaware.sweep.run_store import own_level
 from pathaware.training import pretrain_run
 from pathaware.training.checksummed import load_parameters
-from pathaware.training.classifier import Classifier, Pretraining
-from pathaware.training.classifier_trainer import (
+from pathaware.training.evaluation import evaluate
+from pathaware.training.meta_training import build
+from pathaware.training.pretrained_classifier import (
+    Classifier,
+    Pretraining,
+    measure_statistics,
+    prototype_accuracy,
+    separation,
+    start_from,
+)
+from pathaware.training.run_folder import PretrainRun, Run
+from pathaware.training.supervised import (
     ClassifierStep,
     ClassifierTrainer,
     distillation,
-    measure_statistics,
     mixed_cross_entropy,
-    prototype_accuracy,
-    separation,
+    pretrain,
+    resume_pretraining,
     turn,
 )
-from pathaware.training.evaluation import evaluate
-from pathaware.training.pretrain_run import PretrainRun, pretrain, resume_pretraining
-from pathaware.training.pretraining import start_from
-from pathaware.training.run_folder import Run
-from pathaware.training.trainer import Trainer, build
 from pathaware_research.studies import pretraining as study
 from tests.conftest import distance
 from tests.training.test_classification import config

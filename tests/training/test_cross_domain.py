@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from pathaware.training.session import train_run
 from torch import nn
 
 from pathaware.cli import main
@@ -25,7 +26,6 @@ from pathaware.training.evaluation import evaluate, tasks_for
 from pathaware.training.problems import CrossDomain
 from pathaware.training.provenance import evaluation_record, write_record
 from pathaware.training.run_folder import Run
-from pathaware.training.session import train_run
 from pathaware_research.studies import cross_domain
 from pathaware_research.verification import obstacle, verify
 from tests.training.test_classifier import small_store

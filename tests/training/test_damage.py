@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from pathaware.training.session import TrainingSession, resume_run, train_run
 from safetensors.torch import save_file
 
 import pathaware
 from pathaware.core.errors import UsageError
 from pathaware.training.checksummed import CorruptFile, read_checksummed, write_checksummed
-from pathaware.training.run_folder import FolderLock, Run
-from pathaware.training.session import TrainingSession, open_to_resume, resume_run, train_run
+from pathaware.training.run_files import FolderLock
+from pathaware.training.run_folder import Run
+from pathaware.training.train import open_to_resume
 from tests.training.runs import assert_same_end, sine, stopped_run
 
 

@@ -9,13 +9,13 @@ from datetime import timedelta
 
 import pytest
 import torch
+from pathaware.training.session import train_distributed
 from torch.distributed import HashStore
 
 from pathaware.core.episodes import share_of
 from pathaware.core.errors import UsageError
 from pathaware.training.distributed import ALONE, agree_on_attempt, process_group
 from pathaware.training.run_folder import Run
-from pathaware.training.session import train_distributed
 from tests.conftest import distance
 from tests.training.launching import launch
 from tests.training.one_of_several import CASES, config

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from pathaware.training.trainer import Trainer
 
 from pathaware import UsageError
 from pathaware.core.seeding import generator
@@ -15,7 +16,7 @@ from pathaware.sweep.run_store import own_level
 from pathaware.training import features
 from pathaware.training.config import Config
 from pathaware.training.features import FeatureBaseline, FeatureMemory, cache_dir, feature_tasks
-from pathaware.training.trainer import Trainer, build
+from pathaware.training.meta_training import build
 from pathaware_research.studies.photos.training import MixedTasks
 from tests.models.residual18 import pretrained
 

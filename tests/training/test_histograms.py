@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from pathaware.training.session import train_run
+from pathaware.training.trainer import Trainer, train
 from torch import nn
 
 from pathaware import GradientDescent, MetaLearner, Pamela, Unrolled
@@ -23,9 +25,8 @@ from pathaware.training.gradient_probe import (
     edges,
     probed_tensor,
 )
+from pathaware.training.meta_training import MetaStep
 from pathaware.training.run_folder import HISTOGRAMS, Run
-from pathaware.training.session import train_run
-from pathaware.training.trainer import MetaStep, Trainer, train
 from tests.conftest import scatter
 from tests.training.test_step import image_step, needs_cuda, parameters
 from tests.training.test_training import config

@@ -10,11 +10,11 @@ import pytest
 
 from pathaware import UsageError
 from pathaware.cli import main
-from pathaware.training.classifier import Pretraining
 from pathaware.training.config import Config
+from pathaware.training.meta_training import build
 from pathaware.training.presets import all_presets, load_preset, presets
-from pathaware.training.pretrain_run import default_folder
-from pathaware.training.trainer import build
+from pathaware.training.pretrained_classifier import Pretraining
+from pathaware.training.supervised import default_folder
 
 DIGESTS = {
     "glyphs": "375dd196b8c88f0f",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from pathaware.training.pretraining import PretrainingStep, as_classifier
+from pathaware.training.trainer import Trainer
 
 from pathaware import UsageError
 from pathaware.models import conv4
 from pathaware.training import pretraining
 from pathaware.training.config import Config
-from pathaware.training.pretraining import PretrainingStep, as_classifier
-from pathaware.training.trainer import Trainer, build
+from pathaware.training.meta_training import build
 from tests.training.test_classification import config
 
 

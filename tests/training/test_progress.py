@@ -7,13 +7,13 @@ import time
 
 import pytest
 import torch
+from pathaware.training.session import TrainingSession, shorter
 
 from pathaware.inference.trained_model import find_run
 from pathaware.training import progress, session
 from pathaware.training.evaluation import evaluate
 from pathaware.training.progress import EventFile, Progress, ProgressDisplay, duration, pace
 from pathaware.training.run_folder import Run
-from pathaware.training.session import TrainingSession, shorter
 from tests.training.runs import glyphs, sine
 
 

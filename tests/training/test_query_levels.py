@@ -16,7 +16,7 @@ from pathaware.sweep.run_store import own_level
 from pathaware.training import evaluation
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
-from pathaware.training.trainer import build
+from pathaware.training.meta_training import build
 
 PROBLEM = {"name": "classification", "data": "glyphs", "ways": 3, "shots": 2, "queries": 3, "width": 8}
 

@@ -7,6 +7,8 @@ import dataclasses
 import pytest
 import torch
 import torch.nn.functional as F
+from pathaware.training.session import check, train_run
+from pathaware.training.trainer import Trainer
 from torch import nn
 
 from pathaware import UsageError
@@ -14,13 +16,12 @@ from pathaware.core.meta_gradient import Unrolled
 from pathaware.core.seeding import generator
 from pathaware.training.config import Config
 from pathaware.training.evaluation import SnapshotMean, evaluate
-from pathaware.training.pretrain_run import pretrain
+from pathaware.training.meta_training import build, learning_rate, meta_step
 from pathaware.training.problems import Classification
 from pathaware.training.recipe import MixedQueries, query_logits, teacher_logits
 from pathaware.training.run_folder import SNAPSHOTS
-from pathaware.training.session import check, train_run
 from pathaware.training.state import State
-from pathaware.training.trainer import Trainer, build, learning_rate, meta_step
+from pathaware.training.supervised import pretrain
 from tests.training.test_classifier import settings as pretraining
 from tests.training.test_classifier import small_store
 

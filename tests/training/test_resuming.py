@@ -8,10 +8,6 @@ import signal
 
 import pytest
 import torch
-
-from pathaware.core.errors import Stopped
-from pathaware.training.distributed import ALONE
-from pathaware.training.run_folder import Run
 from pathaware.training.session import (
     TrainingSession,
     train_distributed,
@@ -21,6 +17,10 @@ from pathaware.training.session import (
     train_without_writing,
 )
 from pathaware.training.trainer import Trainer
+
+from pathaware.core.errors import Stopped
+from pathaware.training.distributed import ALONE
+from pathaware.training.run_folder import Run
 from tests.training.test_training import config
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from pathaware.training.trainer import train
 
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
-from pathaware.training.trainer import train
 
 
 @pytest.mark.slow

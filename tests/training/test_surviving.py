@@ -17,11 +17,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from pathaware.training.session import TrainingSession, resume_run, train_or_open, train_run
 
 from pathaware.core.errors import RunError, UsageError
 from pathaware.training.distributed import StopRequest
-from pathaware.training.run_folder import FolderLock, Run
-from pathaware.training.session import TrainingSession, resume_run, train_or_open, train_run
+from pathaware.training.run_files import FolderLock
+from pathaware.training.run_folder import Run
 from tests.forked import CONTEXT, Command
 from tests.training.runs import assert_same_end, glyphs, sine, stopped_run
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from pathaware.training.trainer import Trainer
 from torch import nn
 
 from pathaware import UsageError
@@ -12,19 +13,15 @@ from pathaware.cli import main
 from pathaware.data.store import ClassSpan, ImageStore, Manifest
 from pathaware.models.backbones import FrozenBackbone
 from pathaware.training import pretrain_run
-from pathaware.training.checksummed import read_checksummed
-from pathaware.training.classifier import MATCH, Pretraining
-from pathaware.training.classifier_trainer import (
-    ClassifierStep,
-    ClassifierTrainer,
+from pathaware.training.checksummed import CHECKPOINT, read_checksummed
+from pathaware.training.pretrained_classifier import (
+    MATCH,
+    PROJECTION,
+    Pretraining,
     by_class_means,
     measure_statistics,
-    similarity_loss,
 )
-from pathaware.training.pretrain_run import pretrain
-from pathaware.training.pretraining import PROJECTION
-from pathaware.training.run_folder import CHECKPOINT
-from pathaware.training.trainer import Trainer
+from pathaware.training.supervised import ClassifierStep, ClassifierTrainer, pretrain, similarity_loss
 from tests.training.test_classification import config
 
 WAYS, EACH, SIZE = 6, 20, 28

@@ -7,15 +7,16 @@ import json
 import pytest
 import torch
 import torch.nn.functional as F
+from pathaware.training.session import train_or_open, train_run
+from pathaware.training.trainer import train
 from torch import nn
 
 from pathaware import GradientDescent, MetaLearner
 from pathaware.core.errors import UsageError
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
+from pathaware.training.meta_training import build, learning_rate
 from pathaware.training.run_folder import Run
-from pathaware.training.session import train_or_open, train_run
-from pathaware.training.trainer import build, learning_rate, train
 
 
 def config(method: str = "pamela", problem: dict | None = None, **training) -> Config:

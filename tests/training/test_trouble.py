@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+from pathaware.training.session import train_sessions
+from pathaware.training.trainer import Trainer
 
 from pathaware.core.errors import RunError
 from pathaware.core.meta_gradient import Unrolled
 from pathaware.training.config import Config
 from pathaware.training.distributed import World
-from pathaware.training.session import train_sessions
-from pathaware.training.trainer import MOST_SKIPPED, MetaStep, StepOutcome, Trainer
+from pathaware.training.loop import MOST_SKIPPED
+from pathaware.training.meta_training import MetaStep
+from pathaware.training.progress import StepOutcome
 from tests.training.runs import stopped_run
 from tests.training.test_training import config
 

@@ -15,6 +15,7 @@ from pathaware.inference.trained_model import MirrorMean, TrainedModel
 from pathaware.training import refinement
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate, mean_of_views, predict_episodes
+from pathaware.training.meta_training import build
 from pathaware.training.refinement import (
     adapted_features,
     balanced_means,
@@ -23,7 +24,6 @@ from pathaware.training.refinement import (
     tim_logits,
     tim_objective,
 )
-from pathaware.training.trainer import build
 from tests.training.test_query_levels import config, episodes_of, running, trained_a_little
 
 

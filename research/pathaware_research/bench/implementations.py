@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from pathaware.core import VERSION
 from pathaware.core.episodes import Episodes
+from pathaware.core.execution import captured
 from pathaware.core.few_shot import FewShotLearner
 from pathaware.engine.compiled import CompiledUnrolled
-from pathaware.training.trainer import build, captured, meta_step
+from pathaware.training.meta_training import build, meta_step
 from pathaware_research.bench.timing import Work
 from pathaware_research.bench.workloads import Inputs, Job
 
@@ -73,7 +74,7 @@ class Ours:
         """One meta-iteration, including drawing, gathering and augmenting the images."""
         config = job.config(**self.settings)
         eager = meta_step(config, build(config), inputs.source, job.meta_gradient())
-        step = captured(eager, config.training.graph)
+        step = captured(eager) if config.training.graph and inputs.source.capturable else eager
         return lambda i: step(inputs.draw(i), RATE)
 
     def adaptation(self, job: Job, inputs: Inputs) -> Work:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from pathaware.core.episodes import Episodes
 from pathaware.core.losses import Loss
 from pathaware.core.path import Order
-from pathaware.training.trainer import build
+from pathaware.training.meta_training import build
 from pathaware_research.bench.implementations import RATE, Unavailable, flat_gradient
 from pathaware_research.bench.timing import Work
 from pathaware_research.bench.workloads import Inputs, Job

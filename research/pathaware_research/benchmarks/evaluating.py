@@ -18,8 +18,8 @@ import torch
 from pathaware.core.few_shot import QUERY_LEVELS
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
+from pathaware.training.meta_training import build
 from pathaware.training.provenance import to_json, write_record
-from pathaware.training.trainer import build
 
 
 def main() -> None:

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import torch
 
+from pathaware.core.execution import captured
 from pathaware.core.seeding import generator
 from pathaware.training.config import Config
+from pathaware.training.meta_training import build, meta_step
 from pathaware.training.provenance import to_json, write_record
-from pathaware.training.trainer import build, captured, meta_step
 
 
 def milliseconds(work: Callable[[int], object], repeats: int) -> float:
@@ -55,7 +56,8 @@ def main() -> None:
     training = config.training
     training.apply()
     source = config.problem.tasks("train", training.torch_device, training.torch_dtype)
-    step = captured(meta_step(config, build(config), source), training.graph)
+    eager = meta_step(config, build(config), source)
+    step = captured(eager) if training.graph and source.capturable else eager
 
     def draw(i: int) -> object:
         return source.draw(training.tasks, generator(0, "feeding", i))

@@ -19,8 +19,9 @@ from pathlib import Path
 
 import torch
 
-from pathaware.training.checksummed import read_checksummed
-from pathaware.training.run_folder import CHECKPOINT, CONFIG, Run
+from pathaware.training.checksummed import CHECKPOINT, read_checksummed
+from pathaware.training.run_files import CONFIG
+from pathaware.training.run_folder import Run
 
 
 def command(*arguments: str) -> subprocess.Popen[bytes]:

@@ -26,8 +26,8 @@ from pathaware.core.seeding import generator
 from pathaware.engine import kernels
 from pathaware.methods import get_method
 from pathaware.training.config import Config, Training
+from pathaware.training.meta_training import build, meta_step
 from pathaware.training.provenance import write_record
-from pathaware.training.trainer import build, meta_step
 from pathaware_research.bench.workloads import choose
 
 FREE = ("empty", "new_empty", "detach", "alias", "_unsafe_view", "_record_function", "is_pinned")

@@ -23,12 +23,13 @@ from typing import Any
 import torch
 
 from pathaware import Layout, MetaLearner, Pamela
+from pathaware.core.execution import captured
 from pathaware.core.seeding import generator
 from pathaware.methods import get_method
 from pathaware.training.config import Config, Training
 from pathaware.training.distributed import World, leave, process_group
+from pathaware.training.meta_training import build, meta_step
 from pathaware.training.provenance import write_record
-from pathaware.training.trainer import build, captured, meta_step
 from pathaware_research.bench.timing import Work, wait, warmed_up
 from pathaware_research.bench.workloads import Workload, choose
 
@@ -56,7 +57,7 @@ def iteration(config: Config, options: argparse.Namespace, world: World) -> Work
         learner = MetaLearner(learner.model, rule, config.problem.loss, execution=training.execution)
         learner = learner.to(training.torch_device)
     eager = meta_step(config, learner, source, world=world)
-    step = captured(eager, training.execution != "loop")
+    step = captured(eager) if training.execution != "loop" and source.capturable else eager
     return lambda i: step(source.draw(training.tasks, generator(0, "bench", i)), RATE)
 
 

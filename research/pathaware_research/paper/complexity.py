@@ -12,9 +12,10 @@ from pathaware.core.learner import require_path
 from pathaware.core.seeding import generator
 from pathaware.report.paper_numbers import COMPLEXITY
 from pathaware.training.config import Config, Training
+from pathaware.training.loop import Fit
+from pathaware.training.meta_training import MetaTraining
 from pathaware.training.problems import Problem
 from pathaware.training.tables import Row, Table
-from pathaware.training.trainer import Trainer
 from pathaware_research.bench.timing import Timing, Work, in_turns, warmed_up
 from pathaware_research.bench.workloads import SyntheticImages
 from pathaware_research.paper.tables import LABELS
@@ -25,22 +26,22 @@ TITLE = "Table 5: complexity"
 def measure(repeats: int = 20, device: str = "auto", size: int = 84) -> dict[str, Any]:
     """Time all three methods in turns, on images of noise: the pixels do not change the time."""
     problem: Problem = SyntheticImages(shots=5, size=size)
-    trainers = {m: Trainer(Config(problem, m, {}, Training(device=device))) for m in COMPLEXITY}
-    training = trainers["maml"].config.training
+    training = Training(device=device)
+    trainings = {m: MetaTraining(Config(problem, m, {}, training)) for m in COMPLEXITY}
     target, work = training.torch_device, {}
-    for method, trainer in trainers.items():
-        work[method, "train"], _ = warmed_up(partial(_training, trainer), target)
-        work[method, "test"], _ = warmed_up(partial(_test, trainer), target)
+    for method, objective in trainings.items():
+        work[method, "train"], _ = warmed_up(partial(_training, Fit(objective)), target)
+        work[method, "test"], _ = warmed_up(partial(_test, objective), target)
     times, errors = in_turns(work, repeats, target)
     assert not errors, errors
     found = {
         method: {
-            "parameters": sum(p.numel() for p in trainer.learner.parameters()),
-            "steps": require_path(trainer.learner).rule.steps,
+            "parameters": sum(p.numel() for p in objective.learner.parameters()),
+            "steps": require_path(objective.learner).rule.steps,
             "train_ms": _per_task(times[method, "train"], training.tasks),
             "test_ms": _per_task(times[method, "test"], 1),
         }
-        for method, trainer in trainers.items()
+        for method, objective in trainings.items()
     }
     return {
         "complexity": found,
@@ -49,13 +50,13 @@ def measure(repeats: int = 20, device: str = "auto", size: int = 84) -> dict[str
     }
 
 
-def _training(trainer: Trainer) -> Work:
-    return lambda i: trainer.advance()
+def _training(fit: Fit) -> Work:
+    return lambda i: fit.advance()
 
 
-def _test(trainer: Trainer) -> Work:
+def _test(objective: MetaTraining) -> Work:
     """Adapt to the support set of one task and predict its queries."""
-    learner, episodes = trainer.learner, trainer.source.sample(1, generator(0, "complexity"))
+    learner, episodes = objective.learner, objective.source.sample(1, generator(0, "complexity"))
 
     def work(i: int) -> Tensor:
         with torch.no_grad():

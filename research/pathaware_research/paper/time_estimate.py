@@ -16,9 +16,9 @@ from pathaware.core.errors import UsageError
 from pathaware.sweep.run_store import Experiment, PlannedRun, Results, RunStore, experiment_key
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
-from pathaware.training.pretraining import seconds_of_pretraining
+from pathaware.training.loop import Fit
+from pathaware.training.meta_training import MetaTraining
 from pathaware.training.progress import duration
-from pathaware.training.trainer import Trainer
 
 ENOUGH = 0.3
 """Seconds of work to time."""
@@ -26,7 +26,7 @@ ENOUGH = 0.3
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """Seconds per meta-iteration, validation included, and of everything else: pretraining and evaluation."""
+    """Seconds per meta-iteration, validation included, and of everything else, such as evaluation."""
 
     overhead: float
     per_iteration: float
@@ -38,12 +38,13 @@ class TimeEstimate:
 def estimate_time(config: Config, tasks: int) -> TimeEstimate:
     """Time a few iterations, and the evaluation of a few tasks out of `tasks`."""
     training = config.training
-    overhead = seconds_of_pretraining(config) if training.pretrain else 0.0
-    trainer = Trainer(config.with_training(pretrain=0, validate=0, histograms=0))
-    trainer.iteration = training.iterations // 2  # some methods have a slower phase at the beginning
-    per_iteration = _timed(trainer.advance, config)
+    objective = MetaTraining(config.with_training(validate=0, histograms=0))
+    fit, overhead = Fit(objective), 0.0
+    fit.iteration = training.iterations // 2  # some methods have a slower phase at the beginning
+    per_iteration = _timed(fit.advance, config)
     few = min(config.problem.evaluation_batch, tasks)
-    per_task = _timed(lambda: evaluate(trainer.learner, config.problem, split="val", tasks=few), config) / few
+    learner = objective.learner
+    per_task = _timed(lambda: evaluate(learner, config.problem, split="val", tasks=few), config) / few
     if training.validate:
         per_iteration += per_task * training.validation_tasks / training.validate
         overhead += per_task * training.validation_tasks  # after the last iteration in any case

@@ -40,8 +40,8 @@ from pathaware.sweep.run_store import Experiment, RunStore
 from pathaware.training.evaluation import SnapshotMean, evaluate
 from pathaware.training.presets import DIRECT, PRINTED, paper_problem
 from pathaware.training.provenance import evaluation_record, task_values, write_record
-from pathaware.training.session import train_sessions
 from pathaware.training.tables import Table, markdown
+from pathaware.training.train import train
 
 HERE = "studies.image_readings"
 ITERATIONS = 12_000
@@ -173,8 +173,7 @@ def make(
     store.create()
     run = store.open(planned)
     with copied_supports(reading == "copies"):
-        if not run.finished:
-            train_sessions([run], quiet=True)
+        train(run.config, run.folder, resume=True)
     learners = {"": run.load(), "-snapshots": SnapshotMean(run.load_snapshots())}
     for way, options in WAYS.items():
         learner = learners.get(way, learners[""])

@@ -20,10 +20,9 @@ from typing import Any
 import torch
 
 from pathaware.core.prototype_start import directions
-from pathaware.training.classifier_trainer import TASKS, separation
-from pathaware.training.pretrain_run import PretrainRun
-from pathaware.training.pretraining import PROJECTION, read_pretraining
+from pathaware.training.pretrained_classifier import PROJECTION, TASKS, read_pretraining, separation
 from pathaware.training.provenance import write_record
+from pathaware.training.run_folder import PretrainRun
 from pathaware.training.tables import Table, markdown
 
 RECORD = Path("results/recipe/pretraining-miniimagenet.json")

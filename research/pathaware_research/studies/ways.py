@@ -26,7 +26,7 @@ from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
 from pathaware.training.provenance import write_record
 from pathaware.training.run_folder import Run
-from pathaware.training.session import train_run
+from pathaware.training.train import train
 
 WAYS, OTHERS = 5, (2, 3, 8, 10, 20)
 
@@ -85,7 +85,7 @@ def main() -> None:
         def trained(classes: int) -> Run:
             given = (options.shots, options.iterations, options.width, options.rate)
             settings = config(options.data, classes, *given)
-            return train_run(settings, Path(folder) / str(classes), quiet=True)
+            return train(settings, Path(folder) / str(classes))
 
         own = {classes: trained(classes) for classes in OTHERS}
         rows = []

@@ -30,7 +30,8 @@ def demo(
     from pathaware.report.run_report import compare, write_report
     from pathaware.training.config import Config
     from pathaware.training.presets import load_preset
-    from pathaware.training.session import train_or_open
+    from pathaware.training.progress import ProgressDisplay
+    from pathaware.training.train import train
 
     parts = (
         (SINE, ("pamela", "maml"), 5000, 1000),
@@ -43,7 +44,8 @@ def demo(
             method = {**tables.get("method", {}), "name": name}
             training = {**tables.get("training", {}), "iterations": max(1, round(scale * iterations))}
             config = Config.from_dict({**tables, "method": method, "training": training})
-            runs.append(train_or_open(config, out / f"{config.problem.label}-{name}"))
+            folder = out / f"{config.problem.label}-{name}"
+            runs.append(train(config, folder, resume=True, display=ProgressDisplay))
         groups.append(compare(runs, max(10, round(min(scale, 1) * tasks))))
         print_table(groups[-1].results)
     write_report(out / REPORT, "Learning to learn", groups)

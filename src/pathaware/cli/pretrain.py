@@ -24,7 +24,8 @@ from pathaware.cli.options import (
 from pathaware.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from pathaware.training.pretrain_run import PretrainRun
+    from pathaware.training.pretrained_classifier import Pretraining
+    from pathaware.training.run_folder import PretrainRun
 
 EXAMPLES = examples(
     "pathaware pretrain cifar-fs --epochs 60 --crop 1 --out runs/features",
@@ -133,9 +134,11 @@ def pretrain(
     if resume is not None:
         if data:
             raise UsageError("the settings are those of the run; leave out the data sets", field="resume")
-        from pathaware.training.pretrain_run import resume_pretraining
+        from pathaware.training.run_files import must_exist
+        from pathaware.training.run_folder import PretrainRun
 
-        _print(resume_pretraining(resume, quiet=json, find=_find_teacher), json)
+        must_exist(resume, "resume")
+        _train(PretrainRun.open(resume).settings, resume, json, resume=True)
         return
     if not data:
         raise UsageError("DATA: name at least one imported data set; see `pathaware data list`")
@@ -144,10 +147,8 @@ def pretrain(
     if minutes is not None and not 0 < minutes < 1e6:
         raise UsageError(f"{minutes} is not allowed; must be a positive number", field="minutes")
     from pathaware.core.settings import trust
-    from pathaware.training.classifier import Pretraining
     from pathaware.training.config import parse_value
-    from pathaware.training.pretrain_run import default_folder
-    from pathaware.training.pretrain_run import pretrain as train
+    from pathaware.training.pretrained_classifier import Pretraining
 
     tables: dict[str, Any] = {
         "data": ",".join(data),
@@ -170,11 +171,16 @@ def pretrain(
             raise UsageError(f"{text!r} is not of the form NAME=VALUE", field="set")
         tables[name] = parse_value(value)
     trust({"pretraining": tables})
-    settings = Pretraining.from_dict(tables)
-    _print(
-        train(settings, out or default_folder(settings), minutes=minutes, quiet=json, find=_find_teacher),
-        json,
-    )
+    _train(Pretraining.from_dict(tables), out, json, minutes=minutes)
+
+
+def _train(settings: Pretraining, folder: Path | None, json: bool, **options: Any) -> None:
+    from pathaware.training.loop import QUIET
+    from pathaware.training.progress import ProgressDisplay
+    from pathaware.training.supervised import pretrain
+
+    display = QUIET if json else ProgressDisplay
+    _print(pretrain(settings, folder, display=display, find=_find_teacher, **options), json)
 
 
 def _find_teacher(name: str) -> Path:

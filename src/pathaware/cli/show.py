@@ -15,7 +15,8 @@ from pathaware.data.store import counted
 from pathaware.training.evaluation import LEVEL_TITLES, Evaluation
 from pathaware.training.metric import ACCURACY, Metric
 from pathaware.training.refinement import JOINT
-from pathaware.training.run_folder import CONFIG, Run
+from pathaware.training.run_files import CONFIG
+from pathaware.training.run_folder import Run
 from pathaware.training.tables import Table
 
 

@@ -71,7 +71,7 @@ def sweep(
     from pathaware.sweep.summary import summary
     from pathaware.sweep.worker_backends import open_backend
     from pathaware.sweep.worker_pool import WorkerPool
-    from pathaware.training.run_folder import FolderLock
+    from pathaware.training.run_files import FolderLock
 
     if split not in ("val", "test"):
         raise UsageError(f"{split!r} must be one of val, test", field="split")

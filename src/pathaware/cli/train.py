@@ -131,7 +131,7 @@ def resume(
     if run is None:
         print(context.get_help())
         raise typer.Exit(2)
-    from pathaware.training.session import open_to_resume
+    from pathaware.training.train import open_to_resume
 
     opened = open_to_resume(run, parse_settings(setting))
     train_and_evaluate(opened.config, opened.folder, json, resume=True, test_tasks=test_tasks)
@@ -240,7 +240,7 @@ def check_problem(problem: str, settings: list[str] | None) -> None:
 def default_texts(command: str) -> dict[str, str]:
     """The defaults of the options of `pathaware train COMMAND`, for its help."""
     from pathaware.training.config import Config
-    from pathaware.training.session import default_folder
+    from pathaware.training.train import default_folder
 
     data = "DATA" if command == FOLDER else command
     problem = {"name": "sine"} if command == "sine" else {"name": "classification", "data": data}
@@ -402,7 +402,7 @@ def run_training(
     """Train the configuration of these tables in a folder and print its evaluation."""
     from pathaware.core.settings import trust
     from pathaware.training.config import Config
-    from pathaware.training.session import default_folder
+    from pathaware.training.train import default_folder
 
     for table, values in parse_settings(settings).items():
         tables.setdefault(table, {}).update(values)
@@ -420,23 +420,25 @@ def train_and_evaluate(
     from pathaware.data.store import counted
     from pathaware.training.distributed import process_group
     from pathaware.training.evaluation import MOST_TASKS, evaluate
+    from pathaware.training.loop import QUIET
     from pathaware.training.progress import ProgressDisplay
-    from pathaware.training.session import load_trained, train_distributed
+    from pathaware.training.train import train
 
     problem, title = config.problem, f"{config.method} on {config.problem.label}"
     tasks = problem.evaluation_tasks if test_tasks is None else test_tasks
     at_most(MOST_TASKS, test_tasks=tasks)
     result = None
     with process_group(config.training) as world:
-        run = train_distributed(config, folder, world, quiet=json, resume=resume)
+        display = QUIET if json else ProgressDisplay
+        run = train(config, folder, resume=resume, world=world, display=display)
         quiet = json or not world.is_writer
         if tasks:
             _note(f"{title}: evaluating {counted(tasks, 'test task')} …", quiet)
             own = len(world.part(tasks))
-            display = ProgressDisplay(f"{title}, evaluation", own, quiet=quiet, transient=True)
-            with _completed(run, quiet), display:
-                trained = load_trained(run, world)
-                result = evaluate(trained, problem, tasks=tasks, world=world, progress=display.count)
+            shown = ProgressDisplay(f"{title}, evaluation", own, quiet=quiet, transient=True)
+            with _completed(run, quiet), shown:
+                trained = run.trained(world)
+                result = evaluate(trained, problem, tasks=tasks, world=world, progress=shown.count)
     if not world.is_writer:
         return
     if result is not None:

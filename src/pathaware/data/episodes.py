@@ -6,7 +6,7 @@ a seed gives the same images on every device; `gather` (or `show`) computes the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pathaware.core.episodes import Episodes, TaskSource, share_of
 from pathaware.core.errors import UsageError
-from pathaware.core.seeding import fork, generator
+from pathaware.core.seeding import fork
 from pathaware.core.settings import at_least
 from pathaware.data.store import ImageStore, SplitClasses, counted
 
@@ -382,43 +382,3 @@ def _check(store: ImageStore, split: str, classes: SplitClasses, ways: int, shot
             f"has only {counted(images, 'image')}; training takes shots + queries of every class, prediction "
             f"any number{fitting}"
         )
-
-
-class LabelledImages:
-    """All images of a split with the index of their class, in shuffled batches for supervised training."""
-
-    def __init__(
-        self,
-        store: ImageStore,
-        split: str,
-        augmentation: Augmentation,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
-        spans = store.split(split)
-        self.classes = len(spans)
-        self.views = ImageViews(store, augmentation, device, dtype)
-        self.capturable = self.views.on_device and self.views.device.type == "cuda"
-        self._images = torch.cat(
-            [
-                torch.arange(s, s + n)
-                for s, n in zip(spans.starts.tolist(), spans.counts.tolist(), strict=True)
-            ]
-        )
-        class_of = torch.full((len(store),), -1)
-        class_of[self._images] = torch.arange(self.classes).repeat_interleave(spans.counts)
-        self._class_of = class_of.to(device)
-
-    def batches(self, size: int, epoch: int, seed: int) -> Iterator[EpisodePlan]:
-        """Yield one epoch: every image once, in batches of equal size; the remainder is dropped."""
-        random = generator(seed, "pretrain", epoch)
-        order = self._images[torch.randperm(len(self._images), generator=random)]
-        for first in range(0, len(order) - size + 1, size):
-            yield self.views.draw(order[None, first : first + size], random)
-
-    def __len__(self) -> int:
-        return len(self._images)
-
-    def show(self, plan: EpisodePlan) -> tuple[Tensor, Tensor]:
-        """Compute images `[N, C, H, W]` and labels `[N]`."""
-        return self.views.show(plan), self._class_of[plan.images.flatten().to(self._class_of.device)]

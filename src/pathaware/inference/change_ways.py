@@ -26,9 +26,9 @@ from pathaware.core.learner import MetaLearner
 from pathaware.core.parameters import GroupBroadcast, Layout
 from pathaware.methods import get_method
 from pathaware.training.config import Config
+from pathaware.training.meta_training import build
 from pathaware.training.problems import CrossDomain, Problem
 from pathaware.training.run_folder import Run
-from pathaware.training.trainer import build
 
 MAX_CLASSES = 100
 

@@ -41,9 +41,15 @@ from pathaware.inference.trained_model import (
 )
 from pathaware.methods import get_method
 from pathaware.models.backbones import IMAGENET
-from pathaware.training.checksummed import replace_file, replace_folder, restore_folder, write_checksummed
+from pathaware.training.checksummed import (
+    CHECKPOINT,
+    replace_file,
+    replace_folder,
+    restore_folder,
+    write_checksummed,
+)
 from pathaware.training.config import Config
-from pathaware.training.run_folder import CHECKPOINT, CONFIG, METRICS, PROVENANCE
+from pathaware.training.run_files import CONFIG, METRICS, PROVENANCE
 from pathaware.training.tables import Remark
 
 HELD_OUT = 0.2

@@ -23,6 +23,7 @@ from pathaware.inference.calibration import Calibration
 from pathaware.inference.change_ways import change_ways
 from pathaware.models.backbones import frozen_backbone
 from pathaware.training.checksummed import (
+    CHECKPOINT,
     CorruptFile,
     read_checksummed,
     replace_file,
@@ -32,7 +33,8 @@ from pathaware.training.checksummed import (
 from pathaware.training.config import Config
 from pathaware.training.evaluation import VIEWS, Views, mean_of_views, with_mirror_images
 from pathaware.training.features import FeatureMemory
-from pathaware.training.run_folder import CHECKPOINT, CONFIG, Run, neighbours
+from pathaware.training.run_files import CONFIG, neighbours
+from pathaware.training.run_folder import Run
 
 SUPPORT, CARD, TYPICAL = "support.safetensors", "card.toml", "typical.json"
 """Files beside a checkpoint: images of a saved classifier, a shipped model's card, and what is typical of

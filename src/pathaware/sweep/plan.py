@@ -17,8 +17,8 @@ from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.settings import at_least, coerce, short_repr, trust
 from pathaware.sweep.run_store import PlannedRun
 from pathaware.training.config import Config, read_toml_file
+from pathaware.training.meta_training import MetaTraining
 from pathaware.training.presets import load_preset
-from pathaware.training.session import check
 
 TABLES = ("problem", "method", "training")
 
@@ -223,7 +223,7 @@ class SweepPlan:
         for run in self.grid():
             try:
                 _ = run.config.training.torch_device  # it must exist, but its memory is left to the runs
-                check(run.config.with_training(device="cpu"))
+                MetaTraining(run.config.with_training(device="cpu")).try_out()
             except UsageError as error:
                 raise UsageError(f"{run.name}: {error}") from None
             metrics.add(run.config.problem.metric)

@@ -25,14 +25,17 @@ from pathaware.core.head import Head
 from pathaware.methods import get_method
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
+from pathaware.training.loop import Fit, run_to_end
+from pathaware.training.meta_training import MetaTraining
 from pathaware.training.metric import Metric
+from pathaware.training.progress import ProgressDisplay
 from pathaware.training.provenance import EVALUATED, evaluation_record, identity, write_record
-from pathaware.training.run_folder import CONFIG, FolderInUse, Run
-from pathaware.training.session import AlreadyTrained, TrainingSession, check, train_sessions
+from pathaware.training.run_files import CONFIG, FolderInUse
+from pathaware.training.run_folder import Run
 
 # The training settings that decide the result. The others say how and where it is computed.
 _DECISIVE = (
-    *("tasks", "rate", "schedule", "clip", "guard", "pretrain", "dtype", "start", "rule_rate", "warmup"),
+    *("tasks", "rate", "schedule", "clip", "guard", "dtype", "start", "rule_rate", "warmup"),
     *("head_rate", "head", "average", "evaluate_average", "distil", "temperature", "teacher", "teach"),
     *("classify", "classify_end", "dropout", "dimensions"),
 )
@@ -312,7 +315,7 @@ class RunStore:
         folder = self.run_folder(planned)
         if (folder / CONFIG).exists():
             return Run.open(folder)
-        check(planned.config)
+        MetaTraining(planned.config).try_out()
         return Run.create(folder, planned.config)
 
     def train(
@@ -328,7 +331,7 @@ class RunStore:
             opened = [self.open(planned) for planned in group]
             unfinished = [run for run in opened if not run.finished]
             if unfinished:
-                train_sessions(unfinished)
+                run_to_end(_fit(run, alone=len(unfinished) == 1) for run in unfinished)
             for planned, run in zip(group, opened, strict=True):
                 self.evaluate(planned, run)
                 on_done(planned)
@@ -342,14 +345,13 @@ class RunStore:
         `patience` seconds.
         """
         run = self.open(planned)
-        training = None if run.finished else _session(run, patience)
-        if training is not None:
-            with training as session:
-                while not session.done:
+        if not run.finished:
+            with _once_free(run, patience) as fit:
+                while not fit.done:
                     if stopped():
-                        session.save()
+                        fit.save()
                         return False
-                    session.advance()
+                    fit.advance()
         self.evaluate(planned, run)
         return True
 
@@ -409,17 +411,22 @@ class RunStore:
         return record if isinstance(record, dict) else {}
 
 
-def _session(run: Run, patience: float) -> TrainingSession | None:
-    """Open a session, waiting for a process that is stopping, or was killed elsewhere, to release the run.
+def _fit(run: Run, *, alone: bool) -> Fit:
+    """The training of a run, with a bar if it is alone, otherwise with lines that name its folder."""
 
-    None if that process has finished the run.
-    """
+    def display(title: str, steps: int) -> ProgressDisplay:
+        return ProgressDisplay(title if alone else run.folder.name, steps, bar=alone)
+
+    return Fit(MetaTraining(run.config), run, display=display)
+
+
+def _once_free(run: Run, patience: float) -> Fit:
+    """The training of a run, once a process that is stopping or was killed elsewhere releases it."""
     deadline = time.monotonic() + patience
+    objective = MetaTraining(run.config)
     while True:
         try:
-            return TrainingSession(run, quiet=True)
-        except AlreadyTrained:
-            return None
+            return Fit(objective, run)
         except FolderInUse:
             if time.monotonic() >= deadline:
                 raise

@@ -15,7 +15,7 @@ from pathaware.data.store import counted
 from pathaware.sweep.run_store import PlannedRun, RunStore
 from pathaware.sweep.training_worker import CONTROL, DIED, FAILED, PAUSE, STOPPED, Control, Task
 from pathaware.sweep.worker_backends import ATTEMPTS, Backend, LokyBackend, device_slots
-from pathaware.training.run_folder import FolderLock
+from pathaware.training.run_files import FolderLock
 
 STOP_SECONDS = 20.0
 """Seconds in which a worker that was asked to stop can save its state before it is killed."""

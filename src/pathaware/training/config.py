@@ -73,8 +73,6 @@ class Training:
     - `clip`: largest norm of the meta-gradient, 0 for no limit; `guard`: stop inner loops that diverge (see
       `Path.guarded`).
     - `validate`: iterations between validations, 0 for none; the best checkpoint is kept.
-    - `pretrain`: epochs of supervised classification of all training classes before meta-training (see
-      `pathaware.training.pretraining`).
     - `start`: folder of a pretraining whose network is the initialisation, except for the last layer (see
       `pathaware pretrain`).
     - `rule_rate`: learning rate of Φ, 0 for that of θ₀ (`rate`); `warmup`: iterations in which the learning
@@ -109,7 +107,6 @@ class Training:
     clip: float = 10.0
     guard: bool = True
     seed: int = 0
-    pretrain: int = 0
     validate: int = 0
     validation_tasks: int = 200
     save: int = 1000
@@ -145,11 +142,9 @@ class Training:
         at_least(1, iterations=self.iterations, tasks=self.tasks, validation_tasks=self.validation_tasks)
         at_least(1, dimensions=self.dimensions)
         at_least(0, chunk=self.chunk, seed=self.seed, clip=self.clip, validate=self.validate)
-        at_least(0, threads=self.threads, pretrain=self.pretrain, save=self.save, histograms=self.histograms)
+        at_least(0, threads=self.threads, save=self.save, histograms=self.histograms)
         if self.rate <= 0:
             raise UsageError(f"rate: {self.rate} is not allowed; must be a positive number")
-        if self.start and self.pretrain:
-            raise UsageError("start: with pretrain it would be overwritten; use one of them")
         at_least(0, rule_rate=self.rule_rate, warmup=self.warmup, head_rate=self.head_rate)
         at_least(0, classify=self.classify, classify_end=self.classify_end, snapshots=self.snapshots)
         for name in ("average", "distil", "teach", "dropout"):
@@ -237,8 +232,6 @@ class Config:
             raise UsageError(
                 f"method: {self.method} is for classification; {self.problem.name} has no classes"
             )
-        if self.problem.regression and self.training.pretrain:
-            raise UsageError(f"training.pretrain: {self.problem.name} has no classes to pretrain on")
         self._check_pretrained(chosen)
         object.__setattr__(self, "method_settings", chosen.complete(self.method_settings))
         if chosen.problem:
@@ -253,10 +246,6 @@ class Config:
             raise UsageError(f"varying: {self.method} needs tasks of equal sizes; proto-pamela does not")
         if getattr(problem, "statistics", "batch") == "running" and not self.training.start:
             raise UsageError("statistics: running ones come from a pretraining; set training.start")
-        if self.training.pretrain and (problem.frozen or bool(getattr(problem, "weights", None))):
-            raise UsageError(
-                "training.pretrain: the network is pretrained already; leave out weights and adapt"
-            )
 
     @property
     def has_recipe(self) -> bool:
@@ -305,6 +294,11 @@ class Config:
                 given, only = json.dumps(problem[setting]), json.dumps(needed)
                 raise UsageError(f"{setting}: {given} is not allowed with {name}; {only}")
         training = {**PROBLEMS[kind].training, **tables.get("training", {})}
+        if training.pop("pretrain", 0) != 0:  # a setting of versions up to 0.2.0
+            raise UsageError(
+                "training.pretrain: no longer a setting; run `pathaware pretrain` and name its folder in "
+                "training.start"
+            )
         return cls(
             build_settings("problem", PROBLEMS[kind], problem),
             name,
@@ -315,6 +309,9 @@ class Config:
     @classmethod
     def of_run(cls, tables: Mapping[str, Any]) -> Config:
         """The stored configuration of a run; newer settings get the values that keep its behaviour."""
+        training = tables.get("training")
+        if isinstance(training, Mapping):  # what was pretrained is in the states and the checkpoint
+            tables = {**tables, "training": {k: v for k, v in training.items() if k != "pretrain"}}
         method = tables.get("method")
         if isinstance(method, Mapping) and isinstance(method.get("name"), str):
             tables = {**tables, "method": get_method(method["name"]).earlier(method)}

@@ -107,6 +107,12 @@ class World:
         """The result of `find` on rank 0. If it raises a usage error, the other ranks exit with code 2."""
         return find()
 
+    def writer_first(self, find: Callable[[], T]) -> T:
+        """The result of `find` on this rank; the others begin once it has raised no error on rank 0."""
+        own: list[T] = []
+        self.from_writer(lambda: own.append(find()))
+        return own[0] if own else find()
+
 
 class Processes(World):
     """One of several processes. All ranks must call the methods that communicate, in the same order."""

@@ -16,8 +16,8 @@ from pathaware.core.few_shot import FewShotLearner
 from pathaware.training.checksummed import CorruptFile, read_checksummed, write_checksummed
 
 if TYPE_CHECKING:
+    from pathaware.training.meta_training import MetaStep
     from pathaware.training.progress import StepOutcome
-    from pathaware.training.trainer import MetaStep
 
 BINS, FINEST, LARGEST = 512, 1e-6, 1e3
 """Gradients change sign and span orders of magnitude, over training and between methods. So the bins are

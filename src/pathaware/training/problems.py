@@ -24,7 +24,6 @@ from pathaware.models import mlp
 from pathaware.training.metric import ACCURACY, MSE, Metric
 
 if TYPE_CHECKING:
-    from pathaware.data.episodes import LabelledImages
     from pathaware.data.pixels import ImageInput
     from pathaware.data.store import ImageStore
 
@@ -74,10 +73,6 @@ class Problem(Protocol):
 
     def tasks(self, split: str, device: torch.device | str, dtype: torch.dtype) -> TaskSource:
         """The tasks of a split: `train`, `val` or `test`."""
-        ...
-
-    def labelled(self, split: str, device: torch.device | str, dtype: torch.dtype) -> LabelledImages | None:
-        """The images of a split with the labels of their classes, for pretraining; None without labels."""
         ...
 
     @property
@@ -293,13 +288,6 @@ class Classification:
         mirrored = self.mirror_support and split == "train" and not self.frozen
         return ImageEpisodes(store, *settings, mirror_support=mirrored)
 
-    def labelled(self, split: str, device: torch.device | str, dtype: torch.dtype) -> LabelledImages | None:
-        from pathaware.data.episodes import LabelledImages
-
-        if not self.labels:
-            return None
-        return LabelledImages(self._images(split), split, self._augmentation(split), device, dtype)
-
     def _augmentation(self, split: str) -> Augmentation:
         """Only training images are augmented."""
         if split != "train":
@@ -436,9 +424,6 @@ class Sine:
         if split == "train":
             return SineWaves(self.shots, self.queries, device=device, dtype=dtype)
         return SineWaves(self.shots, self.points, grid=True, device=device, dtype=dtype)
-
-    def labelled(self, split: str, device: torch.device | str, dtype: torch.dtype) -> None:
-        return None
 
     def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return (outputs - targets).square().flatten(1).mean(1)

@@ -15,7 +15,7 @@ import subprocess
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,10 +24,12 @@ from torch import Tensor
 from pathaware.core import VERSION
 from pathaware.core.errors import UsageError
 from pathaware.methods import get_method
-from pathaware.training.checksummed import replace_file, tensor_digest
+from pathaware.training.checksummed import CHECKPOINT, replace_file, tensor_digest
 from pathaware.training.config import Config
 from pathaware.training.evaluation import Evaluation
-from pathaware.training.run_folder import CHECKPOINT, Run
+
+if TYPE_CHECKING:
+    from pathaware.training.run_folder import Run
 
 PACKAGE = Path(__file__).parents[1]
 EVALUATED = "evaluated"
@@ -93,17 +95,9 @@ def _git(*arguments: str) -> str:
     return subprocess.run(command, cwd=PACKAGE, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def training_origin(run: Run, iteration: int, processes: int = 1) -> dict[str, Any]:
+def origin(iteration: int, device: torch.device) -> dict[str, Any]:
     """The provenance of a training process that starts, or resumes, at an iteration."""
-    return {
-        "iteration": iteration,
-        **revision(),
-        "environment": environment(),
-        "device": str(run.config.training.torch_device),
-        "processes": processes,
-        "numerics": NUMERICS,
-        "method_version": method_version(run.config),
-    }
+    return {"iteration": iteration, **revision(), "environment": environment(), "device": str(device)}
 
 
 def method_version(config: Config) -> int:

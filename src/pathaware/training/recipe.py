@@ -36,8 +36,8 @@ from pathaware.core.path import Order
 from pathaware.data.episodes import ImageEpisodes
 from pathaware.data.labelled import ClassImages, cutmix
 from pathaware.data.store import ImageStore
-from pathaware.training.classifier import load_classifier
 from pathaware.training.config import Config
+from pathaware.training.pretrained_classifier import load_classifier
 
 
 class Recipe(nn.Module):
@@ -54,7 +54,7 @@ class Recipe(nn.Module):
         self.average: FewShotLearner | None = None
         self.classifier: nn.Linear | None = None
         if training.average:
-            from pathaware.training.trainer import build
+            from pathaware.training.meta_training import build
 
             self.average = build(config).requires_grad_(False)
             self.average.load_state_dict(learner.state_dict())

@@ -1,255 +1,39 @@
-"""Run folders: configuration, metrics, checkpoint and states, and the lock that excludes other processes."""
+"""Runs and pretrainings in folders: what a training leaves, and loading what was trained."""
 
 from __future__ import annotations
 
-import json
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
-from filelock import FileLock, Timeout
+import torch
 from torch import Tensor
 
-from pathaware.core.errors import UnfinishedRun, UsageError, did_you_mean
+from pathaware.core.errors import UnfinishedRun, UsageError
 from pathaware.core.few_shot import FewShotLearner
-from pathaware.training.checksummed import CHECKPOINT as CHECKPOINT
+from pathaware.data.labelled import ClassImages
 from pathaware.training.checksummed import (
+    CHECKPOINT,
     CorruptFile,
     load_parameters,
     read_checksummed,
-    replace_file,
     write_checksummed,
 )
-from pathaware.training.config import Config, differences, read_toml_file
+from pathaware.training.config import Config, differences, setting_differences
+from pathaware.training.distributed import ALONE, World
 from pathaware.training.gradient_probe import Histograms
-from pathaware.training.progress import Progress
-from pathaware.training.state import State
-from pathaware.training.trainer import build
+from pathaware.training.meta_training import build
+from pathaware.training.pretrained_classifier import (
+    PROJECTION,
+    Classifier,
+    PretrainedClassifier,
+    Pretraining,
+    load_classifier,
+    sample_features,
+)
+from pathaware.training.run_files import CONFIG, RunFolder, read_run_tables
 
-CONFIG, METRICS, FIGURES = "config.toml", "metrics.jsonl", "figures"
-HISTOGRAMS, STATES = "histograms.safetensors", "state-[0-9]*.safetensors"
-SNAPSHOTS = "snapshot-[0-9]*.safetensors"
-PROVENANCE, LOCK = "provenance.json", "run.lock"
-KEPT = 2
-"""Number of states kept: if the last one is corrupt, the one before it is used."""
-
-Note = Callable[[str], None]
-"""Called with a line about a file that was repaired or skipped."""
-
-
-def _ignore(line: str) -> None:
-    pass
-
-
-def neighbours(folder: Path) -> list[str]:
-    """The run folders beside a folder, for suggestions."""
-    try:
-        return [str(path.parent) for path in sorted(folder.parent.glob(f"*/{CONFIG}"))]
-    except OSError:
-        return []
-
-
-class FolderInUse(UsageError):
-    """Another process holds the lock of a folder."""
-
-
-class FolderLock:
-    """An exclusive lock on a folder, held until it is released or its process ends, however it ends.
-
-    If another process holds it, `FolderInUse(refusal, field)` is raised.
-    """
-
-    def __init__(self, folder: Path, refusal: str, field: str | None = None) -> None:
-        self.path = folder / LOCK
-        if not folder.is_dir():
-            raise UsageError(f"{folder} is not a folder", field)
-        self.lock = FileLock(self.path, blocking=False, thread_local=False)
-        try:
-            self.lock.acquire()
-        except Timeout:
-            raise FolderInUse(refusal, field) from None
-        except OSError as error:
-            raise UsageError(f"{folder} cannot be written ({error.strerror})", field) from None
-
-    def __enter__(self) -> FolderLock:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    def release(self) -> None:
-        # The lock belongs to the open file, so its name can go first. The folder may be gone or read-only by
-        # now, and Windows removes the file only after its release.
-        with suppress(OSError):
-            self.path.unlink()
-        self.lock.release()
-
-
-class RunFolder(ABC):
-    """The folder of a training: metrics, provenance and states."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.created = False
-        """True in the process that created the folder."""
-
-    @property
-    @abstractmethod
-    def iterations(self) -> int:
-        """The number of iterations of the whole training."""
-
-    @abstractmethod
-    def refuse_another(self, settings: dict[str, Any], path: Path) -> None:
-        """Raise if a file was made with settings other than those of the folder."""
-
-    @staticmethod
-    def create_folder(folder: Path, config: str) -> None:
-        """Write the configuration to a new or empty folder; raise `UsageError` if the folder has files."""
-        if folder.exists() and not folder.is_dir():
-            raise UsageError(f"{folder} is a file; name a folder", field="out")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if not all(map(_is_leftover, folder.iterdir())):
-                what = "holds another run" if (folder / CONFIG).exists() else "is not empty"
-                raise UsageError(f"{folder} {what}; name a new folder or remove it", field="out")
-            replace_file(folder / CONFIG, config)
-        except OSError as error:
-            raise UsageError(f"{folder} cannot be written ({error.strerror})", field="out") from None
-
-    def remove_untrained(self) -> None:
-        """Remove the folder of a run that this process created and could not begin to train."""
-        if self.created and not (self.folder / METRICS).exists() and not self._states():
-            for name in (CONFIG, PROVENANCE):
-                (self.folder / name).unlink(missing_ok=True)
-            with suppress(OSError):  # not empty
-                self.folder.rmdir()
-
-    def append(self, progress: Progress) -> None:
-        """Append a log entry to `metrics.jsonl`."""
-        with (self.folder / METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(progress)) + "\n")
-
-    def metrics(self, note: Note = _ignore) -> Iterator[dict[str, Any]]:
-        """Iterate over the log entries, the dictionaries of `metrics.jsonl`.
-
-        A last line that was cut off is dropped and reported to `note`; a damaged line before it is an error.
-        """
-        path = self.folder / METRICS
-        lines = path.read_bytes().split(b"\n") if path.exists() else []
-        for number, line in enumerate(lines, 1):
-            row, last = _parse_entry(line), number == len(lines)
-            if row is not None:
-                yield row
-            elif not last:
-                raise UsageError(f"{path} is damaged (line {number})", field="run")
-            elif line:
-                note(f"{path}: line {number} was cut off and is dropped")
-
-    def drop_metrics_after(self, iteration: int, note: Note = _ignore) -> None:
-        """Drop log entries after the iteration from which the run resumes, and a line that was cut off."""
-        path = self.folder / METRICS
-        if path.exists():
-            kept = [row for row in self.metrics(note) if row["iteration"] <= iteration]
-            replace_file(path, "".join(json.dumps(row) + "\n" for row in kept))
-
-    def provenance(self) -> list[dict[str, Any]]:
-        """Commit, versions and device of each process that trained this run, in order; empty for old runs."""
-        path = self.folder / PROVENANCE
-        if not path.exists():
-            return []
-        try:
-            found = json.loads(path.read_bytes())
-        except (OSError, ValueError, RecursionError):
-            found = None
-        if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
-            raise UsageError(f"{path} is damaged; remove it to continue without it", field="run")
-        return found
-
-    def add_provenance(self, entry: dict[str, Any]) -> None:
-        """Append an entry to `provenance.json`."""
-        replace_file(self.folder / PROVENANCE, json.dumps([*self.provenance(), entry], indent=1) + "\n")
-
-    def save_state(self, state: State) -> None:
-        """Write a state to resume from, and remove all but the last two."""
-        state.write(self.folder / f"state-{state.iteration}.safetensors")
-        for old in self._states()[KEPT:]:
-            old.unlink()
-
-    def _states(self) -> list[Path]:
-        """The files of states, newest first."""
-        return sorted(
-            self.folder.glob(STATES), key=lambda path: int(path.stem.partition("-")[2]), reverse=True
-        )
-
-    def state(self, note: Note = _ignore) -> State | None:
-        """The last saved state; None if there is none or the run is finished.
-
-        A corrupt state is reported to `note`, and the one before it is used.
-        """
-        found = self._states()
-        for path in found:
-            try:
-                state = State.read(path)
-            except CorruptFile as error:
-                note(f"{path} is damaged ({error}) and is skipped")
-                continue
-            self.refuse_another(state.config, path)
-            return state
-        if found:
-            raise UsageError(
-                f"no state in {self.folder} can be read; start again in a new folder", field="run"
-            )
-        return None
-
-    def remove_states(self) -> None:
-        """Remove the saved states of a finished run."""
-        for path in self._states():
-            path.unlink()
-
-    @property
-    def finished(self) -> bool:
-        """True if training is complete."""
-        last = max((row["iteration"] for row in self.metrics()), default=0)
-        return last == self.iterations and (self.folder / CHECKPOINT).exists()
-
-    def tidy(self) -> None:
-        """Remove what a process that was killed after its last iteration did not get to remove."""
-        left = [*self._states(), *self.folder.glob(LOCK), *self.folder.glob("*.new")]
-        # Another process may be at work here, and the folder may be read-only: neither is an error.
-        with suppress(UsageError, OSError):
-            if left and self.finished:
-                lock = FolderLock(self.folder, "")
-                for path in left:
-                    path.unlink(missing_ok=True)
-                lock.release()
-
-
-def must_exist(folder: Path, field: str) -> None:
-    """Raise if there is no such folder."""
-    try:
-        exists = folder.exists()
-    except (OSError, ValueError):  # a name that no file can have
-        exists = False
-    if not exists:
-        raise UsageError(
-            f"{folder}: no such folder{did_you_mean(str(folder), neighbours(folder))}", field=field
-        )
-
-
-def read_run_tables(folder: Path) -> dict[str, Any]:
-    """The tables of `config.toml` in a run folder."""
-    try:
-        exists = (folder / CONFIG).is_file()
-    except (OSError, ValueError):  # a name that no file can have
-        exists = False
-    if not exists:
-        hint = did_you_mean(str(folder), neighbours(folder))
-        raise UsageError(f"{folder} is not a run folder (it has no {CONFIG}){hint}", field="run")
-    return read_toml_file("run", folder / CONFIG)
+FIGURES, HISTOGRAMS, SNAPSHOTS = "figures", "histograms.safetensors", "snapshot-[0-9]*.safetensors"
 
 
 class Run(RunFolder):
@@ -268,6 +52,8 @@ class Run(RunFolder):
     def __init__(self, folder: Path, config: Config) -> None:
         super().__init__(folder)
         self.config = config
+        self.built: FewShotLearner | None = None
+        """The learner that `train` has built in this process."""
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r}, {self.config.method} on {self.config.problem.label})"
@@ -310,6 +96,9 @@ class Run(RunFolder):
         """Histograms of gradients over training, if the run has recorded them."""
         path = self.folder / HISTOGRAMS
         return Histograms.load(path) if path.exists() else None
+
+    def save_histograms(self, histograms: Histograms) -> None:
+        histograms.save(self.folder / HISTOGRAMS)
 
     def save(self, learner: FewShotLearner, iteration: int) -> None:
         """Write θ₀ and Φ as the checkpoint of the run."""
@@ -355,6 +144,17 @@ class Run(RunFolder):
         load_parameters(learner, tensors, str(self.folder / CHECKPOINT))
         return learner
 
+    def trained(self, world: World = ALONE) -> FewShotLearner:
+        """The trained learner on every rank, buffers included; rank 0 reads the checkpoint.
+
+        A learner that was built for the training gets the parameters of the checkpoint.
+        """
+        learned = world.from_writer(self.learned)
+        if self.built is None:
+            return self.load(self.config.training.device, learned)
+        load_parameters(self.built, learned[0], str(self.folder / CHECKPOINT))
+        return self.built
+
     def learned(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """θ₀ and Φ by name, and the description of the network's inputs (see `Problem.inputs`)."""
         path = self.folder / CHECKPOINT
@@ -368,20 +168,62 @@ class Run(RunFolder):
         return tensors, about.get("inputs") or self.config.problem.inputs()
 
 
-def _parse_entry(line: bytes) -> dict[str, Any] | None:
-    """A line of the metrics, or None if it is damaged. The checksums in lines of older runs are ignored."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(row, dict) or type(row.get("iteration")) is not int:
-        return None
-    for field in fields(Progress):
-        optional = field.default is None
-        if type(row.setdefault(field.name, None)) not in (int, float, *([NoneType] if optional else [])):
-            return None
-    row.pop("crc32", None)
-    return row
+class PretrainRun(RunFolder):
+    """A pretraining in a folder: like a `Run`, but its `iteration` in `metrics.jsonl` counts epochs."""
+
+    def __init__(self, folder: Path, settings: Pretraining) -> None:
+        super().__init__(folder)
+        self.settings = settings
+
+    @classmethod
+    def create(cls, folder: Path, settings: Pretraining) -> PretrainRun:
+        """Create a pretraining in a new or empty folder."""
+        cls.create_folder(folder, settings.to_toml())
+        run = cls(folder, settings)
+        run.created = True
+        return run
+
+    @classmethod
+    def open(cls, folder: Path) -> PretrainRun:
+        """Open the pretraining in a folder, finished or not."""
+        tables = read_run_tables(folder)
+        if "pretraining" not in tables:
+            raise UsageError(f"{folder} is not a pretraining", field="run")
+        try:
+            run = cls(folder, Pretraining.from_dict(tables["pretraining"]))
+        except ValueError as error:
+            raise UsageError(f"{folder / CONFIG}: {error}", field="run") from None
+        run.tidy()
+        return run
+
+    @property
+    def iterations(self) -> int:
+        return self.settings.epochs
+
+    def refuse_another(self, settings: dict[str, Any], path: Path) -> None:
+        found = setting_differences(settings, self.settings.to_dict())
+        if found:
+            raise UsageError(
+                f"{self.folder / CONFIG} is not what {path.name} was made with: {found}", field="run"
+            )
+
+    def save(self, model: Classifier, images: ClassImages, epoch: int, value: float | None) -> None:
+        """Write the weights as the checkpoint."""
+        about = {
+            "epoch": epoch,
+            "prototype_accuracy": value,
+            "pretraining": self.settings.to_dict(),
+            "inputs": images.inputs.to_dict(),
+            "classes": images.names,
+        }
+        tensors = model.state_dict()
+        if model.match is not None:
+            tensors[PROJECTION] = model.subspace(sample_features(model, images, self.settings.seed))
+        write_checksummed(self.folder / CHECKPOINT, tensors, about)
+
+    def load(self, device: torch.device | str = "cpu") -> PretrainedClassifier:
+        """The trained classifier in evaluation mode, with what is needed to use it."""
+        return load_classifier(self.folder, device)
 
 
 def _snapshot_value(path: Path) -> float:
@@ -391,9 +233,3 @@ def _snapshot_value(path: Path) -> float:
     except CorruptFile as error:
         raise UsageError(f"{path} cannot be read ({error}); remove it", field="run") from None
     return value
-
-
-def _is_leftover(path: Path) -> bool:
-    """True for what a process leaves that was killed while it created a run."""
-    empty_config = path.name == CONFIG and path.is_file() and path.stat().st_size == 0
-    return empty_config or path.name in (LOCK, f"{CONFIG}.new")

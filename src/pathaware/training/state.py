@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,42 +33,44 @@ class State:
     @classmethod
     def of(
         cls,
-        learner: nn.Module,
+        kept: Mapping[str, nn.Module],
         optimizer: Optimizer,
         iteration: int,
         seconds: float,
         best: float | None,
         config: dict[str, Any],
         pending: dict[str, Tensor],
-        extra: nn.Module | None = None,
     ) -> State:
-        """`extra` is what is trained beside the learner, such as a `Recipe`."""
-        tensors = {f"learner.{name}": value for name, value in learner.state_dict().items()}
+        """`kept` are the modules whose tensors are kept: the learner, and what is trained beside it."""
+        tensors = {
+            f"{part}.{name}": value
+            for part, module in kept.items()
+            for name, value in module.state_dict().items()
+        }
         tensors |= {f"waiting.{name}": value for name, value in pending.items()}
-        if extra is not None:
-            tensors |= {f"extra.{name}": value for name, value in extra.state_dict().items()}
-        for i, parameter in enumerate(_parameters(learner, extra)):
+        parameters = _parameters(kept)
+        for i, parameter in enumerate(parameters):
             for name, value in optimizer.state[parameter].items():
                 tensors[f"optimizer.{i}.{name}"] = value
         tensors["random.cpu"] = torch.get_rng_state()
-        device = next(learner.parameters()).device
+        device = parameters[0].device
         if device.type == "cuda":
             tensors["random.cuda"] = torch.cuda.get_rng_state(device)
-        kept = {name: value.detach().cpu().clone() for name, value in tensors.items()}
-        return cls(iteration, seconds, best, config, kept)
+        copies = {name: value.detach().cpu().clone() for name, value in tensors.items()}
+        return cls(iteration, seconds, best, config, copies)
 
     @torch.no_grad()
-    def restore(self, learner: nn.Module, optimizer: Optimizer, extra: nn.Module | None = None) -> None:
-        load_parameters(learner, self._part("learner."), "the state of this run")
-        if extra is not None:
-            extra.load_state_dict(self._part("extra."))
-        for i, parameter in enumerate(_parameters(learner, extra)):
+    def restore(self, kept: Mapping[str, nn.Module], optimizer: Optimizer) -> None:
+        for part, module in kept.items():
+            load_parameters(module, self._part(f"{part}."), "the state of this run")
+        parameters = _parameters(kept)
+        for i, parameter in enumerate(parameters):
             # A capturable optimiser counts its steps on the device of the parameter.
             found = self._part(f"optimizer.{i}.")
             optimizer.state[parameter] = {name: _placed(value, parameter) for name, value in found.items()}
         torch.set_rng_state(self.tensors["random.cpu"])
         if "random.cuda" in self.tensors and torch.cuda.is_available():
-            torch.cuda.set_rng_state(self.tensors["random.cuda"], next(learner.parameters()).device)
+            torch.cuda.set_rng_state(self.tensors["random.cuda"], parameters[0].device)
 
     @property
     def pending(self) -> dict[str, Tensor]:
@@ -101,8 +104,8 @@ class State:
             raise CorruptFile(f"it lacks {error}") from None
 
 
-def _parameters(learner: nn.Module, extra: nn.Module | None) -> list[nn.Parameter]:
-    return [*learner.parameters(), *([] if extra is None else extra.parameters())]
+def _parameters(kept: Mapping[str, nn.Module]) -> list[nn.Parameter]:
+    return [parameter for module in kept.values() for parameter in module.parameters()]
 
 
 def _placed(value: Tensor, parameter: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from pathaware.data.pixels import ImageFormat
 from pathaware.sweep import worker_pool
 from pathaware.sweep.run_store import Results, RunStore, experiment_key
 from pathaware.training import provenance
-from pathaware.training.run_folder import FolderLock
+from pathaware.training.run_files import FolderLock
 from pathaware_research.paper import figures, targets
 from pathaware_research.paper.method_table import render
 from pathaware_research.paper.tables import full_length, further, table1, table2, table3, table4

@@ -8,6 +8,7 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 import torch.nn.functional as F
+from pathaware.training.session import train_run
 from torch import nn
 
 from pathaware import MetaLearner, Pamela
@@ -15,10 +16,9 @@ from pathaware.core.learner import require_path
 from pathaware.core.seeding import generator
 from pathaware.models import mlp
 from pathaware.training.config import Config
+from pathaware.training.meta_training import build
 from pathaware.training.problems import Sine
 from pathaware.training.run_folder import Run
-from pathaware.training.session import train_run
-from pathaware.training.trainer import build
 from pathaware_research.paper.gradient_flow import (
     flow_figure,
     gradient_flow,

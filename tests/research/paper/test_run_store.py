@@ -6,12 +6,12 @@ import json
 
 import pytest
 import torch
+from pathaware.training.session import TrainingSession
 
 from pathaware.core.errors import UsageError
 from pathaware.sweep import run_store
 from pathaware.sweep.run_store import Experiment, PlannedRun, Results, RunStore, identity, signature
 from pathaware.training.run_folder import Run
-from pathaware.training.session import TrainingSession
 from pathaware_research.paper import time_estimate
 from pathaware_research.paper.tables import sine_experiment
 from pathaware_research.paper.time_estimate import (

@@ -13,11 +13,11 @@ import torch
 from pathaware.core.few_shot import FewShotLearner
 from pathaware.inference.change_ways import load_for
 from pathaware.inference.trained_model import SHIPPED
-from pathaware.training.checksummed import tensor_digest
+from pathaware.training.checksummed import CHECKPOINT, tensor_digest
 from pathaware.training.evaluation import evaluate, interval_over_tasks
 from pathaware.training.features import BASELINES, FeatureBaseline
 from pathaware.training.provenance import encode_values, evaluation_record, write_record
-from pathaware.training.run_folder import CHECKPOINT, Run
+from pathaware.training.run_folder import Run
 from pathaware_research.studies.photos.training import DATA, config, opened, train_on_sources
 
 SETTINGS: list[tuple[int, int]] = [(5, 1), (5, 5), (10, 1), (10, 5), (20, 1), (20, 5)]

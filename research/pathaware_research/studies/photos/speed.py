@@ -13,8 +13,8 @@ import torch
 
 from pathaware.core.seeding import generator
 from pathaware.inference.trained_model import SHIPPED, TrainedModel
+from pathaware.training.checksummed import CHECKPOINT
 from pathaware.training.provenance import write_record
-from pathaware.training.run_folder import CHECKPOINT
 
 
 def measure_time(results: Path) -> None:

@@ -19,12 +19,15 @@ from pathaware.data.pixels import ImageInput
 from pathaware.data.store import ImageStore
 from pathaware.inference.trained_model import SHIPPED, find_run
 from pathaware.models.backbones import FrozenBackbone, frozen_backbone
-from pathaware.training.checksummed import read_checksummed, write_checksummed
+from pathaware.training.checksummed import CHECKPOINT, read_checksummed, write_checksummed
 from pathaware.training.config import Config
 from pathaware.training.evaluation import tasks_for
 from pathaware.training.features import BATCH, ON_A_CPU, seed_cache
-from pathaware.training.run_folder import CHECKPOINT, CONFIG, METRICS, PROVENANCE, Run
-from pathaware.training.session import TrainingSession
+from pathaware.training.loop import Fit
+from pathaware.training.meta_training import MetaTraining
+from pathaware.training.progress import ProgressDisplay
+from pathaware.training.run_files import CONFIG, METRICS, PROVENANCE
+from pathaware.training.run_folder import Run
 
 DATA = ("miniimagenet", "cifar-fs", "grocery")
 SOURCES = (("miniimagenet", "val"), ("cifar-fs", "train"))
@@ -85,15 +88,16 @@ def train_on_sources(settings: Config, out: Path, features: Path | None) -> None
     """Meta-train on tasks of all sources."""
     problem: Any = settings.problem
     use_features(features, problem.model(), ImageInput.from_dict(problem.inputs()))
-    with TrainingSession(Run.create(out, settings)) as session:
+    objective = MetaTraining(settings)
+    with Fit(objective, Run.create(out, settings), display=ProgressDisplay) as fit:
         sources = []
         for data, split in SOURCES:
             there = dataclasses.replace(problem, data=data, meta_split=split)
             source = there.tasks("train", settings.training.torch_device, settings.training.torch_dtype)
-            sources.append(tasks_for(session.trainer.learner, there, source))
-        session.trainer.source = session.trainer.meta.source = MixedTasks(sources)
-        while not session.done:
-            session.advance()
+            sources.append(tasks_for(objective.learner, there, source))
+        objective.source = objective.step.source = MixedTasks(sources)
+        while not fit.done:
+            fit.advance()
 
 
 def use_features(

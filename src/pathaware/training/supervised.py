@@ -1,6 +1,6 @@
-"""Training of a classifier of all training classes: losses, the optimiser step, and validation by prototypes.
+"""Supervised pretraining on all training classes as an objective: losses, step, validation by prototypes.
 
-The accuracy of its prototypes indicates that after meta-training.
+The accuracy of prototypes indicates the accuracy after meta-training.
 
 - CutMix: Yun et al., ICCV 2019, arXiv:1905.04899; label smoothing: Szegedy et al., CVPR 2016
 - rotation beside classification: Gidaris et al., ICCV 2019, arXiv:1906.05186
@@ -12,53 +12,50 @@ The accuracy of its prototypes indicates that after meta-training.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
-from typing import NamedTuple
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.optim.swa_utils import update_bn
 
-from pathaware.core.execution import captured, engine
+from pathaware.core.errors import Stopped, UsageError
+from pathaware.core.execution import engine
 from pathaware.core.seeding import generator, seed_all
 from pathaware.data.labelled import BatchPlan, ClassImages, Distortion
-from pathaware.training.classifier import Classifier, Pretraining
+from pathaware.data.pixels import ImageInput
+from pathaware.models.backbones import PreparedInput, frozen_backbone
+from pathaware.training.loop import MOST_SKIPPED, QUIET, Fit, MakeDisplay, Objective, run_to_end
+from pathaware.training.pretrained_classifier import (
+    QUERIES,
+    SHOTS,
+    Classifier,
+    Pretraining,
+    by_class_means,
+    measure_statistics,
+    prototype_accuracy,
+)
 from pathaware.training.progress import StepOutcome
+from pathaware.training.provenance import origin
+from pathaware.training.run_files import CONFIG, read_run_tables
+from pathaware.training.run_folder import PretrainRun, Run
 
+TIMED_STEPS = 20
+"""Steps that are timed to find how many epochs fit into a time."""
+RESERVE = 0.95
+"""The part of that time that epochs may take; the rest is for validation and for saving."""
 MOMENTUM = 0.9
 CUTMIX_UNTIL = 0.8
 """The part of training with CutMix: the last fifth shows whole images."""
 ROTATED = 4
 """One in this many images of a batch is also shown rotated, for the rotation head."""
-MEASURED = 4096
-"""Images by which the statistics of batch norm and the directions of features are measured."""
 SIMILARITY_TEMPERATURE = 0.1
 """Divides the cosines that `similarity_loss` compares."""
-SCALES = tuple(2.0 ** (k / 2) for k in range(17))
-"""Scales of the cosine that a classifier by class means may have, 1 to 256."""
-TASKS, SHOTS, QUERIES, WAYS = 1000, 5, 15, 5
-"""The tasks of validation by prototypes."""
-
-
-def measure_statistics(model: Classifier, images: ClassImages, seed: int = 0) -> None:
-    """Set the statistics of batch norm to those of some of these images without augmentation.
-
-    Running averages from training would belong to earlier weights and to cropped, mixed and rotated images,
-    while features are used on plain images.
-    """
-    update_bn(images.plain(_sample(images, seed)), model)
-
-
-@torch.no_grad()
-def sample_features(model: Classifier, images: ClassImages, seed: int = 0) -> Tensor:
-    """The features `[N, F]` of some of these images without augmentation."""
-    return torch.cat([model.features(x).float() for x in images.plain(_sample(images, seed))])
-
-
-def _sample(images: ClassImages, seed: int) -> Tensor:
-    return torch.randperm(len(images), generator=generator(seed, "statistics"))[:MEASURED]
 
 
 class TeacherOutputs(NamedTuple):
@@ -223,118 +220,186 @@ def similarity_loss(features: Tensor, taught: Tensor) -> Tensor:
     return F.kl_div(own.log_softmax(-1), teacher.log_softmax(-1), reduction="batchmean", log_target=True)
 
 
-class ClassifierTrainer:
-    """Pretraining, one step at a time. A step depends on the settings, the state and its own number only."""
+class Supervised(Objective):
+    """Pretraining: a classifier of all training classes learns from batches of images."""
+
+    kind = "pretrain"
+    advice = "lower the learning rate, or use precision fp32"
 
     def __init__(self, settings: Pretraining, images: ClassImages, teacher: Classifier | None = None) -> None:
-        settings.training.apply()
-        self.settings, self.images = settings, images
+        self.chosen, self.images, self.teacher = settings, images, teacher
         matched = _features_of(teacher) if teacher is not None and settings.match else 0
-        model = settings.network(len(images.names), images.inputs, matched).to(images.device)
-        self.step = ClassifierStep(model, images, settings, teacher)
-        graph = settings.graph and images.device.type == "cuda"
-        self.execute = captured(self.step) if graph else self.step
+        self.model = settings.network(len(images.names), images.inputs, matched)
+        self.title = f"pretraining on {settings.label}"
+        self.device = images.device
+        self.capturable = settings.graph and self.device.type == "cuda"
         self.batch = min(settings.batch, len(images))
-        self.batches = len(images) // self.batch
-        self.total = settings.epochs * self.batches
-        self.iteration = 0
+        self.unit = self.log_every = len(images) // self.batch
+        self.steps = settings.epochs * self.unit
+        self.most_skipped = min(MOST_SKIPPED, self.unit)
+        self.validation = _validation_images(settings)
+        self.validate_every = settings.validate * self.unit if self.validation is not None else 0
+        self.save_every = settings.save * self.unit
         self._order = -1, torch.empty(0)
 
-    @property
-    def done(self) -> bool:
-        return self.iteration >= self.total
+    def prepare(self, *, new: bool) -> ClassifierStep:
+        self.chosen.training.apply()
+        self.step = ClassifierStep(self.model.to(self.device), self.images, self.chosen, self.teacher)
+        return self.step
 
     @property
-    def rate(self) -> float:
-        """The learning rate of the next step."""
-        settings, t = self.settings, self.iteration
-        warm = settings.warmup * self.batches
-        if t < warm:
-            return settings.rate * (t + 1) / warm
-        return settings.rate * 0.5 * (1 + math.cos(math.pi * (t - warm) / (self.total - warm)))
+    def kept(self) -> dict[str, nn.Module]:
+        return {"learner": self.step.pair}
 
-    def advance(self) -> StepOutcome:
-        settings, t = self.settings, self.iteration
-        epoch, place = divmod(t, self.batches)
+    def schedule(self, iteration: int) -> tuple[float, bool]:
+        # A short memory at first, so that the average forgets the initialisation.
+        self.step.keep.fill_(min(self.chosen.ema, (1 + iteration) / (10 + iteration)))
+        rate, warm = self.chosen.rate, self.chosen.warmup * self.unit
+        if iteration < warm:
+            return rate * (iteration + 1) / warm, False
+        return rate * 0.5 * (1 + math.cos(math.pi * (iteration - warm) / (self.steps - warm))), False
+
+    def plan(self, iteration: int) -> BatchPlan:
+        settings = self.chosen
+        epoch, place = divmod(iteration, self.unit)
         if self._order[0] != epoch:
             self._order = epoch, self.images.order(settings.seed, epoch)
         chosen = self._order[1][place * self.batch : (place + 1) * self.batch]
-        cut = settings.cutmix if t < CUTMIX_UNTIL * self.total else 0.0
+        cut = settings.cutmix if iteration < CUTMIX_UNTIL * self.steps else 0.0
         distortion = Distortion(settings.crop, settings.jitter, cut, settings.mirror)
-        plan = self.images.draw(chosen, distortion, generator(settings.seed, "pretrain", t))
-        seed_all(settings.seed, "noise", t)
-        # A short memory at first, so that the average forgets the initialisation.
-        self.step.keep.fill_(min(settings.ema, (1 + t) / (10 + t)))
-        outcome = self.execute(plan, self.rate)
-        self.iteration += 1
-        return outcome
+        return self.images.draw(chosen, distortion, generator(settings.seed, "pretrain", iteration))
+
+    def noise(self, iteration: int) -> None:
+        seed_all(self.chosen.seed, "noise", iteration)
+
+    def validate(self) -> float:
+        assert self.validation is not None
+        measure_statistics(self.step.ema, self.images, self.chosen.seed)
+        return prototype_accuracy(self.step.ema, self.validation, self.chosen.seed)
+
+    def improves(self, value: float, best: float | None) -> bool:
+        return best is None or value > best
+
+    def save(self, run: PretrainRun, done: int, value: float | None) -> None:
+        if value is None:
+            measure_statistics(self.step.ema, self.images, self.chosen.seed)
+        run.save(self.step.ema, self.images, done, value)
+
+    def settings(self) -> dict[str, Any]:
+        return self.chosen.to_dict()
+
+    def origin(self, iteration: int) -> dict[str, Any]:
+        return origin(iteration, self.device)
+
+
+def default_folder(settings: Pretraining) -> Path:
+    """The folder of a pretraining whose user named none."""
+    return Path("runs") / f"pretrain-{settings.label}-seed{settings.seed}"
+
+
+def pretrain(
+    settings: Pretraining,
+    folder: Path | None = None,
+    *,
+    resume: bool = False,
+    minutes: float | None = None,
+    display: MakeDisplay = QUIET,
+    find: Callable[[str], Path] = Path,
+) -> PretrainRun:
+    """Pretrain in a folder: new, or with `resume` continued, or as it is if it is finished.
+
+    With `minutes`, as many epochs as fit into that time replace `epochs`. `find` returns the folder of a
+    teacher that is given by name, such as `photos`.
+    """
+    folder = folder or default_folder(settings)
+    run = None
+    if resume and (folder / CONFIG).exists():
+        run = PretrainRun.open(folder)
+        if run.settings != settings:
+            run = None  # `create` refuses the folder
+        elif run.finished:
+            return run
+    images = settings.images(settings.chosen_splits)
+    teacher = _teacher(settings, images, find)
+    if minutes is not None:
+        settings = dataclasses.replace(settings, epochs=epochs_in(60 * minutes, settings, images, teacher))
+    objective = Supervised(settings, images, teacher)  # raises before a folder is created
+    run = run or PretrainRun.create(folder, settings)
+    try:
+        run_to_end(Fit(each, run, display=display) for each in [objective])
+    except Stopped:
+        if not run.finished:
+            raise
+    return run
+
+
+def epochs_in(
+    seconds: float, settings: Pretraining, images: ClassImages, teacher: Classifier | None = None
+) -> int:
+    """The number of epochs that fit into a time on this device, measured with a few steps."""
+    endless = dataclasses.replace(settings, epochs=10**6, validate=0)
+    fit = Fit(Supervised(endless, images, teacher))
+    for _ in range(3):  # captures a graph or benchmarks algorithms
+        fit.advance()
+    _synchronize(images.device)
+    started, steps = time.perf_counter(), 0
+    while steps == 0 or (steps < TIMED_STEPS and time.perf_counter() - started < seconds / 20):
+        fit.advance()
+        steps += 1
+    _synchronize(images.device)
+    each = (time.perf_counter() - started) / steps
+    return max(settings.warmup + 1, math.floor(RESERVE * seconds / (each * fit.objective.unit)))
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _teacher(settings: Pretraining, images: ClassImages, find: Callable[[str], Path]) -> Classifier | None:
+    """The teacher: a pretraining of the same classes, or a model with a frozen backbone, for any classes."""
+    if not settings.teacher:
+        return None
+    name, folder = settings.teacher, find(settings.teacher)
+    if "pretraining" not in read_run_tables(folder):
+        return _frozen_teacher(name, folder, images)
+    found = PretrainRun.open(folder).load(images.device)
+    if found.classes != images.names or found.inputs.size != images.inputs.size:
+        raise UsageError(f"{name} was trained on other classes or sizes of images", field="teacher")
+    return found.model
+
+
+def _frozen_teacher(name: str, folder: Path, images: ClassImages) -> Classifier:
+    """The frozen backbone of a model, with a classifier by class means."""
+    run = Run.open(folder)
+    backbone = frozen_backbone(run.load("cpu").model)
+    if backbone is None:
+        raise UsageError(
+            f"{name} can only teach if it is a pretraining or has a frozen backbone", field="teacher"
+        )
+    own = ImageInput.from_dict(run.learned()[1])
+    if own.channels != images.inputs.channels:
+        raise UsageError(
+            f"{name} expects {own.channels} colour channels, the images have {images.inputs.channels}",
+            field="teacher",
+        )
+    given, wanted = ((each.mean, each.std) for each in (images.inputs, own))
+    body = nn.Sequential(PreparedInput(own.size, given, wanted), backbone.body)
+    return by_class_means(body, backbone.features, images)
+
+
+def _validation_images(settings: Pretraining) -> ClassImages | None:
+    """The images of validation classes, if there are some to choose a checkpoint by."""
+    if not settings.validate or "val" in settings.chosen_splits:
+        return None
+    try:
+        images = settings.images(["val"])
+    except UsageError:
+        return None
+    usable = int(images.counts.min()) >= SHOTS + QUERIES and len(images.counts) > 1
+    return images if usable else None
 
 
 def _features_of(model: Classifier) -> int:
     """The number of features of a network."""
     return model.head.get_parameter("weight").shape[1]
-
-
-class Centred(nn.Module):
-    """Features of unit length, without their mean."""
-
-    middle: Tensor
-
-    def __init__(self, features: int) -> None:
-        super().__init__()
-        self.register_buffer("middle", torch.zeros(features))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.normalize(x.flatten(1), dim=-1) - self.middle
-
-
-@torch.no_grad()
-def by_class_means(body: nn.Module, features: int, images: ClassImages) -> Classifier:
-    """A classifier of these classes around a trained body: the cosine to the mean features of each class.
-
-    Features are directions from the mean direction of all images. The scale explains the labels best.
-    """
-    network = nn.Sequential(body, Centred(features), nn.Linear(features, 2))
-    model = Classifier(network, len(images.names), "cosine").to(images.device).eval().requires_grad_(False)
-    own = next(module for module in model.body.modules() if isinstance(module, Centred))
-    found = torch.cat([model.features(x) for x in images.plain()])
-    own.middle.copy_(found.mean(0))
-    found = F.normalize(found - own.middle, dim=-1)
-    labels = F.one_hot(images.labels, len(images.names)).to(found)
-    means = F.normalize(labels.T @ found, dim=-1)
-    cosines = found @ means.T
-    scale = min(SCALES, key=lambda scale: F.cross_entropy(scale * cosines, images.labels).item())
-    model.head.load_state_dict({"weight": means, "scale": torch.tensor(scale)})
-    return model
-
-
-@torch.no_grad()
-def prototype_accuracy(model: Classifier, images: ClassImages, seed: int = 0) -> float:
-    """Accuracy of nearest prototypes in 5-way 5-shot tasks of these classes."""
-    model.eval()
-    return separation(torch.cat([model.features(x).float() for x in images.plain()]), images.counts, seed)
-
-
-def separation(features: Tensor, counts: Tensor, seed: int = 0, shots: int = SHOTS) -> float:
-    """Accuracy of nearest prototypes (by cosine) in 5-way tasks.
-
-    `features [N, F]` are those of all images of the first class, then of the second and so on; `counts` has
-    the number of images of each.
-    """
-    features = F.normalize(features, dim=-1)
-    random = generator(seed, "prototypes")
-    ways = min(WAYS, len(counts))
-    starts = counts.cumsum(0) - counts
-    classes = torch.rand(TASKS, len(counts), generator=random).topk(ways).indices
-    keys = torch.rand(TASKS, ways, int(counts.max()), generator=random)
-    keys.masked_fill_(torch.arange(int(counts.max())) >= counts[classes, None], -1.0)
-    chosen = (starts[classes, None] + keys.topk(shots + QUERIES).indices).to(features.device)
-    right = []
-    for task in chosen.split(100):
-        found = features[task]  # [tasks, ways, images, features]
-        prototypes = F.normalize(found[:, :, :shots].mean(2), dim=-1)
-        queries = found[:, :, shots:].flatten(1, 2)
-        nearest = (queries @ prototypes.mT).argmax(-1).unflatten(1, (ways, -1))
-        own = torch.arange(ways, device=nearest.device)[:, None]
-        right.append((nearest == own).double().mean((1, 2)))
-    return torch.cat(right).mean().item()

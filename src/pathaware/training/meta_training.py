@@ -1,20 +1,19 @@
-"""The training loop: gather tasks, adapt, meta-gradient, sum over processes, clip, optimiser."""
+"""Meta-training as an objective: gather tasks, adapt, meta-gradient, sum over processes, clip, optimiser."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from pathaware.core import execution
 from pathaware.core.episodes import TaskSource
 from pathaware.core.errors import RunError, UsageError
-from pathaware.core.execution import Replay, engine
+from pathaware.core.execution import engine
 from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.last_layer import last_linear
 from pathaware.core.learner import require_path
@@ -25,19 +24,18 @@ from pathaware.training.config import Config, Training
 from pathaware.training.distributed import ALONE, World
 from pathaware.training.evaluation import evaluate, tasks_for
 from pathaware.training.gradient_probe import GradientProbe, Histograms, probed_tensor
-from pathaware.training.pretraining import load_pretrained, start_from
-from pathaware.training.progress import MetricsWindow, Progress, StepOutcome
-from pathaware.training.state import State
+from pathaware.training.loop import Execute, Objective
+from pathaware.training.pretrained_classifier import read_start, start_from
+from pathaware.training.progress import StepOutcome
+from pathaware.training.provenance import NUMERICS, method_version, origin
 
 if TYPE_CHECKING:
     from pathaware.training.recipe import Recipe
+    from pathaware.training.run_folder import Run
 
 WORTH_COMPILING = 100_000
 """Iterations from which `compile = "auto"` compiles: it takes 30 to 40 s and saves 0.3 to 2 ms of
 each."""
-
-MOST_SKIPPED = 100
-"""Consecutive meta-gradients that may be non-finite before a run fails."""
 
 
 class MetaStep:
@@ -129,120 +127,117 @@ class MetaStep:
         before, self.execution = self.execution, self.learner.execution
         return self.execution is not before
 
-    def reset(self) -> None:
-        """Do nothing: unlike a captured step, this one holds no recorded graph."""
 
+class MetaTraining(Objective):
+    """Meta-training: how a method learns θ₀ and Φ.
 
-class Trainer:
-    """Meta-training, one iteration at a time, from the initialisation or from a saved state.
-
-    >>> tables = {"problem": {"name": "sine"}, "method": {"name": "maml"}, "training": {"iterations": 3}}
-    >>> trainer = Trainer(Config.from_dict(tables))
-    >>> while not trainer.done:
-    ...     progress = trainer.advance()
-    >>> progress.iteration
-    3
-
-    An iteration depends on the configuration, the state and its own number only, so a run that was stopped
-    and resumed gives the numbers of one that was not. The processes of a `world` share the tasks of each
-    meta-batch and resume from rank 0's state. Their number affects rounding only, except where noise is drawn
-    in training (MT-Net, L2L, `training.dropout`): every rank draws its own.
+    Invalid settings are an error when it is made, or in `try_out`; a folder is created after both.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        state: State | None = None,
-        every: int = 100,
-        histograms: Histograms | None = None,
-        world: World = ALONE,
-    ) -> None:
-        self.config, self.every, self.world = config, every, world
-        training = config.training
+    advice = "lower training.rate or method.rate, or set training.clip=1 or training.guard=true"
+
+    def __init__(self, config: Config, world: World = ALONE) -> None:
+        self.config, self.world, training = config, world, config.training
+        self.title = f"{config.method} on {config.problem.label}"
+        self.steps, self.log_every = training.iterations, log_interval(training)
+        self.validate_every, self.save_every = training.validate, training.save
+        self.device = training.torch_device
+        with _computable():
+            self.learner = build(config, dropout=training.dropout)
+            self.source = config.problem.tasks("train", self.device, training.torch_dtype)
+        self.capturable = training.graph and self.source.capturable
+        self.histograms: Histograms | None = None
+
+    def try_out(self) -> None:
+        """Find out whether these settings can be trained, without training: raise if not."""
+        config, training = self.config, self.config.training
+        with _computable():
+            if training.start:
+                read_start(self.learner, Path(training.start))
+            estimator = self.learner.meta_gradient
+            if training.head != "learned" and not estimator.head_start:
+                raise UsageError(
+                    f"{config.method} learns the initialisation of every layer, and {training.head!r} would "
+                    "replace that of the last one; leave it out",
+                    field="head",
+                )
+            if config.has_recipe:
+                from pathaware.training.recipe import check_recipe
+
+                check_recipe(config, self.learner, estimator)
+            if training.histograms:
+                probed_tensor(self.learner)
+            random = generator(training.seed, "check")
+            self.source.draw(training.tasks, random)
+            if training.validate:
+                source = config.problem.tasks("val", self.device, training.torch_dtype)
+                source.draw(1, generator(training.seed, "check"))
+
+    def prepare(self, *, new: bool) -> MetaStep:
+        config, training = self.config, self.config.training
         training.apply()
-        self.learner = build(config, dropout=training.dropout)
-        state = world.from_writer(lambda: state)
-        source = config.problem.tasks("train", training.torch_device, training.torch_dtype)
-        self.source = tasks_for(self.learner, config.problem, source, observe=state is None)
-        if state is None and training.pretrain:
-            load_pretrained(self.learner.model, config)
-        if state is None and training.start:
+        self.source = tasks_for(self.learner, config.problem, self.source, observe=new)
+        if new and training.start:
             start_from(self.learner, Path(training.start))
-        self.meta = meta_step(config, self.learner, self.source, world=world)
-        self.iteration = 0
-        if state is not None:
-            self.iteration = state.iteration
-            state.restore(self.learner, self.meta.optimizer, self.meta.recipe)
-        # Every rank has computed the initialisation, but GPUs round differently, above all in pretraining.
-        world.equalise(self.meta.changed)
-        self.captured_step = captured(self.meta, training.graph)
-        self.step: Callable[[Any, float], StepOutcome] = self.captured_step
-        self.histograms = histograms
-        if training.histograms:
-            self.histograms = histograms or Histograms(probed_tensor(self.learner))
-            self.step = GradientProbe(
-                self.meta,
-                self.histograms,
-                training.histograms,
-                run=self.captured_step,
-                iteration=self.iteration,
-            )
-        self.window = MetricsWindow(state.seconds if state else 0.0, world)
-        if state is not None and world.size == 1:  # a state holds the pending metrics of rank 0 only
-            self.window.restore(state.pending, training.torch_device)
+        self.step = meta_step(config, self.learner, self.source, world=self.world)
+        return self.step
 
     @property
-    def done(self) -> bool:
-        """True after the last iteration."""
-        return self.iteration >= self.config.training.iterations
+    def kept(self) -> dict[str, nn.Module]:
+        recipe = self.step.recipe
+        return {"learner": self.learner, **({} if recipe is None else {"extra": recipe})}
 
-    def advance(self) -> Progress | None:
-        """Run one meta-iteration; return a log entry after every `every`-th, each validation and the last."""
+    def schedule(self, iteration: int) -> tuple[float, bool]:
+        invalid = self.step.estimator.on_progress(iteration / self.steps, self.learner)
+        return learning_rate(self.config.training, iteration), self.step.execution_changed() or invalid
+
+    def plan(self, iteration: int) -> Any:
         training = self.config.training
-        rate = learning_rate(training, self.iteration)
-        invalid = self.meta.estimator.on_progress(self.iteration / training.iterations, self.learner)
-        if self.meta.execution_changed() or invalid:
-            self.captured_step.reset()
-        plan = self.source.draw(training.tasks, generator(training.seed, "train", self.iteration))
-        self.window.add(self._step(plan, rate))
-        self.iteration += 1
-        validate = bool(training.validate) and (self.done or self.iteration % training.validate == 0)
-        if not (self.done or validate or self.iteration % self.every == 0):
-            return None
-        if self.window.consecutive_skipped() >= MOST_SKIPPED:
-            raise RunError(
-                f"the last {MOST_SKIPPED} meta-gradients were not finite: lower training.rate or "
-                "method.rate, or set training.clip=1 or training.guard=true; the last state and "
-                "checkpoint are intact"
-            )
-        validation = _validate(self.config, self.evaluated, self.world) if validate else None
-        return self.window.close(self.iteration, rate, validation)
+        return self.source.draw(training.tasks, generator(training.seed, "train", iteration))
+
+    def noise(self, iteration: int) -> None:
+        rank = self.world.rank  # every rank draws its own
+        seed_all(self.config.training.seed, "noise", iteration, *([rank] if rank else []))
 
     @property
     def evaluated(self) -> FewShotLearner:
         """The learner that is validated and kept: the one that is trained, or its average."""
-        recipe = self.meta.recipe
+        recipe = self.step.recipe
         if recipe is None or recipe.average is None or not self.config.training.evaluate_average:
             return self.learner
         return recipe.average
 
-    def _step(self, plan: Any, rate: float) -> StepOutcome:
-        seed, rank = self.config.training.seed, self.world.rank
-        while True:
-            # Noise of its own for each rank, and for a repeated attempt that of the first.
-            seed_all(seed, "noise", self.iteration, *([rank] if rank else []))
-            try:
-                return self.step(plan, rate)
-            except (torch.OutOfMemoryError, RuntimeError) as error:
-                if not _out_of_memory(error):
-                    raise
-            self.meta.optimizer.zero_grad()  # outside the handler, in which the error keeps tensors alive
-            self._reduce_memory()
+    def validate(self) -> float:
+        tasks = self.config.training.validation_tasks
+        result = evaluate(self.evaluated, self.config.problem, split="val", tasks=tasks, world=self.world)
+        return result.values[:, -1].double().mean().item()
 
-    def _reduce_memory(self) -> None:
+    def improves(self, value: float, best: float | None) -> bool:
+        return self.config.problem.metric.improves(value, best)
+
+    def save(self, run: Run, done: int, value: float | None) -> None:
+        run.save(self.evaluated, done)
+
+    def after_validation(self, run: Run, done: int, value: float) -> None:
+        if self.config.training.snapshots:
+            run.save_snapshot(self.evaluated, done, value)
+
+    def observe(self, execute: Execute, run: Run | None, iteration: int) -> Execute:
+        every = self.config.training.histograms
+        if not every:
+            return execute
+        before = run.histograms() if run is not None and iteration else None
+        self.histograms = before or Histograms(probed_tensor(self.learner))
+        return GradientProbe(self.step, self.histograms, every, run=execute, iteration=iteration)
+
+    def save_observed(self, run: Run) -> None:
+        if self.histograms:
+            run.save_histograms(self.histograms)
+
+    def save_memory(self) -> None:
         """Use smaller chunks of tasks, then recompute inner steps. Both change the speed only."""
-        training, meta = self.config.training, self.meta
-        at_once = meta.chunk or training.tasks
+        training, step = self.config.training, self.step
+        at_once = step.chunk or training.tasks
         if not training.fit_memory or (at_once == 1 and self.learner.checkpoint):
             raise RunError(
                 f"out of memory with {at_once} tasks side by side: training.chunk=1 and "
@@ -250,39 +245,45 @@ class Trainer:
                 "when needed"
             )
         if at_once > 1:
-            meta.chunk = (at_once + 1) // 2
+            step.chunk = (at_once + 1) // 2
         else:
             self.learner.checkpoint = True
-        self.captured_step.reset()
 
-    def state(self, best: float | None = None) -> State:
-        """The state to resume from; `best` is the best validation so far."""
-        config = self.config.to_dict()
-        pending, seconds = self.window.pending(), self.window.seconds
-        return State.of(
-            self.learner,
-            self.meta.optimizer,
-            self.iteration,
-            seconds,
-            best,
-            config,
-            pending,
-            self.meta.recipe,
-        )
+    def faster(self) -> str:
+        ways = ["fewer training.iterations", "fewer training.tasks per iteration"]
+        if self.config.method_settings.get("steps", 1) > 1:
+            ways.append("fewer method.steps")
+        if not self.config.problem.regression:
+            images = ["a smaller problem.width", "smaller images"]
+            ways += [*images, "a method without an inner loop (prototypical)"]
+        return f"what would be faster: {', '.join(ways)}, or a GPU"
+
+    def settings(self) -> dict[str, Any]:
+        return self.config.to_dict()
+
+    def origin(self, iteration: int) -> dict[str, Any]:
+        return {
+            **origin(iteration, self.device),
+            "processes": self.world.size,
+            "numerics": NUMERICS,
+            "method_version": method_version(self.config),
+        }
 
 
-def train(
-    config: Config,
-    report: Callable[[Progress, FewShotLearner], None] = lambda progress, learner: None,
-    every: int = 100,
-) -> FewShotLearner:
-    """Meta-train from the initialisation; `report` is called every `every` iterations and after the last."""
-    trainer = Trainer(config, every=every)
-    while not trainer.done:
-        progress = trainer.advance()
-        if progress:
-            report(progress, trainer.learner)
-    return trainer.learner
+@contextmanager
+def _computable() -> Iterator[None]:
+    """A context in which what PyTorch cannot allocate or index is an error of the settings."""
+    try:
+        yield
+    except (MemoryError, OverflowError, RuntimeError) as error:
+        # PyTorch has many errors for what it cannot allocate or index.
+        reason = str(error).strip().split("\n")[0]
+        raise UsageError(f"these settings cannot be computed here ({reason})") from None
+
+
+def log_interval(training: Training) -> int:
+    """Iterations between log entries: a hundred entries of a short run, and more of a long one."""
+    return max(1, min(100, training.iterations // 100))
 
 
 def build(
@@ -352,11 +353,6 @@ def meta_step(
     )
 
 
-def captured(step: MetaStep, wanted: bool = True) -> MetaStep | Replay[StepOutcome]:
-    """Wrap the step in a CUDA graph if one can be captured."""
-    return execution.captured(step) if wanted and step.source.capturable else step
-
-
 def compiles(training: Training, learner: FewShotLearner) -> bool:
     """Decide whether to compile the meta-iteration.
 
@@ -394,14 +390,3 @@ def set_head_rate(learner: FewShotLearner, rate: float) -> None:
         chosen = inside if groups is None else inside[groups.order[groups.starts[:-1]]]
         with torch.no_grad():
             sizes[..., chosen] = rate / factor
-
-
-def _out_of_memory(error: RuntimeError) -> bool:
-    """True if memory ran out: on a GPU the error has its own class, on a CPU only its message says so."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
-def _validate(config: Config, learner: FewShotLearner, world: World) -> float:
-    tasks = config.training.validation_tasks
-    result = evaluate(learner, config.problem, split="val", tasks=tasks, world=world)
-    return result.values[:, -1].double().mean().item()
