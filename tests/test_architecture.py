@@ -51,8 +51,9 @@ def test_the_package_keeps_its_bounds():
     assert architecture.levels() <= architecture.BOUNDS["import levels"]
 
 
-def test_training_enters_few_files():
-    entered = architecture.entered_by_training()
+def test_training_enters_few_files_and_builds_one_learner():
+    entered, built = architecture.traced_training()
+    assert built <= architecture.BOUNDS["learners built by train"]
     assert "methods/pamela.py" in entered
     assert len(entered) <= architecture.BOUNDS["files entered by train"], entered
 

@@ -23,7 +23,7 @@ CENTRAL = (
     *("pathaware.FewShotClassifier", "pathaware.FewShotRegressor", "pathaware.OnlineLearner"),
     *("pathaware.Layout", "pathaware.inference.trained_model.TrainedModel"),
     *("pathaware.training.config.Config", "pathaware.training.run_folder.Run"),
-    *("pathaware.training.trainer.Trainer", "pathaware.training.session.train_run"),
+    *("pathaware.training.loop.Fit", "pathaware.training.train.train"),
     *("pathaware.training.evaluation.evaluate", "pathaware.methods.method.Method"),
 )
 

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from pathaware.training.session import train_sessions
 
 from pathaware import __version__
 from pathaware.cli import main
 from pathaware.training.evaluation import evaluate
-from pathaware.training.train import open_to_resume
+from pathaware.training.train import open_to_resume, train
 
 ROOT = Path(__file__).parents[1]
 YAML = [
@@ -78,7 +77,7 @@ def test_a_stopped_run_of_version_0_1_0_is_resumed(tmp_path):
     shutil.copytree(ROOT / "tests/training/run-0.1.0", folder)
     stopped = open_to_resume(folder, {})
     before = list(stopped.metrics())
-    (run,) = train_sessions([stopped], quiet=True)
+    run = train(stopped.config, stopped.folder, resume=True)
     after = list(run.metrics())
     assert after[: len(before)] == before
     assert before[-1]["iteration"] <= 121 < after[-1]["iteration"] == run.config.training.iterations

@@ -8,13 +8,13 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from pathaware.training.trainer import Trainer
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from pathaware import Episodes, GradientDescent, Layout, MetaLearner, UsageError
 from pathaware.training.config import Config
 from tests.conftest import distance, image_episodes, meta_gradient, regression_episodes, small_problem
+from tests.training.fits import in_memory
 
 pytestmark = pytest.mark.filterwarnings("ignore:vmap cannot run this model", "ignore:There is a performance")
 
@@ -364,13 +364,13 @@ def test_another_rule_may_adapt_other_parameters(execution):
 
 def test_a_captured_iteration_is_captured_again_after_a_change():
     tables = {"problem": {"name": "sine"}, "method": {"name": "maml"}, "training": {"iterations": 3}}
-    trainer = Trainer(Config.from_dict(tables))
+    fit = in_memory(Config.from_dict(tables))
     resets: list[int] = []
-    trainer.captured_step.reset = lambda: resets.append(trainer.iteration)
-    trainer.advance()
-    trainer.learner.model.register_forward_hook(lambda module, inputs, outputs: 2 * outputs)
-    trainer.advance()
-    trainer.advance()
+    fit._reset = lambda: resets.append(fit.iteration)
+    fit.advance()
+    fit.objective.learner.model.register_forward_hook(lambda module, inputs, outputs: 2 * outputs)
+    fit.advance()
+    fit.advance()
     assert resets == [1]
 
 
@@ -394,11 +394,9 @@ def test_evaluation_keeps_the_execution_unless_the_networks_code_reads_the_mode(
 def test_a_training_with_validations_and_dropout_keeps_its_execution(dropout):
     problem = {"name": "classification", "data": "glyphs", "width": 4, "shots": 1, "queries": 2}
     training = {"iterations": 4, "validate": 2, "validation_tasks": 2, "dropout": dropout}
-    trainer = Trainer(
-        Config.from_dict({"problem": problem, "method": {"name": "maml"}, "training": training})
-    )
-    found = {id(trainer.learner.execution)}
-    while not trainer.done:
-        trainer.advance()
-        found.add(id(trainer.learner.execution))
+    fit = in_memory(Config.from_dict({"problem": problem, "method": {"name": "maml"}, "training": training}))
+    found = {id(fit.objective.learner.execution)}
+    while not fit.done:
+        fit.advance()
+        found.add(id(fit.objective.learner.execution))
     assert len(found) == 1

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from pathaware.training.session import train_run
 from safetensors.torch import save_file
 
 from pathaware.data.catalogue import open_store
@@ -27,6 +26,7 @@ from pathaware.training.config import Config
 from pathaware.training.pretrained_classifier import Pretraining
 from pathaware.training.supervised import pretrain
 from pathaware.training.tables import Table
+from pathaware.training.train import train
 from pathaware_research.paper.time_estimate import TimeEstimate
 from tests.data.image_trees import class_folder
 from tests.fuzz.lines import BACKBONE, CLASSIFIER, FROZEN, MODEL, PRETRAINED, RUN
@@ -42,7 +42,8 @@ for _module in (
     "pathaware_research.paper.targets",
     "pathaware.sweep.search",
     "pathaware.training.distributed",
-    "pathaware.training.pretrain_run",
+    "pathaware.training.supervised",
+    "pathaware.training.train",
 ):
     import_module(_module)
 
@@ -76,18 +77,18 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     torch.set_default_dtype(torch.float32)
     root, given = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("given")
     tables = {"problem": {"name": "sine"}, "method": {"name": "pamela"}, "training": {"iterations": 2}}
-    train_run(Config.from_dict(tables), root / RUN, quiet=True)
+    train(Config.from_dict(tables), root / RUN)
     for number, name in enumerate("abcdefghijkl"):
         class_folder(given / ("train", "val", "test")[number // 4] / name, 20, first=100 * number)
     import_dataset("shapes", FolderImporter(ImageFormat(16, 3)), given)
     problem = {"name": "classification", "data": "shapes", "ways": 2, "shots": 1, "queries": 2}
     training = {"iterations": 2, "tasks": 1, "snapshots": 2, "validate": 1, "validation_tasks": 2}
     tables = {"problem": {**problem, "width": 4}, "method": {"name": "pamela"}, "training": training}
-    train_run(Config.from_dict(tables), root / MODEL, quiet=True)
+    train(Config.from_dict(tables), root / MODEL)
     save_file(dict(pretrained(channels=3).state_dict()), root / "weights.safetensors")
     problem |= {"model_name": BACKBONE, "weights": str(root / "weights.safetensors"), "adapt": "head"}
     tables = {"problem": problem, "method": {"name": "proto-pamela"}, "training": {"iterations": 1}}
-    train_run(Config.from_dict(tables), root / FROZEN, quiet=True)
+    train(Config.from_dict(tables), root / FROZEN)
     calibration.fit_calibration(TrainedModel.open(root / FROZEN), tasks=1).write(root / FROZEN)
     for name in "abc":
         class_folder(given / "few" / name, 2, first=ord(name))
@@ -95,7 +96,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     labelled = read_labelled(given / "few", model.image_input)
     save_classifier(learn(model, labelled.support, labelled.names), model, root / CLASSIFIER)
     settings = {"data": "shapes", "width": 4, "epochs": 1, "precision": "fp32", "device": "cpu", "threads": 1}
-    pretrain(Pretraining.from_dict(settings), root / PRETRAINED, quiet=True)
+    pretrain(Pretraining.from_dict(settings), root / PRETRAINED)
     return Folders(root)
 
 
@@ -112,9 +113,9 @@ def _quick(
     plans = evaluation._plans
     monkeypatch.setattr(evaluation, "_plans", lambda *a: [next(iter(plans(*a)))[:1]])
     for place in (
-        "pathaware.training.session.train_sessions",
-        "pathaware.training.pretrain_run._train",
-        "pathaware.sweep.run_store.train_sessions",
+        "pathaware.training.train.run_to_end",
+        "pathaware.training.supervised.run_to_end",
+        "pathaware.sweep.run_store.run_to_end",
         "pathaware.sweep.worker_pool.WorkerPool.train",
         "pathaware.sweep.search.run_grid",
         "pathaware.sweep.search.Search",

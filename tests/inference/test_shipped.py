@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from pathaware.training.trainer import Trainer
 
 from pathaware.inference.trained_model import TrainedModel, find_run, shipped
 from pathaware.training.config import Config, differences
 from pathaware.training.evaluation import evaluate
-from pathaware.training.meta_training import log_interval
 from pathaware.training.presets import load_preset
 from pathaware.training.run_folder import Run
 from pathaware_research.studies.photos.training import config
+from tests.training.fits import in_memory
 
 
 @pytest.fixture(autouse=True)
@@ -43,10 +42,10 @@ def test_training_it_again_begins_as_its_record_says(name):
     """The first report of the record, from the seed. Other CPUs round otherwise, so not to the last bit."""
     run = Run.open(find_run(name))
     first = next(run.metrics())
-    trainer = Trainer(run.config, None, log_interval(run.config.training))
+    fit = in_memory(run.config)
     progress = None
     while progress is None:
-        progress = trainer.advance()
+        progress = fit.advance()
     assert progress.iteration == first["iteration"]
     assert progress.loss == pytest.approx(first["loss"], rel=0.02)
 
@@ -55,13 +54,13 @@ def test_training_it_again_begins_as_its_record_says(name):
 @pytest.mark.parametrize("name", RETRAINABLE)
 def test_training_it_again_gives_as_good_a_model(name):
     run = Run.open(find_run(name))
-    trainer = Trainer(run.config)
-    while not trainer.done:
-        trainer.advance()
+    fit = in_memory(run.config)
+    while not fit.done:
+        fit.advance()
     metric = run.config.problem.metric
     found, kept = (
         evaluate(learner, run.config.problem, tasks=200).summary()
-        for learner in (trainer.learner, run.load("cpu"))
+        for learner in (fit.objective.learner, run.load("cpu"))
     )
     assert abs(found[metric] - kept[metric]) < 2 * kept[f"{metric}_ci95"]
 

@@ -10,7 +10,6 @@ from pkgutil import iter_modules
 
 import pytest
 import torch
-from pathaware.training.session import train_run
 from torch import Tensor
 
 from pathaware import methods
@@ -18,6 +17,7 @@ from pathaware.methods import METHODS, describe_method
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
 from pathaware.training.run_folder import Run
+from pathaware.training.train import train
 from pathaware_research.paper.method_table import method_experiment
 from tests.conftest import distance
 from tests.methods.checks import estimated, learner_of, scattered
@@ -138,7 +138,7 @@ def test_a_run_is_trained_kept_and_opened_again(name, tmp_path):
     config = Config.from_dict(
         {"problem": {**problem, **small}, "method": {"name": name}, "training": training}
     )
-    run = train_run(config, tmp_path / "run", quiet=True)
+    run = train(config, tmp_path / "run")
     evaluated = [
         evaluate(Run.open(run.folder).load("cpu"), config.problem, tasks=4).summary() for _ in range(2)
     ]
@@ -194,6 +194,6 @@ def test_it_learns_to_tell_glyphs_apart(name, tmp_path):
     """On unseen scripts, at least ten points above the accuracy before adaptation."""
     torch.set_default_dtype(torch.float32)
     config = method_experiment("glyphs", name).config(iterations=SLOW.get(name, 50))
-    run = train_run(config.with_training(device="cpu"), tmp_path / "run", quiet=True)
+    run = train(config.with_training(device="cpu"), tmp_path / "run")
     before, *_, after = evaluate(run.load("cpu"), config.problem, tasks=100).summary()["accuracy_per_step"]
     assert after > before + 0.1

@@ -6,7 +6,6 @@ import copy
 
 import pytest
 import torch
-from pathaware.training.trainer import train
 from torch import nn
 
 from pathaware import Episodes, GradientDescent, Layout, MetaLearner, UsageError
@@ -15,6 +14,7 @@ from pathaware.models.surgery import LAYERS, identity_after, insert
 from pathaware.training.config import Config
 from tests.conftest import distance, regression_episodes
 from tests.methods.checks import differences, estimated, learner_of, scattered
+from tests.training.fits import trained
 
 
 def frozen(learner, monkeypatch, seed=7):
@@ -213,6 +213,6 @@ def test_masks_depend_on_the_seed_and_the_iteration_not_on_what_was_drawn_before
     ends = []
     for noise in (0, 7):
         torch.manual_seed(noise)
-        learner = train(config)
+        learner = trained(config)
         ends.append(torch.cat([p.detach().flatten() for p in learner.parameters()]))
     assert torch.equal(*ends)

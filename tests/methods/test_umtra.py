@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from pathaware.training.session import train_run
-from pathaware.training.trainer import Trainer
 
 from pathaware.core.errors import UsageError
 from pathaware.core.seeding import generator
@@ -14,7 +12,7 @@ from pathaware.data.unlabelled import UnlabelledEpisodes
 from pathaware.methods import METHODS
 from pathaware.methods.maml import GradientDescent
 from pathaware.training.config import Config
-from pathaware.training.state import State
+from tests.training.fits import continued, in_memory
 
 SMALL = {"name": "classification", "width": 4, "shots": 1, "queries": 1}
 TRAINING = {"iterations": 4, "tasks": 2, "device": "cpu", "threads": 1, "validate": 0}
@@ -72,22 +70,16 @@ def test_it_is_for_images():
         Config.from_dict({"problem": {"name": "sine"}, "method": {"name": "umtra"}})
 
 
-def test_pretraining_needs_labels(tmp_path):
-    with pytest.raises(UsageError, match="pretrain: classification has no labels"):
-        train_run(config(training={"pretrain": 1}), tmp_path / "run", quiet=True)
-
-
 @pytest.mark.parametrize("method", ["umtra", "prototypical"])
 def test_a_resumed_run_is_the_unbroken_one_to_the_last_bit(method, tmp_path):
     torch.set_default_dtype(torch.float32)
     unlabelled = config(method, labels=False)
-    trainer = Trainer(unlabelled)
+    fit = in_memory(unlabelled)
     for _ in range(2):
-        trainer.advance()
-    trainer.state().write(tmp_path / "state.safetensors")
-    resumed = Trainer(unlabelled, State.read(tmp_path / "state.safetensors"))
-    for _ in range(2):
-        trainer.advance()
-        resumed.advance()
-    for a, b in zip(trainer.learner.parameters(), resumed.learner.parameters(), strict=True):
-        assert torch.equal(a, b)
+        fit.advance()
+    with continued(fit, tmp_path / "run") as resumed:
+        for _ in range(2):
+            fit.advance()
+            resumed.advance()
+    both = (each.objective.learner.parameters() for each in (fit, resumed))
+    assert all(torch.equal(a, b) for a, b in zip(*both, strict=True))

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
-from pathaware.training.session import train_run
 
 from pathaware import Pamela
 from pathaware.cli import main
@@ -20,6 +19,7 @@ from pathaware.report.style import labels, run_styles
 from pathaware.training.config import Config
 from pathaware.training.run_files import METRICS
 from pathaware.training.run_folder import Run
+from pathaware.training.train import train
 
 VOID = {"meta", "img"}
 
@@ -58,7 +58,7 @@ def tiny(folder: Path, method: str, *, shots: int = 10, seed: int = 0, **trainin
             "training": {"iterations": 4, "tasks": 2, "seed": seed, **training},
         }
     )
-    return train_run(config, folder, quiet=True)
+    return train(config, folder)
 
 
 @pytest.fixture(scope="module")

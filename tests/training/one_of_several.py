@@ -15,8 +15,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from pathaware.training.session import load_trained
-from pathaware.training.trainer import Trainer
 from torch import nn
 
 from pathaware import MetaLearner, Pamela, Unrolled
@@ -31,7 +29,8 @@ from pathaware.models import conv4
 from pathaware.training.config import Config
 from pathaware.training.distributed import World, process_group
 from pathaware.training.evaluation import evaluate
-from pathaware.training.meta_training import MetaStep, build, meta_step
+from pathaware.training.loop import Fit
+from pathaware.training.meta_training import MetaStep, MetaTraining, build, meta_step
 from pathaware.training.run_folder import Run
 
 SINE = {"name": "sine", "points": 20}
@@ -59,16 +58,17 @@ CASES = {
 
 def trained(settings: Config, world: World) -> dict[str, Any]:
     """Parameters, log entries and histograms of a run."""
-    trainer = Trainer(settings, every=7, world=world)
+    fit = Fit(MetaTraining(settings, world), world=world)
+    fit.objective.log_every = 7
     reports = []
-    while not trainer.done:
-        progress = trainer.advance()
+    while not fit.done:
+        progress = fit.advance()
         if progress:
             said = asdict(progress).items()
             reports.append({k: v for k, v in said if k != "seconds" and v is not None})
-    seen = trainer.histograms
+    seen = fit.objective.histograms
     return {
-        "parameters": torch.cat([p.detach().flatten() for p in trainer.learner.parameters()]),
+        "parameters": torch.cat([p.detach().flatten() for p in fit.objective.learner.parameters()]),
         "reports": reports,
         "counts": torch.stack(seen.counts) if seen else None,
     }
@@ -140,7 +140,7 @@ def with_running_statistics(world: World, folder: Path) -> dict[str, Any]:
             norm.running_mean.add_(0.3)
             norm.running_var.mul_(4.0)
         run.save(learner, 1)
-    learner = load_trained(run, world)
+    learner = run.trained(world)
     result = evaluate(learner, run.config.problem, tasks=6, queries="alone", world=world)
     return {"state": learner.state_dict(), "result": result.values}
 

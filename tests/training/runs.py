@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from pathaware.training.session import TrainingSession
 
 from pathaware.training.checksummed import read_checksummed
 from pathaware.training.config import Config
 from pathaware.training.run_folder import Run
+from tests.training.fits import in_folder
 from tests.training.test_classification import SMALL
 from tests.training.test_training import config
 
@@ -40,9 +40,9 @@ def glyphs(iterations: int = 200) -> Config:
 def stopped_run(folder: Path) -> Run:
     """A run stopped after 22 iterations, with states after 10 and 20, a checkpoint and histograms."""
     run = Run.create(folder, sine(validate=5, histograms=5))
-    with TrainingSession(run, quiet=True) as session:
+    with in_folder(run) as fit:
         for _ in range(22):
-            session.advance()
+            fit.advance()
     return run
 
 

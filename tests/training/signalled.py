@@ -8,11 +8,10 @@ from __future__ import annotations
 import os
 import signal
 
-from pathaware.training.trainer import Trainer
-
 from pathaware.cli import main
+from pathaware.training.loop import Fit
 
-_advance = Trainer.advance
+_advance = Fit.advance
 
 
 def _signalled(self):
@@ -25,5 +24,5 @@ def _signalled(self):
 
 
 if __name__ == "__main__":
-    Trainer.advance = _signalled
+    Fit.advance = _signalled
     main()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pathaware.training.session import train_run
 
 from pathaware import Pamela, UsageError
 from pathaware.cli import one_line
@@ -15,6 +14,7 @@ from pathaware.models import build_model, mlp
 from pathaware.training.config import Config, Training, parse_value, read_toml
 from pathaware.training.presets import load_preset
 from pathaware.training.run_folder import Run
+from pathaware.training.train import train
 
 HEX = "0x" + "f" * 5000
 
@@ -71,7 +71,7 @@ def test_a_device_that_is_not_there_is_refused(device):
 def test_tasks_that_fit_in_no_memory_are_refused_before_a_folder_is_made(tmp_path, shots):
     config = Config.from_dict({"problem": {"name": "sine", "shots": shots}, "method": {"name": "maml"}})
     with pytest.raises(UsageError, match="these settings cannot be computed here"):
-        train_run(config, tmp_path / "run")
+        train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

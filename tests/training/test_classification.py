@@ -6,16 +6,16 @@ import json
 
 import pytest
 import torch
-from pathaware.training.session import check, train_run
-from pathaware.training.trainer import train
 from torch import nn
 
 from pathaware import UsageError
 from pathaware.models import build_model
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
-from pathaware.training.meta_training import build
+from pathaware.training.meta_training import MetaTraining, build
 from pathaware.training.provenance import evaluation_record, task_values, write_record
+from pathaware.training.train import train
+from tests.training.fits import trained
 
 SMALL = {"name": "classification", "data": "glyphs", "shots": 1, "queries": 3, "width": 8}
 
@@ -42,7 +42,7 @@ def _single_precision():
 
 def test_adaptation_turns_chance_into_knowledge_on_held_out_scripts(tmp_path):
     settings = config(iterations=160, rate=5e-3, validate=160, validation_tasks=20)
-    run = train_run(settings, tmp_path / "run", quiet=True)
+    run = train(settings, tmp_path / "run")
     result = evaluate(run.load(), settings.problem, tasks=60)
     before, after = (result.values[:, j].mean().item() for j in (0, -1))
     assert abs(before - 0.2) < 0.1
@@ -65,7 +65,7 @@ def test_inductive_evaluation_says_so_and_gives_other_numbers():
 
 def test_memory_savers_change_no_number():
     plain, saving = (
-        train(config(iterations=2, dtype="float64", **extra)).state_dict()
+        trained(config(iterations=2, dtype="float64", **extra)).state_dict()
         for extra in ({}, {"chunk": 1, "checkpoint": True})
     )
     assert all(torch.allclose(plain[name], saving[name], atol=1e-10) for name in plain)
@@ -74,7 +74,7 @@ def test_memory_savers_change_no_number():
 @pytest.mark.parametrize("name", ["conv4", "resnet12"])
 def test_networks_by_name_run_batched_and_count_their_classes(name):
     settings = config({"model_name": name, "width": 4}, iterations=1)
-    learner = train(settings)
+    learner = trained(settings)
     assert learner.execution.name == "batched"
     assert learner.model(torch.randn(2, 1, 28, 28)).shape == (2, 5)
 
@@ -115,4 +115,4 @@ def test_a_prediction_that_is_not_finite_is_wrong():
 def test_methods_that_use_the_first_point_of_a_path_as_initialisation_refuse_another_last_layer(name, head):
     tables = {"problem": SMALL, "method": {"name": name}, "training": {"iterations": 2, "head": head}}
     with pytest.raises(UsageError, match="learns the initialisation of every layer"):
-        check(Config.from_dict(tables))
+        MetaTraining(Config.from_dict(tables)).try_out()

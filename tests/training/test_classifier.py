@@ -10,7 +10,6 @@ import signal
 import pytest
 import torch
 import torch.nn.functional as F
-from pathaware.training.trainer import Trainer
 
 from pathaware import UsageError
 from pathaware.cli import main
@@ -22,9 +21,10 @@ from pathaware.data.store import ClassSpan, ImageStore, Manifest
 from pathaware.engine import kernels
 from pathaware.models import conv4, resnet12
 from pathaware.sweep.run_store import own_level
-from pathaware.training import pretrain_run
+from pathaware.training import supervised
 from pathaware.training.checksummed import load_parameters
 from pathaware.training.evaluation import evaluate
+from pathaware.training.loop import Fit, run_to_end
 from pathaware.training.meta_training import build
 from pathaware.training.pretrained_classifier import (
     Classifier,
@@ -37,15 +37,15 @@ from pathaware.training.pretrained_classifier import (
 from pathaware.training.run_folder import PretrainRun, Run
 from pathaware.training.supervised import (
     ClassifierStep,
-    ClassifierTrainer,
+    Supervised,
     distillation,
     mixed_cross_entropy,
     pretrain,
-    resume_pretraining,
     turn,
 )
 from pathaware_research.studies import pretraining as study
 from tests.conftest import distance
+from tests.training.fits import in_memory, pretraining
 from tests.training.test_classification import config
 
 NAMES = "abcdefgh"
@@ -73,7 +73,9 @@ def small_store(name: str = "shapes", size: int = 16, mirror: bool = True, chann
 @pytest.fixture(autouse=True)
 def _stores(monkeypatch):
     stores = {"shapes": small_store(), "larger": small_store("larger", 20, mirror=False)}
-    monkeypatch.setattr("pathaware.training.classifier.open_store", lambda name, directory: stores[name])
+    monkeypatch.setattr(
+        "pathaware.training.pretrained_classifier.open_store", lambda name, directory: stores[name]
+    )
 
 
 def settings(**changes: object) -> Pretraining:
@@ -202,12 +204,13 @@ def test_resnet12_takes_widths_and_dropout():
 )
 def test_training_learns_to_tell_the_classes(changes):
     chosen = settings(epochs=8, rate=0.05, ema=0.9, **changes)
-    trainer = ClassifierTrainer(chosen, chosen.images(["train"]))
+    fit = pretraining(chosen)
     losses = []
-    while not trainer.done:
-        losses.append(float(trainer.advance().losses))
-    assert losses[-1] < 0.8 * losses[0]
-    assert prototype_accuracy(trainer.step.ema, chosen.images(["val"])) > 0.6
+    while not fit.done:
+        if progress := fit.advance():
+            losses.append(progress.loss)
+    assert losses[-1] < 0.85 * losses[0]  # means over epochs
+    assert prototype_accuracy(fit.step.ema, chosen.images(["val"])) > 0.6
 
 
 def test_bfloat16_agrees_with_float32_up_to_its_precision():
@@ -215,19 +218,19 @@ def test_bfloat16_agrees_with_float32_up_to_its_precision():
     chosen = settings(rotation=0.5)
     losses = []
     for low in (False, True):
-        trainer = ClassifierTrainer(chosen, chosen.images(["train"]))
-        trainer.step.low_precision = low
-        losses.append(torch.cat([trainer.advance().losses for _ in range(3)]))
+        fit = pretraining(chosen)
+        fit.step.low_precision = low
+        losses.append(torch.cat([fit.step(fit.objective.plan(i), 0.1).losses for i in range(3)]))
     assert not torch.equal(*losses)
     assert torch.allclose(*losses, rtol=0.03)
 
 
 def test_the_average_follows_the_weights():
     chosen = settings(ema=0.5)
-    trainer = ClassifierTrainer(chosen, chosen.images(["train"]))
-    step: ClassifierStep = trainer.step
+    fit = pretraining(chosen)
+    step: ClassifierStep = fit.step
     before = step.ema.body.conv1.weight.clone()
-    trainer.advance()
+    fit.advance()
     keep = 1 / 10  # a shorter memory at first
     expected = torch.lerp(step.model.body.conv1.weight, before, keep)
     assert torch.allclose(step.ema.body.conv1.weight, expected)
@@ -237,7 +240,7 @@ def test_the_average_follows_the_weights():
 def test_the_kernels_compute_the_same_features_and_gradients(monkeypatch):
     pytest.importorskip("triton")
     chosen = settings()
-    step = ClassifierTrainer(chosen, chosen.images(["train"])).step
+    step = pretraining(chosen).step
     model, x = step.model.double(), torch.randn(8, 3, 16, 16, dtype=torch.float64)
     assert step.fused is not None
     weights = [p for name, p in model.body.named_parameters() if not re.fullmatch(r"conv\d.bias", name)]
@@ -256,15 +259,15 @@ def test_the_kernels_compute_the_same_features_and_gradients(monkeypatch):
 
 def test_a_resnet_runs_layer_by_layer():
     chosen = settings(model_name="resnet12", width=2)
-    assert ClassifierTrainer(chosen, chosen.images(["train"])).step.fused is None
+    assert pretraining(chosen).step.fused is None
 
 
 def test_statistics_are_those_of_images_without_augmentation():
     chosen = settings(cutmix=0.5, ema=0.5)
     images = chosen.images(["train"])
-    trainer = ClassifierTrainer(chosen, images)
-    trainer.advance()
-    model = trainer.step.ema
+    fit = pretraining(chosen, images)
+    fit.advance()
+    model = fit.step.ema
     assert not model.body.norm1.running_mean.any()  # training keeps none
     measure_statistics(model, images)
     convolved = model.body.conv1(torch.cat(list(images.plain())))
@@ -275,54 +278,54 @@ def test_statistics_are_those_of_images_without_augmentation():
 
 def test_a_pretraining_that_was_stopped_resumes_to_the_last_bit(tmp_path, monkeypatch):
     chosen = settings(cutmix=0.5, dropout=0.1, model_name="resnet12", width=2, epochs=2, head="cosine")
-    whole = pretrain(chosen, tmp_path / "whole", quiet=True)
-    real = ClassifierTrainer.advance
+    whole = pretrain(chosen, tmp_path / "whole")
+    real = Fit.advance
 
     def interrupted(self):
-        outcome = real(self)
+        progress = real(self)
         if self.iteration == 4:  # in the middle of the second epoch
             signal.raise_signal(signal.SIGTERM)
-        return outcome
+        return progress
 
-    monkeypatch.setattr(ClassifierTrainer, "advance", interrupted)
+    monkeypatch.setattr(Fit, "advance", interrupted)
     with pytest.raises(Stopped):
-        pretrain(chosen, tmp_path / "stopped", quiet=True)
-    monkeypatch.setattr(ClassifierTrainer, "advance", real)
+        pretrain(chosen, tmp_path / "stopped")
+    monkeypatch.setattr(Fit, "advance", real)
     assert not PretrainRun.open(tmp_path / "stopped").finished
-    resumed = resume_pretraining(tmp_path / "stopped", quiet=True)
+    resumed = pretrain(chosen, tmp_path / "stopped", resume=True)
     assert resumed.finished
     one, other = whole.load().model.state_dict(), resumed.load().model.state_dict()
     assert all(torch.equal(one[name], other[name]) for name in one)
     timeless = [[{**row, "seconds": 0} for row in run.metrics()] for run in (whole, resumed)]
     assert timeless[0] == timeless[1]
-    assert resume_pretraining(tmp_path / "stopped", quiet=True).finished  # and now it does nothing
+    assert pretrain(chosen, tmp_path / "stopped", resume=True).finished  # and now it does nothing
 
 
 def test_a_pretraining_that_another_process_finished_after_it_was_opened_is_left_as_it_is(tmp_path):
     chosen = settings(epochs=1)
-    run = pretrain(chosen, tmp_path / "run", quiet=True)
+    run = pretrain(chosen, tmp_path / "run")
     before = {path.name: path.read_bytes() for path in run.folder.iterdir()}
-    pretrain_run._train(run, chosen.images(chosen.chosen_splits), None, quiet=True)
+    run_to_end([Fit(Supervised(chosen, chosen.images(["train"])), run)])
     assert {path.name: path.read_bytes() for path in run.folder.iterdir()} == before
 
 
 def test_a_checkpoint_is_the_best_by_validation_or_the_last_one(tmp_path):
-    chosen = pretrain(settings(), tmp_path / "best", quiet=True)
+    chosen = pretrain(settings(), tmp_path / "best")
     values = [row["validation"] for row in chosen.metrics()]
     found = chosen.load()
     assert found.accuracy == max(values)
     assert found.epoch == values.index(max(values)) + 1
-    last = pretrain(settings(splits="train,val", epochs=1), tmp_path / "last", quiet=True).load()
+    last = pretrain(settings(splits="train,val", epochs=1), tmp_path / "last").load()
     assert (last.epoch, last.accuracy, len(last.classes)) == (1, None, 8)
 
 
 def test_a_student_learns_from_a_teacher_of_the_same_classes(tmp_path):
-    pretrain(settings(epochs=1), tmp_path / "teacher", quiet=True)
-    plain = pretrain(settings(epochs=1), tmp_path / "plain", quiet=True)
-    taught = pretrain(settings(epochs=1, teacher=str(tmp_path / "teacher")), tmp_path / "taught", quiet=True)
+    pretrain(settings(epochs=1), tmp_path / "teacher")
+    plain = pretrain(settings(epochs=1), tmp_path / "plain")
+    taught = pretrain(settings(epochs=1, teacher=str(tmp_path / "teacher")), tmp_path / "taught")
     assert next(plain.metrics())["loss"] != next(taught.metrics())["loss"]
     with pytest.raises(UsageError, match="other classes"):
-        pretrain(settings(teacher=str(tmp_path / "teacher"), splits="train,val"), tmp_path / "x", quiet=True)
+        pretrain(settings(teacher=str(tmp_path / "teacher"), splits="train,val"), tmp_path / "x")
 
 
 def test_the_directions_of_a_classifier_leave_out_features_that_it_does_not_use():
@@ -338,7 +341,7 @@ def test_the_directions_of_a_classifier_leave_out_features_that_it_does_not_use(
 
 def test_pretrainings_are_compared_by_what_differs(tmp_path, capsys):
     for name, changes in {"plain": {"crop": 1.0}, "mixed": {"crop": 0.6, "cutmix": 0.5}}.items():
-        pretrain(settings(epochs=1, **changes), tmp_path / name, quiet=True)
+        pretrain(settings(epochs=1, **changes), tmp_path / name)
     record = tmp_path / "record.json"
     study.main([str(tmp_path / "plain"), str(tmp_path / "mixed"), "--record", str(record)])
     shown = capsys.readouterr().out
@@ -351,7 +354,7 @@ def test_pretrainings_are_compared_by_what_differs(tmp_path, capsys):
 
 
 def test_stored_predictions_of_a_teacher_are_those_of_its_mean_view(tmp_path):
-    teacher = pretrain(settings(epochs=1), tmp_path / "teacher", quiet=True).load().model
+    teacher = pretrain(settings(epochs=1), tmp_path / "teacher").load().model
     images = settings().images(["train"])
     step = ClassifierStep(settings().network(5, images.inputs), images, settings(teacher_views=200), teacher)
     view = images.draw(torch.arange(len(images)), Distortion(0.35, 0.4, 0.0, True), generator(1, "view"))
@@ -371,7 +374,7 @@ def test_stored_predictions_of_a_teacher_are_those_of_its_mean_view(tmp_path):
 
 
 def test_a_time_is_turned_into_epochs(tmp_path):
-    run = pretrain(settings(), tmp_path / "run", minutes=1 / 120, quiet=True)
+    run = pretrain(settings(), tmp_path / "run", minutes=1 / 120)
     assert run.settings.epochs >= 1
     assert PretrainRun.open(run.folder).settings == run.settings
 
@@ -380,21 +383,21 @@ def test_meta_training_starts_from_a_pretraining(tmp_path, monkeypatch):
     folder = tmp_path / "features"
     model = {"data": "ink", "width": 8, "size": 28, "epochs": 1}
     store = small_store("ink", 28, channels=1)
-    monkeypatch.setattr("pathaware.training.classifier.open_store", lambda name, directory: store)
-    run = pretrain(settings(**model), folder, quiet=True)
-    plain, started = build(config()).model, Trainer(config(start=str(folder))).learner.model
+    monkeypatch.setattr("pathaware.training.pretrained_classifier.open_store", lambda name, directory: store)
+    run = pretrain(settings(**model), folder)
+    plain, started = build(config()).model, in_memory(config(start=str(folder))).objective.learner.model
     learned = run.load().body
     assert torch.equal(started.conv4.weight, learned.conv4.weight)
     assert torch.equal(started.norm2.bias, learned.norm2.bias)
     assert torch.equal(started.head.weight, plain.head.weight)
     classifier = torch.nn.functional.normalize(run.load().model.head.weight, dim=1)
-    projection = Trainer(config(start=str(folder), head="projected")).learner.start.projection
+    projection = in_memory(config(start=str(folder), head="projected")).objective.learner.start.projection
     assert torch.allclose(projection @ projection.T, torch.eye(len(projection)), atol=1e-5)
     assert torch.allclose(classifier @ projection.T @ projection, classifier, atol=1e-5)
     with pytest.raises(UsageError, match=r"start: .* is of another network"):
-        Trainer(config({"width": 6}, start=str(folder)))
+        in_memory(config({"width": 6}, start=str(folder)))
     with pytest.raises(UsageError, match="has no checkpoint"):
-        Trainer(config(start=str(tmp_path)))
+        in_memory(config(start=str(tmp_path)))
     with pytest.raises(UsageError, match="holds a pretraining"):
         Run.open(folder)
 
@@ -402,8 +405,8 @@ def test_meta_training_starts_from_a_pretraining(tmp_path, monkeypatch):
 def test_running_statistics_without_biases_are_the_same_network(tmp_path, monkeypatch):
     folder = tmp_path / "features"
     store = small_store("ink", 28, channels=1)
-    monkeypatch.setattr("pathaware.training.classifier.open_store", lambda name, directory: store)
-    run = pretrain(settings(data="ink", width=8, size=28, epochs=1), folder, quiet=True)
+    monkeypatch.setattr("pathaware.training.pretrained_classifier.open_store", lambda name, directory: store)
+    run = pretrain(settings(data="ink", width=8, size=28, epochs=1), folder)
     body, learner = (
         run.load().body.eval().double(),
         build(config({"statistics": "running"}, start=str(folder))),
@@ -433,24 +436,24 @@ def test_parameters_of_another_network_are_refused_in_one_line():
 def test_running_statistics_of_a_pretraining_make_queries_independent(tmp_path, monkeypatch, method):
     folder = tmp_path / "features"
     store = small_store("ink", 28, channels=1)
-    monkeypatch.setattr("pathaware.training.classifier.open_store", lambda name, directory: store)
-    run = pretrain(settings(data="ink", width=8, size=28, epochs=1), folder, quiet=True)
+    monkeypatch.setattr("pathaware.training.pretrained_classifier.open_store", lambda name, directory: store)
+    run = pretrain(settings(data="ink", width=8, size=28, epochs=1), folder)
     chosen = config({"statistics": "running"}, start=str(folder), dtype="float64")
-    trainer = Trainer(dataclasses.replace(chosen, method=method, method_settings={}))
-    trainer.advance()
-    learner = trainer.learner.eval()
+    fit = in_memory(dataclasses.replace(chosen, method=method, method_settings={}))
+    fit.advance()
+    learner = fit.objective.learner.eval()
     body = run.load().body.eval().double()
     assert torch.equal(learner.model.norm2.running_var, body.norm2.running_var)
     assert learner.model.conv2.bias is None  # the mean contains it
     assert torch.allclose(learner.model.norm2.running_mean, body.norm2.running_mean - body.conv2.bias)
-    episodes = trainer.source.gather(trainer.source.draw(2, generator(0, "t", 0)))
+    episodes = fit.objective.source.gather(fit.objective.source.draw(2, generator(0, "t", 0)))
     support = episodes.support_x, episodes.support_y
     with torch.no_grad():
         together = learner.predictions_per_step(*support, episodes.query_x).outputs[-1]
         alone = learner.predictions_per_step(*support, episodes.query_x[:, :1]).outputs[-1]
     assert torch.allclose(together[:, :1], alone, atol=1e-12)
-    result = evaluate(learner, trainer.config.problem, tasks=2, split="val")
-    assert result.queries == own_level(trainer.config) == "alone"
+    result = evaluate(learner, chosen.problem, tasks=2, split="val")
+    assert result.queries == own_level(chosen) == "alone"
     with pytest.raises(UsageError, match="statistics: running ones come from a pretraining"):
         config({"statistics": "running"})
 
@@ -508,6 +511,6 @@ def test_the_number_of_epochs_fits_the_time(monkeypatch):
     chosen = settings()
     images = chosen.images(["train"])
     ticks = iter(range(10_000))
-    monkeypatch.setattr(pretrain_run.time, "perf_counter", lambda: float(next(ticks)))
-    found = pretrain_run.epochs_in(600.0, chosen, images)
+    monkeypatch.setattr(supervised.time, "perf_counter", lambda: float(next(ticks)))
+    found = supervised.epochs_in(600.0, chosen, images)
     assert found == pytest.approx(0.95 * 600 / (3 * 22 / 20), abs=60)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from pathaware.training.session import train_run
 from torch import nn
 
 from pathaware.cli import main
@@ -26,6 +25,7 @@ from pathaware.training.evaluation import evaluate, tasks_for
 from pathaware.training.problems import CrossDomain
 from pathaware.training.provenance import evaluation_record, write_record
 from pathaware.training.run_folder import Run
+from pathaware.training.train import train
 from pathaware_research.studies import cross_domain
 from pathaware_research.verification import obstacle, verify
 from tests.training.test_classifier import small_store
@@ -72,7 +72,7 @@ def trained(folder: Path, data: str, **changes: object) -> Run:
             "training": {"iterations": 2, "validate": 0, "tasks": 2, "device": "cpu", "compile": "off"},
         }
     )
-    return train_run(settings, folder / f"{data}-pamela-2shot-2-seed0", quiet=True)
+    return train(settings, folder / f"{data}-pamela-2shot-2-seed0")
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from pathaware.training.session import TrainingSession, resume_run, train_run
 from safetensors.torch import save_file
 
 import pathaware
@@ -17,7 +16,8 @@ from pathaware.core.errors import UsageError
 from pathaware.training.checksummed import CorruptFile, read_checksummed, write_checksummed
 from pathaware.training.run_files import FolderLock
 from pathaware.training.run_folder import Run
-from pathaware.training.train import open_to_resume
+from pathaware.training.train import open_to_resume, train
+from tests.training.fits import in_folder, resumed
 from tests.training.runs import assert_same_end, sine, stopped_run
 
 
@@ -69,14 +69,14 @@ def test_a_damaged_state_is_replaced_by_the_one_before_with_a_warning(tmp_path, 
 
 def test_a_run_with_a_damaged_state_still_ends_as_one_that_was_not_stopped(tmp_path, capsys):
     settings = sine(validate=5, histograms=5, iterations=30)
-    calm = train_run(settings, tmp_path / "calm", quiet=True)
+    calm = train(settings, tmp_path / "calm")
     run = Run.create(tmp_path / "run", settings)
-    with TrainingSession(run, quiet=True) as session:
+    with in_folder(run) as fit:
         for _ in range(22):
-            session.advance()
+            fit.advance()
     newest = run._states()[0]
     newest.write_bytes(newest.read_bytes()[:-3])
-    resume_run(run.folder, quiet=True)
+    resumed(run.folder)
     assert "is damaged" in capsys.readouterr().err
     assert_same_end(run, calm)
 
@@ -119,7 +119,7 @@ def test_a_damaged_line_in_the_middle_of_the_metrics_is_named(tmp_path, line):
     with pytest.raises(UsageError, match=r"metrics\.jsonl is damaged \(line 4\)"):
         list(run.metrics())
     with pytest.raises(UsageError, match=r"metrics\.jsonl is damaged \(line 4\)"):
-        resume_run(run.folder, quiet=True)
+        resumed(run.folder)
 
 
 def test_metrics_of_older_runs_with_a_checksum_per_line_are_read(tmp_path):
@@ -132,7 +132,7 @@ def test_metrics_of_older_runs_with_a_checksum_per_line_are_read(tmp_path):
 
 def test_a_run_says_with_which_code_it_was_trained_and_resumed(tmp_path):
     run = stopped_run(tmp_path / "run")
-    with TrainingSession(run, quiet=True):
+    with in_folder(run):
         pass
     entries = run.provenance()
     assert [entry["iteration"] for entry in entries] == [0, 20]
@@ -150,7 +150,7 @@ def test_settings_that_were_changed_in_the_folder_are_refused_by_name(tmp_path, 
     path = run.folder / "config.toml"
     path.write_text(path.read_text().replace(old, new, 1))
     with pytest.raises(UsageError, match=r"is not what .* was made with: .*here|config\.toml"):
-        resume_run(run.folder, quiet=True)
+        resumed(run.folder)
     with pytest.raises(UsageError, match=r"is not what .* was made with: .*here|config\.toml"):
         Run.open(run.folder).load()
 
@@ -204,7 +204,7 @@ def test_no_file_of_a_run_can_run_code(tmp_path):
     trace = tmp_path / "trace"
     for path in run.folder.glob("*.safetensors"):
         path.write_bytes(pickle.dumps(Malice(trace)))
-    for read in (run.load, run.state, run.histograms, lambda: resume_run(run.folder, quiet=True)):
+    for read in (run.load, run.state, run.histograms, lambda: resumed(run.folder)):
         with pytest.raises(UsageError):
             read()
     for name in ("metrics.jsonl", "config.toml"):
@@ -234,7 +234,7 @@ def test_a_run_killed_while_it_was_created_can_be_started_again(tmp_path, left):
     folder.mkdir()
     for name in left:
         (folder / name).write_bytes(b"")
-    assert train_run(sine(iterations=3), folder, quiet=True).finished
+    assert train(sine(iterations=3), folder).finished
 
 
 def test_a_configuration_is_never_taken_for_a_leftover(tmp_path):
@@ -244,7 +244,7 @@ def test_a_configuration_is_never_taken_for_a_leftover(tmp_path):
 
 
 def test_what_a_killed_clean_up_left_is_removed_at_the_next_opening(tmp_path):
-    run = train_run(sine(iterations=3), tmp_path / "run", quiet=True)
+    run = train(sine(iterations=3), tmp_path / "run")
     clean = {path.name for path in run.folder.iterdir()}
     for name in ("run.lock", "state-2.safetensors", "state-3.safetensors", "metrics.jsonl.new"):
         (run.folder / name).write_bytes(b"left")

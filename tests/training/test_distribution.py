@@ -9,13 +9,13 @@ from datetime import timedelta
 
 import pytest
 import torch
-from pathaware.training.session import train_distributed
 from torch.distributed import HashStore
 
 from pathaware.core.episodes import share_of
 from pathaware.core.errors import UsageError
 from pathaware.training.distributed import ALONE, agree_on_attempt, process_group
 from pathaware.training.run_folder import Run
+from pathaware.training.train import train
 from tests.conftest import distance
 from tests.training.launching import launch
 from tests.training.one_of_several import CASES, config
@@ -172,15 +172,15 @@ def test_only_where_someone_restarts_processes_does_a_run_go_on_in_its_folder(tm
         restarts = True
 
     settings = config(iterations=3)
-    run = train_distributed(settings, tmp_path / "run", ALONE, quiet=True)
+    run = train(settings, tmp_path / "run")
     (run.folder / "checkpoint.safetensors").unlink()  # as if it had not come to its end
     with pytest.raises(UsageError, match="holds another run"):
-        train_distributed(settings, run.folder, ALONE, quiet=True)
+        train(settings, run.folder)
     with pytest.raises(UsageError, match="holds another run"):
-        train_distributed(config(iterations=4), run.folder, Restarting(), quiet=True)
-    assert train_distributed(settings, run.folder, Restarting(), quiet=True).finished
+        train(config(iterations=4), run.folder, world=Restarting())
+    assert train(settings, run.folder, world=Restarting()).finished
     stamp = (run.folder / "metrics.jsonl").stat().st_mtime_ns
-    train_distributed(settings, run.folder, Restarting(), quiet=True)
+    train(settings, run.folder, world=Restarting())
     assert (run.folder / "metrics.jsonl").stat().st_mtime_ns == stamp
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from pathaware.training.trainer import Trainer
 
 from pathaware import UsageError
 from pathaware.core.seeding import generator
@@ -19,6 +18,7 @@ from pathaware.training.features import FeatureBaseline, FeatureMemory, cache_di
 from pathaware.training.meta_training import build
 from pathaware_research.studies.photos.training import MixedTasks
 from tests.models.residual18 import pretrained
+from tests.training.fits import in_memory
 
 
 @pytest.fixture(autouse=True)
@@ -97,14 +97,14 @@ def test_a_damaged_cache_is_computed_again(config):
 
 @pytest.mark.usefixtures("few_images")
 def test_training_on_features_takes_statistics_and_leaves_the_backbone_alone(config):
-    trainer = Trainer(config)
-    head = trainer.learner.head
+    fit = in_memory(config)
+    head = fit.objective.learner.head
     assert not torch.equal(head.axes, torch.eye(head.features))
     assert head.spread.mean().item() == pytest.approx(1, abs=1e-4)
-    before = {name: value.clone() for name, value in trainer.learner.state_dict().items()}
-    while not trainer.done:
-        trainer.advance()
-    after = trainer.learner.state_dict()
+    before = {name: value.clone() for name, value in fit.objective.learner.state_dict().items()}
+    while not fit.done:
+        fit.advance()
+    after = fit.objective.learner.state_dict()
     changed = {name for name in after if not torch.equal(after[name], before[name])}
     assert changed
     assert all(name.startswith("head.") for name in changed)

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from pathaware.training.session import train_run
-from pathaware.training.trainer import Trainer, train
 from torch import nn
 
 from pathaware import GradientDescent, MetaLearner, Pamela, Unrolled
@@ -27,7 +25,10 @@ from pathaware.training.gradient_probe import (
 )
 from pathaware.training.meta_training import MetaStep
 from pathaware.training.run_folder import HISTOGRAMS, Run
+from pathaware.training.train import train
 from tests.conftest import scatter
+from tests.training.fits import in_memory
+from tests.training.fits import trained as trained_by
 from tests.training.test_step import image_step, needs_cuda, parameters
 from tests.training.test_training import config
 
@@ -98,13 +99,13 @@ def test_what_is_beyond_the_edges_counts_to_the_outermost_bins_and_nan_nowhere()
 @pytest.mark.parametrize("chunk", [0, 7])
 def test_training_does_not_notice(chunk):
     torch.set_default_dtype(torch.float32)
-    plain = train(config(iterations=12, chunk=chunk)).state_dict()
-    trainer = Trainer(config(iterations=12, histograms=3, chunk=chunk))
-    while not trainer.done:
-        trainer.advance()
-    seen = trainer.learner.state_dict()
-    assert trainer.histograms is not None
-    assert trainer.histograms.iterations == [0, 3, 6, 9]
+    plain = trained_by(config(iterations=12, chunk=chunk)).state_dict()
+    fit = in_memory(config(iterations=12, histograms=3, chunk=chunk))
+    while not fit.done:
+        fit.advance()
+    seen = fit.objective.learner.state_dict()
+    assert fit.objective.histograms is not None
+    assert fit.objective.histograms.iterations == [0, 3, 6, 9]
     assert all(torch.equal(value, seen[name]) for name, value in plain.items())
 
 
@@ -184,12 +185,12 @@ def test_an_iteration_that_is_passed_again_replaces_what_came_after_it():
 
 def test_a_run_keeps_its_histograms_if_it_was_asked_to(tmp_path):
     torch.set_default_dtype(torch.float32)
-    run = train_run(config(iterations=6, histograms=3), tmp_path / "run", quiet=True)
+    run = train(config(iterations=6, histograms=3), tmp_path / "run")
     kept = Run.open(run.folder).histograms()
     assert kept is not None
     assert (kept.of, kept.iterations) == ("2.weight", [0, 3])
     assert kept.counts[1].sum(1).tolist() == [25 * 1600] * 5 + [1600]
-    assert train_run(config(iterations=2), tmp_path / "other", quiet=True).histograms() is None
+    assert train(config(iterations=2), tmp_path / "other").histograms() is None
     path = run.folder / HISTOGRAMS
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(UsageError, match=r"histograms\.safetensors cannot be read"):

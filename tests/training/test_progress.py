@@ -7,13 +7,14 @@ import time
 
 import pytest
 import torch
-from pathaware.training.session import TrainingSession, shorter
 
 from pathaware.inference.trained_model import find_run
-from pathaware.training import progress, session
+from pathaware.training import loop, progress
 from pathaware.training.evaluation import evaluate
+from pathaware.training.meta_training import MetaTraining
 from pathaware.training.progress import EventFile, Progress, ProgressDisplay, duration, pace
 from pathaware.training.run_folder import Run
+from tests.training.fits import in_folder
 from tests.training.runs import glyphs, sine
 
 
@@ -22,12 +23,10 @@ def _single_precision():
     torch.set_default_dtype(torch.float32)
 
 
-def slow(trainer, seconds: float):
-    advance = trainer.advance
-
-    def later():
+def slow(execute, seconds: float):
+    def later(plan, rate):
         time.sleep(seconds)
-        return advance()
+        return execute(plan, rate)
 
     return later
 
@@ -35,9 +34,9 @@ def slow(trainer, seconds: float):
 def test_a_slow_run_moves_between_log_entries(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(progress, "REFRESH", 0.05)
     run = Run.create(tmp_path / "run", sine(iterations=900, validate=0, save=0, histograms=0))
-    with TrainingSession(run) as training:
+    with in_folder(run, display=ProgressDisplay) as training:
         training.display.interval = 0.0
-        training.trainer.advance = slow(training.trainer, 0.1)
+        training.execute = slow(training.execute, 0.1)
         for _ in range(5):
             training.advance()
     lines = [line for line in capsys.readouterr().err.splitlines() if "/900" in line]
@@ -49,8 +48,8 @@ def test_a_slow_run_moves_between_log_entries(tmp_path, monkeypatch, capsys):
 
 def test_a_long_run_on_a_cpu_says_how_long_and_what_would_be_faster(tmp_path, monkeypatch, capsys):
     run = Run.create(tmp_path / "run", glyphs().with_training(iterations=100_000, save=0, validate=0))
-    with TrainingSession(run) as training:
-        training.trainer.advance = slow(training.trainer, 0.05)
+    with in_folder(run, display=ProgressDisplay) as training:
+        training.execute = slow(training.execute, 0.05)
         for _ in range(6):
             training.advance()
     told = [line for line in capsys.readouterr().err.splitlines() if "on this CPU" in line]
@@ -61,16 +60,16 @@ def test_a_long_run_on_a_cpu_says_how_long_and_what_would_be_faster(tmp_path, mo
 
 def test_a_short_run_says_nothing_of_the_kind(tmp_path, capsys):
     run = Run.create(tmp_path / "run", sine(iterations=10, validate=0))
-    with TrainingSession(run) as training:
+    with in_folder(run, display=ProgressDisplay) as training:
         for _ in range(5):
             training.advance()
     assert "on this CPU" not in capsys.readouterr().err
 
 
 def test_advice_names_settings_that_the_run_has():
-    assert "width" not in shorter(sine())
-    assert "prototypical" in shorter(glyphs())
-    assert session.LONG > 60
+    assert "width" not in MetaTraining(sine()).faster()
+    assert "prototypical" in MetaTraining(glyphs()).faster()
+    assert loop.LONG > 60
 
 
 @pytest.mark.parametrize(

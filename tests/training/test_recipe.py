@@ -7,8 +7,6 @@ import dataclasses
 import pytest
 import torch
 import torch.nn.functional as F
-from pathaware.training.session import check, train_run
-from pathaware.training.trainer import Trainer
 from torch import nn
 
 from pathaware import UsageError
@@ -16,12 +14,13 @@ from pathaware.core.meta_gradient import Unrolled
 from pathaware.core.seeding import generator
 from pathaware.training.config import Config
 from pathaware.training.evaluation import SnapshotMean, evaluate
-from pathaware.training.meta_training import build, learning_rate, meta_step
+from pathaware.training.meta_training import MetaTraining, build, learning_rate, meta_step
 from pathaware.training.problems import Classification
 from pathaware.training.recipe import MixedQueries, query_logits, teacher_logits
 from pathaware.training.run_folder import SNAPSHOTS
-from pathaware.training.state import State
 from pathaware.training.supervised import pretrain
+from pathaware.training.train import train
+from tests.training.fits import continued, in_memory
 from tests.training.test_classifier import settings as pretraining
 from tests.training.test_classifier import small_store
 
@@ -32,7 +31,7 @@ ALL = {"average": 0.9, "distil": 0.3, "classify": 0.5, "classify_end": 0.1, "rul
 @pytest.fixture(autouse=True)
 def _small_images(monkeypatch):
     monkeypatch.setattr(Classification, "_store", lambda self: STORE)
-    monkeypatch.setattr("pathaware.training.classifier.open_store", lambda name, directory: STORE)
+    monkeypatch.setattr("pathaware.training.pretrained_classifier.open_store", lambda name, directory: STORE)
     torch.set_default_dtype(torch.float32)
 
 
@@ -124,15 +123,16 @@ def test_a_method_without_learned_step_sizes_has_none_to_set(method, options):
 
 def test_the_average_follows_the_learner():
     settings = config(average=0.75)
-    trainer = Trainer(settings)
-    recipe = trainer.meta.recipe
+    fit = in_memory(settings)
+    recipe = fit.step.recipe
     before = {name: p.clone() for name, p in recipe.average.named_parameters()}
-    trainer.advance()
-    for name, parameter in trainer.learner.named_parameters():
+    fit.advance()
+    for name, parameter in fit.objective.learner.named_parameters():
         expected = torch.lerp(before[name], parameter.detach(), 0.25)
         assert torch.allclose(recipe.average.get_parameter(name), expected)
-    assert trainer.evaluated is trainer.learner
-    assert Trainer(config(average=0.75, evaluate_average=True)).evaluated is not trainer.learner
+    assert fit.objective.evaluated is fit.objective.learner
+    other = in_memory(config(average=0.75, evaluate_average=True)).objective
+    assert other.evaluated is not other.learner
 
 
 def test_the_loss_with_an_average_is_that_of_its_formula():
@@ -182,21 +182,21 @@ def test_mixing_draws_the_same_tasks_as_before():
 
 def test_training_classes_are_learned_beside_the_tasks():
     settings = config(iterations=20, classify=1.0, classify_end=0.5, rate=5e-3)
-    trainer = Trainer(settings)
-    recipe = trainer.meta.recipe
+    fit = in_memory(settings)
+    recipe = fit.step.recipe
     assert recipe.classifier.out_features == 5
-    episodes = trainer.source.sample(4, generator(0, "test"))
+    episodes = fit.objective.source.sample(4, generator(0, "test"))
 
     def of_all_classes() -> float:
         with torch.no_grad():
-            return recipe._all_classes(trainer.learner, MixedQueries(episodes), episodes).mean().item()
+            return recipe._all_classes(fit.objective.learner, MixedQueries(episodes), episodes).mean().item()
 
     before = of_all_classes()
-    while not trainer.done:
-        trainer.advance()
+    while not fit.done:
+        fit.advance()
     assert of_all_classes() < before - 0.1
     assert recipe.classify.item() == pytest.approx(1 - 0.5 * 19 / 20)
-    assert "classifier" not in " ".join(trainer.evaluated.state_dict())
+    assert "classifier" not in " ".join(fit.objective.evaluated.state_dict())
 
 
 def test_all_classes_are_told_from_the_same_features_whatever_adapts():
@@ -213,7 +213,7 @@ def test_all_classes_are_told_from_the_same_features_whatever_adapts():
 def test_a_stored_teacher_speaks_of_the_classes_of_the_task(tmp_path):
     folder = tmp_path / "teacher"
     settings = {"epochs": 12, "rate": 0.05, "ema": 0.5, "crop": 1.0, "jitter": 0.0, "validate": 0}
-    pretrain(pretraining(**settings), folder, quiet=True)
+    pretrain(pretraining(**settings), folder)
     taught = teacher_logits(folder, STORE, torch.device("cpu"))
     assert taught.shape == (len(STORE), 5)
     classes = torch.arange(5).repeat_interleave(24)
@@ -230,8 +230,8 @@ def test_a_stored_teacher_speaks_of_the_classes_of_the_task(tmp_path):
 def test_a_teacher_of_other_classes_is_refused(tmp_path, monkeypatch):
     folder = tmp_path / "teacher"
     other = small_store("others")
-    monkeypatch.setattr("pathaware.training.classifier.open_store", lambda name, directory: other)
-    pretrain(pretraining(epochs=1), folder, quiet=True)
+    monkeypatch.setattr("pathaware.training.pretrained_classifier.open_store", lambda name, directory: other)
+    pretrain(pretraining(epochs=1), folder)
     with pytest.raises(UsageError, match=r"teacher: .* was not trained on shapes/shapes-a"):
         step_of(config(teacher=str(folder)))
 
@@ -258,34 +258,34 @@ def test_dropout_acts_on_queries_in_training_only():
 
 @pytest.mark.parametrize("statistics", ["batch", "running"])
 def test_a_run_with_all_of_them_resumes_to_the_last_bit(tmp_path, statistics):
-    pretrain(pretraining(epochs=1), tmp_path / "teacher", quiet=True)
+    pretrain(pretraining(epochs=1), tmp_path / "teacher")
     more = {"dropout": 0.2, "teacher": str(tmp_path / "teacher"), "start": str(tmp_path / "teacher")}
     problem = {"cutmix": 0.5, "mirror_support": True, "statistics": statistics}
     settings = config(problem=problem, **ALL, **more)
-    whole, stopped = Trainer(settings), Trainer(settings)
+    whole, stopped = in_memory(settings), in_memory(settings)
     for _ in range(3):
         stopped.advance()
-    stopped.state().write(tmp_path / "state.safetensors")
-    resumed = Trainer(settings, State.read(tmp_path / "state.safetensors"))
-    assert resumed.iteration == 3
-    for trainer in (whole, resumed):
-        while not trainer.done:
-            trainer.advance()
-    for one, other in ((whole.learner, resumed.learner), (whole.meta.recipe, resumed.meta.recipe)):
-        first, second = one.state_dict(), other.state_dict()
+    with continued(stopped, tmp_path / "run") as resumed:
+        assert resumed.iteration == 3
+        for fit in (whole, resumed):
+            while not fit.done:
+                fit.advance()
+    assert whole.objective.kept.keys() == {"learner", "extra"}
+    for part, module in whole.objective.kept.items():
+        first, second = module.state_dict(), resumed.objective.kept[part].state_dict()
         assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 @pytest.mark.parametrize("method", ["reptile", "siamese", "metal", "maml++"])
 def test_methods_with_an_outer_loss_of_their_own_are_refused(method):
     with pytest.raises(UsageError, match="on classification has another outer loss"):
-        check(config(method, average=0.9))
+        MetaTraining(config(method, average=0.9)).try_out()
 
 
 def test_regression_has_no_recipe():
     tables = {"problem": {"name": "sine"}, "method": {"name": "maml"}, "training": {"average": 0.9}}
     with pytest.raises(UsageError, match="maml on sine has another outer loss"):
-        check(Config.from_dict(tables))
+        MetaTraining(Config.from_dict(tables)).try_out()
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,6 @@ def test_regression_has_no_recipe():
         ({"average": 0.9, "distil": 0.8, "teacher": "x"}, "distil: 0.8 and teach 0.3 are more than 1"),
         ({"temperature": 0}, "temperature: 0.0 is not allowed; must be a positive number"),
         ({"snapshots": 3}, "snapshots: they are chosen by validation"),
-        ({"start": "x", "pretrain": 1}, "start: with pretrain"),
     ],
 )
 def test_settings_that_contradict_each_other(wrong, message):
@@ -324,7 +323,7 @@ def test_characters_are_not_mirrored(monkeypatch):
 
 def test_the_best_snapshots_are_kept_and_averaged(tmp_path):
     settings = config(validate=1, validation_tasks=4, snapshots=3, rate=0.01)
-    run = train_run(settings, tmp_path / "run", quiet=True)
+    run = train(settings, tmp_path / "run")
     values = {row["iteration"]: row["validation"] for row in run.metrics()}
     kept = [int(path.stem.partition("-")[2]) for path in run.folder.glob(SNAPSHOTS)]
     assert len(kept) == 3

@@ -8,19 +8,12 @@ import signal
 
 import pytest
 import torch
-from pathaware.training.session import (
-    TrainingSession,
-    train_distributed,
-    train_or_open,
-    train_run,
-    train_sessions,
-    train_without_writing,
-)
-from pathaware.training.trainer import Trainer
 
 from pathaware.core.errors import Stopped
-from pathaware.training.distributed import ALONE
+from pathaware.training.loop import Fit, run_to_end
 from pathaware.training.run_folder import Run
+from pathaware.training.train import train
+from tests.training.fits import continued, in_folder, in_memory, resumed
 from tests.training.test_training import config
 
 
@@ -47,8 +40,8 @@ def rows(run: Run) -> list[dict]:
 
 @pytest.mark.parametrize("moment", [4, 10, 19, 25])
 def test_a_run_killed_at_any_moment_ends_as_one_that_was_not(tmp_path, monkeypatch, moment):
-    calm = train_run(settings(), tmp_path / "calm", quiet=True)
-    plain = Trainer.advance
+    calm = train(settings(), tmp_path / "calm")
+    plain = Fit.advance
 
     def advance(self):
         if self.iteration == moment:
@@ -56,11 +49,11 @@ def test_a_run_killed_at_any_moment_ends_as_one_that_was_not(tmp_path, monkeypat
         return plain(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "advance", advance)
+        patch.setattr(Fit, "advance", advance)
         with pytest.raises(Killed):
-            train_run(settings(), tmp_path / "killed", quiet=True)
+            train(settings(), tmp_path / "killed")
     assert not Run.open(tmp_path / "killed").finished
-    again = train_or_open(settings(), tmp_path / "killed", quiet=True)
+    again = train(settings(), tmp_path / "killed", resume=True)
     assert again.finished
     assert rows(again) == rows(calm)
     for name, value in parameters(calm).items():
@@ -68,70 +61,69 @@ def test_a_run_killed_at_any_moment_ends_as_one_that_was_not(tmp_path, monkeypat
 
 
 def test_a_saved_state_brings_back_the_optimiser_too(tmp_path):
-    trainer = Trainer(settings())
+    fit = in_memory(settings())
     for _ in range(7):
-        trainer.advance()
-    trainer.state().write(tmp_path / "state.safetensors")
-    restored = Trainer(settings(), type(trainer.state()).read(tmp_path / "state.safetensors"))
-    for _ in range(5):
-        trainer.advance()
-        restored.advance()
+        fit.advance()
+    with continued(fit, tmp_path / "run") as restored:
+        for _ in range(5):
+            fit.advance()
+            restored.advance()
     assert restored.iteration == 12
-    for a, b in zip(trainer.learner.parameters(), restored.learner.parameters(), strict=True):
-        assert torch.equal(a, b)
+    both = (each.objective.learner.parameters() for each in (fit, restored))
+    assert all(torch.equal(a, b) for a, b in zip(*both, strict=True))
 
 
 def test_a_line_cut_off_by_the_kill_is_dropped_when_the_run_goes_on(tmp_path):
     run = Run.create(tmp_path / "run", settings())
-    with TrainingSession(run, quiet=True) as session:
+    with in_folder(run) as fit:
         for _ in range(15):
-            session.advance()
+            fit.advance()
     with (run.folder / "metrics.jsonl").open("a") as file:
         file.write('{"iteration": 1')
-    train_sessions([run], quiet=True)
+    resumed(run.folder)
     found = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["iteration"] for row in found] == list(range(1, 31))
 
 
 def test_runs_trained_side_by_side_end_as_each_does_alone(tmp_path):
     both = [settings(seed=0), settings(seed=1, iterations=20)]
-    runs = train_sessions([Run.create(tmp_path / f"s{c.training.seed}", c) for c in both], quiet=True)
+    runs = [Run.create(tmp_path / f"s{c.training.seed}", c) for c in both]
+    run_to_end(map(in_folder, runs))
     for run, each in zip(runs, both, strict=True):
-        alone = train_run(each, tmp_path / f"alone{each.training.seed}", quiet=True)
+        alone = train(each, tmp_path / f"alone{each.training.seed}")
         assert all(torch.equal(v, parameters(alone)[k]) for k, v in parameters(run).items())
 
 
 def test_a_run_that_another_process_finished_after_it_was_opened_is_left_as_it_is(tmp_path):
     first, second = (Run.create(tmp_path / f"s{seed}", settings(seed=seed)) for seed in (0, 1))
-    train_sessions([Run.open(first.folder)], quiet=True)
+    resumed(first.folder)
     before = {path.name: path.read_bytes() for path in first.folder.iterdir()}
-    train_sessions([first, second], quiet=True)
+    run_to_end(map(in_folder, [first, second]))
     assert {path.name: path.read_bytes() for path in first.folder.iterdir()} == before
     assert second.finished
 
 
 @pytest.fixture
 def signal_in_the_last_iteration(monkeypatch):
-    plain = Trainer.advance
+    plain = Fit.advance
 
     def advance(self):
         if self.iteration == 29:
             os.kill(os.getpid(), signal.SIGTERM)
         return plain(self)
 
-    monkeypatch.setattr(Trainer, "advance", advance)
+    monkeypatch.setattr(Fit, "advance", advance)
 
 
 @pytest.mark.usefixtures("signal_in_the_last_iteration")
 def test_a_signal_in_the_last_iteration_is_raised_with_the_folder(tmp_path):
     """The caller may have other runs to train."""
     with pytest.raises(Stopped, match="after iteration 30") as stopped:
-        train_run(settings(), tmp_path / "run", quiet=True)
+        run_to_end(in_folder(Run.create(tmp_path / "run", settings())) for _ in range(1))
     assert stopped.value.folders == [tmp_path / "run"]
     assert Run.open(tmp_path / "run").finished
 
 
 @pytest.mark.usefixtures("signal_in_the_last_iteration")
 def test_a_signal_in_the_last_iteration_does_not_keep_a_run_from_its_evaluation(tmp_path):
-    assert train_distributed(settings(), tmp_path / "run", ALONE, quiet=True).finished
-    train_without_writing(settings(), ALONE)  # the other ranks go on to the evaluation, too
+    assert train(settings(), tmp_path / "run").finished

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from pathaware.training.trainer import train
 
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
+from tests.training.fits import trained
 
 
 @pytest.mark.slow
@@ -15,6 +15,6 @@ from pathaware.training.evaluation import evaluate
 def test_pamela_reaches_its_error_and_no_task_runs_away(shots, bound):
     torch.set_default_dtype(torch.float32)
     config = Config.from_dict({"problem": {"name": "sine", "shots": shots}, "method": {"name": "pamela"}})
-    errors = evaluate(train(config), config.problem, tasks=10_000).values[:, -1]
+    errors = evaluate(trained(config), config.problem, tasks=10_000).values[:, -1]
     assert errors.mean() < bound
     assert errors.max() < 100

@@ -17,13 +17,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from pathaware.training.session import TrainingSession, resume_run, train_or_open, train_run
 
 from pathaware.core.errors import RunError, UsageError
 from pathaware.training.distributed import StopRequest
+from pathaware.training.loop import Fit
 from pathaware.training.run_files import FolderLock
 from pathaware.training.run_folder import Run
+from pathaware.training.train import train
 from tests.forked import CONTEXT, Command
+from tests.training.fits import in_folder, resumed
 from tests.training.runs import assert_same_end, glyphs, sine, stopped_run
 
 
@@ -45,7 +47,7 @@ SLOW = pytest.mark.slow
     ],
 )
 def test_a_run_killed_again_and_again_ends_as_one_that_was_not(tmp_path, settings, kills):
-    calm = train_run(settings, tmp_path / "calm", quiet=True)
+    calm = train(settings, tmp_path / "calm")
     moments, reached = random.Random(0), 0
     for _ in range(kills):
         process = CONTEXT.Process(target=_train, args=(settings, tmp_path / "run"))
@@ -56,7 +58,7 @@ def test_a_run_killed_again_and_again_ends_as_one_that_was_not(tmp_path, setting
         process.kill()
         process.join()
         reached = _saved(tmp_path / "run")
-    run = train_or_open(settings, tmp_path / "run", quiet=True)
+    run = train(settings, tmp_path / "run", resume=True)
     assert_same_end(run, calm)
     assert not list(run.folder.glob("*.new"))
 
@@ -68,24 +70,24 @@ def _saved(folder: Path) -> int:
 
 
 def _train(settings, folder: Path) -> None:
-    train_or_open(settings, folder, quiet=True)
+    train(settings, folder, resume=True)
 
 
 def test_a_second_process_on_the_same_run_is_refused(tmp_path):
     run = stopped_run(tmp_path / "run")
-    with TrainingSession(run, quiet=True):
+    with in_folder(run):
         second = CONTEXT.Process(target=_exit_two_if_refused, args=(run.folder,))
         second.start()
         second.join()
         assert second.exitcode == 2
     assert not (run.folder / "run.lock").exists()
-    with TrainingSession(run, quiet=True) as session:  # the lock is free again
-        session.advance()
+    with in_folder(run) as fit:  # the lock is free again
+        fit.advance()
 
 
 def _exit_two_if_refused(folder: Path) -> None:
     try:
-        resume_run(folder, quiet=True)
+        resumed(folder)
     except UsageError as error:
         sys.exit(2 if "is being trained by another process" in str(error) else 3)
 
@@ -119,18 +121,18 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def _advance(session: TrainingSession, iterations: int) -> None:
+def _advance(fit: Fit, iterations: int) -> None:
     for _ in range(iterations):
-        session.advance()
+        fit.advance()
 
 
 def test_a_folder_that_vanishes_ends_the_run_with_one_line(tmp_path):
     run = Run.create(tmp_path / "run", sine())
-    with TrainingSession(run, quiet=True) as session:
-        session.advance()
+    with in_folder(run) as fit:
+        fit.advance()
         shutil.rmtree(run.folder)
         with pytest.raises(RunError, match=r"cannot be written \(No such file"):
-            _advance(session, 30)
+            _advance(fit, 30)
 
 
 def test_a_full_disk_ends_the_run_with_its_last_state_intact(tmp_path):
@@ -177,14 +179,14 @@ def test_a_folder_that_becomes_read_only_ends_the_run_with_one_line_and_its_last
     with tempfile.TemporaryDirectory() as name:
         run = Run.create(Path(name) / "run", sine(save=10))
         Path(name).chmod(0o755)
-        with TrainingSession(run, quiet=True) as session:
+        with in_folder(run) as fit:
             while not run.state():
-                session.advance()
+                fit.advance()
             with (
                 read_only(run.folder),
                 pytest.raises(RunError, match=r"cannot be written \(Permission denied.*its state after 10 "),
             ):
-                _advance(session, 30)
+                _advance(fit, 30)
         assert Run.open(run.folder).state().iteration == 10
 
 
@@ -204,12 +206,12 @@ def resident() -> int:
 def test_ten_thousand_iterations_take_no_more_memory_than_the_first(tmp_path):
     run = Run.create(tmp_path / "run", sine(iterations=10_000, save=500, validate=500, histograms=500))
     before = len(os.listdir("/proc/self/fd"))
-    with TrainingSession(run, quiet=True) as session:
-        while session.trainer.iteration < 2_000:
-            session.advance()
+    with in_folder(run) as fit:
+        while fit.iteration < 2_000:
+            fit.advance()
         warm = resident()
-        while not session.done:
-            session.advance()
+        while not fit.done:
+            fit.advance()
         assert resident() < 1.01 * warm
     assert len(os.listdir("/proc/self/fd")) <= before
     assert json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[-1])["iteration"] == 10_000

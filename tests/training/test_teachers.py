@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from pathaware.training.trainer import Trainer
 from torch import nn
 
 from pathaware import UsageError
 from pathaware.cli import main
 from pathaware.data.store import ClassSpan, ImageStore, Manifest
 from pathaware.models.backbones import FrozenBackbone
-from pathaware.training import pretrain_run
+from pathaware.training import supervised
 from pathaware.training.checksummed import CHECKPOINT, read_checksummed
 from pathaware.training.pretrained_classifier import (
     MATCH,
@@ -21,7 +20,8 @@ from pathaware.training.pretrained_classifier import (
     by_class_means,
     measure_statistics,
 )
-from pathaware.training.supervised import ClassifierStep, ClassifierTrainer, pretrain, similarity_loss
+from pathaware.training.supervised import ClassifierStep, pretrain, similarity_loss
+from tests.training.fits import in_memory, pretraining
 from tests.training.test_classification import config
 
 WAYS, EACH, SIZE = 6, 20, 28
@@ -40,7 +40,7 @@ def _store(monkeypatch):
     spans = [ClassSpan(f"c{k}", "train" if k < 4 else "val", EACH * k, EACH) for k in range(WAYS)]
     manifest = Manifest("ink", (1, SIZE, SIZE), tuple(spans), (0.5,), (0.2,), False, "", "test")
     store = ImageStore(manifest, images.flatten(0, 1).to(torch.uint8))
-    monkeypatch.setattr("pathaware.training.classifier.open_store", lambda name, directory: store)
+    monkeypatch.setattr("pathaware.training.pretrained_classifier.open_store", lambda name, directory: store)
 
 
 def settings(**changes: object) -> Pretraining:
@@ -57,15 +57,15 @@ def test_similarities_are_learned_up_to_the_length_of_features():
 @pytest.mark.parametrize("views", [0, 2])
 def test_a_student_learns_which_images_are_alike_for_its_teacher(tmp_path, views):
     plain = {"crop": 1.0, "jitter": 0.0, "ema": 0.0, "validate": 0}
-    teacher = pretrain(settings(width=10, **plain), tmp_path / "teacher", quiet=True).load().model
+    teacher = pretrain(settings(width=10, **plain), tmp_path / "teacher").load().model
     images = settings().images(["train"])
     losses = []
     for match in (1e-9, 1.0):
         chosen = settings(match=match, teacher="x", teacher_views=views, epochs=30, rate=0.02, **plain)
-        trainer = ClassifierTrainer(chosen, images, teacher)
-        while not trainer.done:
-            trainer.advance()
-        model = trainer.step.ema
+        fit = pretraining(chosen, images, teacher)
+        while not fit.done:
+            fit.advance()
+        model = fit.step.ema
         measure_statistics(model, images)
         with torch.no_grad():
             shown = torch.cat(list(images.plain()))
@@ -76,12 +76,12 @@ def test_a_student_learns_which_images_are_alike_for_its_teacher(tmp_path, views
 
 
 def test_a_learner_begins_at_the_directions_of_classifier_and_teacher(tmp_path):
-    pretrain(settings(width=10), tmp_path / "teacher", quiet=True)
+    pretrain(settings(width=10), tmp_path / "teacher")
     student = tmp_path / "student"
-    run = pretrain(settings(teacher=str(tmp_path / "teacher"), match=1.0), student, quiet=True)
+    run = pretrain(settings(teacher=str(tmp_path / "teacher"), match=1.0), student)
     stored, _ = read_checksummed(student / CHECKPOINT)
     assert stored[PROJECTION].shape == (4 + len(stored[MATCH]), 8)
-    learner = Trainer(config(start=str(student), head="projected", dimensions=6)).learner
+    learner = in_memory(config(start=str(student), head="projected", dimensions=6)).objective.learner
     assert torch.equal(learner.start.projection, stored[PROJECTION][:6])
     # All directions together measure what classifier and teacher do, with equal weight.
     with torch.no_grad():
@@ -119,15 +119,15 @@ def test_a_model_of_other_classes_teaches_by_its_frozen_backbone(tmp_path, monke
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "config.toml").write_text("[problem]\n")
-    monkeypatch.setattr(pretrain_run.Run, "open", lambda _: Shipped())
+    monkeypatch.setattr(supervised.Run, "open", lambda _: Shipped())
     chosen = settings(teacher="shipped", match=1.0, teacher_views=1)
     images = chosen.images(["train"])
-    teacher = pretrain_run._teacher(chosen, images, lambda name: folder)
+    teacher = supervised._teacher(chosen, images, lambda name: folder)
     step = ClassifierStep(chosen.network(4, images.inputs, 32 * 32), images, chosen, teacher)
     assert step.stored.logits.shape == (4 * EACH, 4)
     assert step.stored.features.shape == (4 * EACH, 32 * 32)
     assert (step.stored.logits.argmax(1) == images.labels).float().mean() > 0.5  # crops are harder
-    run = pretrain(chosen, tmp_path / "student", quiet=True, find=lambda name: folder)
+    run = pretrain(chosen, tmp_path / "student", find=lambda name: folder)
     assert run.finished
     # The name is kept, so that the run can be resumed where the model lies elsewhere.
     assert 'teacher = "shipped"' in (run.folder / "config.toml").read_text()

@@ -7,16 +7,16 @@ import json
 import pytest
 import torch
 import torch.nn.functional as F
-from pathaware.training.session import train_or_open, train_run
-from pathaware.training.trainer import train
 from torch import nn
 
 from pathaware import GradientDescent, MetaLearner
 from pathaware.core.errors import UsageError
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
-from pathaware.training.meta_training import build, learning_rate
+from pathaware.training.meta_training import MetaTraining, build, learning_rate
 from pathaware.training.run_folder import Run
+from pathaware.training.train import train
+from tests.training.fits import in_memory, trained
 
 
 def config(method: str = "pamela", problem: dict | None = None, **training) -> Config:
@@ -42,18 +42,18 @@ def _single_precision():
 def test_every_method_learns_to_adapt(method):
     """Some hundred iterations bring the error after adaptation well below that of an untrained start."""
     settings = config(method, rate=5e-3)
-    assert error(settings, train(settings)) < 0.75 * error(settings, build(settings))
+    assert error(settings, trained(settings)) < 0.75 * error(settings, build(settings))
 
 
 def test_the_same_seed_trains_the_same_parameters_bit_by_bit():
-    first, again, other = (train(config(iterations=20, seed=s)) for s in (0, 0, 1))
+    first, again, other = (trained(config(iterations=20, seed=s)) for s in (0, 0, 1))
     state = first.state_dict()
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in state.items())
     assert not torch.equal(state["model.0.weight"], other.state_dict()["model.0.weight"])
 
 
 def test_precision_is_a_matter_of_gpus_and_changes_nothing_on_a_cpu():
-    both = [train(config(iterations=3, precision=p)).state_dict() for p in ("fp32", "bf16")]
+    both = [trained(config(iterations=3, precision=p)).state_dict() for p in ("fp32", "bf16")]
     assert torch.get_float32_matmul_precision() == "highest"
     assert all(torch.equal(both[0][name], both[1][name]) for name in both[0])
 
@@ -122,7 +122,7 @@ def test_the_cosine_falls_from_the_rate_to_nothing():
 
 def test_a_run_keeps_what_a_run_keeps(tmp_path):
     settings = config(iterations=20)
-    run = train_run(settings, tmp_path / "run", quiet=True)
+    run = train(settings, tmp_path / "run")
     files = {path.name.split(".tfevents")[0] for path in run.folder.iterdir()}
     assert files == {
         "config.toml",
@@ -140,16 +140,16 @@ def test_a_run_keeps_what_a_run_keeps(tmp_path):
 
 
 def test_a_finished_run_is_opened_not_trained_again(tmp_path):
-    first = train_or_open(config(iterations=5), tmp_path / "run", quiet=True)
+    first = train(config(iterations=5), tmp_path / "run", resume=True)
     stamp = (first.folder / "checkpoint.safetensors").stat().st_mtime_ns
-    train_or_open(config(iterations=5), tmp_path / "run", quiet=True)
+    train(config(iterations=5), tmp_path / "run", resume=True)
     assert (first.folder / "checkpoint.safetensors").stat().st_mtime_ns == stamp
     with pytest.raises(UsageError, match=r"out: .* holds another run"):
-        train_or_open(config(iterations=6), tmp_path / "run", quiet=True)
+        train(config(iterations=6), tmp_path / "run", resume=True)
 
 
 def test_a_truncated_checkpoint_is_an_error_not_a_wrong_model(tmp_path):
-    run = train_run(config(iterations=2), tmp_path / "run", quiet=True)
+    run = train(config(iterations=2), tmp_path / "run")
     path = run.folder / "checkpoint.safetensors"
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(UsageError, match=r"checkpoint\.safetensors cannot be read"):
@@ -157,21 +157,16 @@ def test_a_truncated_checkpoint_is_an_error_not_a_wrong_model(tmp_path):
 
 
 def test_the_best_checkpoint_by_validation_is_the_one_kept(tmp_path, monkeypatch):
-    import pathaware.training.trainer as trainer
-
     values = iter([0.5, 0.2, 0.9])
-    monkeypatch.setattr(trainer, "_validate", lambda *_: next(values))
+    monkeypatch.setattr(MetaTraining, "validate", lambda _: next(values))
     settings = config(iterations=30, validate=10)
-    kept = train_run(settings, tmp_path / "run", quiet=True).load()
-    stopped = []
-
-    def note(progress, learner):
-        if progress.iteration == 20:
-            stopped.append({k: v.clone() for k, v in learner.state_dict().items()})
-
+    kept = train(settings, tmp_path / "run").load()
     values = iter([0.5, 0.2, 0.9])
-    train(settings, note)
-    assert all(torch.equal(value, kept.state_dict()[name]) for name, value in stopped[0].items())
+    fit = in_memory(settings)
+    while fit.iteration < 20:
+        fit.advance()
+    state = fit.objective.learner.state_dict()
+    assert all(torch.equal(value, kept.state_dict()[name]) for name, value in state.items())
 
 
 @pytest.mark.parametrize("batch", [-1, 0])

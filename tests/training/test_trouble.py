@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from pathaware.training.session import train_sessions
-from pathaware.training.trainer import Trainer
 
 from pathaware.core.errors import RunError
 from pathaware.core.meta_gradient import Unrolled
@@ -14,6 +12,7 @@ from pathaware.training.distributed import World
 from pathaware.training.loop import MOST_SKIPPED
 from pathaware.training.meta_training import MetaStep
 from pathaware.training.progress import StepOutcome
+from tests.training.fits import in_memory, resumed
 from tests.training.runs import stopped_run
 from tests.training.test_training import config
 
@@ -31,13 +30,14 @@ def test_meta_gradients_that_stay_unusable_end_the_run_and_keep_what_was_good(tm
         "run",
         lambda self, plan: StepOutcome(plain(self, plan).losses, torch.tensor(torch.nan), torch.tensor(1.0)),
     )
-    with pytest.raises(RunError, match=rf"last {MOST_SKIPPED} meta-gradients were not finite: lower"):
-        train_sessions([run], quiet=True)
+    with pytest.raises(RunError, match=rf"last {MOST_SKIPPED} gradients were not finite: lower"):
+        resumed(run.folder)
     assert run.state() is not None
 
 
 def test_a_few_unusable_meta_gradients_do_not_end_a_run(monkeypatch):
-    trainer = Trainer(config(iterations=3 * MOST_SKIPPED), every=10)
+    fit = in_memory(config(iterations=3 * MOST_SKIPPED))
+    fit.objective.log_every = 10
     plain, count = MetaStep.run, iter(range(10**6))
 
     def run(self, plan):
@@ -45,8 +45,8 @@ def test_a_few_unusable_meta_gradients_do_not_end_a_run(monkeypatch):
         return StepOutcome(outcome.losses, outcome.norm, torch.tensor(float(next(count) % MOST_SKIPPED != 0)))
 
     monkeypatch.setattr(MetaStep, "run", run)
-    while not trainer.done:
-        trainer.advance()
+    while not fit.done:
+        fit.advance()
 
 
 def out_of_memory_beyond(tasks: int, monkeypatch) -> None:
@@ -63,7 +63,7 @@ def out_of_memory_beyond(tasks: int, monkeypatch) -> None:
 def test_out_of_memory_names_what_helps(monkeypatch):
     out_of_memory_beyond(2, monkeypatch)
     with pytest.raises(RunError, match=r"with 25 tasks side by side: training\.chunk=1"):
-        Trainer(config(iterations=3)).advance()
+        in_memory(config(iterations=3)).advance()
 
 
 def test_a_step_that_is_repeated_draws_the_same_noise(monkeypatch):
@@ -83,9 +83,9 @@ def test_a_step_that_is_repeated_draws_the_same_noise(monkeypatch):
     for fails in (False, True):
         failing.append(fails)
         seen.clear()
-        trainer = Trainer(Config.from_dict({**tables, "training": training}))
-        trainer.advance()
-        results.append(torch.cat([p.detach().flatten() for p in trainer.learner.parameters()]))
+        fit = in_memory(Config.from_dict({**tables, "training": training}))
+        fit.advance()
+        results.append(torch.cat([p.detach().flatten() for p in fit.objective.learner.parameters()]))
     assert seen == [4, 2, 2]
     assert torch.allclose(*results, atol=1e-12)
 
@@ -99,7 +99,7 @@ def test_ranks_draw_noise_of_their_own(monkeypatch):
 
     monkeypatch.setattr(MetaStep, "run", run)
     for world in (World(), SecondRank()):
-        Trainer(config(iterations=5), world=world).advance()
+        in_memory(config(iterations=5), world=world).advance()
     assert not torch.equal(*seen)
 
 
@@ -108,14 +108,14 @@ class SecondRank(World):
 
 
 def test_fitting_memory_goes_on_with_fewer_tasks_at_a_time_and_the_same_numbers(monkeypatch):
-    calm = Trainer(config(iterations=5, dtype="float64"))
+    calm = in_memory(config(iterations=5, dtype="float64"))
     out_of_memory_beyond(25, monkeypatch)
     while not calm.done:
         calm.advance()
     out_of_memory_beyond(4, monkeypatch)
-    tight = Trainer(config(iterations=5, dtype="float64", fit_memory=True))
+    tight = in_memory(config(iterations=5, dtype="float64", fit_memory=True))
     while not tight.done:
         tight.advance()
-    assert tight.meta.chunk == 4
-    for a, b in zip(calm.learner.parameters(), tight.learner.parameters(), strict=True):
+    assert tight.step.chunk == 4
+    for a, b in zip(calm.objective.learner.parameters(), tight.objective.learner.parameters(), strict=True):
         assert torch.allclose(a, b, atol=1e-12)

@@ -74,7 +74,7 @@ class Ours:
         """One meta-iteration, including drawing, gathering and augmenting the images."""
         config = job.config(**self.settings)
         eager = meta_step(config, build(config), inputs.source, job.meta_gradient())
-        step = captured(eager) if config.training.graph and inputs.source.capturable else eager
+        step = captured(eager, config.training.graph and inputs.source.capturable)
         return lambda i: step(inputs.draw(i), RATE)
 
     def adaptation(self, job: Job, inputs: Inputs) -> Work:

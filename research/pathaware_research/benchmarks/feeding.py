@@ -56,8 +56,7 @@ def main() -> None:
     training = config.training
     training.apply()
     source = config.problem.tasks("train", training.torch_device, training.torch_dtype)
-    eager = meta_step(config, build(config), source)
-    step = captured(eager) if training.graph and source.capturable else eager
+    step = captured(meta_step(config, build(config), source), training.graph and source.capturable)
 
     def draw(i: int) -> object:
         return source.draw(training.tasks, generator(0, "feeding", i))

@@ -57,7 +57,7 @@ def iteration(config: Config, options: argparse.Namespace, world: World) -> Work
         learner = MetaLearner(learner.model, rule, config.problem.loss, execution=training.execution)
         learner = learner.to(training.torch_device)
     eager = meta_step(config, learner, source, world=world)
-    step = captured(eager) if training.execution != "loop" and source.capturable else eager
+    step = captured(eager, training.execution != "loop" and source.capturable)
     return lambda i: step(source.draw(training.tasks, generator(0, "bench", i)), RATE)
 
 

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -43,8 +44,8 @@ def estimate_time(config: Config, tasks: int) -> TimeEstimate:
     fit.iteration = training.iterations // 2  # some methods have a slower phase at the beginning
     per_iteration = _timed(fit.advance, config)
     few = min(config.problem.evaluation_batch, tasks)
-    learner = objective.learner
-    per_task = _timed(lambda: evaluate(learner, config.problem, split="val", tasks=few), config) / few
+    evaluation = partial(evaluate, objective.learner, config.problem, split="val", tasks=few)
+    per_task = _timed(evaluation, config) / few
     if training.validate:
         per_iteration += per_task * training.validation_tasks / training.validate
         overhead += per_task * training.validation_tasks  # after the last iteration in any case

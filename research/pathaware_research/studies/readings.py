@@ -105,7 +105,7 @@ def trained(reading: str, shots: int, iterations: int, seed: int) -> dict[str, A
     model = build(config).model
     learner = MetaLearner(model, READINGS[reading](model), config.problem.loss, guard=config.training.guard)
     source = config.problem.tasks("train", "cpu", torch.float32)
-    step = meta_step(config, learner, source)
+    step = captured(meta_step(config, learner, source), source.capturable)
     for i in range(iterations):
         plan = source.draw(config.training.tasks, generator(seed, "train", i))
         step(plan, learning_rate(config.training, i))

@@ -139,9 +139,9 @@ def engine() -> Engine | None:
 Step = TypeVar("Step", bound=CapturableStep[Any])
 
 
-def captured(step: Step) -> Step | Replay[Any]:
-    """The step, replayed from a CUDA graph where the engine is installed."""
-    fast = engine()
+def captured(step: Step, capturable: bool) -> Step | Replay[Any]:
+    """The step; if it is capturable and the engine is installed, replayed from a CUDA graph."""
+    fast = engine() if capturable else None
     return step if fast is None else fast.captured(step)
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from pathaware.core.errors import RunError, Stopped, UsageError
-from pathaware.core.execution import CapturableStep, engine
+from pathaware.core.execution import CapturableStep, captured
 from pathaware.training.distributed import ALONE, AgreedStop, StopRequest, World
 from pathaware.training.progress import (
     EventFile,
@@ -190,9 +190,8 @@ class Fit:
             state.restore(objective.kept, self.step.optimizer)
         # Every rank has computed the initialisation, but GPUs round differently.
         world.equalise(self.step.changed)
-        fast = engine() if objective.capturable else None
-        self.captured = None if fast is None else fast.captured(self.step)
-        self.execute = objective.observe(self.captured or self.step, run, self.iteration)
+        self.captured = captured(self.step, objective.capturable)
+        self.execute = objective.observe(self.captured, run, self.iteration)
         if run is not None:
             with self._writing(run):
                 units = self.iteration // objective.unit
@@ -264,7 +263,7 @@ class Fit:
 
     def _reset(self) -> None:
         """Free a captured graph; the next step captures a new one."""
-        if self.captured is not None:
+        if self.captured is not self.step:
             self.captured.reset()
 
     def _close_window(self, rate: float, validating: bool) -> Progress:

@@ -8,7 +8,6 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 import torch.nn.functional as F
-from pathaware.training.session import train_run
 from torch import nn
 
 from pathaware import MetaLearner, Pamela
@@ -19,6 +18,7 @@ from pathaware.training.config import Config
 from pathaware.training.meta_training import build
 from pathaware.training.problems import Sine
 from pathaware.training.run_folder import Run
+from pathaware.training.train import train
 from pathaware_research.paper.gradient_flow import (
     flow_figure,
     gradient_flow,
@@ -127,7 +127,7 @@ def test_images_are_measured_one_task_at_a_time(monkeypatch):
 
 def test_the_study_records_the_flow_of_trained_runs(tmp_path, monkeypatch):
     tables = {"problem": {"name": "sine"}, "method": {"name": "pamela", "steps": 3}}
-    run = train_run(Config.from_dict({**tables, "training": {"iterations": 2}}), tmp_path / "run", quiet=True)
+    run = train(Config.from_dict({**tables, "training": {"iterations": 2}}), tmp_path / "run")
     target = tmp_path / "flow.json"
     arguments = ["gradient_flow", str(run.folder), "--tasks", "4", "--device", "cpu", "--json", str(target)]
     monkeypatch.setattr("sys.argv", arguments)

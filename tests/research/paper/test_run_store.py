@@ -6,11 +6,11 @@ import json
 
 import pytest
 import torch
-from pathaware.training.session import TrainingSession
 
 from pathaware.core.errors import UsageError
 from pathaware.sweep import run_store
 from pathaware.sweep.run_store import Experiment, PlannedRun, Results, RunStore, identity, signature
+from pathaware.training.meta_training import MetaTraining
 from pathaware.training.run_folder import Run
 from pathaware_research.paper import time_estimate
 from pathaware_research.paper.tables import sine_experiment
@@ -22,6 +22,7 @@ from pathaware_research.paper.time_estimate import (
     fit_lengths,
     parse_duration,
 )
+from tests.training.fits import in_folder
 
 SMALL = {"problem": {"points": 10}, "method": {"steps": 2}, "training": {"tasks": 2}}
 
@@ -45,9 +46,9 @@ def missing(store: RunStore, *experiments: Experiment, seeds: int = 1, **length)
 
 
 def partly_trained(store: RunStore, planned: PlannedRun, iterations: int) -> None:
-    with TrainingSession(Run.create(store.run_folder(planned), planned.config), quiet=True) as session:
+    with in_folder(Run.create(store.run_folder(planned), planned.config)) as fit:
         for _ in range(iterations):
-            session.advance()
+            fit.advance()
 
 
 def test_seed_length_and_machinery_do_not_change_the_signature_and_settings_do():
@@ -92,7 +93,7 @@ def test_a_run_that_another_process_finishes_meanwhile_is_evaluated_and_not_trai
 ):
     store, planned = store_in(tmp_path), experiment().run(0, 6)
     run = store.open(planned)
-    other = TrainingSession(run, quiet=True)
+    other = in_folder(run)
 
     def finish(seconds: float) -> None:
         with other:
@@ -111,7 +112,7 @@ def test_only_a_folder_in_use_is_waited_for(tmp_path, monkeypatch):
     def refuse(*arguments, **options):
         raise UsageError("the real reason", field="start")
 
-    monkeypatch.setattr("pathaware.training.session.Trainer", refuse)
+    monkeypatch.setattr(MetaTraining, "prepare", refuse)
     monkeypatch.setattr("pathaware.sweep.run_store.time.sleep", lambda seconds: pytest.fail("waits"))
     with pytest.raises(UsageError, match="the real reason"):
         store.train_unless_stopped(planned, lambda: False, patience=20.0)
