@@ -54,10 +54,10 @@ MAY_IMPORT = {
 """The packages that a package may import, at the top of a file or inside a function."""
 
 BOUNDS = {
-    "lines of src": 36_650,
+    "lines of src": 37_100,
     "entries at the top": 15,
     "import levels": 7,
-    "files entered by train": 45,
+    "files entered by train": 47,
     "learners built by train": 1,
 }
 
@@ -121,7 +121,7 @@ def lines() -> int:
 
 
 def entries() -> list[str]:
-    return sorted(path.name for path in PACKAGE.iterdir() if path.name != "__pycache__")
+    return sorted({path.name.removesuffix("i") for path in PACKAGE.iterdir()} - {"__pycache__"})
 
 
 def levels() -> int:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pathaware.core.execution import captured
 from pathaware.core.learner import MetaLearner
 from pathaware.core.parameters import GroupBroadcast
 from pathaware.core.seeding import generator

@@ -36,6 +36,7 @@ def python_name(setting: str) -> str:
 
 
 def identity(model: nn.Module) -> nn.Module:
+    """The network as it is."""
     return model
 
 

@@ -263,8 +263,8 @@ class Fit:
 
     def _reset(self) -> None:
         """Free a captured graph; the next step captures a new one."""
-        if self.captured is not self.step:
-            self.captured.reset()
+        if reset := getattr(self.captured, "reset", None):
+            reset()
 
     def _close_window(self, rate: float, validating: bool) -> Progress:
         """Validate if it is time, and log."""
