@@ -121,7 +121,8 @@ def lines() -> int:
 
 
 def entries() -> list[str]:
-    return sorted({path.name.removesuffix("i") for path in PACKAGE.iterdir()} - {"__pycache__"})
+    names = {path.name.replace(".pyi", ".py") for path in PACKAGE.iterdir()}
+    return sorted(names - {"__pycache__"})
 
 
 def levels() -> int:
