@@ -54,10 +54,10 @@ MAY_IMPORT = {
 """The packages that a package may import, at the top of a file or inside a function."""
 
 BOUNDS = {
-    "lines of src": 37_100,
+    "lines of src": 37_350,
     "entries at the top": 15,
     "import levels": 7,
-    "files entered by train": 47,
+    "files entered by train": 49,
     "learners built by train": 1,
 }
 

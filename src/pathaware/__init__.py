@@ -21,6 +21,8 @@ _METHODS = [
 
 _MODULES = {
     "Episodes": "core.episodes",
+    "evaluate": "training.evaluation",
+    "fit": "training.fitting",
     "FewShotClassifier": "inference.estimators",
     "FewShotRegressor": "inference.estimators",
     "GradientDescent": "methods.maml",

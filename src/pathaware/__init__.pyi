@@ -25,6 +25,8 @@ from pathaware.methods.method import Method as Method
 from pathaware.methods.pamela import Pamela as Pamela
 from pathaware.methods.reptile import Reptile as Reptile
 from pathaware.online.learner import OnlineLearner as OnlineLearner
+from pathaware.training.evaluation import evaluate as evaluate
+from pathaware.training.fitting import fit as fit
 
 __version__: str
 

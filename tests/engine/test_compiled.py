@@ -14,7 +14,7 @@ from pathaware.engine import ENGINE, compiled
 from pathaware.engine.compiled import CompiledUnrolled
 from pathaware.engine.handwritten import task_threads
 from pathaware.models import conv4, mlp
-from pathaware.training import trainer
+from pathaware.training import meta_step
 from pathaware.training.config import Training
 from tests.conftest import distance, image_episodes, regression_episodes, scatter
 
@@ -136,17 +136,17 @@ def test_the_compiled_meta_gradient_is_that_of_the_plain_one():
 
 def test_auto_compiles_small_networks_in_long_runs_only(monkeypatch):
     monkeypatch.setattr(ENGINE, "has_compiler", lambda: True)
-    long = Training(iterations=trainer.WORTH_COMPILING, device="cpu")
-    short = dataclasses.replace(long, iterations=trainer.WORTH_COMPILING - 1)
+    long = Training(iterations=meta_step.WORTH_COMPILING, device="cpu")
+    short = dataclasses.replace(long, iterations=meta_step.WORTH_COMPILING - 1)
     model = conv4(3, size=8, channels=2, width=3, blocks=2)
     images = MetaLearner(model, Pamela(model, 2), F.cross_entropy)
-    assert trainer.compiles(long, learner())
-    assert not trainer.compiles(short, learner())
-    assert not trainer.compiles(long, images)
-    assert trainer.compiles(dataclasses.replace(short, compile="on"), images)
-    assert not trainer.compiles(dataclasses.replace(long, compile="off"), learner())
+    assert meta_step.compiles(long, learner())
+    assert not meta_step.compiles(short, learner())
+    assert not meta_step.compiles(long, images)
+    assert meta_step.compiles(dataclasses.replace(short, compile="on"), images)
+    assert not meta_step.compiles(dataclasses.replace(long, compile="off"), learner())
     monkeypatch.setattr(ENGINE, "has_compiler", lambda: False)
-    assert not trainer.compiles(long, learner())
+    assert not meta_step.compiles(long, learner())
 
 
 def test_a_compiler_is_found_on_the_path_and_nowhere_else(monkeypatch, tmp_path):

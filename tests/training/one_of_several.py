@@ -30,7 +30,8 @@ from pathaware.training.config import Config
 from pathaware.training.distributed import World, process_group
 from pathaware.training.evaluation import evaluate
 from pathaware.training.loop import Fit
-from pathaware.training.meta_training import MetaStep, MetaTraining, build, meta_step
+from pathaware.training.meta_step import MetaStep, meta_step
+from pathaware.training.meta_training import MetaTraining, build
 from pathaware.training.run_folder import Run
 
 SINE = {"name": "sine", "points": 20}
@@ -97,7 +98,7 @@ def with_a_bad_task(world: World) -> dict[str, Any]:
     """The last task of the batch, which is the last rank's, has a non-finite gradient."""
     settings = config(tasks=4)
     source = settings.problem.tasks("train", "cpu", torch.float64)
-    step = meta_step(settings, build(settings), source, world=world)
+    step = meta_step(settings.training, build(settings), source, world=world)
     plan = step.source.draw(4, generator(0, "train", 0))
     plan.query_y[-1] = float("nan")
     before = [p.detach().clone() for p in step.parameters]

@@ -23,7 +23,7 @@ from pathaware.training.gradient_probe import (
     edges,
     probed_tensor,
 )
-from pathaware.training.meta_training import MetaStep
+from pathaware.training.meta_step import MetaStep
 from pathaware.training.run_folder import HISTOGRAMS, Run
 from pathaware.training.train import train
 from tests.conftest import scatter

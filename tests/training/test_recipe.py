@@ -14,7 +14,8 @@ from pathaware.core.meta_gradient import Unrolled
 from pathaware.core.seeding import generator
 from pathaware.training.config import Config
 from pathaware.training.evaluation import SnapshotMean, evaluate
-from pathaware.training.meta_training import MetaTraining, build, learning_rate, meta_step
+from pathaware.training.fitting import learning_rate
+from pathaware.training.meta_training import MetaTraining, build
 from pathaware.training.problems import Classification
 from pathaware.training.recipe import MixedQueries, query_logits, teacher_logits
 from pathaware.training.run_folder import SNAPSHOTS
@@ -48,9 +49,7 @@ def config(method: str = "pamela", problem: dict | None = None, options: dict | 
 
 
 def step_of(settings: Config):
-    learner = build(settings, dropout=settings.training.dropout)
-    source = settings.problem.tasks("train", "cpu", settings.training.torch_dtype)
-    return meta_step(settings, learner, source)
+    return MetaTraining(settings).prepare(new=False)
 
 
 def gradients(settings: Config, **changes) -> dict[str, torch.Tensor]:

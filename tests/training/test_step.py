@@ -14,7 +14,7 @@ from pathaware.data.pixels import ImageFormat
 from pathaware.data.sine import SineWaves
 from pathaware.engine.cuda_graph import CapturedStep
 from pathaware.models import conv4, mlp
-from pathaware.training.meta_training import MetaStep
+from pathaware.training.meta_step import MetaStep
 from tests.conftest import distance, with_constant_statistics
 
 

@@ -13,7 +13,8 @@ from pathaware import GradientDescent, MetaLearner
 from pathaware.core.errors import UsageError
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
-from pathaware.training.meta_training import MetaTraining, build, learning_rate
+from pathaware.training.fitting import learning_rate
+from pathaware.training.meta_training import MetaTraining, build
 from pathaware.training.run_folder import Run
 from pathaware.training.train import train
 from tests.training.fits import in_memory, trained

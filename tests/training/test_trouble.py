@@ -10,7 +10,7 @@ from pathaware.core.meta_gradient import Unrolled
 from pathaware.training.config import Config
 from pathaware.training.distributed import World
 from pathaware.training.loop import MOST_SKIPPED
-from pathaware.training.meta_training import MetaStep
+from pathaware.training.meta_step import MetaStep
 from pathaware.training.progress import StepOutcome
 from tests.training.fits import in_memory, resumed
 from tests.training.runs import stopped_run

@@ -13,7 +13,8 @@ from pathaware.core.episodes import Episodes
 from pathaware.core.execution import captured
 from pathaware.core.few_shot import FewShotLearner
 from pathaware.engine.compiled import CompiledUnrolled
-from pathaware.training.meta_training import build, meta_step
+from pathaware.training.meta_step import meta_step
+from pathaware.training.meta_training import build
 from pathaware_research.bench.timing import Work
 from pathaware_research.bench.workloads import Inputs, Job
 
@@ -73,7 +74,7 @@ class Ours:
     def training(self, job: Job, inputs: Inputs) -> Work:
         """One meta-iteration, including drawing, gathering and augmenting the images."""
         config = job.config(**self.settings)
-        eager = meta_step(config, build(config), inputs.source, job.meta_gradient())
+        eager = meta_step(config.training, build(config), inputs.source, job.meta_gradient())
         step = captured(eager, config.training.graph and inputs.source.capturable)
         return lambda i: step(inputs.draw(i), RATE)
 

@@ -19,7 +19,8 @@ import torch
 from pathaware.core.execution import captured
 from pathaware.core.seeding import generator
 from pathaware.training.config import Config
-from pathaware.training.meta_training import build, meta_step
+from pathaware.training.meta_step import meta_step
+from pathaware.training.meta_training import build
 from pathaware.training.provenance import to_json, write_record
 
 
@@ -56,7 +57,7 @@ def main() -> None:
     training = config.training
     training.apply()
     source = config.problem.tasks("train", training.torch_device, training.torch_dtype)
-    step = captured(meta_step(config, build(config), source), training.graph and source.capturable)
+    step = captured(meta_step(config.training, build(config), source), training.graph and source.capturable)
 
     def draw(i: int) -> object:
         return source.draw(training.tasks, generator(0, "feeding", i))

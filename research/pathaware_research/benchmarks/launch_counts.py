@@ -26,7 +26,8 @@ from pathaware.core.seeding import generator
 from pathaware.engine import kernels
 from pathaware.methods import get_method
 from pathaware.training.config import Config, Training
-from pathaware.training.meta_training import build, meta_step
+from pathaware.training.meta_step import meta_step
+from pathaware.training.meta_training import build
 from pathaware.training.provenance import write_record
 from pathaware_research.bench.workloads import choose
 
@@ -87,7 +88,7 @@ def launches(row: str, method: str, **settings: Any) -> Counter[str]:
         if learner.execution is not None:
             learner.execution.kernel_program  # noqa: B018 - made before the CPU's own program goes
             learner.execution.program = None
-        step = meta_step(config, learner, source)
+        step = meta_step(config.training, learner, source)
         plan = source.draw(workload.tasks, generator(0, "bench", 0))
         step.run(plan)  # the optimiser makes its state
         counts.clear()

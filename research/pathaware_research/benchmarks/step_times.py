@@ -28,7 +28,8 @@ from pathaware.core.seeding import generator
 from pathaware.methods import get_method
 from pathaware.training.config import Config, Training
 from pathaware.training.distributed import World, leave, process_group
-from pathaware.training.meta_training import build, meta_step
+from pathaware.training.meta_step import meta_step
+from pathaware.training.meta_training import build
 from pathaware.training.provenance import write_record
 from pathaware_research.bench.timing import Work, wait, warmed_up
 from pathaware_research.bench.workloads import Workload, choose
@@ -56,7 +57,7 @@ def iteration(config: Config, options: argparse.Namespace, world: World) -> Work
         rule = Pamela(layout, 5, rate=0.01, skip=2)
         learner = MetaLearner(learner.model, rule, config.problem.loss, execution=training.execution)
         learner = learner.to(training.torch_device)
-    eager = meta_step(config, learner, source, world=world)
+    eager = meta_step(config.training, learner, source, world=world)
     step = captured(eager, training.execution != "loop" and source.capturable)
     return lambda i: step(source.draw(training.tasks, generator(0, "bench", i)), RATE)
 

@@ -26,7 +26,9 @@ from pathaware.core.seeding import generator
 from pathaware.methods.pamela import Pamela
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
-from pathaware.training.meta_training import build, learning_rate, meta_step
+from pathaware.training.fitting import learning_rate
+from pathaware.training.meta_step import meta_step
+from pathaware.training.meta_training import build
 from pathaware.training.provenance import write_record
 
 
@@ -106,7 +108,7 @@ def trained(reading: str, shots: int, iterations: int, seed: int) -> dict[str, A
     model = build(config).model
     learner = MetaLearner(model, READINGS[reading](model), config.problem.loss, guard=config.training.guard)
     source = config.problem.tasks("train", "cpu", torch.float32)
-    step = captured(meta_step(config, learner, source), source.capturable)
+    step = captured(meta_step(config.training, learner, source), source.capturable)
     for i in range(iterations):
         plan = source.draw(config.training.tasks, generator(seed, "train", i))
         step(plan, learning_rate(config.training, i))

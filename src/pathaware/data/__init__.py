@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from pathaware.data.catalogue import IMPORTERS, data_dir, imported_stores, open_store
+from pathaware.data.episodes import ImageEpisodes
 from pathaware.data.importing import import_dataset
+from pathaware.data.sine import SineWaves
 from pathaware.data.store import ImageStore
+from pathaware.data.unlabelled import UnlabelledEpisodes
 
-__all__ = ["IMPORTERS", "ImageStore", "data_dir", "import_dataset", "imported_stores", "open_store"]
+__all__ = [
+    "IMPORTERS",
+    "ImageEpisodes",
+    "ImageStore",
+    "SineWaves",
+    "UnlabelledEpisodes",
+    "data_dir",
+    "import_dataset",
+    "imported_stores",
+    "open_store",
+]

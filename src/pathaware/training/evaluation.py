@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast, get_args
+from itertools import chain
+from typing import Any, Literal, Protocol, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ from pathaware.core.path import Order
 from pathaware.core.seeding import generator
 from pathaware.core.settings import at_least, at_most
 from pathaware.training.distributed import ALONE, World
-from pathaware.training.metric import ACCURACY, Metric, median
+from pathaware.training.metric import ACCURACY, MSE, Metric, accuracies, median, squared_errors
 from pathaware.training.problems import Problem
 from pathaware.training.refinement import REFINEMENTS, Refinement, refined
 
@@ -41,8 +42,42 @@ LEVEL_TITLES: dict[str, str] = {
 BLOCK = 100
 """Tasks are drawn in blocks of this size, whatever the batch."""
 MOST_TASKS = 10**9
+SIDE_BY_SIDE = 10
+"""Tasks of your own that are evaluated side by side."""
 
 _ROOM = 4 * 2**30  # bytes of free GPU memory per `evaluation_batch` of tasks, four times what they take
+
+
+class Measured(Protocol):
+    """How the predictions for tasks are measured: by a `Problem`, or as in `OwnTasks`."""
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def metric(self) -> Metric: ...
+
+    @property
+    def regression(self) -> bool: ...
+
+    def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The metric of each task, `[T]`, from outputs and targets `[T, N, …]`."""
+        ...
+
+
+@dataclass(frozen=True)
+class OwnTasks:
+    """The measure of tasks that belong to no problem: accuracy of classes, squared error of values."""
+
+    regression: bool
+    label = "tasks"
+
+    @property
+    def metric(self) -> Metric:
+        return MSE if self.regression else ACCURACY
+
+    def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return (squared_errors if self.regression else accuracies)(outputs, targets)
 
 
 @dataclass(frozen=True)
@@ -56,7 +91,7 @@ class Evaluation:
     and `refine` are those of `evaluate`; `snapshots` is the number of averaged checkpoints.
     """
 
-    problem: Problem
+    problem: Measured
     values: Tensor
     reverted: float
     split: str
@@ -118,10 +153,10 @@ class Evaluation:
 @torch.no_grad()
 def evaluate(
     learner: FewShotLearner,
-    problem: Problem,
+    problem: Problem | TaskSource | Iterable[Episodes],
     *,
     split: str = "test",
-    tasks: int,
+    tasks: int | None = None,
     seed: int = 0,
     batch: int | None = None,
     steps: int | None = None,
@@ -148,6 +183,9 @@ def evaluate(
     larger evaluation begins with the tasks of a smaller one. `batch` tasks run side by side, by
     default as many as fit in memory.
 
+    - `problem`: that of a run, with its splits; or tasks of your own, a `TaskSource` or an iterable of
+      `Episodes`: their classes are measured by accuracy, their values by the mean squared error.
+    - `tasks`: by default the number that the problem names, 600 of a `TaskSource`, or all of an iterable.
     - `queries`: how much a prediction may know of the other queries of its task, see `QueryLevel`; by default
       `joint` for methods with joint inference and `batch` for all others. `inductive=True` is short for
       `queries="alone"`.
@@ -169,22 +207,29 @@ def evaluate(
     - `progress` is called after every batch with the number of tasks that this process has done.
     """
     level = _level(learner, queries, inductive, refine)
-    if refine != "none" and problem.metric is not ACCURACY:
-        raise UsageError(f"{refine}: {problem.name} has no classes; use none", field="refine")
-    _check_views(problem, views)
     reference = next(learner.parameters())
     if split not in ("train", "val", "test"):
         raise UsageError(f"split: {split!r} must be one of train, val, test")
-    at_least(1, tasks=tasks, **({} if batch is None else {"batch": batch}))
-    at_most(MOST_TASKS, tasks=tasks)
-    source = _source(problem, split, balance, reference, learner)
+    at_least(1, **{name: n for name, n in (("tasks", tasks), ("batch", batch)) if n is not None})
+    at_most(MOST_TASKS, tasks=tasks or 0)
+    if isinstance(problem, TaskSource) or not hasattr(problem, "evaluation_tasks"):
+        if views != "single" or balance != "balanced":
+            raise UsageError("views and balance belong to problems; leave them out for tasks of your own")
+        measured_by, every = _own_tasks(problem, split, seed, tasks, batch or SIDE_BY_SIDE, reference, world)
+    else:
+        known = cast(Problem, problem)
+        _check_views(known, views)
+        source = _source(known, split, balance, reference, learner)
+        own = world.part(tasks or known.evaluation_tasks)
+        side_by_side = batch or _side_by_side(known, reference.device, views, refine)
+        measured_by, every = known, map(source.gather, _plans(source, split, seed, own, side_by_side))
+    if refine != "none" and measured_by.metric is not ACCURACY:
+        raise UsageError(f"{refine}: {measured_by.label} has no classes; use none", field="refine")
     values, reverted, outputs, targets, done = [], [], [], [], 0
-    batch = batch or _side_by_side(problem, reference.device, views, refine)
-    for plan in _plans(source, split, seed, world.part(tasks), batch):
-        episodes = source.gather(plan)
+    for episodes in every:
         how: dict[str, Any] = {"steps": steps, "extend": extend, "queries": level}
         predictions = predict_episodes(learner, episodes, views, refine, **how)
-        measured = [problem.measure(output, episodes.query_y) for output in predictions.outputs]
+        measured = [measured_by.measure(output, episodes.query_y) for output in predictions.outputs]
         values.append(torch.stack(measured, dim=1))
         reverted.append(predictions.reverted)
         if keep_outputs:
@@ -198,11 +243,41 @@ def evaluate(
     gathered = world.gather([part.cpu() for part in values])
     averaged = len(learner.learners) if isinstance(learner, SnapshotMean) else 1
     options = (balance, seed, views, refine, averaged)
-    result = Evaluation(problem, gathered, fraction, split, level, *options)
+    result = Evaluation(measured_by, gathered, fraction, split, level, *options)
     if not keep_outputs:
         return result
     kept = [world.gather([part.cpu() for part in parts]) for parts in (outputs, targets)]
     return replace(result, outputs=kept[0], targets=kept[1])
+
+
+def _own_tasks(
+    given: TaskSource | Iterable[Episodes],
+    split: str,
+    seed: int,
+    tasks: int | None,
+    batch: int,
+    like: Tensor,
+    world: World,
+) -> tuple[Measured, Iterator[Episodes]]:
+    """How tasks that belong to no problem are measured, and the tasks of this process."""
+    if isinstance(given, TaskSource):
+        plans = _plans(given, split, seed, world.part(tasks or 600), batch)
+        found: Iterator[Episodes] = (given.gather(plan) for plan in plans)
+    else:
+        found = _first_tasks(given, MOST_TASKS if tasks is None else tasks, like)
+    first = next(found, None)
+    if first is None:
+        raise UsageError("there are none", field="tasks")
+    return OwnTasks(first.query_y.is_floating_point()), chain([first], found)
+
+
+def _first_tasks(episodes: Iterable[Episodes], tasks: int, like: Tensor) -> Iterator[Episodes]:
+    """The first tasks of an iterable, on the device and in the precision of `like`."""
+    for each in episodes:
+        yield each[:tasks].to(like.device, like.dtype)
+        tasks -= len(each)
+        if tasks <= 0:
+            return
 
 
 def predict_episodes(

@@ -16,7 +16,7 @@ from pathaware.core.few_shot import FewShotLearner
 from pathaware.training.checksummed import CorruptFile, read_checksummed, write_checksummed
 
 if TYPE_CHECKING:
-    from pathaware.training.meta_training import MetaStep
+    from pathaware.training.meta_step import MetaStep
     from pathaware.training.progress import StepOutcome
 
 BINS, FINEST, LARGEST = 512, 1e-6, 1e3

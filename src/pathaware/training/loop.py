@@ -44,7 +44,7 @@ ANNOUNCE_AFTER, LONG = 3, 600.0
 
 
 class Objective(ABC):
-    """What is learned, and how one step changes it.
+    """The thing that is learned, and how one step changes it.
 
     A step depends on the settings, the modules in `kept`, the optimiser and its own number only: a run that
     was stopped and resumed gives the numbers of one that was not.
@@ -66,7 +66,7 @@ class Objective(ABC):
     capturable: bool
     """True if a CUDA graph can replay the step."""
     advice: str
-    """What to do if gradients are not finite."""
+    """Advice in the error for gradients that are not finite."""
 
     @property
     @abstractmethod
@@ -90,16 +90,15 @@ class Objective(ABC):
     def noise(self, iteration: int) -> None:
         """Seed PyTorch's generators for a step; called again if the step is repeated."""
 
-    @abstractmethod
     def validate(self) -> float:
-        """The metric on validation data."""
+        """The metric on validation data, if `validate_every` is not 0."""
+        raise NotImplementedError
 
-    @abstractmethod
     def improves(self, value: float, best: float | None) -> bool:
         """True if a validation is better than the best one so far."""
+        return best is None or value > best
 
-    @abstractmethod
-    def save(self, run: Any, done: int, value: float | None) -> None:
+    def save(self, run: Any, done: int, value: float | None) -> None:  # noqa: B027
         """Write the checkpoint after `done` units of training, with its validation."""
 
     def after_validation(self, run: Any, done: int, value: float) -> None:  # noqa: B027
@@ -120,13 +119,13 @@ class Objective(ABC):
         """A sentence that lists settings which would make training shorter."""
         return ""
 
-    @abstractmethod
     def settings(self) -> dict[str, Any]:
         """The settings, as a state stores them."""
+        return {}
 
-    @abstractmethod
     def origin(self, iteration: int) -> dict[str, Any]:
         """The provenance of a training process that starts, or resumes, at an iteration."""
+        return {}
 
 
 class Fit:

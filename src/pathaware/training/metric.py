@@ -59,6 +59,19 @@ def median(values: Tensor) -> float:
 
 MSE = Metric("mse", "mean squared error", lower_is_better=True)
 ACCURACY = Metric("accuracy", "accuracy, %", lower_is_better=False, scale=100.0, digits=2)
+
+
+def accuracies(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The accuracy of each task, `[T]`, from logits `[T, N, classes]` and classes `[T, N]`."""
+    finite = outputs.isfinite().all(-1)  # NaN would be counted as the first class
+    return ((outputs.argmax(-1) == targets) & finite).double().mean(1)
+
+
+def squared_errors(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The mean squared error of each task, `[T]`, from values `[T, N, …]`."""
+    return (outputs - targets).square().flatten(1).mean(1)
+
+
 METRICS = {metric.name: metric for metric in (MSE, ACCURACY)}
 
 

@@ -21,7 +21,7 @@ from pathaware.core.settings import at_least
 from pathaware.data.episodes import Augmentation
 from pathaware.data.sine import SineWaves
 from pathaware.models import mlp
-from pathaware.training.metric import ACCURACY, MSE, Metric
+from pathaware.training.metric import ACCURACY, MSE, Metric, accuracies, squared_errors
 
 if TYPE_CHECKING:
     from pathaware.data.pixels import ImageInput
@@ -296,8 +296,7 @@ class Classification:
         return Augmentation(self.augment, *strengths)
 
     def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        finite = outputs.isfinite().all(-1)  # NaN would be counted as the first class
-        return ((outputs.argmax(-1) == targets) & finite).double().mean(1)
+        return accuracies(outputs, targets)
 
 
 @dataclass(frozen=True)
@@ -426,7 +425,7 @@ class Sine:
         return SineWaves(self.shots, self.points, grid=True, device=device, dtype=dtype)
 
     def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return (outputs - targets).square().flatten(1).mean(1)
+        return squared_errors(outputs, targets)
 
 
 PROBLEMS: dict[str, type[Problem]] = {Sine.name: Sine, Classification.name: Classification}
