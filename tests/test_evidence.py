@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from pathaware.methods import METHODS
-from pathaware.sweep.run_store import Results
 from pathaware.training.metric import MSE
 from pathaware.training.tables import NOTHING
 from pathaware_research.pages import convergence, document_numbers, method_figure, page_figures, steps_figure
@@ -20,6 +19,7 @@ from pathaware_research.pages.documents import compared_problems
 from pathaware_research.pages.evidence_page import difference, image_claims_table, of_runs, steps_differences
 from pathaware_research.pages.methods_page import glyph_ranking, method_times
 from pathaware_research.paper.tables import STEPS
+from pathaware_research.records import Records, read_results
 from pathaware_research.studies import steps
 
 ROOT = Path(__file__).parents[1]
@@ -76,7 +76,7 @@ def test_every_exception_has_a_reason():
 
 
 def test_methods_in_a_row_of_the_readme_were_trained_and_evaluated_under_equal_conditions():
-    rows = [each.compared() for each in compared_problems(Results.read(ROOT / "results"))]
+    rows = [each.compared() for each in compared_problems(read_results(ROOT / "results"))]
     assert sum(bool(maml) for _, _, maml in rows) >= 7
     for _, pamela, maml in rows:
         assert [result.seed for result in maml] == [result.seed for result in pamela]
@@ -106,11 +106,16 @@ def test_every_method_with_a_result_has_been_timed(workload):
 
 
 def test_curves_are_means_of_the_seeds_of_a_method(tmp_path):
-    for seed, values in enumerate(([0.2, 0.5], [0.4, 0.7])):
-        record = {"validation": [[1000 * (i + 1), value] for i, value in enumerate(values)]}
-        for method in ("maml", "l-maml"):
-            path = tmp_path / f"cifar-fs-{method}-5shot-12000-seed{seed}.json"
-            path.write_text(json.dumps(record))
+    lines = [
+        {
+            "name": f"cifar-fs-{method}-5shot-12000-seed{seed}",
+            "validation": [[1000 * (i + 1), value] for i, value in enumerate(values)],
+        }
+        for seed, values in enumerate(([0.2, 0.5], [0.4, 0.7]))
+        for method in ("maml", "l-maml")
+    ]
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/tables-cifar-fs.jsonl").write_text("\n".join(map(json.dumps, lines)))
     ((mean, seeds),) = convergence.curves(tmp_path, "cifar-fs", 5).values()
     assert mean == {1000: pytest.approx(0.3), 2000: pytest.approx(0.6)}
     assert len(seeds) == 2
@@ -126,7 +131,7 @@ def test_the_figure_of_convergence_has_a_panel_per_column_and_length(tmp_path):
 
 
 def test_the_figure_of_steps_shows_what_the_records_hold():
-    results = Results.read(ROOT / "results")
+    results = read_results(ROOT / "results")
     waves, images, path = steps_figure.draw(results).axes
     mean_errors = {line.get_label(): line.get_ydata() for line in waves.lines}
     recorded = [
@@ -135,8 +140,8 @@ def test_the_figure_of_steps_shows_what_the_records_hold():
     ]
     assert mean_errors["MAML"] == pytest.approx([fmean(each) for each in recorded])
     assert len(waves.lines) == 2 * (steps.SEEDS + 1)
-    record = ROOT / "results" / "miniimagenet-pamela-20steps-5shot-12000-seed0.json"
-    result = json.loads(record.read_text(encoding="utf-8"))["result"]
+    records = Records("tables-miniimagenet", ROOT / "results")
+    result = records["miniimagenet-pamela-20steps-5shot-12000-seed0"]["result"]
     accuracies = {line.get_label(): dict(line.get_xydata()) for line in images.lines}
     assert accuracies["PAMELA, Q learned directly"][20] == pytest.approx(100 * result["accuracy"])
     after = {line.get_label(): line.get_ydata() for line in path.lines}
@@ -145,11 +150,12 @@ def test_the_figure_of_steps_shows_what_the_records_hold():
 
 
 def test_differences_by_steps_are_from_five_steps_of_the_same_method():
-    found = {row.cells[0]: row.cells for row in steps_differences(Results.read(ROOT / "results")).rows}
+    found = {row.cells[0]: row.cells for row in steps_differences(read_results(ROOT / "results")).rows}
+
+    records = Records("tables-miniimagenet", ROOT / "results")
 
     def accuracy(name: str) -> float:
-        path = ROOT / "results" / f"miniimagenet-{name}-12000-seed0.json"
-        return 100 * json.loads(path.read_text(encoding="utf-8"))["result"]["accuracy"]
+        return 100 * records[f"miniimagenet-{name}-12000-seed0"]["result"]["accuracy"]
 
     ten, five = accuracy("maml-10steps-5shot"), accuracy("maml-5shot")
     assert float(found["10"][1].split()[0]) == pytest.approx(ten - five, abs=0.01)
@@ -176,10 +182,10 @@ def test_figures_of_records_have_at_most_two_columns():
 
 def test_a_claim_about_images_is_the_first_row_minus_the_second():
     """On the seeds that both have."""
-    found = {row.cells[0]: row.cells for row in image_claims_table(Results.read(ROOT / "results")).rows}
+    found = {row.cells[0]: row.cells for row in image_claims_table(read_results(ROOT / "results")).rows}
     q, maml = (
-        json.loads((ROOT / "results" / f"miniimagenet-{name}-12000-seed0.json").read_text(encoding="utf-8"))
-        for name in ("5shot-ablation-q", "maml-5shot")
+        Records(study, ROOT / "results")[f"miniimagenet-{name}-12000-seed0"]
+        for study, name in (("ablation", "5shot-ablation-q"), ("tables-miniimagenet", "maml-5shot"))
     )
     first = found["Q helps"][4].split(", ")[0]
     assert float(first) == pytest.approx(

@@ -25,6 +25,7 @@ from pathaware.training.evaluation import evaluate, interval_over_tasks
 from pathaware.training.metric import METRICS, median
 from pathaware.training.provenance import EVALUATED, NUMERICS, environment, method_version, task_values
 from pathaware.training.train import train
+from pathaware_research.records import read_records
 
 TOLERANCE = 1e-6
 """Relative; the values of tasks are stored in single precision."""
@@ -53,6 +54,8 @@ def records(folder: Path, others: list[str] | None = None) -> Iterator[tuple[str
     """
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder", field="folder")
+    for study, name, record in read_records(folder, apart=True):
+        yield f"runs/{study}.jsonl#{name}", record
     for path in sorted(folder.rglob("*.json")):
         try:
             record = json.loads(path.read_text(encoding="utf-8"))

@@ -11,7 +11,7 @@ import torch
 from pathaware.inference.influence import ODDS
 from pathaware_research.studies.wrong_labels import drawn_folder, summary
 
-RESULTS = Path(__file__).parents[2] / "results"
+RESULTS = Path(__file__).parents[2] / "results/use"
 
 
 def test_a_folder_has_as_many_wrong_labels_as_asked():

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from pathaware.report.table_files import escaped, latex, render_html, write_table
-from pathaware.sweep.run_store import Results
 from pathaware.training.tables import NOTHING, Remark, Row, Table, markdown, pipe_table
 from pathaware_research.paper.method_table import render
 from pathaware_research.paper.tables import steps_table, table1, table2, table3, table4
+from pathaware_research.records import read_results
 
 RESULTS = Path(__file__).parents[2] / "results"
 MISSING = Remark("not run: data set is not imported")
@@ -107,7 +107,7 @@ def test_latex_is_balanced_and_has_a_cell_per_column():
 
 
 def test_latex_of_our_own_tables_is_plain_ascii():
-    results = Results.read(RESULTS)
+    results = read_results(RESULTS)
     for goal in (table1(), table2(), table3(), table4("cifar-fs"), steps_table("cifar-fs")):
         assert latex(render(goal, results)).isascii()
 

@@ -28,7 +28,7 @@ def test_fifty_clients_are_served_and_kept_apart(monkeypatch):
 
 @pytest.mark.parametrize("record", ["serving-cpu", "soak-cpu"])
 def test_the_numbers_in_the_document_are_those_that_were_measured(record):
-    found = json.loads((ROOT / f"results/{record}.json").read_text(encoding="utf-8"))
+    found = json.loads((ROOT / f"results/use/{record}.json").read_text(encoding="utf-8"))
     assert SERVING["good"](found)
     text = " ".join((ROOT / "docs/serving.md").read_text(encoding="utf-8").split())
     ask, adapt, held = found["latency"]["classify"], found["latency"]["adapt"], found["memory_mib"]
@@ -45,7 +45,7 @@ def test_the_numbers_in_the_document_are_those_that_were_measured(record):
 
 
 def test_the_soak_lasted_ten_minutes_with_a_hundred_clients():
-    found = json.loads((ROOT / "results/soak-cpu.json").read_text(encoding="utf-8"))
+    found = json.loads((ROOT / "results/use/soak-cpu.json").read_text(encoding="utf-8"))
     assert found["clients"] >= 100
     assert found["slow_clients"] >= 60
     assert found["seconds"] >= 600

@@ -23,9 +23,10 @@ from pathaware.sweep.run_store import Result, Results
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate, tasks_for
 from pathaware.training.problems import CrossDomain
-from pathaware.training.provenance import evaluation_record, write_record
+from pathaware.training.provenance import evaluation_record
 from pathaware.training.run_folder import Run
 from pathaware.training.train import train
+from pathaware_research import records
 from pathaware_research.studies import cross_domain
 from pathaware_research.verification import obstacle, verify
 from tests.training.test_classifier import small_store
@@ -274,7 +275,7 @@ def test_the_table_reads_the_records_of_the_study(runs, tmp_path):
     learner, problem = load_for(run, "cpu", data=GREY)
     record = evaluation_record(run, evaluate(learner, problem, tasks=3))
     name = cross_domain.run_name("cifar-fs", "pamela", 5, "miniimagenet")
-    write_record(cross_domain.record_path(tmp_path / cross_domain.FOLDER.name, name, "miniimagenet"), record)
+    records.write("cross-domain", {f"{name}-on-miniimagenet": record}, tmp_path)
     rows = {row.cells[:3]: row.cells[3:] for row in cross_domain_table(tmp_path).rows}
     found = rows["CIFAR-FS", "5", cross_domain.METHODS["pamela"]]
     assert found[0].startswith(f"{100 * record['result']['accuracy']:.2f} ± ")

@@ -5,7 +5,7 @@
     torchrun --nproc-per-node 2 research/pathaware_research/benchmarks/communication.py --json FILE
 
 The model is arithmetic on the assumptions below; only the time of a meta-iteration is measured
-(`results/bench-scaling-h200.json`: PAMELA, Conv-4, 84×84, 5-way 5-shot).
+(`results/timings/bench-scaling-h200.json`: PAMELA, Conv-4, 84×84, 5-way 5-shot).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NETWORK_BANDWIDTH, NETWORK_LATENCY = 50e9, 5e-6
 PARAMETERS = {"PAMELA": 162_408, "MAML": 121_093}
 """θ₀ and Φ of a Conv-4 for 84×84 images and five classes, float32."""
 GPUS = (2, 8, 64, 512, 1024, 2048, 4096)
-MEASURED = Path(__file__).parents[3] / "results" / "bench-scaling-h200.json"
+MEASURED = Path(__file__).parents[3] / "results/timings/bench-scaling-h200.json"
 
 
 def ring(gpus: int, size: float) -> float:

@@ -1,7 +1,7 @@
 """The time of an evaluation: adapt to many new tasks and predict their queries after every step.
 
     python research/pathaware_research/benchmarks/evaluating.py cifar-fs --tasks 10000 --device cuda \\
-        --json results/evaluating-h200.json
+        --json results/timings/evaluating-h200-batch.json
 
 The network is at its initialisation, which takes as long as a trained one. A short evaluation before it
 compiles kernels.

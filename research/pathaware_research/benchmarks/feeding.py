@@ -1,7 +1,7 @@
 """The share of a meta-iteration that goes into drawing, gathering and augmenting its images.
 
     python research/pathaware_research/benchmarks/feeding.py cifar-fs --device cuda \\
-        --json results/feeding.json
+        --json feeding.json
 
 Times the whole meta-iteration and the feeding alone on the same tasks; prints medians.
 """

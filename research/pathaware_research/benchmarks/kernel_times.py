@@ -1,7 +1,7 @@
 """Time the kernels of a meta-iteration, and compute how fast the GPU could be at best.
 
     python research/pathaware_research/benchmarks/kernel_times.py --precisions tf32,bf16 \\
-        --json results/profile-h200.json
+        --json results/timings/profile-h200.json
 
 The workload is PAMELA with a Conv-4 of 64 filters, 5-way, 4 tasks, 5 steps, second order, as in
 `pathaware bench`. On a CPU (`--device cpu --rows sine`) it lists PyTorch's operations instead.

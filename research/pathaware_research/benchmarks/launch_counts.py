@@ -1,6 +1,6 @@
 """Count the kernels that a meta-iteration launches on a GPU, on a machine without one.
 
-    python research/pathaware_research/benchmarks/launch_counts.py --json results/launches.json
+    python research/pathaware_research/benchmarks/launch_counts.py --json results/timings/launches.json
 
 Triton's kernels are counted instead of run, and every operation of PyTorch that computes something counts as
 one launch. Some take more on a GPU, so these are lower bounds; `kernel_times.py` has the true numbers.

@@ -1,6 +1,6 @@
 """Time every method on one CPU thread: a meta-iteration, and adapting to one new task.
 
-    python research/pathaware_research/benchmarks/method_times.py --json results/method-times-cpu.json
+    python research/pathaware_research/benchmarks/method_times.py --json results/timings/method-times-cpu.json
 
 The networks and episodes are those of the glyphs contest (`pathaware reproduce methods --data glyphs`) and of
 Table 2's CIFAR-FS 5-shot column, with random images: values do not matter for time. CPU time is measured, not

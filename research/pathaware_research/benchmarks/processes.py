@@ -1,6 +1,6 @@
 """Training on a CPU in one process and in several, beside the sequential loop.
 
-    python research/pathaware_research/benchmarks/processes.py --processes 2 --json results/processes-cpu.json
+    python -m pathaware_research.benchmarks.processes --processes 2 --json results/timings/processes-cpu.json
 
 They run in turns (`step_times.py`), so that noise affects all alike. The cores are divided among
 the processes.

@@ -113,11 +113,11 @@ def reproduce(
     The same command resumes a reproduction that was stopped.
     """
     from pathaware.cli.show import print_table
-    from pathaware.sweep.run_store import RunStore
     from pathaware.training.provenance import revision
     from pathaware.training.tables import NOTHING
     from pathaware_research.paper import targets as paper
     from pathaware_research.paper.time_estimate import TrainingLength, parse_duration
+    from pathaware_research.records import RecordStore
 
     revision()  # records name the code that runs now, whatever is committed until they are written
     for target in targets:
@@ -133,7 +133,7 @@ def reproduce(
     paper.check_data(data)
     chosen = paper.TARGETS if "all" in targets else tuple(dict.fromkeys(targets))
     reproduction = paper.Reproduction(
-        RunStore(out, results, tasks),
+        RecordStore(out, results, tasks),
         out,
         _print,
         seeds,

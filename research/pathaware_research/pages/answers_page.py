@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from pathaware.training.tables import Row, Table, pipe_table
+from pathaware_research.records import measurement
 
 DATA = {"glyphs": "glyphs", "cifar-fs": "CIFAR-FS"}
 SPLITS = {"test": "test classes", "val": "validation classes"}
@@ -28,16 +28,11 @@ def _table(
     folder: Path, study: str, header: tuple[str, ...], rows: Rows, data: Sequence[str] = tuple(DATA)
 ) -> str:
     """One table of all records of a study, named in a line below it."""
-    wanted = {DATA[each]: folder / f"answers-{study}-{each}.json" for each in data}
-    found = {name: path for name, path in wanted.items() if path.exists()}
-    records = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in found.items()}
-    if not records:
-        return "*Not run yet.*"
+    names = {DATA[each]: f"use/answers-{study}-{each}" for each in data}
+    records = {title: measurement(folder, name) for title, name in names.items()}
     cells = [row for name, record in records.items() for row in rows(name, record)]
     tasks = ", ".join(f"{r['tasks']:,} on {name}, {SPLITS[r['split']]}" for name, r in records.items())
-    names = ", ".join(f"`results/{path.name}`" for path in found.values())
-    missing = ", ".join(name for name in wanted if name not in records)
-    text = f"*Tasks: {tasks}. From {names}." + (f" Not run yet: {missing}.*" if missing else "*")
+    text = f"*Tasks: {tasks}. From {', '.join(f'`results/{name}.json`' for name in names.values())}.*"
     return f"{pipe_table(Table('', header, [Row(row) for row in cells]))}\n\n{text}"
 
 

@@ -9,7 +9,6 @@ and at the paper's length.
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import sys
 from collections import defaultdict
@@ -23,6 +22,7 @@ from matplotlib.ticker import FuncFormatter
 
 from pathaware.report.style import colour, save, styled, subplots
 from pathaware.training.tables import NOTHING, Table
+from pathaware_research.records import Records
 
 METHODS = {
     "maml": "MAML",
@@ -45,10 +45,9 @@ def curves(
     """For each method the mean of its seeds and the curve of each, of runs of this length."""
     pattern = re.compile(rf"{data}-(\S+)-{shots}shot-{length}-seed\d+")
     found: dict[str, list[Curve]] = defaultdict(list)
-    for path in sorted(folder.glob(f"{data}-*-{shots}shot-{length}-seed*.json")):
-        match = pattern.fullmatch(path.stem)
+    for name, record in Records(f"tables-{data}", folder).items():
+        match = pattern.fullmatch(name)
         if match and match[1] in METHODS:
-            record = json.loads(path.read_text(encoding="utf-8"))
             found[match[1]].append(dict(record["validation"]))
     return {name: (_mean(each), each) for name in METHODS if (each := found.get(name))}
 

@@ -12,13 +12,15 @@ digits can still agree with a source by chance.
 from __future__ import annotations
 
 import bisect
-import json
+import fnmatch
 import re
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+from pathaware_research.records import Record, Records, measurements
 
 EXCEPTIONS = Path(__file__).with_suffix(".toml")
 UNITS = r"%|×(?! ?[\d])|ms\b|µs\b|s\b|seconds?\b|minutes?\b|hours?\b|times\b|points?\b|MB\b|MiB\b|GB\b|TFLOP"
@@ -37,7 +39,9 @@ OMITTED = (
     r"(?i)version \d[\d.]*\d|Python \d[\d.]*\d|PyTorch \d[\d.]*\d|CUDA \d[\d.]*\d|Apache-\d\.\d",
 )
 RENDERED = re.compile(OMITTED[1], re.DOTALL)
-NAMED = re.compile(r"(?<!--json )(?<!--record )results/([\w+./-]+\.json)")  # the others are made by a command
+NAMED = re.compile(
+    r"(?<!--json )(?<!--record )results/([\w+./-]+\.json(?:l#[\w+.-]+)?)"
+)  # others are made by a command
 CURVE = 12
 """Longer lists of numbers in records are curves, whose points no sentence is about."""
 
@@ -77,12 +81,11 @@ class Evidence:
             if name.endswith(".md"):
                 numbers += _rendered((root / name).read_text(encoding="utf-8"))
                 continue
-            paths = sorted((root / "results").glob(name))
-            if not paths:
+            records = _records(root / "results", name)
+            if not records:
                 raise ValueError(f"{document.name} names results/{name}, which does not exist")
-            for path in paths:
-                found = _numbers(json.loads(path.read_text(encoding="utf-8")))
-                numbers += [*found, *(100 * value for value in found)]
+            found = _numbers(records)
+            numbers += [*found, *(100 * value for value in found)]
         self.sorted = sorted(set(numbers))
 
     def supports(self, printed: str) -> bool:
@@ -90,6 +93,15 @@ class Evidence:
         half = 0.5 * 10.0**-decimals * (1 + 1e-9)
         index = bisect.bisect_left(self.sorted, value - half)
         return index < len(self.sorted) and self.sorted[index] <= value + half
+
+
+def _records(results: Path, name: str) -> list[Record]:
+    """The records of a name: `timings/bench-cpu.json`, `runs/STUDY.jsonl#RUN`, or a pattern of such names."""
+    file, _, run = name.partition("#")
+    if not run:
+        return list(measurements(results, file.removesuffix(".json")).values())
+    runs = Records(Path(file).stem, results)
+    return [runs[each] for each in fnmatch.filter(runs, run)]
 
 
 def _rendered(text: str) -> list[float]:

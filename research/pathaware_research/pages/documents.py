@@ -8,7 +8,6 @@ A table stands in a document between two comments that name it.
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import statistics
 import sys
@@ -56,6 +55,7 @@ from pathaware_research.paper.tables import (
     table3,
     table4,
 )
+from pathaware_research.records import measurement, measurements, read_records, read_results
 from pathaware_research.studies import image_readings, one_step
 
 
@@ -68,11 +68,6 @@ def fill(text: str, blocks: Mapping[str, str]) -> str:
         pattern = re.escape(begin) + ".*?" + re.escape(end)
         text = re.sub(pattern, lambda _: f"{begin}\n{content}\n{end}", text, flags=re.DOTALL)  # noqa: B023
     return text
-
-
-def _read(path: Path) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return record
 
 
 def is_available(data: str) -> bool:
@@ -158,7 +153,7 @@ SPEEDS = {"pamela": "1", REPORTED: "100"}
 def readme(folder: Path) -> dict[str, str]:
     """MAML and PAMELA with equal settings and iterations, and PAMELA with the recipe in its own column."""
     rows = []
-    for each in compared_problems(Results.read(folder)):
+    for each in compared_problems(read_results(folder)):
         key, pamela, maml = each.compared()
         if not maml:
             continue
@@ -244,12 +239,12 @@ def online_page(folder: Path) -> dict[str, str]:
         "first": 'no Hessians, `order="first"`',
         "alone": "the newest item alone, `replay=1`",
     }
-    records = {name: _read(folder / f"online-{name}.json") for name in STREAMS}
+    records = {name: measurement(folder, f"other/online-{name}") for name in STREAMS}
     blocks = {name: pipe_table(comparison_table(record)) for name, record in records.items()}
     compared = records["sine"]
     learners = {name: compared["contestants"][name] for name in ("online", "literal")}
     for name, label in variants.items():
-        record = _read(folder / f"online-sine-{name}.json")
+        record = measurement(folder, f"other/online-sine-{name}")
         learners[name] = {**record["contestants"]["online"], "label": label}
     blocks["readings"] = pipe_table(comparison_table({**compared, "contestants": learners}))
     return blocks
@@ -264,8 +259,7 @@ def own_data_page(folder: Path) -> dict[str, str]:
     }
     rows = []
     for name, label in {"glyphs": "glyphs", "cifar-fs": "CIFAR-FS"}.items():
-        path = folder / f"ways-{name}.json"
-        for row in _read(path)["rows"] if path.exists() else ():
+        for row in measurement(folder, f"use/ways-{name}")["rows"]:
             found = (row.get(key) for key in columns)
             cells = (NOTHING if each is None else _percent(each) for each in found)
             rows.append(Row((label, str(row["classes"]), *cells)))
@@ -278,11 +272,11 @@ def _percent(found: dict[str, float]) -> str:
 
 def reproduction_page(folder: Path) -> dict[str, str]:
     """The paper's tables, our settings, and every other result."""
-    results = Results.read(folder)
+    results = read_results(folder)
     beyond, full = further(is_available), full_length(is_available)
     goals = [table1(is_available), table2(is_available), full, beyond, strict(), table3()]
     goals.append(table4("miniimagenet", is_available))
-    complexity = [table5(_read(path)) for path in sorted(folder.glob("complexity-*.json"))]
+    complexity = map(table5, measurements(folder, "timings/complexity-*").values())
     by_steps = steps_table("miniimagenet", is_available)
     shown_elsewhere = table3(guard=False), sine_methods(), methods_page.equal_time_table(), by_steps
     return {
@@ -293,10 +287,10 @@ def reproduction_page(folder: Path) -> dict[str, str]:
         },
         "table3": pipe_table(evidence_page.sine_table(results)),
         "table5": "\n\n".join(map(pipe_table, complexity)),
-        "readings": pipe_table(_readings(_read(folder / "readings-sine.json"))),
+        "readings": pipe_table(_readings(measurement(folder, "other/readings-sine"))),
         "verdicts": pipe_table(_verdicts(results)),
         "strict": pipe_table(evidence_page.strict_table(results)),
-        "image-readings": pipe_table(image_readings.table(folder / image_readings.FOLDER.name)),
+        "image-readings": pipe_table(image_readings.table(folder)),
         "standing": pipe_table(_standing(folder, results)),
         "paired": pipe_table(_paired(results)),
         "against-all": pipe_table(_against_all([methods_page.compared_on_images(folder, d) for d in SETS])),
@@ -466,15 +460,12 @@ def _others(folder: Path, goals: Sequence[TableSpec], studied: Iterable[Sequence
     shown = itertools.chain(*(goal.experiments() for goal in goals), *studied)
     known = {signature(experiment.config()) for experiment in shown}
     rows = []
-    for path in sorted(folder.glob("*.json")):
-        record = _read(path)
-        if "result" not in record:
-            continue
+    for study, name, record in sorted(read_records(folder), key=lambda found: f"{found[1]}.json"):
         result = Result.of(record)
         elsewhere = record.get(EVALUATED)
         if result.signature in known and result.queries == own_level(result.config) and not elsewhere:
             continue
-        if path.name.startswith(evidence_page.STUDIES):
+        if name.startswith(evidence_page.STUDIES) or record["result"]["split"] != "test":
             continue
         metric = ACCURACY if "accuracy" in record["result"] else MSE
         value = metric.with_interval(*result.value(metric))
@@ -483,7 +474,7 @@ def _others(folder: Path, goals: Sequence[TableSpec], studied: Iterable[Sequence
             level += ", unbalanced"
         if elsewhere:
             level += ", on " + ", ".join(f"{name} {each}" for name, each in elsewhere.items())
-        cells = (f"[{path.stem}](../results/{path.name})", level, value, _changed_settings(record))
+        cells = (f"[{name}](../results/runs/{study}.jsonl#{name})", level, value, _changed_settings(record))
         rows.append(Row(cells))
     return Table("", ("file", "queries", "result", "settings other than the defaults"), rows)
 

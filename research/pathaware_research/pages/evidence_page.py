@@ -6,11 +6,9 @@ Sentences with numbers are rendered too, so that none can contradict its record.
 from __future__ import annotations
 
 import itertools
-import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,6 +38,7 @@ from pathaware_research.paper.tables import (
     table3,
     table4,
 )
+from pathaware_research.records import Records, measurement, measurements
 from pathaware_research.studies import ablation, additions, cross_domain, one_step, sine_gap, steps
 
 NOT_RUN = Remark("not run yet")
@@ -373,7 +372,7 @@ def gradient_ratio_table(folder: Path) -> Table:
     """Median over tasks of the ratio of the gradients at θ₀ and at θₙ, by number of steps (Section 3.2)."""
     rows = []
     for name, problem in RATIOS.items():
-        record: dict[str, Any] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        record = measurement(folder, f"gradients/{name}")
         for view, title in VIEWS.items():
             for flow in record["flow"].get(view, ()):
                 found = flow["share"]["median"]
@@ -389,26 +388,28 @@ SHARED = Remark("classes shared")
 def cross_domain_table(folder: Path) -> Table:
     """Accuracy of trained models by the data set whose test classes they are evaluated on."""
     rows = []
+    studies = ("cross-domain", *(f"tables-{data}" for data in cross_domain.TRAINED_ON))
+    records = {study: Records(study, folder) for study in studies}
     for trained in cross_domain.TRAINED_ON:
         for shots in (1, 5):
             for method, title in cross_domain.METHODS.items():
                 cells = (
-                    cross_domain_cell(folder, trained, method, shots, data) for data in cross_domain.DATA
+                    cross_domain_cell(records, trained, method, shots, data) for data in cross_domain.DATA
                 )
                 rows.append(Row((cross_domain.DATA[trained], str(shots), title, *cells)))
     return Table("", ("trained on", "shots", "method", *cross_domain.DATA.values()), rows)
 
 
-def cross_domain_cell(folder: Path, trained: str, method: str, shots: int, data: str) -> str:
+def cross_domain_cell(
+    records: Mapping[str, Records], trained: str, method: str, shots: int, data: str
+) -> str:
     """Accuracy with its interval over tasks; of the training's own data set from the record of the run."""
     run = cross_domain.run_name(trained, method, shots, data)
     if cross_domain.shares_classes(trained, data) and data != trained:
         return SHARED
-    other = cross_domain.record_path(folder / cross_domain.FOLDER.name, run, data)
-    path = folder / f"{run}.json" if data == trained else other
-    if not path.exists():
-        return NOT_RUN
-    return ACCURACY.with_interval(*Result.of(json.loads(path.read_text(encoding="utf-8"))).value(ACCURACY))
+    study, name = ("cross-domain", f"{run}-on-{data}") if data != trained else (f"tables-{trained}", run)
+    record = records[study].get(name)
+    return ACCURACY.with_interval(*Result.of(record).value(ACCURACY)) if record else NOT_RUN
 
 
 def error_per_step(results: Results) -> Table:
@@ -426,8 +427,7 @@ def error_per_step(results: Results) -> Table:
 def gradient_sentences(folder: Path) -> list[str]:
     """Gradients and meta-gradients in the last tenth of training, from the records of Fig. 6."""
     lines = []
-    for path in sorted(folder.glob("fig6-*.json")):
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    for record in measurements(folder, "gradients/fig6-*").values():
         data = record["problem"].partition("-5way")[0]
         late = {method: each["last tenth"] for method, each in record["gradients"].items()}
         inner = {method: each["mean"][0] for method, each in late.items()}

@@ -28,6 +28,7 @@ from pathaware.sweep.run_store import Result, Results
 from pathaware.training.tables import Row, Table, pipe_table
 from pathaware_research.paper.method_table import method_table, with_interval
 from pathaware_research.paper.tables import TableSpec, table1, table2, table3
+from pathaware_research.records import read_results
 
 _COMMON = {
     "steps": "`steps` is the number of inner steps.",
@@ -213,7 +214,7 @@ def _tables(folder: Path) -> list[tuple[TableSpec, Results]]:
     for spec in (*paper, method_table("glyphs", _any)):
         experiments = spec.experiments()
         names = [experiment.name for experiment in experiments] if spec.equal_time else []
-        found.append((spec, Results.read(folder, names).in_one_precision(experiments)))
+        found.append((spec, read_results(folder, names).in_one_precision(experiments)))
     return found
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from pathaware.methods import METHODS
 from pathaware.methods.method import Method
@@ -15,9 +13,8 @@ from pathaware.training.tables import NOTHING, Remark, Row, Table, pipe_table
 from pathaware_research.pages.method_pages import page_name
 from pathaware_research.paper.method_table import mean, method_table, render
 from pathaware_research.paper.tables import TableSpec, table1, table2
+from pathaware_research.records import measurement, read_results
 
-TIMES = "method-times-cpu.json"
-"""The record of `research/pathaware_research/benchmarks/method_times.py`."""
 COLUMNS = ("CIFAR-FS 1-shot", "CIFAR-FS 5-shot")
 
 
@@ -37,8 +34,9 @@ def _link(method: Method) -> str:
 
 def method_times(folder: Path, workload: str) -> dict[str, dict[str, float]]:
     """`training_ms` per task and meta-iteration and `adaptation_ms` per task, by method."""
-    record: dict[str, Any] = json.loads((folder / TIMES).read_text(encoding="utf-8"))
-    found: dict[str, dict[str, float]] = record["workloads"][workload]
+    found: dict[str, dict[str, float]] = measurement(folder, "timings/method-times-cpu")["workloads"][
+        workload
+    ]
     return found
 
 
@@ -53,7 +51,7 @@ def glyph_ranking(folder: Path) -> Table:
     The seconds of records are those of machines with other load; CPU time hardly depends on it.
     """
     spec = equal_time_table()
-    results = Results.read(folder, [experiment.name for experiment in spec.experiments()])
+    results = read_results(folder, [experiment.name for experiment in spec.experiments()])
     table, times = render(spec, results), method_times(folder, "glyphs")
     tasks = spec.experiments()[0].config().training.tasks
     rows = []
@@ -72,7 +70,7 @@ def compared_on_images(folder: Path, data: str = "CIFAR-FS") -> dict[str, dict[s
     """Results of Table 1 or 2 by method and column, all of the same number of iterations."""
     columns = [f"{data} 1-shot", f"{data} 5-shot"]
     spec = (table2 if data == "CIFAR-FS" else table1)(lambda data: True).select(columns=columns)
-    return of_equal_length(spec, Results.read(folder))
+    return of_equal_length(spec, read_results(folder))
 
 
 def of_equal_length(spec: TableSpec, results: Results) -> dict[str, dict[str, list[Result]]]:

@@ -10,7 +10,6 @@ runs of other methods with its settings, such as `pathaware train sine --method 
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,15 +24,15 @@ from pathaware.training.run_folder import Run
 from pathaware_research.bench import scaling
 from pathaware_research.online import report
 from pathaware_research.pages.performance_page import sizes_text
+from pathaware_research.records import measurement, measurements
 
 
 def of_records(results: Path) -> Iterator[tuple[str, Figure]]:
     """Names and figures of the records of growth and of online learners."""
-    for path in sorted(results.glob("bench-scaling-*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        yield path.stem, scaling.draw(record | {"base": sizes_text(record["base"])})
-    for stem in ("online-sine", "online-glyphs"):
-        yield stem, report.draw(json.loads((results / f"{stem}.json").read_text(encoding="utf-8")))
+    for name, record in measurements(results, "timings/bench-scaling-*").items():
+        yield name, scaling.draw(record | {"base": sizes_text(record["base"])})
+    for name in ("online-sine", "online-glyphs"):
+        yield name, report.draw(measurement(results, f"other/{name}"))
 
 
 def of_runs(folders: list[Path]) -> Iterator[tuple[str, Figure]]:

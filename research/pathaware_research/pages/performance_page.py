@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from pathaware.training.metric import ACCURACY
 from pathaware.training.tables import NOTHING, Table, markdown, pipe_table
 from pathaware_research.bench import comparison, scaling
 from pathaware_research.bench.comparison import number
+from pathaware_research.records import Records, measurement, measurements
 
 PARTS = {
     "convolutions and their input gradients": ("convolve", "pack"),
@@ -40,8 +40,8 @@ def blocks(folder: Path) -> dict[str, str]:
 def summary_table(results: Path) -> Table:
     """Second-order meta-iterations of MAML, from the records that have all libraries."""
     names = ["pathaware", "loop", "higher", "torchopt", "learn2learn"]
-    rows = []
-    for record in map(_read, sorted(results.glob("bench-*.json"), key=lambda path: path.stem)):
+    rows, found = [], measurements(results, "timings/bench-*")
+    for record in (found[name] for name in sorted(found)):
         if record["bench"] == "scaling" or set(record["contestants"]) != set(names):
             continue
         environment = record["environment"]
@@ -57,46 +57,38 @@ def summary_table(results: Path) -> Table:
 def render(results: Path, images: Path) -> str:
     """A section per file `bench-*.json`, with the image of the same name if there is one; then the others."""
     sections = []
-    for path in sorted(results.glob("bench-*.json")):
-        record = _read(path)
+    for name, record in measurements(results, "timings/bench-*").items():
         body = growth_section(record) if record["bench"] == "scaling" else comparison_section(record)
-        image = images / f"{path.stem}.png"
+        image = images / f"{name}.png"
         if image.exists():
             body += ["", f"![Cost of a meta-iteration as each quantity grows](images/{image.name})"]
         sections.append("\n".join([f"### {heading(record)}", "", *body]))
-    if (results / "precision").exists():
-        table = pipe_table(precision_table(results / "precision"))
-        sections.append(f"### Precision: NVIDIA H200\n\n{table}")
-    if records := [_read(path) for path in sorted(results.glob("steps-*.json"))]:
-        sections.append(
-            f"### Step times: NVIDIA H200\n\n{STEPS} {_made(records)}\n\n{pipe_table(step_table(records))}"
-        )
-    if (results / "processes-cpu.json").exists():
-        record = _read(results / "processes-cpu.json")
-        title = f"### Processes: {record['environment']['cores']} CPU cores, row `{record['row']}`"
-        sections.append(f"{title}\n\n{PROCESSES} {_made([record])}\n\n{pipe_table(process_table(record))}")
-    if records := [_read(path) for path in sorted(results.glob("evaluating-*.json"))]:
-        sections.append(
-            f"### Evaluation: NVIDIA H200\n\n{_made(records)}\n\n{pipe_table(evaluation_table(records))}"
-        )
-    if (results / "launches.json").exists():
-        rows = [
-            [r["row"], r["method"], f"{r['launches']:,}"] for r in _read(results / "launches.json")["rows"]
-        ]
-        table = pipe_table(Table.of("", ["row", "method", "launches"], rows))
-        sections.append(f"### Launches of a meta-iteration on a GPU\n\n{LAUNCHES}\n\n{table}")
-    if (results / "profile-h200.json").exists():
-        profile = _read(results / "profile-h200.json")
-        tables = "\n\n".join(pipe_table(each) for each in (floor_table(profile), *profile_tables(profile)))
-        sections.append(
-            f"### Profile: NVIDIA H200, PAMELA, second order\n\n{FLOOR} {_made([profile])}\n\n{tables}"
-        )
+    steps, evaluating = (
+        list(measurements(results, f"timings/{kind}-*").values()) for kind in ("steps", "evaluating")
+    )
+    processes, launches, profile = (
+        measurement(results, f"timings/{name}") for name in ("processes-cpu", "launches", "profile-h200")
+    )
+    cores = f"{processes['environment']['cores']} CPU cores, row `{processes['row']}`"
+    for title, text, tables in (
+        ("Precision: NVIDIA H200", "", [precision_table(results)]),
+        ("Step times: NVIDIA H200", f"{STEPS} {_made(steps)}", [step_table(steps)]),
+        (f"Processes: {cores}", f"{PROCESSES} {_made([processes])}", [process_table(processes)]),
+        ("Evaluation: NVIDIA H200", _made(evaluating), [evaluation_table(evaluating)]),
+        ("Launches of a meta-iteration on a GPU", LAUNCHES, [launches_table(launches)]),
+        (
+            "Profile: NVIDIA H200, PAMELA, second order",
+            f"{FLOOR} {_made([profile])}",
+            [floor_table(profile), *profile_tables(profile)],
+        ),
+    ):
+        sections.append("\n\n".join(filter(None, (f"### {title}", text, *map(pipe_table, tables)))))
     return "\n\n".join(["", *sections, ""])
 
 
-def _read(path: Path) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return record
+def launches_table(record: dict[str, Any]) -> Table:
+    rows = [[r["row"], r["method"], f"{r['launches']:,}"] for r in record["rows"]]
+    return Table.of("", ["row", "method", "launches"], rows)
 
 
 def _made(records: Sequence[dict[str, Any]]) -> str:
@@ -152,11 +144,11 @@ def growth_section(record: dict[str, Any]) -> list[str]:
     return [*body, "", pipe_table(Table.of("", scaling.header(record), scaling.lines(record)))]
 
 
-def precision_table(folder: Path) -> Table:
+def precision_table(results: Path) -> Table:
     """The error of a meta-gradient and the accuracy of a run in each precision."""
-    rows = []
-    for name, error in _read(folder / "meta-gradient-h200.json")["median"].items():
-        run = _read(folder / f"cifar-fs-{name}.json")
+    rows, runs = [], Records("tables-cifar-fs", results)
+    for name, error in measurement(results, "other/meta-gradient-h200")["median"].items():
+        run = runs[f"cifar-fs-{name}"]
         result, iterations = run["result"], run["config"]["training"]["iterations"]
         rows.append(
             [

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 from pathaware.training.tables import Row, Table, pipe_table
+from pathaware_research.records import measurement
 
 
 def blocks(folder: Path) -> dict[str, str]:
     """Accuracy of the model `photos` by data, ways and shots, beside simple classifiers of its features."""
-    record = _read(folder / "photos.json")
+    record = measurement(folder, "use/photos")
     titles = {
         "photos": "`photos`",
         "nearest-mean": "nearest class mean",
@@ -30,15 +29,15 @@ def blocks(folder: Path) -> dict[str, str]:
     return {
         "photos": pipe_table(Table("", (*header, *titles.values()), rows)),
         "lead": pipe_table(Table("", (*header, *list(titles.values())[1:]), leads)),
-        "fixed": _fixed(folder / "photos-fixed.json", names),
-        "confidence": _confidence(folder / "photos-calibration.json", names),
+        "fixed": _fixed(folder, names),
+        "confidence": _confidence(folder, names),
     }
 
 
-def _fixed(path: Path, names: dict[str, str]) -> str:
+def _fixed(folder: Path, names: dict[str, str]) -> str:
     """`photos` beside models that were meta-trained for one number of classes and of images only."""
     rows = []
-    for found in _read(path)["rows"]:
+    for found in measurement(folder, "use/photos-fixed")["rows"]:
         cells = (
             f"{100 * found[key]['mean']:.2f} ± {100 * found[key]['ci95']:.2f}"
             for key in ("photos", "for this size only", "difference")
@@ -48,10 +47,10 @@ def _fixed(path: Path, names: dict[str, str]) -> str:
     return pipe_table(Table("", header, rows))
 
 
-def _confidence(path: Path, names: dict[str, str]) -> str:
+def _confidence(folder: Path, names: dict[str, str]) -> str:
     """Calibration error of `photos` before and after, and the shares that it refuses as unknown."""
     rows = []
-    for found in _read(path)["rows"]:
+    for found in measurement(folder, "use/photos-calibration")["rows"]:
         errors = (f"{100 * found[key]:.1f}" for key in ("calibration_error", "calibrated_error"))
         refused = (
             ", ".join(f"{100 * r[k]['mean']:.1f} ± {100 * r[k]['ci95']:.1f}" for k in ("known", "foreign"))
@@ -65,8 +64,3 @@ def _confidence(path: Path, names: dict[str, str]) -> str:
         *("calibration error before, %", "after, %", "AUROC", "refused at 5 %: known, foreign, %"),
     )
     return pipe_table(Table("", header, rows))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return record

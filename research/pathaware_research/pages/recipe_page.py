@@ -5,7 +5,6 @@ Also what other pages show of it.
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 from collections.abc import Iterable, Sequence
@@ -17,6 +16,7 @@ from pathaware.training.metric import ACCURACY, MSE, Metric
 from pathaware.training.tables import NOTHING, Row, Table, pipe_table
 from pathaware_research.pages import methods_page
 from pathaware_research.pages.evidence_page import NOT_RUN
+from pathaware_research.records import Records, measurements
 from pathaware_research.studies import pretraining, recipe, sine_recipe
 
 DATA = {"cifar-fs": "CIFAR-FS", "miniimagenet": "miniImageNet"}
@@ -38,7 +38,7 @@ LEVELS = {
 
 
 def blocks(folder: Path) -> dict[str, str]:
-    records = folder / recipe.FOLDER.name
+    records = Records("recipe", folder)
     return {
         "methods": pipe_table(methods(records)),
         "inner-steps": pipe_table(inner_steps(records)),
@@ -51,23 +51,19 @@ def blocks(folder: Path) -> dict[str, str]:
 
 def pretrainings(folder: Path) -> str:
     """The pretrainings of a Conv-4 on miniImageNet, side by side."""
-    first = folder / pretraining.RECORD.relative_to("results")
-    paths = sorted(first.parent.glob(f"{first.stem}*.json"))
-    rows = [json.loads(path.read_text(encoding="utf-8"))["rows"] for path in paths]
-    return pipe_table(pretraining.table([row for each in rows for row in each]))
+    records = measurements(folder, "other/pretraining-miniimagenet*").values()
+    return pipe_table(pretraining.table([row for record in records for row in record["rows"]]))
 
 
 def cell(folder: Path, column: str) -> str:
     """PAMELA's result with the recipe, for a column such as `CIFAR-FS 5-shot` or `sine, 5 points`."""
     for points in sine_recipe.POINTS:
         if column.startswith(f"sine, {points} points"):
-            return _in_a_row(error(folder / recipe.FOLDER.name, points, recipe.WHOLE))
+            return _in_a_row(error(Records("recipe", folder), points, recipe.WHOLE))
     for data, title in DATA.items():
         for shots in (5, 1):
             if column.startswith(f"{title} {shots}-shot"):
-                return _in_a_row(
-                    accuracy(folder / recipe.FOLDER.name, data, recipe.WHOLE, shots, recipe.TEST)
-                )
+                return _in_a_row(accuracy(Records("recipe", folder), data, recipe.WHOLE, shots, recipe.TEST))
     return NOTHING
 
 
@@ -75,7 +71,7 @@ def _in_a_row(found: str) -> str:
     return NOTHING if found == NOT_RUN else re.sub(r", (\d+ seeds)", r" (\1)", found)
 
 
-def methods(records: Path) -> Table:
+def methods(records: Records) -> Table:
     """Test accuracy of every method, and PAMELA's lead on the same tasks, for the levels that were run."""
     ran = [
         (level, each)
@@ -94,7 +90,7 @@ def methods(records: Path) -> Table:
     return Table("", ("", "", *header, "seeds"), rows)
 
 
-def inner_steps(records: Path) -> Table:
+def inner_steps(records: Records) -> Table:
     """By how many points the inner steps change the test accuracy, mean of the seeds."""
     columns = {
         f"{title}, {level}": (shots, LEVELS[level])
@@ -122,7 +118,7 @@ def _seeds_apart(cells: Iterable[str]) -> list[str]:
     return [*(text for text, _ in found), " or ".join(seeds)]
 
 
-def sine(records: Path) -> Table:
+def sine(records: Records) -> Table:
     """The error of every method on sine waves."""
     rows = [
         Row((title, *(error(records, points, part) for points in sine_recipe.POINTS)))
@@ -131,7 +127,7 @@ def sine(records: Path) -> Table:
     return Table("", ("", *(f"{points} points" for points in sine_recipe.POINTS)), rows)
 
 
-def sine_worth(records: Path) -> Table:
+def sine_worth(records: Records) -> Table:
     """The error of every variant on sine waves, for one seed."""
     rows = [
         Row((title, error(records, sine_recipe.COMPARED, part, seeds=1)))
@@ -140,7 +136,7 @@ def sine_worth(records: Path) -> Table:
     return Table("", ("", f"{sine_recipe.COMPARED} points"), rows)
 
 
-def error(records: Path, points: int, part: str, seeds: int = sine_recipe.SEEDS) -> str:
+def error(records: Records, points: int, part: str, seeds: int = sine_recipe.SEEDS) -> str:
     """`0.0196 ± 0.0024, 3 seeds`"""
     found = recipe.read_results(records, f"recipe-sine-k{points}-{part}-[0-9]+-seed[0-9]+")
     return _mean(found[:seeds], MSE)
@@ -148,7 +144,7 @@ def error(records: Path, points: int, part: str, seeds: int = sine_recipe.SEEDS)
 
 def choosing(folder: Path) -> dict[str, str]:
     """Accuracy with the recipe, and CPU times of training and adapting, of methods that differ in kind."""
-    records, times = folder / recipe.FOLDER.name, methods_page.method_times(folder, "cifar-fs")
+    records, times = Records("recipe", folder), methods_page.method_times(folder, "cifar-fs")
     rows = []
     for part, any_task in {recipe.WHOLE: "no", "maml": "no", "r2d2": "no", "prototypical": "yes"}.items():
         name = "pamela" if part == recipe.WHOLE else part
@@ -162,7 +158,7 @@ def choosing(folder: Path) -> dict[str, str]:
     return {"choosing": pipe_table(Table("", header, rows))}
 
 
-def accuracy(records: Path, data: str, part: str, shots: int, evaluation: recipe.Evaluation) -> str:
+def accuracy(records: Records, data: str, part: str, shots: int, evaluation: recipe.Evaluation) -> str:
     """`81.21 ± 0.35, 3 seeds`"""
     return _mean(recipe.results(records, data, shots, part, evaluation), ACCURACY)
 
@@ -175,12 +171,12 @@ def _mean(found: Sequence[Result], metric: Metric) -> str:
     return f"{metric.with_interval(estimate.mean, estimate.half_width)}{seeds}"
 
 
-def lead(records: Path, data: str, part: str, shots: int, evaluation: recipe.Evaluation) -> str:
+def lead(records: Records, data: str, part: str, shots: int, evaluation: recipe.Evaluation) -> str:
     one, other = (recipe.results(records, data, shots, each, evaluation) for each in (recipe.WHOLE, part))
     return recipe.paired(one, other)
 
 
-def worth(records: Path) -> str:
+def worth(records: Records) -> str:
     """Validation accuracy of each variant, for every data set and number of shots that was run."""
     parts = []
     for data, title in DATA.items():

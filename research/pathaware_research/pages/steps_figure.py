@@ -22,6 +22,7 @@ from pathaware.training.metric import ACCURACY
 from pathaware.training.provenance import task_values
 from pathaware_research.pages.evidence_page import image_steps, of_runs
 from pathaware_research.paper.tables import STEPPED, STEPS
+from pathaware_research.records import read_results
 from pathaware_research.studies import steps
 
 
@@ -63,7 +64,7 @@ def draw(results: Results) -> Figure:
 
 def main() -> None:
     folder, records = Path(sys.argv[1]), Path(sys.argv[2])
-    print(save(draw(Results.read(records)), folder / "steps.png"))
+    print(save(draw(read_results(records)), folder / "steps.png"))
 
 
 if __name__ == "__main__":

@@ -228,7 +228,7 @@ class Reproduction:
         if not path.exists() and self.train:
             write_record(path, complexity.measure())
         elif not path.exists():
-            others = sorted(self.store.results_folder.glob("complexity-*.json"))
+            others = sorted(self.store.results_folder.rglob("complexity-*.json"))
             if not others:
                 raise UsageError(f"{COMPLEXITY}: {path} does not exist; it is measured when training is on")
             path = others[0]

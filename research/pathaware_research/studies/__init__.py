@@ -12,24 +12,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pathaware.sweep.run_store import PlannedRun, RunStore
+from pathaware.sweep.run_store import PlannedRun
 from pathaware.sweep.worker_pool import train_in_workers
 from pathaware.training.presets import DIRECT
+from pathaware_research.records import RESULTS, RecordStore
 
-RESULTS = Path("results")
 
-
-def train_runs(
-    runs: Sequence[PlannedRun], tasks: int, description: str | None, records: Path = RESULTS
-) -> None:
+def train_runs(runs: Sequence[PlannedRun], tasks: int, description: str | None) -> None:
     """Train, evaluate and record the runs of a study that have no record yet, as the command line asks."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--workers", type=int, default=2, help="processes, one run each")
     parser.add_argument("--out", type=Path, default=Path("paper"), help="folder of the runs")
-    parser.add_argument("--records", type=Path, default=records, help="folder of the records")
+    parser.add_argument("--records", type=Path, default=RESULTS, help="folder of the records")
     parser.add_argument("--only", action="append", default=[], help="part of the name of a run")
     options = parser.parse_args()
-    store = RunStore(options.out, records=options.records, tasks=tasks)
+    store = RecordStore(options.out, records=options.records, tasks=tasks)
     chosen = [run for run in runs if all(part in run.name for part in options.only)]
     missing = [run for run in chosen if store.result(run) is None]
     _print(f"{len(missing)} of {len(chosen)} runs to train")

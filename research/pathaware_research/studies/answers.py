@@ -1,12 +1,12 @@
 """How far answers can be relied on: planted labels, unknown images, calibration, and what to label next.
 
-    # results/answers-labels-glyphs.json
+    # results/use/answers-labels-glyphs.json
     python -m pathaware_research.studies.answers labels glyphs --tasks 300
-    # results/answers-open-set-glyphs.json
+    # results/use/answers-open-set-glyphs.json
     python -m pathaware_research.studies.answers open-set glyphs --tasks 2000
-    # results/answers-suggest-glyphs.json
+    # results/use/answers-suggest-glyphs.json
     python -m pathaware_research.studies.answers suggest glyphs --tasks 300
-    # results/answers-learner-glyphs.json
+    # results/use/answers-learner-glyphs.json
     python -m pathaware_research.studies.answers learner glyphs --tasks 100
 
 Instead of `glyphs`, name the folder of any run on images. All choices were made on validation classes
@@ -336,7 +336,7 @@ def main() -> None:
     found = STUDIES[options.study](model, options.split, options.tasks, options.seed)
     problem: Any = model.config.problem
     tensors, _ = Run.open(find_run(options.run)).learned()
-    record = options.record or Path("results") / f"answers-{options.study}-{problem.data}.json"
+    record = options.record or Path("results/use") / f"answers-{options.study}-{problem.data}.json"
     write_record(
         record,
         {

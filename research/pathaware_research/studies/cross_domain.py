@@ -4,8 +4,8 @@
     python -m pathaware_research.studies.cross_domain paper/runs/* --data omniglot
 
 Each run is evaluated on 2,000 test tasks of each data set, with the ways and shots of its training, as
-`pathaware evaluate RUN --data NAME --tasks 2000` does. Its own data set is left out, which `results/RUN.json`
-has, and so are data sets made of the same images, whose test classes it may have been trained on.
+`pathaware evaluate RUN --data NAME --tasks 2000` does. Its own data set is left out, which the tables have,
+and so are data sets made of the same images, whose test classes it may have been trained on.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pathaware.inference.change_ways import load_for
 from pathaware.training.evaluation import evaluate
 from pathaware.training.provenance import evaluation_record, write_record
 from pathaware.training.run_folder import Run
+from pathaware_research.records import RESULTS, Records
 
 TASKS = 2000
-FOLDER = Path("results/cross-domain")
 DATA = {
     "miniimagenet": "miniImageNet",
     "cifar-fs": "CIFAR-FS",
@@ -46,10 +46,6 @@ def run_name(trained: str, method: str, shots: int, evaluated: str) -> str:
     return f"{trained}-{method}-{shots}shot-12000-seed{SEEDS.get(evaluated, 0)}"
 
 
-def record_path(folder: Path, run: str, data: str) -> Path:
-    return folder / f"{run}-on-{data}.json"
-
-
 def shares_classes(one: str, other: str) -> bool:
     """True if test classes of one data set can be training classes of the other."""
     return any({one, other} <= same for same in SAME_IMAGES)
@@ -67,17 +63,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", action="append", help="data set to evaluate on; can be repeated")
     parser.add_argument("--tasks", type=int, default=TASKS, help="test tasks per run and data set")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
-    parser.add_argument("--records", type=Path, default=FOLDER, help="folder of the records")
+    parser.add_argument("--records", type=Path, default=RESULTS, help="folder of the records")
     options = parser.parse_args(arguments)
     here = {GLYPHS, *(path.name for path in imported_stores())}
+    there = Records("cross-domain")
     chosen = options.data or [name for name in DATA if name in here]
     # Data sets are the outer loop, so that the images of one are converted once for runs of the same size.
     for data in chosen:
         for folder in options.runs:
             run = Run.open(folder)
             trained_on = getattr(run.config.problem, "data", None)
-            target = record_path(options.records, folder.name, data)
-            if target.exists() or data == trained_on or shares_classes(data, str(trained_on)):
+            target = options.records / f"{folder.name}-on-{data}.json"
+            if (
+                target.exists()
+                or target.stem in there
+                or data == trained_on
+                or shares_classes(data, str(trained_on))
+            ):
                 continue
             record = measure(run, data, options.tasks, options.device)
             write_record(target, record)

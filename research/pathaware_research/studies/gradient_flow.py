@@ -1,7 +1,7 @@
 """The gradient's way back through the inner steps of trained runs (Section 3.2).
 
     python -m pathaware_research.studies.gradient_flow RUN… --tasks 20 \\
-        --json results/gradients-miniimagenet-20steps.json
+        --json results/gradients/gradients-miniimagenet-20steps.json
 
 For paths of 1 to n steps of each run: the norms of the gradient at the end of the path and at θ₀, and their
 ratio. Runs that learned P are measured with P set to 0, too. `pathaware reproduce gradients` and

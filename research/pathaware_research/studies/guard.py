@@ -1,6 +1,6 @@
 """The effect of the divergence guard on a trained run: the same tasks with and without it.
 
-python research/pathaware_research/studies/guard.py RUN [RUN …] [--tasks 10000] [--json results/guard.json]
+python research/pathaware_research/studies/guard.py RUN [RUN …] [--tasks 10000] [--json guard.json]
 """
 
 from __future__ import annotations

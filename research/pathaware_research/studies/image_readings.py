@@ -2,8 +2,6 @@
 
     python -m pathaware_research.studies.image_readings rate --seed 0 \\
         --out runs/readings  train and evaluate one reading
-    python -m pathaware_research.studies.image_readings \\
-        --table results/readings-images  the table of all records
 
 All readings begin with the paper's rule, θ − 0.01 Q ∘ ∇L with Q from 1, and our other settings: miniImageNet,
 5-way 5-shot, 12,000 iterations, bf16. They are compared on the same 2,000 tasks of validation classes, which
@@ -15,7 +13,6 @@ ten steps, and with support sets of five cropped and mirrored copies.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -40,13 +37,14 @@ from pathaware.sweep.run_store import Experiment, RunStore
 from pathaware.training.evaluation import SnapshotMean, evaluate
 from pathaware.training.presets import DIRECT, PRINTED, paper_problem
 from pathaware.training.provenance import evaluation_record, task_values, write_record
-from pathaware.training.tables import Table, markdown
+from pathaware.training.tables import Table
 from pathaware.training.train import train
+from pathaware_research.records import READINGS as STUDY
+from pathaware_research.records import Records
 
 HERE = "studies.image_readings"
 ITERATIONS = 12_000
 TASKS = 2000
-FOLDER = Path("results/readings-images")
 COPIES = 5
 BASE = "rate"
 Settings = Mapping[str, Mapping[str, Any]]
@@ -184,11 +182,10 @@ def make(
         write_record(store.results_folder / f"{name}.json", {**evaluation_record(run, found), **extra})
 
 
-def table(folder: Path) -> Table:
+def table(results: Path) -> Table:
     """Accuracy of every reading and way that has records, and its paired difference to `BASE`."""
     found: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
-    for path in sorted(folder.glob("*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
+    for record in Records(STUDY, results).values():
         if record["result"]["split"] == "val":
             seeds = found.setdefault((record["reading"], record["way"]), {})
             seeds[record["config"]["training"]["seed"]] = record
@@ -228,11 +225,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=ITERATIONS)
     parser.add_argument("--tasks", type=int, default=TASKS)
     parser.add_argument("--split", default="val", choices=("val", "test"))
-    parser.add_argument("--table", type=Path)
     options = parser.parse_args()
-    if options.table:
-        print(markdown(table(options.table)))
-        return
     make(
         options.reading,
         options.seed,

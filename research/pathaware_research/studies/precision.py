@@ -1,6 +1,6 @@
 """Measure the error of a meta-gradient in each precision, relative to `loop` in float64.
 
-    python research/pathaware_research/studies/precision.py --json results/precision-h200.json
+    python research/pathaware_research/studies/precision.py --json results/other/meta-gradient-h200.json
 
 The workload is PAMELA with a Conv-4 of 64 filters, 32×32, 5-way 5-shot, one task per draw; layer by layer
 (`plain`) and with the kernels. Two pixels that tie in one precision and not in another switch a whole

@@ -25,7 +25,7 @@ from pathaware.training.provenance import write_record
 from pathaware.training.run_folder import PretrainRun
 from pathaware.training.tables import Table, markdown
 
-RECORD = Path("results/recipe/pretraining-miniimagenet.json")
+RECORD = Path("results/other/pretraining-miniimagenet.json")
 SHOTS = (5, 1)
 DIMENSIONS = 128
 IRRELEVANT = ("data_dir", "device", "threads", "graph", "validate", "save")

@@ -1,7 +1,7 @@
 """Compare readings of the points that the paper leaves open about PAMELA's rule, on sine waves.
 
 python research/pathaware_research/studies/readings.py \\
-    [--shots 10] [--iterations 6000] [--seeds 3] [--json results/readings-sine.json]
+    [--shots 10] [--iterations 6000] [--seeds 3] [--json results/other/readings-sine.json]
 
 Every reading is trained with the same tasks and evaluated on the same 1,000 new waves. Those that are
 settings of `Pamela` use those settings; the others are subclasses in this file.

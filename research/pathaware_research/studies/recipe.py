@@ -13,9 +13,7 @@ jointly: by class means, and by adapting again. A record is not made twice. `pag
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -23,15 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from pathaware.sweep.intervals import mean_lead, paired_differences
-from pathaware.sweep.run_store import Experiment, PlannedRun, Result, RunStore
+from pathaware.sweep.run_store import Experiment, PlannedRun, Result
 from pathaware.training.evaluation import Views, evaluate
 from pathaware.training.metric import ACCURACY
 from pathaware.training.presets import RECIPE_ITERATIONS, load_preset
 from pathaware.training.provenance import evaluation_record, write_record
 from pathaware.training.refinement import Refinement
-from pathaware.training.tables import NOTHING, Table, markdown
+from pathaware.training.tables import NOTHING, Table
+from pathaware_research.records import RESULTS, Records, RecordStore
 
-FOLDER = Path("results/recipe")
 TASKS = 2000
 WHOLE = "whole"
 Settings = Mapping[str, Mapping[str, Any]]
@@ -111,14 +109,14 @@ TEST_MEANS = Evaluation("-test-means", "test", "mirror", "means")
 JOINT = Evaluation("-test-joint", "test", "mirror", "sinkhorn")
 
 
-def train(store: RunStore, planned: PlannedRun, evaluations: Sequence[Evaluation]) -> None:
+def train(store: RecordStore, planned: PlannedRun, evaluations: Sequence[Evaluation]) -> None:
     """Train a run and evaluate it in several ways."""
     run, problem = store.open(planned), planned.config.problem
     if not run.finished or store.result(planned) is None:
         store.train_unless_stopped(planned, lambda: False)
     for each in evaluations:
-        path = record_path(store.results_folder, planned.name, each)
-        if not path.exists():
+        path = store.results_folder / f"{planned.name}{each.ending}.json"
+        if not path.exists() and path.stem not in store.packed:
             result = evaluate(
                 run.load(), problem, split=each.split, tasks=TASKS, views=each.views, refine=each.refine
             )
@@ -127,27 +125,22 @@ def train(store: RunStore, planned: PlannedRun, evaluations: Sequence[Evaluation
             os.replace(draft, path)
 
 
-def record_path(folder: Path, name: str, evaluation: Evaluation) -> Path:
-    return folder / f"{name}{evaluation.ending}.json"
-
-
-def results(folder: Path, data: str, shots: int, part: str, evaluation: Evaluation) -> list[Result]:
+def results(records: Records, data: str, shots: int, part: str, evaluation: Evaluation) -> list[Result]:
     """The results of a variant, one per seed."""
-    return read_results(folder, rf"recipe-{data}-{shots}shot-{part}-[0-9]+-seed[0-9]+{evaluation.ending}")
+    return read_results(records, rf"recipe-{data}-{shots}shot-{part}-[0-9]+-seed[0-9]+{evaluation.ending}")
 
 
-def read_results(folder: Path, name: str) -> list[Result]:
-    """The results in the records whose names match a regular expression."""
-    paths = [path for path in sorted(folder.glob("recipe-*.json")) if re.fullmatch(name, path.stem)]
-    return [Result.of(json.loads(path.read_text(encoding="utf-8"))) for path in paths]
+def read_results(records: Records, name: str) -> list[Result]:
+    """The results of the runs whose names match a regular expression."""
+    return [Result.of(record) for record in records.named(name).values()]
 
 
-def worth(folder: Path, data: str, shots: int) -> Table:
+def worth(records: Records, data: str, shots: int) -> Table:
     """Validation accuracy of every variant, and the paired difference to the whole recipe."""
-    whole = results(folder, data, shots, WHOLE, MIRRORED)
+    whole = results(records, data, shots, WHOLE, MIRRORED)
     rows = []
     for part, title in {**{name: title for name, (title, _) in PARTS.items()}, TAUGHT: WITH_TEACHER}.items():
-        found = [results(folder, data, shots, part, each) for each in (SINGLE, MIRRORED)]
+        found = [results(records, data, shots, part, each) for each in (SINGLE, MIRRORED)]
         if found[1]:
             cells = [", ".join(_accuracy(result) for result in each) for each in found]
             rows.append([title, *cells, NOTHING if part == WHOLE else paired(found[1], whole)])
@@ -189,7 +182,7 @@ def main() -> None:
     )
     parser.add_argument("--teacher", default="", help="pretraining that teaches; adds a variant")
     parser.add_argument("--out", type=Path, default=Path("recipe"), help="folder of the runs")
-    parser.add_argument("--records", type=Path, default=FOLDER, help="folder of the records")
+    parser.add_argument("--records", type=Path, default=RESULTS, help="folder of the records")
     options = parser.parse_args()
     usual = [*parts(options.data, options.shots), *([TAUGHT] if options.teacher else [])]
     names = options.parts.split(",") if options.parts else usual
@@ -207,14 +200,13 @@ def main() -> None:
         MIRRORED,
         *((CENTRED, TEST, TEST_CENTRED, TEST_MEANS, JOINT) if options.test else ()),
     )
-    store = RunStore(options.out, records=options.records, tasks=TASKS, split="val")
+    store = RecordStore(options.out, records=options.records, tasks=TASKS, split="val")
     store.create()
     with ProcessPoolExecutor(options.workers) as pool:
         waiting = {pool.submit(train, store, run, evaluations): run for run in runs}
         for each in as_completed(waiting):
             each.result()
             print(f"{waiting[each].name}: done", flush=True)
-    print(markdown(worth(options.records, options.data, options.shots)))
 
 
 if __name__ == "__main__":

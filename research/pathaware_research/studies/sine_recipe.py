@@ -14,7 +14,7 @@ from typing import Any
 from pathaware.sweep.run_store import Experiment, PlannedRun
 from pathaware.training.presets import SINE_ITERATIONS, load_preset
 from pathaware_research.studies import train_runs
-from pathaware_research.studies.recipe import FOLDER, WHOLE
+from pathaware_research.studies.recipe import WHOLE
 
 TASKS = 10_000
 SEEDS = 3
@@ -54,4 +54,4 @@ def runs() -> Iterator[PlannedRun]:
 RUNS = tuple(runs())
 
 if __name__ == "__main__":
-    train_runs(RUNS, TASKS, __doc__, records=FOLDER)
+    train_runs(RUNS, TASKS, __doc__)

@@ -1,6 +1,6 @@
 """Which score tells images of no class best from those of a class, on validation classes.
 
-    # results/answers-scores-cifar-fs.json
+    # results/use/answers-scores-cifar-fs.json
     python -m pathaware_research.studies.unknown_scores RUN --tasks 200
 
 Tasks have five classes of five images, and queries of five other classes. A score is measured by the area
@@ -173,7 +173,7 @@ def main() -> None:
     values = scores(tasks_of(model, "val", options.tasks, options.seed, shown), training)
     rows = {name: measured(*each.chunk(2, dim=1)) for name, each in values.items()}
     rows["logistic regression on all of these (half of the tasks)"] = measured(*combined(values))
-    record = options.record or Path("results") / f"answers-scores-{problem.data}.json"
+    record = options.record or Path("results/use") / f"answers-scores-{problem.data}.json"
     content = {
         "study": "scores",
         "data": problem.data,

@@ -1,7 +1,7 @@
 """Accuracy of a run with another number of classes than it was trained with.
 
 python research/pathaware_research/studies/ways.py --data glyphs --iterations 3000 \\
-    --json results/ways-glyphs.json
+    --json results/use/ways-glyphs.json
 
 Trains a model for five classes and one for each other number, then evaluates on new tasks: the five-class
 model converted by `pathaware.inference.change_ways`, the same with unscaled step sizes, and the model trained

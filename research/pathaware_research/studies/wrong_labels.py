@@ -1,8 +1,8 @@
 """How many of the labels that are marked as suspicious are wrong, and how many wrong labels are marked.
 
-    # results/wrong-labels-val.json, to choose the odds
+    # results/use/wrong-labels-val.json, to choose the odds
     python -m pathaware_research.studies.wrong_labels --split val
-    python -m pathaware_research.studies.wrong_labels                 # results/wrong-labels-test.json
+    python -m pathaware_research.studies.wrong_labels                 # results/use/wrong-labels-test.json
 
 A folder has photographs of miniImageNet classes, and some of its labels are replaced by those of other
 classes of the folder. The model `photos` marks a label if another one is so many times as probable (the
@@ -115,7 +115,7 @@ def main() -> None:
     revision()  # of the code that runs, whatever is committed meanwhile
     rows = measure(TrainedModel.open("photos", "cpu"), options.split, options.draws, options.seed)
     write_record(
-        options.record or Path("results") / f"wrong-labels-{options.split}.json",
+        options.record or Path("results/use") / f"wrong-labels-{options.split}.json",
         {
             "study": "wrong labels",
             "data": DATA,

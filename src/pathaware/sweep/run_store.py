@@ -188,6 +188,19 @@ def _plain(result: Mapping[str, Any]) -> bool:
     return all(result.get(name, value) == value for name, value in usual.items())
 
 
+def usual_result(record: Any) -> Result | None:
+    """The result in a record, if it is the one that counts of a run that was evaluated in several ways.
+
+    It is of balanced test tasks of the data set, ways and shots of the training, with single views, at the
+    level that `own_level` says.
+    """
+    result = record.get("result", {}) if isinstance(record, dict) else {}
+    if result.get("split") != "test" or not _plain(result) or EVALUATED in record:
+        return None
+    one = Result.of(record)
+    return one if one.queries == own_level(one.config) else None
+
+
 class Results:
     """The records of a folder, looked up by experiment.
 
@@ -200,23 +213,15 @@ class Results:
 
     @classmethod
     def read(cls, folder: Path, names: Sequence[str] = ()) -> Results:
-        """All records of a folder, or those of experiments with certain names.
-
-        Of a run that was evaluated in several ways the usual one counts: balanced test tasks of the data set,
-        ways and shots of its training, single views, at the level that `own_level` says.
-        """
+        """The usual results in a folder, of all experiments or those with certain names."""
         patterns = [f"{glob.escape(name)}-[0-9]*-seed[0-9]*.json" for name in names] or ["*.json"]
         found = []
         for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
             try:
-                record = json.loads(path.read_text(encoding="utf-8"))
-                result = record.get("result", {}) if isinstance(record, dict) else {}
-                if result.get("split") == "test" and _plain(result) and EVALUATED not in record:
-                    one = Result.of(record)
-                    found += [one] if one.queries == own_level(one.config) else []
+                found.append(usual_result(json.loads(path.read_text(encoding="utf-8"))))
             except (OSError, ValueError, KeyError) as error:
                 raise UsageError(f"{path} is not the record of a run ({error})", field="results") from None
-        return cls(found)
+        return cls(result for result in found if result)
 
     def matching(self, config: Config) -> list[Result]:
         """All results of the same experiment, in the precision of these results or else of `config`."""

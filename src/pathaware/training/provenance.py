@@ -198,9 +198,9 @@ def encode_values(values: Tensor) -> str:
 def task_values(record: Mapping[str, Any]) -> Tensor | None:
     """The final metric of every task `[tasks]` in an evaluation record; None in records that have none.
 
-    They are stored as base64 of zlib of little-endian float32.
+    In a file they are base64 of zlib of little-endian float32.
     """
     text = record.get("task_values")
-    if text is None:
-        return None
+    if text is None or isinstance(text, Tensor):
+        return text
     return torch.from_numpy(np.frombuffer(zlib.decompress(base64.b64decode(text)), "<f4").astype(np.float32))

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from pathaware_research.records import Records, measurement
+
 ROOT = Path(__file__).parents[3]
-RECORDED = ROOT / "results/precision"
 
 
 def check(medians: dict[str, dict[str, float]]) -> None:
@@ -22,14 +23,12 @@ def check(medians: dict[str, dict[str, float]]) -> None:
 
 
 def test_the_recorded_errors_are_within_bounds():
-    check(json.loads((RECORDED / "meta-gradient-h200.json").read_text(encoding="utf-8"))["median"])
+    check(measurement(ROOT / "results", "other/meta-gradient-h200")["median"])
 
 
 def test_the_recorded_runs_reach_the_same_accuracy_in_every_precision():
-    runs = [
-        json.loads(path.read_text(encoding="utf-8"))["result"] for path in RECORDED.glob("cifar-fs-*.json")
-    ]
-    assert len(runs) == 3
+    records = Records("tables-cifar-fs", ROOT / "results")
+    runs = [records[f"cifar-fs-{precision}"]["result"] for precision in ("fp32", "tf32", "bf16")]
     low = max(run["accuracy"] - run["accuracy_ci95"] for run in runs)
     assert low < min(run["accuracy"] + run["accuracy_ci95"] for run in runs)  # all intervals overlap
 

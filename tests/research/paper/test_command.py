@@ -15,11 +15,13 @@ from pathaware.data.pixels import ImageFormat
 from pathaware.sweep import worker_pool
 from pathaware.sweep.run_store import Results, RunStore, experiment_key
 from pathaware.training import provenance
+from pathaware.training.provenance import encode_values
 from pathaware.training.run_files import FolderLock
 from pathaware_research.paper import figures, targets
 from pathaware_research.paper.method_table import render
 from pathaware_research.paper.tables import full_length, further, table1, table2, table3, table4
 from pathaware_research.paper.time_estimate import RunPlanner, TimeEstimate
+from pathaware_research.records import Records
 
 RESULTS = Path(__file__).parents[3] / "results"
 TINY = ("--tasks", "3", "--set", "training.tasks=2", "--set", "method.steps=2")
@@ -341,10 +343,10 @@ def test_every_row_of_the_papers_tables_is_there():
 def test_runs_of_the_papers_length_have_a_table_of_their_own(tmp_path):
     """They do not replace the rows of another table, whose methods have other lengths."""
     for method in ("maml", "pamela"):
-        name = f"cifar-fs-{method}-5shot-12000-seed0.json"
-        text = (RESULTS / name).read_text(encoding="utf-8")
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    record = json.loads(text)
+        name = f"cifar-fs-{method}-5shot-12000-seed0"
+        record = {**Records("tables-cifar-fs", RESULTS)[name]}
+        record["task_values"] = encode_values(record["task_values"])
+        (tmp_path / f"{name}.json").write_text(json.dumps(record), encoding="utf-8")
     record["config"]["training"]["iterations"] = 60_000
     record["result"]["accuracy"] = 0.9
     (tmp_path / "longer.json").write_text(json.dumps(record), encoding="utf-8")

@@ -7,6 +7,7 @@ from pathlib import Path
 from pathaware.sweep.run_store import Results, experiment_key
 from pathaware_research.paper.method_table import render
 from pathaware_research.paper.tables import STEPPED, STEPS, steps_table, table1, table2, table4
+from pathaware_research.records import read_results
 from pathaware_research.studies import steps
 
 ROOT = Path(__file__).parents[3]
@@ -57,7 +58,7 @@ def test_a_table_without_printed_numbers_has_no_column_for_them():
 
 def test_a_result_of_another_level_than_its_column_s_is_marked():
     names = [f"miniimagenet-{method}-1shot" for method in ("metal", "pamela")]
-    table = render(table1(everywhere), Results.read(ROOT / "results", names))
+    table = render(table1(everywhere), read_results(ROOT / "results", names))
     assert table.header[1] == "miniImageNet 1-shot, batch"
     marked = {row.cells[0]: row.cells[1].endswith("(joint)") for row in table.rows if "±" in row.cells[1]}
     assert marked == {"MeTAL": True, "PAMELA, Q learned directly": False}

@@ -15,6 +15,7 @@ from pathaware_research.pages.methods_page import compared_on_images, glyph_rank
 from pathaware_research.paper.method_table import method_experiment, method_table
 from pathaware_research.paper.tables import BEYOND, LABELS
 from pathaware_research.paper.time_estimate import RunPlanner, TimeEstimate, TrainingLength, fit_lengths
+from pathaware_research.records import read_results
 
 ROOT = Path(__file__).parents[3]
 
@@ -71,7 +72,7 @@ def learned(found: Result) -> bool:
 
 def test_every_method_has_learned_on_glyphs():
     experiments = [method_experiment("glyphs", name) for name in METHODS]
-    results = Results.read(ROOT / "results", [each.name for each in experiments])
+    results = read_results(ROOT / "results", [each.name for each in experiments])
     results = results.in_one_precision(experiments)  # as the table shows them
     for name in METHODS:
         found = results.of(method_experiment("glyphs", name))
