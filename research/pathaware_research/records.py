@@ -66,7 +66,7 @@ class Records(Mapping[str, Record]):
             values = load_file(tasks) if tasks.exists() else {}
         except (OSError, ValueError, SafetensorError) as error:
             raise UsageError(f"{path} cannot be read ({error})", field="results") from None
-        self._rows = {line.pop("name"): line for line in lines}
+        self._rows: dict[str, Record] = {line.pop("name"): line for line in lines}
         for name in self._rows.keys() & values.keys():
             queries = self._rows[name].pop(VALUES_OF, None)
             self._rows[name][VALUES] = values[name].float() / queries if queries else values[name]

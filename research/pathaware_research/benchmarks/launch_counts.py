@@ -39,7 +39,7 @@ class Counting(TorchDispatchMode):
     """Counts operations that launch kernels, views and allocations excepted."""
 
     def __init__(self, counts: Counter[str]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.counts = counts
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -71,7 +71,7 @@ def launches(row: str, method: str, **settings: Any) -> Counter[str]:
     """Launches of one meta-iteration by the name of the kernel or operation."""
     (workload,) = choose([row], torch.device("cpu"))
     config = Config(
-        replace(workload.problem, **settings),  # type: ignore[type-var]
+        replace(workload.problem, **settings),
         method,
         {
             name: value

@@ -38,7 +38,7 @@ RATE = 1e-3
 
 
 def configuration(workload: Workload, method: str, precision: str, options: argparse.Namespace) -> Config:
-    problem: Any = replace(workload.problem, model_name=options.network)  # type: ignore[type-var]
+    problem: Any = replace(workload.problem, model_name=options.network)
     problem = replace(problem, width=options.width or problem.width)
     known = get_method(method).settings()
     wanted = {"steps": workload.steps, "rate": workload.rate, "skip": 2}

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from pathaware.online.streams import STREAMS
 from pathaware.report.paper_numbers import SINE_MSE
-from pathaware.sweep.intervals import mean_lead, over_seeds, over_seeds_and_tasks, paired_differences
+from pathaware.sweep.intervals import mean, mean_lead, over_seeds, over_seeds_and_tasks, paired_differences
 from pathaware.sweep.run_store import Experiment, Result, Results, own_level, signature
 from pathaware.training.config import Config
 from pathaware.training.evaluation import interval_over_tasks
@@ -41,7 +41,7 @@ from pathaware_research.pages import (
 )
 from pathaware_research.pages.evidence_page import NOT_RUN
 from pathaware_research.paper.complexity import table5
-from pathaware_research.paper.method_table import mean, render
+from pathaware_research.paper.method_table import render
 from pathaware_research.paper.tables import (
     CellSpec,
     TableSpec,

@@ -16,6 +16,7 @@ from torch import Tensor
 from pathaware.sweep.intervals import (
     Estimate,
     bootstrap,
+    mean,
     mean_lead,
     over_seeds,
     over_seeds_and_tasks,
@@ -24,7 +25,6 @@ from pathaware.sweep.intervals import (
 from pathaware.sweep.run_store import Experiment, PlannedRun, Result, Results
 from pathaware.training.metric import ACCURACY, MSE, Metric, median
 from pathaware.training.tables import NOTHING, Remark, Row, Table, pipe_table
-from pathaware_research.paper.method_table import mean
 from pathaware_research.paper.tables import (
     ABLATION_ROWS,
     DATA,

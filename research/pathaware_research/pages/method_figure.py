@@ -20,9 +20,9 @@ from matplotlib.ticker import LogLocator, NullLocator, ScalarFormatter
 
 from pathaware.methods import METHODS
 from pathaware.report.style import COLOURS, INK, QUIET, colour, save, styled, subplots
+from pathaware.sweep.intervals import mean
 from pathaware.training.metric import ACCURACY
 from pathaware_research.pages.methods_page import COLUMNS, compared_on_images, method_times
-from pathaware_research.paper.method_table import mean
 
 MARKERS = {"second": "o", "first": "s", "none": "^"}
 LABELS = {"second": "second order", "first": "first order", "none": "no inner loop"}

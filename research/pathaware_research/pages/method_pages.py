@@ -24,9 +24,10 @@ from tools.unicode_math import to_tex
 from pathaware.core.rule import Rule
 from pathaware.methods import METHODS, describe_method
 from pathaware.methods.method import Method, identity, python_name
+from pathaware.sweep.intervals import with_interval
 from pathaware.sweep.run_store import Result, Results
 from pathaware.training.tables import Row, Table, pipe_table
-from pathaware_research.paper.method_table import method_table, with_interval
+from pathaware_research.paper.method_table import method_table
 from pathaware_research.paper.tables import TableSpec, table1, table2, table3
 from pathaware_research.records import read_results
 

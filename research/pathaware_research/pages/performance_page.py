@@ -10,6 +10,7 @@ from pathaware.training.metric import ACCURACY
 from pathaware.training.tables import NOTHING, Table, markdown, pipe_table
 from pathaware_research.bench import comparison, scaling
 from pathaware_research.bench.comparison import number
+from pathaware_research.bench.workloads import What
 from pathaware_research.records import Records, measurement, measurements
 
 PARTS = {
@@ -28,6 +29,7 @@ PARTS = {
     "linear layer and loss": ("logits", "classifier"),
 }
 """Prefixes of kernel names by the part of a meta-iteration they belong to; the first match counts."""
+MEASURED: dict[What, str] = {"training": "A meta-iteration, ms", "adaptation": "Adapting to one task, ms"}
 REST = "images, rule, guard, sums of gradients, optimiser"
 
 
@@ -121,7 +123,7 @@ def comparison_section(record: dict[str, Any]) -> list[str]:
     body += ["", f"{versions}. Medians of {record['repeats']}. {comparison.disagreement(record)}"]
     tables = [
         Table.of(title, comparison.header(record, what), _without_words(comparison.lines(record, what)))
-        for what, title in (("training", "A meta-iteration, ms"), ("adaptation", "Adapting to one task, ms"))
+        for what, title in MEASURED.items()
     ]
     if memory := comparison.memory_lines(record):
         tables.append(Table.of("A meta-iteration, peak MB", comparison.memory_header(record), memory))

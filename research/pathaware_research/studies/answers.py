@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pathaware.core.learner import require_path
 from pathaware.core.seeding import generator
 from pathaware.data.catalogue import open_store
 from pathaware.inference.calibration import fit_cell, thresholds
@@ -272,7 +273,7 @@ def _expected_gain(
 
     The expectation is over the label, by the predicted probabilities. At most one image per predicted class.
     """
-    learner = require_weights(model.learner(WAYS))
+    learner = require_path(model.learner(WAYS))
     x, y = model.image_input.normalised(support.pixels)[None], support.labels[None]
     candidates = model.image_input.normalised(pool)[None]
     context = CandidateContext(learner, x, y, order="second", weights=torch.ones(1, len(support.labels)))

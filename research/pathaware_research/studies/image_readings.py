@@ -42,7 +42,7 @@ from pathaware.training.train import train
 from pathaware_research.records import READINGS as STUDY
 from pathaware_research.records import Records
 
-HERE = "studies.image_readings"
+HERE = "pathaware_research.studies.image_readings"
 ITERATIONS = 12_000
 TASKS = 2000
 COPIES = 5

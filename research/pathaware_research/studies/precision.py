@@ -13,6 +13,7 @@ import argparse
 import statistics
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -23,10 +24,11 @@ from pathaware.models import conv4
 from pathaware.training.config import Training
 from pathaware.training.provenance import write_record
 
-PRECISIONS = ("fp32", "tf32", "bf16")
+Execution = Literal["loop", "batched"]
+PRECISIONS: tuple[Literal["fp32", "tf32", "bf16"], ...] = ("fp32", "tf32", "bf16")
 
 
-def build_learner(seed: int, execution: str, dtype: torch.dtype) -> MetaLearner:
+def build_learner(seed: int, execution: Execution, dtype: torch.dtype) -> MetaLearner:
     torch.manual_seed(seed)
     model = conv4(5, size=32)
     learner = MetaLearner(model, Pamela(model, 5), F.cross_entropy, execution=execution)
@@ -44,7 +46,7 @@ def random_episodes(seed: int, dtype: torch.dtype) -> Episodes:
     return Episodes(*parts)
 
 
-def meta_gradient(seed: int, execution: str, dtype: torch.dtype) -> torch.Tensor:
+def meta_gradient(seed: int, execution: Execution, dtype: torch.dtype) -> torch.Tensor:
     subject = build_learner(seed, execution, dtype)
     subject.meta_loss(random_episodes(seed, dtype)).backward()
     return torch.cat([p.grad.flatten().double() for p in subject.parameters() if p.grad is not None])
@@ -65,8 +67,8 @@ def main() -> None:
                     gradient = meta_gradient(seed, "batched", torch.float32)
                 errors[precision][name].append(float((gradient - exact).norm() / exact.norm()))
     medians = {p: {k: statistics.median(v) for k, v in each.items()} for p, each in errors.items()}
-    for precision, each in medians.items():
-        print(f"{precision}: layer by layer {each['plain']:.1e}, kernels {each['kernels']:.1e}")
+    for name, each in medians.items():
+        print(f"{name}: layer by layer {each['plain']:.1e}, kernels {each['kernels']:.1e}")
     if options.json:
         write_record(options.json, {"median": medians, "each": errors}, field="json")
 

@@ -67,11 +67,12 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
     groups: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault((describe(row["settings"]), row["settings"]["epochs"]), []).append(row)
-    lines = []
+    lines: list[list[str]] = []
     for (parts, epochs), same in groups.items():
         means = [fmean(row[space][str(shots)] for row in same) for space, shots in spaces]
         lines.append([parts, str(epochs), str(len(same)), *(f"{100 * mean:.2f}" for mean in means)])
-    return Table.of("", header, sorted(lines, key=lambda line: -float(line[-2])))
+    lines.sort(key=lambda line: -float(line[-2]))
+    return Table.of("", header, lines)
 
 
 def describe(settings: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from pathaware_research.studies import train_runs, with_q_learned_directly
 
 TASKS = 10_000
 OURS = 40_000
-STRICT = PRINTED_SINE["iterations"]
+STRICT = int(PRINTED_SINE["iterations"])
 SHOTS = (5, 10, 20)
 ONE_BY_ONE: dict[str, tuple[str, Mapping[str, Any], int]] = {
     "tasks": ("4 tasks per batch", {"tasks": PRINTED_SINE["tasks"]}, OURS),

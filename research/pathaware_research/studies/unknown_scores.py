@@ -81,7 +81,8 @@ def unit(x: Tensor) -> Tensor:
 
 def by_class(support: Tensor) -> Tensor:
     """`[tasks, classes, shots, F]`."""
-    return support.unflatten(1, (WAYS, SHOTS))
+    classes: Tensor = support.unflatten(1, (WAYS, SHOTS))
+    return classes
 
 
 def to_means(support: Tensor, query: Tensor) -> Tensor:
@@ -92,7 +93,8 @@ def to_means(support: Tensor, query: Tensor) -> Tensor:
 def metric(covariance: Tensor, power: float, shrinkage: float) -> Tensor:
     """V diag(w + shrinkage)^power of a covariance whose mean eigenvalue is 1."""
     values, vectors = torch.linalg.eigh(covariance / covariance.diagonal().mean())
-    return vectors * (values.clamp(min=0) + shrinkage) ** power
+    scaled: Tensor = vectors * (values.clamp(min=0) + shrinkage) ** power
+    return scaled
 
 
 def scores(found: dict[str, Tensor], training: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -57,7 +57,7 @@ def measure(run: Run, own: dict[int, Run], shots: int, tasks: int) -> Iterator[d
     learned, inputs = run.learned()
     device = run.config.training.torch_device
     for classes in sorted((WAYS, *own)):
-        problem: Any = dataclasses.replace(run.config.problem, ways=classes, shots=shots)  # type: ignore[type-var]
+        problem: Any = dataclasses.replace(run.config.problem, ways=classes, shots=shots)
         row: dict[str, Any] = {"classes": classes, "shots": shots, "tasks": tasks}
         row["five, by the rule"] = accuracy(
             change_ways(run.config, learned, inputs, classes, device), problem, tasks

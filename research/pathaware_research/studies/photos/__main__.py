@@ -6,9 +6,8 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-import studies.photos
-
 from pathaware.training.provenance import revision
+from pathaware_research.studies import photos
 from pathaware_research.studies.photos.accuracy import choose, measure, measure_fixed, write_card
 from pathaware_research.studies.photos.confidence import calibrate
 from pathaware_research.studies.photos.speed import measure_time
@@ -32,7 +31,7 @@ def main() -> None:
     """Run one command on its paths."""
     parser = argparse.ArgumentParser(
         "python -m pathaware_research.studies.photos",
-        description=studies.photos.__doc__,
+        description=photos.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("what", choices=COMMANDS)
