@@ -20,7 +20,6 @@ import torch
 from tools import architecture
 from torch import Tensor
 
-from pathaware.online.streams import STREAMS
 from pathaware.report.paper_numbers import SINE_MSE
 from pathaware.sweep.intervals import mean, mean_lead, over_seeds, over_seeds_and_tasks, paired_differences
 from pathaware.sweep.run_store import Experiment, Result, Results, own_level, signature
@@ -29,15 +28,13 @@ from pathaware.training.evaluation import interval_over_tasks
 from pathaware.training.metric import ACCURACY, MSE, Metric
 from pathaware.training.provenance import EVALUATED
 from pathaware.training.tables import NOTHING, Row, Table, pipe_table
-from pathaware_research.online.report import comparison_table
 from pathaware_research.pages import (
-    answers_page,
     convergence,
     evidence_page,
     methods_page,
     performance_page,
-    photos_page,
     recipe_page,
+    use_page,
 )
 from pathaware_research.pages.evidence_page import NOT_RUN
 from pathaware_research.paper.complexity import table5
@@ -231,43 +228,6 @@ def _with_iterations(results: Sequence[Result], metric: Metric) -> str:
     if not results:
         return NOTHING
     return f"{metric.with_interval(*mean(results, metric))} ({results[0].iterations:,})"
-
-
-def online_page(folder: Path) -> dict[str, str]:
-    """A table per stream, and one of other settings of the online learner on sine waves."""
-    variants = {
-        "first": 'no Hessians, `order="first"`',
-        "alone": "the newest item alone, `replay=1`",
-    }
-    records = {name: measurement(folder, f"other/online-{name}") for name in STREAMS}
-    blocks = {name: pipe_table(comparison_table(record)) for name, record in records.items()}
-    compared = records["sine"]
-    learners = {name: compared["contestants"][name] for name in ("online", "literal")}
-    for name, label in variants.items():
-        record = measurement(folder, f"other/online-sine-{name}")
-        learners[name] = {**record["contestants"]["online"], "label": label}
-    blocks["readings"] = pipe_table(comparison_table({**compared, "contestants": learners}))
-    return blocks
-
-
-def own_data_page(folder: Path) -> dict[str, str]:
-    """Accuracy with another number of classes than in training."""
-    columns = {
-        "five, by the rule": "trained with 5, step sizes scaled",
-        "same rates": "trained with 5, step sizes unchanged",
-        "trained for it": "trained with this number",
-    }
-    rows = []
-    for name, label in {"glyphs": "glyphs", "cifar-fs": "CIFAR-FS"}.items():
-        for row in measurement(folder, f"use/ways-{name}")["rows"]:
-            found = (row.get(key) for key in columns)
-            cells = (NOTHING if each is None else _percent(each) for each in found)
-            rows.append(Row((label, str(row["classes"]), *cells)))
-    return {"ways": pipe_table(Table("", ("", "classes", *columns.values()), rows))}
-
-
-def _percent(found: dict[str, float]) -> str:
-    return f"{100 * found['accuracy']:.1f} ± {100 * found['accuracy_ci95']:.1f}"
 
 
 def reproduction_page(folder: Path) -> dict[str, str]:
@@ -496,14 +456,14 @@ def _changed_settings(record: dict[str, Any]) -> str:
 
 PAGES: dict[str, Callable[[Path], dict[str, str]]] = {
     "README.md": readme,
-    "docs/answers.md": answers_page.blocks,
+    "docs/answers.md": use_page.answers,
     "docs/choosing.md": recipe_page.choosing,
     "docs/internals.md": lambda folder: {"map": architecture.package_map()},
     "docs/methods.md": methods_page.blocks,
-    "docs/online.md": online_page,
-    "docs/own-data.md": own_data_page,
+    "docs/online.md": use_page.online,
+    "docs/own-data.md": use_page.own_data,
     "docs/performance.md": performance_page.blocks,
-    "docs/photos.md": photos_page.blocks,
+    "docs/photos.md": use_page.photos,
     "docs/recipe.md": recipe_page.blocks,
     "docs/reproduction.md": reproduction_page,
 }

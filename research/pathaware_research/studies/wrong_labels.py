@@ -96,7 +96,7 @@ def measure(model: TrainedModel, split: str, draws: int, seed: int) -> list[dict
                     counts.setdefault(procedure, {}).setdefault(f"{odds:g}", []).append(both)
         for procedure, by_odds in counts.items():
             found = {odds: {**summary(each, size[2]), "marked": each} for odds, each in by_odds.items()}
-            sizes = dict(zip(("ways", "shots", "wrong"), size, strict=True))
+            sizes: dict[str, Any] = dict(zip(("ways", "shots", "wrong"), size, strict=True))
             rows.append({**sizes, "procedure": procedure, "odds": found})
             for odds, each in found.items():
                 print(*size, procedure, odds, {k: v for k, v in each.items() if k != "marked"}, flush=True)
