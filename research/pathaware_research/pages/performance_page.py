@@ -56,8 +56,8 @@ def summary_table(results: Path) -> Table:
     return Table.of("", ["row", "machine", *(comparison.TITLES.get(n, n) for n in names)], rows)
 
 
-def render(results: Path, images: Path) -> str:
-    """A section per file `bench-*.json`, with the image of the same name if there is one; then the others."""
+def bench_sections(results: Path, images: Path) -> list[str]:
+    """A section per file `bench-*.json`, with the image of the same name if there is one."""
     sections = []
     for name, record in measurements(results, "timings/bench-*").items():
         body = growth_section(record) if record["bench"] == "scaling" else comparison_section(record)
@@ -65,6 +65,12 @@ def render(results: Path, images: Path) -> str:
         if image.exists():
             body += ["", f"![Cost of a meta-iteration as each quantity grows](images/{image.name})"]
         sections.append("\n".join([f"### {heading(record)}", "", *body]))
+    return sections
+
+
+def render(results: Path, images: Path) -> str:
+    """The sections of comparisons and growth, then a section for each of the other measurements."""
+    sections = bench_sections(results, images)
     steps, evaluating = (
         list(measurements(results, f"timings/{kind}-*").values()) for kind in ("steps", "evaluating")
     )

@@ -10,7 +10,7 @@ import torch
 from pathaware.cli import main
 from pathaware.training.config import Training
 from pathaware_research.bench import scaling
-from pathaware_research.pages.performance_page import render
+from pathaware_research.pages.performance_page import bench_sections
 
 
 @pytest.fixture(autouse=True)
@@ -26,19 +26,10 @@ def pathaware(*arguments: str) -> int:
 
 def test_tables_are_printed_and_the_json_file_renders_as_a_page(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "200")
-    target = tmp_path / "bench-here.json"
-    options = (
-        "--rows",
-        "sine",
-        "--repeats",
-        "1",
-        "--only",
-        "pathaware",
-        "--only",
-        "loop",
-        "--precision",
-        "fp32",
-    )
+    target = tmp_path / "timings/bench-here.json"
+    target.parent.mkdir()
+    only = "--only", "pathaware", "--only", "loop"
+    options = "--rows", "sine", "--repeats", "1", *only, "--precision", "fp32"
     assert pathaware(*options, "--json", str(target)) == 0
     shown = capsys.readouterr()
     assert "sequential loop" in shown.out
@@ -48,7 +39,7 @@ def test_tables_are_printed_and_the_json_file_renders_as_a_page(tmp_path, monkey
     assert record["precision"] == "fp32"
     assert {"commit", "environment", "repeats"} <= set(record)
     assert all(entry["same"] for row in record["rows"] for entry in row["entries"].values())
-    page = render(tmp_path, tmp_path)
+    (page,) = bench_sections(tmp_path, tmp_path)
     assert "| sine | second | pamela |" in page
     assert page.count("| sine |") == 6
 
@@ -56,13 +47,14 @@ def test_tables_are_printed_and_the_json_file_renders_as_a_page(tmp_path, monkey
 def test_scaling_writes_a_json_file_and_a_figure(tmp_path, monkeypatch, capsys):
     small = scaling.Study(scaling.ON_CPU.base, {"tasks": (1, 2), "steps": (1, 2)})
     monkeypatch.setattr(scaling, "ON_CPU", small)
-    target, figure = tmp_path / "bench-growth.json", tmp_path / "bench-growth.png"
+    target, figure = tmp_path / "timings/bench-growth.json", tmp_path / "bench-growth.png"
+    target.parent.mkdir()
     options = ("--scaling", "--rows", "steps", "--repeats", "1", "--device", "cpu", "--threads", "1")
     assert pathaware(*options, "--json", str(target), "--plot", str(figure)) == 0
     assert "time grows like steps to the power" in capsys.readouterr().out
     assert set(json.loads(target.read_text())["series"]) == {"steps"}
     assert figure.read_bytes()[:4] == b"\x89PNG"
-    page = render(tmp_path, tmp_path)
+    (page,) = bench_sections(tmp_path, tmp_path)
     assert "(images/bench-growth.png)" in page
     assert "| steps | 2 |" in page
 

@@ -296,15 +296,11 @@ def test_an_estimate_leaves_out_what_is_done(tmp_path, monkeypatch):
     assert planner.seconds([planned]) == 0
 
 
-@pytest.mark.parametrize(("text", "expected"), [("90s", 90), ("10m", 600), ("1h30m", 5400), ("0.5d", 43200)])
-def test_times_are_read_as_people_write_them(text, expected):
-    assert parse_duration(text) == expected
-
-
-@pytest.mark.parametrize("text", ["", "10", "m", "10 m", "-5m", "10x"])
-def test_other_times_are_refused(text):
-    with pytest.raises(UsageError, match=r"budget: .* is not a duration"):
-        parse_duration(text)
+def test_times_are_read_as_people_write_them_and_others_are_refused():
+    assert [parse_duration(text) for text in ("90s", "10m", "1h30m", "0.5d")] == [90, 600, 5400, 43200]
+    for text in ("", "10", "m", "10 m", "-5m", "10x"):
+        with pytest.raises(UsageError, match=r"budget: .* is not a duration"):
+            parse_duration(text)
 
 
 def test_a_file_that_is_not_a_record_is_named(tmp_path):
