@@ -39,9 +39,8 @@ OMITTED = (
     r"(?i)version \d[\d.]*\d|Python \d[\d.]*\d|PyTorch \d[\d.]*\d|CUDA \d[\d.]*\d|Apache-\d\.\d",
 )
 RENDERED = re.compile(OMITTED[1], re.DOTALL)
-NAMED = re.compile(
-    r"(?<!--json )(?<!--record )results/([\w+./-]+\.json(?:l#[\w+.-]+)?)"
-)  # others are made by a command
+NAMED = re.compile(r"(?<!--json )(?<!--record )results/([\w+./-]+\.json(?:l#[\w+.-]*\w|\b))")
+"""Sources that a document names; the omitted ones are made by a command."""
 CURVE = 12
 """Longer lists of numbers in records are curves, whose points no sentence is about."""
 
