@@ -27,7 +27,7 @@ from pathaware.training.config import Config
 from pathaware.training.evaluation import interval_over_tasks
 from pathaware.training.metric import ACCURACY, MSE, Metric
 from pathaware.training.provenance import EVALUATED
-from pathaware.training.tables import NOTHING, Row, Table, pipe_table
+from pathaware.training.tables import NOTHING, Table, pipe_table
 from pathaware_research.pages import (
     convergence,
     evidence_page,
@@ -36,7 +36,7 @@ from pathaware_research.pages import (
     recipe_page,
     use_page,
 )
-from pathaware_research.pages.evidence_page import NOT_RUN
+from pathaware_research.pages.evidence_page import NOT_RUN, lead
 from pathaware_research.paper.complexity import table5
 from pathaware_research.paper.method_table import render
 from pathaware_research.paper.tables import (
@@ -52,7 +52,7 @@ from pathaware_research.paper.tables import (
     table3,
     table4,
 )
-from pathaware_research.records import measurement, measurements, read_records, read_results
+from pathaware_research.records import Record, measurement, measurements, read_records, read_results
 from pathaware_research.studies import image_readings, one_step
 
 
@@ -96,21 +96,22 @@ class ProblemResults:
         It is the row with the paper's speed of Q if that was run. Of several lengths that both methods have,
         the one with the most seeds counts, then the largest.
         """
-        maml = self._all("maml")
         for key in (key for key in ("pamela", REPORTED) if key in self.cells):
-            both = (self._all(key), maml)
-            lengths = sorted(set.intersection(*({r.iterations for r in found} for found in both)))
-            pairs = [
-                comparable(*([r for r in found if r.iterations == n] for found in both)) for n in lengths
-            ]
-            pamela, found = max(reversed(pairs), key=lambda pair: len(pair[0]), default=([], []))
-            if found:
-                return key, pamela, found
+            pamela, maml = self._all(key), self._all("maml")
+            lengths = sorted({r.iterations for r in pamela} & {r.iterations for r in maml}, reverse=True)
+            pairs = [comparable(*(_of_length(found, n) for found in (pamela, maml))) for n in lengths]
+            found, theirs = max(pairs, key=lambda pair: len(pair[0]), default=([], []))
+            if theirs:
+                return key, found, theirs
         return "", [], []
 
     def _all(self, key: str) -> list[Result]:
         found = self.results.matching(self.cells[key].experiment.config())
-        return [r for r in found if self.iterations in (None, r.iterations)]
+        return found if self.iterations is None else _of_length(found, self.iterations)
+
+
+def _of_length(results: Sequence[Result], iterations: int) -> list[Result]:
+    return [result for result in results if result.iterations == iterations]
 
 
 def comparable(one: Sequence[Result], other: Sequence[Result]) -> tuple[list[Result], list[Result]]:
@@ -149,14 +150,14 @@ SPEEDS = {"pamela": "1", REPORTED: "100"}
 
 def readme(folder: Path) -> dict[str, str]:
     """MAML and PAMELA with equal settings and iterations, and PAMELA with the recipe in its own column."""
-    rows = []
-    for each in compared_problems(read_results(folder)):
-        key, pamela, maml = each.compared()
-        if not maml:
-            continue
-        cells = (
+    header = (
+        *("", "iterations, precision", "speed of Q", "MAML", "PAMELA"),
+        *("MAML, the paper", "PAMELA, the paper", "PAMELA, our recipe, alone"),
+    )
+    rows = [
+        (
             each.name,
-            f"{maml[0].iterations:,}, {maml[0].precision}",
+            _length(maml),
             SPEEDS[key],
             _value(maml, each.metric),
             _value(pamela, each.metric),
@@ -164,39 +165,35 @@ def readme(folder: Path) -> dict[str, str]:
             each.cells["pamela"].printed,
             recipe_page.cell(folder, each.name),
         )
-        rows.append(Row(cells))
-    header = (
-        "",
-        "iterations, precision",
-        "speed of Q",
-        "MAML",
-        "PAMELA",
-        "MAML, the paper",
-        "PAMELA, the paper",
-    )
-    return {"results": pipe_table(Table("", (*header, "PAMELA, our recipe, alone"), rows))}
+        for each in compared_problems(read_results(folder))
+        for key, pamela, maml in [each.compared()]
+        if maml
+    ]
+    return {"results": pipe_table(Table.of("", header, rows))}
+
+
+def _length(results: Sequence[Result]) -> str:
+    return f"{results[0].iterations:,}, {results[0].precision}" if results else NOTHING
+
+
+METHODS = {
+    "maml": "MAML",
+    "meta-sgd": "Meta-SGD",
+    "pamela": "PAMELA",
+    REPORTED: "PAMELA, Q learned directly",
+}
 
 
 def _verdicts(results: Results) -> Table:
     """Which of the paper's numbers for its own comparison are reproduced, by the rule of the page."""
-    titles = {
-        "maml": "MAML",
-        "meta-sgd": "Meta-SGD",
-        "pamela": "PAMELA",
-        REPORTED: "PAMELA, Q learned directly",
-    }
     rows = []
     for each in compared_problems(results):
         for key in each.cells if each.of("maml") else ():
             found, printed = each.of(key), each.cells["pamela" if key == REPORTED else key].printed
-            ours, length = _value(found, each.metric) if found else NOT_RUN, NOTHING
-            if found:
-                length = f"{found[0].iterations:,}, {found[0].precision}"
-            rows.append(
-                Row((each.name, titles[key], ours, length, printed, _verdict(found, each.metric, printed)))
-            )
-    header = ("", "method", "ours", "iterations, precision", "the paper", "verdict")
-    return Table("", header, rows)
+            ours = _value(found, each.metric) if found else NOT_RUN
+            verdict = _verdict(found, each.metric, printed)
+            rows.append((each.name, METHODS[key], ours, _length(found), printed, verdict))
+    return Table.of("", ("", "method", "ours", "iterations, precision", "the paper", "verdict"), rows)
 
 
 def _verdict(found: Sequence[Result], metric: Metric, printed: str) -> str:
@@ -245,11 +242,9 @@ def reproduction_page(folder: Path) -> dict[str, str]:
             for goal in goals
             if goal.name not in ("strict", "table3", "full")
         },
-        "table3": pipe_table(evidence_page.sine_table(results)),
         "table5": "\n\n".join(map(pipe_table, complexity)),
         "readings": pipe_table(_readings(measurement(folder, "other/readings-sine"))),
         "verdicts": pipe_table(_verdicts(results)),
-        "strict": pipe_table(evidence_page.strict_table(results)),
         "image-readings": pipe_table(image_readings.table(folder)),
         "standing": pipe_table(_standing(folder, results)),
         "paired": pipe_table(_paired(results)),
@@ -278,23 +273,18 @@ def _standing(folder: Path, results: Results) -> Table:
         if each.metric is not ACCURACY or not maml:
             continue
         printed = each.cells["pamela"].printed, each.cells["maml"].printed
-        values = [float(text.partition(" ")[0]) for text in printed]
+        first, second = (float(text.partition(" ")[0]) for text in printed)
         lead = f"{100 * (mean(pamela, ACCURACY)[0] - mean(maml, ACCURACY)[0]):+.1f}"
         ours = (_with_iterations(found, ACCURACY) for found in (pamela, maml))
         name = each.name.removesuffix(", %, batch")
-        cells = (name, printed[0], recipe_page.cell(folder, name), SPEEDS[key], *ours)
-        rows.append(Row((*cells, f"{values[0] - values[1]:+.1f}", lead)))
+        recipe = recipe_page.cell(folder, name)
+        rows.append((name, printed[0], recipe, SPEEDS[key], *ours, f"{first - second:+.1f}", lead))
     header = (
-        "",
-        "PAMELA, the paper",
-        "PAMELA, our recipe, alone",
-        "speed of Q",
-        "PAMELA, the paper's settings",
-        "MAML, the paper's settings",
-        "lead over MAML, the paper",
-        "lead at equal iterations, ours",
+        *("", "PAMELA, the paper", "PAMELA, our recipe, alone", "speed of Q"),
+        *("PAMELA, the paper's settings", "MAML, the paper's settings"),
+        *("lead over MAML, the paper", "lead at equal iterations, ours"),
     )
-    return Table("", header, rows)
+    return Table.of("", header, rows)
 
 
 SETS = ("miniImageNet", "CIFAR-FS")
@@ -307,64 +297,49 @@ def _paired(results: Results) -> Table:
     """Differences between methods on the same tasks, per seed and over seeds, in points of accuracy."""
     rows = []
     for spec in (table1(is_available), table2(is_available)):
-        cells = {row.key: row.cells for row in spec.rows}
         for column in spec.columns:
-            experiments = [each[column].experiment for each in cells.values()]
-            chosen = results.in_one_precision(experiments)
-            length = chosen.common_length(experiments)
+            cells = {row.key: row.cells[column].experiment for row in spec.rows}
+            chosen = results.in_one_precision([*cells.values()])
+            length = chosen.common_length([*cells.values()])
             for one, other in PAIRS:
-                per_seed = paired_differences(
-                    *(chosen.of(cells[key][column].experiment, length) for key in (one, other))
-                )
+                per_seed = paired_differences(*(chosen.of(cells[key], length) for key in (one, other)))
                 if per_seed:
-                    rows.append(Row((column, f"{one} − {other}", *_difference_cells(per_seed))))
-    return Table("", ("", "difference", "each seed", "mean, ± over tasks", "± over seeds"), rows)
+                    rows.append((column, f"{one} − {other}", *_difference_cells(per_seed)))
+    return Table.of("", ("", "difference", "each seed", "mean, ± over tasks", "± over seeds"), rows)
 
 
 def _full(spec: TableSpec, results: Results) -> Table:
     """MAML and PAMELA at the paper's length, a row per data set and number of shots."""
     results = results.in_one_precision(spec.experiments())
-    rows, header = [], [""]
-    for row in spec.rows:
-        cited = any(cell.printed != NOTHING for cell in row.cells.values())
-        header += [row.label, "the paper"] if cited else [row.label]
+    cited = {row.key: any(cell.printed != NOTHING for cell in row.cells.values()) for row in spec.rows}
+    header = [title for row in spec.rows for title in ([row.label, "the paper"][: 1 + cited[row.key]])]
+    rows = []
     for column in spec.columns:
         texts = [column]
         for row in spec.rows:
             found = results.of(row.cells[column].experiment, spec.iterations)
-            texts.append(_value(found, spec.metric) if found else NOT_RUN)
-            if any(cell.printed != NOTHING for cell in row.cells.values()):
-                texts.append(row.cells[column].printed)
-        rows.append(Row(tuple(texts)))
-    return Table("", tuple(header), rows)
+            value = _value(found, spec.metric) if found else NOT_RUN
+            texts += [value, row.cells[column].printed][: 1 + cited[row.key]]
+        rows.append(texts)
+    return Table.of("", ("", *header), rows)
 
 
 def _full_differences(spec: TableSpec, results: Results) -> Table:
     """MAML and PAMELA at the paper's length: their difference, and what each gains over the usual length."""
+    assert spec.iterations is not None
     results = results.in_one_precision(spec.experiments())
-    cells = {row.key: row.cells for row in spec.rows}
     rows = []
     for column in spec.columns:
-        maml, pamela = (cells[key][column].experiment for key in ("maml", REPORTED))
-        leads = [
-            paired_differences(results.of(pamela, n)[:1], results.of(maml, n)[:1])
-            for n in (USUAL_LENGTH, spec.iterations)
-        ]
-        gains = [
-            paired_differences(
-                results.of(each, spec.iterations), results.of(each, USUAL_LENGTH), except_for=["iterations"]
-            )
-            for each in (maml, pamela)
-        ]
-        rows.append(Row((column, *(mean_lead(each) if each else NOT_RUN for each in (*leads, *gains)))))
-    short, long = f"{USUAL_LENGTH:,}", f"{spec.iterations:,}"
-    header = (
-        "",
-        *(f"{REPORTED} − maml, {length}" for length in (short, long)),
-        "maml, gain",
-        f"{REPORTED}, gain",
-    )
-    return Table("", header, rows)
+        cells = {row.key: row.cells[column].experiment for row in spec.rows}
+        short, long = (
+            {key: results.of(cells[key], length) for key in ("maml", REPORTED)}
+            for length in (USUAL_LENGTH, spec.iterations)
+        )
+        leads = [lead(found[REPORTED][:1], found["maml"][:1]) for found in (short, long)]
+        gains = [lead(long[key], short[key], except_for=["iterations"]) for key in ("maml", REPORTED)]
+        rows.append((column, *leads, *gains))
+    lengths = (f"{REPORTED} − maml, {length:,}" for length in (USUAL_LENGTH, spec.iterations))
+    return Table.of("", ("", *lengths, "maml, gain", f"{REPORTED}, gain"), rows)
 
 
 def _against_all(compared: Sequence[dict[str, dict[str, list[Result]]]]) -> Table:
@@ -383,9 +358,9 @@ def _against_all(compared: Sequence[dict[str, dict[str, list[Result]]]]) -> Tabl
         there = [torch.stack(pair).mean().item() for pair in by_column.values() if pair]
         leads = [mean_lead(pair) if pair else NOT_RUN for pair in by_column.values()]
         if there:
-            rows.append((statistics.fmean(there), Row((f"{REPORTED} − {name}", *leads))))
+            rows.append((statistics.fmean(there), (f"{REPORTED} − {name}", *leads)))
     rows.sort(key=lambda row: -row[0])
-    return Table("", ("difference", *columns), [row for _, row in rows])
+    return Table.of("", ("difference", *columns), [row for _, row in rows])
 
 
 def _difference_cells(per_seed: list[Tensor]) -> tuple[str, str, str]:
@@ -397,22 +372,16 @@ def _difference_cells(per_seed: list[Tensor]) -> tuple[str, str, str]:
     return each, mean_value, NOTHING if seeds is None else f"± {seeds:.2f}"
 
 
-def _readings(record: dict[str, Any]) -> Table:
+def _readings(record: Record) -> Table:
     """Other readings of the paper: mean over seeds, every seed, and the worst task."""
-    by_name: dict[str, list[dict[str, Any]]] = {}
-    for each in record["readings"]:
-        by_name.setdefault(each["reading"], []).append(each)
     rows = []
-    for name, found in by_name.items():
+    for name in dict.fromkeys(each["reading"] for each in record["readings"]):
+        found = [each for each in record["readings"] if each["reading"] == name]
         values = [each["mse"] for each in found]
-        cells = (
-            name,
-            f"{sum(values) / len(values):.4f}",
-            ", ".join(f"{value:.4f}" for value in values),
-            f"{max(each['mse_max'] for each in found):.3g}",
-        )
-        rows.append(Row(cells))
-    return Table("", ("reading", "MSE", "each seed", "worst task"), rows)
+        worst = max(each["mse_max"] for each in found)
+        seeds = ", ".join(f"{value:.4f}" for value in values)
+        rows.append((name, f"{sum(values) / len(values):.4f}", seeds, f"{worst:.3g}"))
+    return Table.of("", ("reading", "MSE", "each seed", "worst task"), rows)
 
 
 def _others(folder: Path, goals: Sequence[TableSpec], studied: Iterable[Sequence[Experiment]]) -> Table:
@@ -434,9 +403,9 @@ def _others(folder: Path, goals: Sequence[TableSpec], studied: Iterable[Sequence
             level += ", unbalanced"
         if elsewhere:
             level += ", on " + ", ".join(f"{name} {each}" for name, each in elsewhere.items())
-        cells = (f"[{name}](../results/runs/{study}.jsonl#{name})", level, value, _changed_settings(record))
-        rows.append(Row(cells))
-    return Table("", ("file", "queries", "result", "settings other than the defaults"), rows)
+        link = f"[{name}](../results/runs/{study}.jsonl#{name})"
+        rows.append((link, level, value, _changed_settings(record)))
+    return Table.of("", ("file", "queries", "result", "settings other than the defaults"), rows)
 
 
 def _changed_settings(record: dict[str, Any]) -> str:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,12 +26,14 @@ from pathaware.sweep.intervals import (
 )
 from pathaware.sweep.run_store import Experiment, PlannedRun, Result, Results
 from pathaware.training.metric import ACCURACY, MSE, Metric, median
-from pathaware.training.tables import NOTHING, Remark, Row, Table, pipe_table
+from pathaware.training.tables import NOTHING, Remark, Table, pipe_table
 from pathaware_research.paper.tables import (
     ABLATION_ROWS,
+    COLUMN,
     DATA,
     STEPPED,
     STEPS,
+    CellSpec,
     TableSpec,
     sine_experiment,
     sine_methods,
@@ -47,21 +51,32 @@ STUDIES = ("ablation-", "additions-", "sine-gap-", "inner-steps-")
 
 
 def blocks(folder: Path, results: Results) -> dict[str, str]:
+    tables = {
+        "additions": additions_table,
+        "sine-gap": sine_gap_table,
+        "one-step": one_step_table,
+        "claims": claims_table,
+        "image-claims": image_claims_table,
+        "sine-methods": sine_methods_table,
+        "steps": steps_rows,
+        "steps-differences": steps_differences,
+        "intervals": intervals_table,
+        "fig5": error_per_step,
+        "table3": sine_table,
+        "strict": strict_table,
+    }
     return {
-        "additions": pipe_table(additions_table(results)),
-        "sine-gap": pipe_table(sine_gap_table(results)),
-        "one-step": pipe_table(one_step_table(results)),
-        "claims": pipe_table(claims_table(results)),
-        "image-claims": pipe_table(image_claims_table(results)),
-        "sine-methods": pipe_table(sine_methods_table(results)),
-        "steps": pipe_table(steps_rows(results)),
-        "steps-differences": pipe_table(steps_differences(results)),
-        "intervals": pipe_table(intervals_table(results)),
-        "fig5": pipe_table(error_per_step(results)),
+        **{name: pipe_table(table(results)) for name, table in tables.items()},
         "fig6": "\n".join(gradient_sentences(folder)),
         "gradient-ratio": pipe_table(gradient_ratio_table(folder)),
         "cross-domain": pipe_table(cross_domain_table(folder)),
     }
+
+
+def lead(one: Sequence[Result], other: Sequence[Result], **options: Any) -> str:
+    """The mean lead of one over the other on the same tasks, see `mean_lead`."""
+    differences = paired_differences(one, other, **options)
+    return mean_lead(differences) if differences else NOT_RUN
 
 
 def sine_cells(results: Sequence[Result]) -> tuple[str, str]:
@@ -81,54 +96,48 @@ def with_ends(found: Estimate) -> str:
 def sine_table(results: Results) -> Table:
     """Table 3 with the divergence guard in training and evaluation, and without it in both."""
     guarded, unguarded = table3(), table3(guard=False)
-    (column,) = guarded.columns
     rows = []
     for row, bare in zip(guarded.rows, unguarded.rows, strict=True):
-        found = [
-            results.in_one_precision([cell.experiment]).of(cell.experiment)
-            for cell in (row.cells[column], bare.cells[column])
-        ]
-        cells = [cell for each in found for cell in (*sine_cells(each), seeds(each))]
-        rows.append(Row((row.label, *cells, row.cells[column].printed), row.group))
+        cell = row.cells[COLUMN]
+        found = [in_its_precision(results, each) for each in (cell, bare.cells[COLUMN])]
+        cells = [text for each in found for text in (*sine_cells(each), seeds(each))]
+        rows.append((row.label, *cells, cell.printed))
     header = ("method", "MSE, guard", "median", "seeds", "MSE, no guard", "median", "seeds", "the paper")
-    return Table("", header, rows)
+    return Table.of("", header, rows)
+
+
+def in_its_precision(results: Results, cell: CellSpec, iterations: int | None = None) -> list[Result]:
+    """The results of one cell, in the precision that most of them have."""
+    return results.in_one_precision([cell.experiment]).of(cell.experiment, iterations)
 
 
 def strict_table(results: Results) -> Table:
     """Table 3 with nothing added to the paper's settings, and the worst wave of all seeds."""
-    spec = strict()
-    (column,) = spec.columns
-    rows = []
+    spec, rows = strict(), []
     for row in spec.rows:
-        cell = row.cells[column]
-        same = results.in_one_precision([cell.experiment])
-        found = same.of(cell.experiment, spec.iterations)
+        cell = row.cells[COLUMN]
+        found = in_its_precision(results, cell, spec.iterations)
         each = ", ".join(f"{result.value(MSE)[0]:.3f}" for result in found)
         worst = max((result.record["result"]["mse_max"] for result in found), default=None)
         most = NOTHING if worst is None else f"{worst:.3g}"
-        rows.append(Row((row.label, *sine_cells(found), each or NOTHING, most, cell.printed), row.group))
-    header = ("method", "MSE (95 %)", "median", "each seed", "worst wave", "the paper")
-    return Table("", header, rows)
+        rows.append((row.label, *sine_cells(found), each or NOTHING, most, cell.printed))
+    return Table.of("", ("method", "MSE (95 %)", "median", "each seed", "worst wave", "the paper"), rows)
 
 
 def sine_methods_table(results: Results) -> Table:
     """All methods that fit curves, by their error with the guard; those without a result come last."""
-    spec = sine_methods()
-    rows = []
+    spec, rows = sine_methods(), []
     for row in spec.rows:
-        found = {
-            column: results.in_one_precision([cell.experiment]).of(cell.experiment, spec.iterations)
-            for column, cell in row.cells.items()
-        }
-        cells: list[str] = []
-        for column, there in found.items():
-            none = row.cells[column].reason
-            cells += [Remark(none), NOTHING, NOTHING] if none else [*sine_cells(there), seeds(there)]
-        first = found[spec.columns[0]]
-        error = over_seeds_and_tasks(first, MSE).mean if first else float("inf")
-        rows.append((error, Row((row.label, *cells))))
+        cells, errors = list[str](), list[float]()
+        for cell in row.cells.values():
+            found = in_its_precision(results, cell, spec.iterations)
+            errors.append(over_seeds_and_tasks(found, MSE).mean if found else math.inf)
+            why = cell.reason
+            cells += [Remark(why), NOTHING, NOTHING] if why else [*sine_cells(found), seeds(found)]
+        rows.append((errors[0], (row.label, *cells)))
+    rows.sort(key=lambda pair: pair[0])
     header = ("method", "MSE, guard", "median", "seeds", "MSE, no guard", "median", "seeds")
-    return Table("", header, [row for _, row in sorted(rows, key=lambda pair: pair[0])])
+    return Table.of("", header, [row for _, row in rows])
 
 
 def seeds(results: Sequence[Result]) -> str:
@@ -148,18 +157,18 @@ def of_runs(results: Results, runs: Iterable[PlannedRun]) -> list[Result]:
 
 def additions_table(results: Results) -> Table:
     """Mean over seeds of each problem, with all additions and without some of them."""
-    rows = []
-    for variant, (title, _) in additions.VARIANTS.items():
-        cells = []
-        for problem in additions.PROBLEMS:
-            runs = (additions.run(problem, variant, seed) for seed in range(additions.SEEDS))
-            found = of_runs(results, runs)
-            metric = ACCURACY if problem.startswith("glyphs") else MSE
-            cells.append(study_cell(found, metric, additions.SEEDS))
-        rows.append(Row((title, *cells)))
-    return Table(
-        "", ("with (errors: mean, 95 %, median)", *(title for title, _ in additions.PROBLEMS.values())), rows
-    )
+
+    def cell(problem: str, variant: str) -> str:
+        runs = (additions.run(problem, variant, seed) for seed in range(additions.SEEDS))
+        metric = ACCURACY if problem.startswith("glyphs") else MSE
+        return study_cell(of_runs(results, runs), metric, additions.SEEDS)
+
+    rows = [
+        (title, *(cell(problem, variant) for problem in additions.PROBLEMS))
+        for variant, (title, _) in additions.VARIANTS.items()
+    ]
+    titles = (title for title, _ in additions.PROBLEMS.values())
+    return Table.of("", ("with (errors: mean, 95 %, median)", *titles), rows)
 
 
 def study_cell(results: Sequence[Result], metric: Metric, planned: int) -> str:
@@ -184,9 +193,9 @@ def claims_table(results: Results) -> Table:
     for claim, keys in ablation.CLAIMS.items():
         pair = [of_runs(results, (ablation.run(key, seed) for seed in range(ablation.SEEDS))) for key in keys]
         per_seed = paired_differences(*pair)
-        rows.append(Row((claim, compared(keys), *difference(per_seed))))
+        rows.append((claim, compared(keys), *difference(per_seed)))
     names = ("difference of errors, 95 %", "median", "waves with a smaller error", "each seed")
-    return Table("", ("claim", "rows", *names), rows)
+    return Table.of("", ("claim", "rows", *names), rows)
 
 
 def image_claims_table(results: Results) -> Table:
@@ -203,8 +212,8 @@ def image_claims_table(results: Results) -> Table:
         each = ", ".join(f"{100 * seed.mean().item():+z.2f}" for seed in per_seed)
         first, second = (float(cells[key].printed.partition(" ")[0]) for key in keys)
         lead = mean_lead(per_seed) if per_seed else NOT_RUN
-        rows.append(Row((claim, compared(keys), f"{first - second:+.2f}", lead, each or NOTHING)))
-    return Table("", ("claim", "rows", "the paper", "difference in points, 95 %", "each seed"), rows)
+        rows.append((claim, compared(keys), f"{first - second:+.2f}", lead, each or NOTHING))
+    return Table.of("", ("claim", "rows", "the paper", "difference in points, 95 %", "each seed"), rows)
 
 
 def compared(keys: Sequence[str]) -> str:
@@ -258,9 +267,9 @@ def steps_rows(results: Results) -> Table:
         for method in STEPPED:
             found = on_images[method][n]
             cells.append(ACCURACY.with_interval(*mean(found, ACCURACY)) if found else NOT_RUN)
-        rows.append(Row((str(n), *cells)))
+        rows.append((str(n), *cells))
     waves = (f"sine, {STEPPED[each]}: error (95 %) / median" for each in steps.METHODS)
-    return Table("", ("n", *waves, *(f"{column}, batch" for column in images.columns)), rows)
+    return Table.of("", ("n", *waves, *(f"{column}, batch" for column in images.columns)), rows)
 
 
 USUAL_STEPS = 5
@@ -270,20 +279,12 @@ USUAL_STEPS = 5
 def steps_differences(results: Results) -> Table:
     """On images, each number of steps against the paper's five, and PAMELA against MAML; the same tasks."""
     _, found = image_steps(results)
-
-    def lead(one: Sequence[Result], other: Sequence[Result]) -> str:
-        differences = paired_differences(one, other)
-        return mean_lead(differences) if differences else NOT_RUN
-
     rows = []
     for n in STEPS:
-        cells = [
-            NOTHING if n == USUAL_STEPS else lead(of_method[n], of_method[USUAL_STEPS])
-            for of_method in found.values()
-        ]
-        rows.append(Row((str(n), *cells, lead(found["pamela-direct"][n], found["maml"][n]))))
+        cells = [NOTHING if n == USUAL_STEPS else lead(of[n], of[USUAL_STEPS]) for of in found.values()]
+        rows.append((str(n), *cells, lead(found["pamela-direct"][n], found["maml"][n])))
     header = (f"{title}, n steps − {USUAL_STEPS} steps" for title in STEPPED.values())
-    return Table("", ("n", *header, "PAMELA, Q learned directly − MAML, both n steps"), rows)
+    return Table.of("", ("n", *header, "PAMELA, Q learned directly − MAML, both n steps"), rows)
 
 
 def intervals_table(results: Results) -> Table:
@@ -291,50 +292,33 @@ def intervals_table(results: Results) -> Table:
     rows = []
     for w in steps.INTERVALS:
         found = of_runs(results, [steps.with_interval(w, seed) for seed in range(steps.SEEDS)])
-        rows.append(Row((str(w), study_cell(found, MSE, steps.SEEDS))))
-    return Table("", ("w", "error (95 %) / median"), rows)
+        rows.append((str(w), study_cell(found, MSE, steps.SEEDS)))
+    return Table.of("", ("w", "error (95 %) / median"), rows)
 
 
 def sine_gap_table(results: Results) -> Table:
     """Our settings, the paper's, and ours with one setting replaced."""
+
+    def ours(method: str, shots: int) -> list[Result]:
+        return [r for r in results.of(sine_experiment(shots, method)) if r.seed == 0]
+
+    def changed(key: str, shots: int) -> list[Result] | None:
+        return of_run(results, sine_gap.changed(key, shots)) if shots == 10 else None
+
+    direct = "PAMELA, Q learned directly, ours"
+    lookups: dict[str, Callable[[int], list[Result] | None]] = {
+        "MAML, ours": partial(ours, "maml"),
+        "MAML, the paper's, one step": lambda shots: of_run(results, sine_gap.strict(shots, "maml", 1)),
+        "Meta-SGD, ours": partial(ours, "meta-sgd"),
+        direct: partial(ours, "pamela-direct"),
+        **{f"{direct} with {how[0]}": partial(changed, key) for key, how in sine_gap.ONE_BY_ONE.items()},
+    }
     rows = []
-    for title, run in gap_rows():
-        cells = [run(shots) for shots in sine_gap.SHOTS]
-        found = [None if each is None else each(results) for each in cells]
-        texts = (
-            NOTHING if each is None else " / ".join(sine_cells(each)) if each else NOT_RUN for each in found
-        )
-        rows.append(Row((title, *texts)))
-    return Table("", ("settings: mean (95 %) / median", *(f"K = {k}" for k in sine_gap.SHOTS)), rows)
-
-
-Lookup = Callable[[Results], list[Result]]
-
-
-def gap_rows() -> list[tuple[str, Callable[[int], Lookup | None]]]:
-    def ours(method: str) -> Callable[[int], Lookup | None]:
-        return lambda shots: (
-            lambda results: [r for r in results.of(sine_experiment(shots, method)) if r.seed == 0]
-        )
-
-    def one_step_of_maml(shots: int) -> Lookup:
-        return lambda results: of_run(results, sine_gap.strict(shots, "maml", 1))
-
-    def changed(key: str) -> Callable[[int], Lookup | None]:
-        return lambda shots: (
-            (lambda results: of_run(results, sine_gap.changed(key, shots))) if shots == 10 else None
-        )
-
-    rows = [
-        ("MAML, ours", ours("maml")),
-        ("MAML, the paper's, one step", one_step_of_maml),
-        ("Meta-SGD, ours", ours("meta-sgd")),
-        ("PAMELA, Q learned directly, ours", ours("pamela-direct")),
-    ]
-    return rows + [
-        (f"PAMELA, Q learned directly, ours with {title}", changed(key))
-        for key, (title, _, _) in sine_gap.ONE_BY_ONE.items()
-    ]
+    for title, lookup in lookups.items():
+        found = [lookup(shots) for shots in sine_gap.SHOTS]
+        texts = (NOTHING if f is None else " / ".join(sine_cells(f)) if f else NOT_RUN for f in found)
+        rows.append((title, *texts))
+    return Table.of("", ("settings: mean (95 %) / median", *(f"K = {k}" for k in sine_gap.SHOTS)), rows)
 
 
 def one_step_table(results: Results) -> Table:
@@ -344,19 +328,17 @@ def one_step_table(results: Results) -> Table:
         """The result of seed 0, if there is one; several experiments can be the same training."""
         return [result for each in same for result in results.of(each, length) if result.seed == 0][:1]
 
-    found = {
-        title: [first(same, length) for length in one_step.LENGTHS]
-        for title, same in one_step.METHODS.items()
-    }
+    lengths = one_step.LENGTHS
+    found = {title: [first(same, n) for n in lengths] for title, same in one_step.METHODS.items()}
     rows = [
-        Row((title, *(ACCURACY.with_interval(*r[0].value(ACCURACY)) if r else NOT_RUN for r in cells)))
+        (title, *(ACCURACY.with_interval(*r[0].value(ACCURACY)) if r else NOT_RUN for r in cells))
         for title, cells in found.items()
     ]
-    for one, other in itertools.combinations(reversed(found), 2):
-        pairs = [paired_differences(a, b) for a, b in zip(found[one], found[other], strict=True)]
-        rows.append(Row((f"{one} − {other}", *(mean_lead(pair) if pair else NOT_RUN for pair in pairs))))
-    header = (f"{length:,} iterations, batch" for length in one_step.LENGTHS)
-    return Table("", ("CIFAR-FS 5-shot", *header), rows)
+    rows += [
+        (f"{one} − {other}", *map(lead, found[one], found[other]))
+        for one, other in itertools.combinations(reversed(found), 2)
+    ]
+    return Table.of("", ("CIFAR-FS 5-shot", *(f"{n:,} iterations, batch" for n in lengths)), rows)
 
 
 RATIOS = {
@@ -378,8 +360,8 @@ def gradient_ratio_table(folder: Path) -> Table:
                 found = flow["share"]["median"]
                 cells = (f"{found[n - 1]:.2f}" if n <= len(found) else NOTHING for n in NUMBERS_OF_STEPS)
                 label = flow["label"].replace("its P", "P").replace("pamela", "PAMELA")
-                rows.append(Row((problem, title, label.replace("maml", "MAML"), *cells)))
-    return Table("", ("", "from", "", *(f"n = {n}" for n in NUMBERS_OF_STEPS)), rows)
+                rows.append((problem, title, label.replace("maml", "MAML"), *cells))
+    return Table.of("", ("", "from", "", *(f"n = {n}" for n in NUMBERS_OF_STEPS)), rows)
 
 
 SHARED = Remark("classes shared")
@@ -396,8 +378,8 @@ def cross_domain_table(folder: Path) -> Table:
                 cells = (
                     cross_domain_cell(records, trained, method, shots, data) for data in cross_domain.DATA
                 )
-                rows.append(Row((cross_domain.DATA[trained], str(shots), title, *cells)))
-    return Table("", ("trained on", "shots", "method", *cross_domain.DATA.values()), rows)
+                rows.append((cross_domain.DATA[trained], str(shots), title, *cells))
+    return Table.of("", ("trained on", "shots", "method", *cross_domain.DATA.values()), rows)
 
 
 def cross_domain_cell(
@@ -419,9 +401,9 @@ def error_per_step(results: Results) -> Table:
         found = [r for r in results.of(sine_experiment(10, method)) if r.seed == 0]
         if found:
             path = found[0].record["result"]["mse_per_step"]
-            rows.append(Row((label, *(f"{value:.4f}" for value in path))))
-    steps = len(rows[0].cells) - 1 if rows else 0
-    return Table("", ("after step", *map(str, range(steps))), rows)
+            rows.append((label, *(f"{value:.4f}" for value in path)))
+    steps = len(rows[0]) - 1 if rows else 0
+    return Table.of("", ("after step", *map(str, range(steps))), rows)
 
 
 def gradient_sentences(folder: Path) -> list[str]:

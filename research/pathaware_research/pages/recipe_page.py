@@ -5,6 +5,7 @@ Also what other pages show of it.
 
 from __future__ import annotations
 
+import itertools
 import re
 import statistics
 from collections.abc import Iterable, Sequence
@@ -13,7 +14,7 @@ from pathlib import Path
 from pathaware.sweep.intervals import over_seeds_and_tasks
 from pathaware.sweep.run_store import Result
 from pathaware.training.metric import ACCURACY, MSE, Metric
-from pathaware.training.tables import NOTHING, Row, Table, pipe_table
+from pathaware.training.tables import NOTHING, Table, pipe_table
 from pathaware_research.pages import methods_page
 from pathaware_research.pages.evidence_page import NOT_RUN
 from pathaware_research.records import Records, measurements
@@ -57,13 +58,13 @@ def pretrainings(folder: Path) -> str:
 
 def cell(folder: Path, column: str) -> str:
     """PAMELA's result with the recipe, for a column such as `CIFAR-FS 5-shot` or `sine, 5 points`."""
+    records = Records("recipe", folder)
     for points in sine_recipe.POINTS:
         if column.startswith(f"sine, {points} points"):
-            return _in_a_row(error(Records("recipe", folder), points, recipe.WHOLE))
-    for data, title in DATA.items():
-        for shots in (5, 1):
-            if column.startswith(f"{title} {shots}-shot"):
-                return _in_a_row(accuracy(Records("recipe", folder), data, recipe.WHOLE, shots, recipe.TEST))
+            return _in_a_row(error(records, points, recipe.WHOLE))
+    for (data, title), shots in itertools.product(DATA.items(), (5, 1)):
+        if column.startswith(f"{title} {shots}-shot"):
+            return _in_a_row(accuracy(records, data, recipe.WHOLE, shots, recipe.TEST))
     return NOTHING
 
 
@@ -82,27 +83,22 @@ def methods(records: Records) -> Table:
     rows = []
     for data, title in DATA.items():
         for part, name in METHODS.items():
-            rows.append(Row((title, name, *_seeds_apart(accuracy(records, data, part, *c) for c in columns))))
+            rows.append((title, name, *_seeds_apart(accuracy(records, data, part, *c) for c in columns)))
         for part in list(METHODS)[1:]:
             cells = _seeds_apart(lead(records, data, part, *column) for column in columns)
-            rows.append(Row((title, f"PAMELA − {METHODS[part]}", *cells)))
+            rows.append((title, f"PAMELA − {METHODS[part]}", *cells))
     header = (f"{shots}, {level}" for shots in ("5 shots", "1 shot") for level, _ in ran)
-    return Table("", ("", "", *header, "seeds"), rows)
+    return Table.of("", ("", "", *header, "seeds"), rows)
 
 
 def inner_steps(records: Records) -> Table:
     """By how many points the inner steps change the test accuracy, mean of the seeds."""
-    columns = {
-        f"{title}, {level}": (shots, LEVELS[level])
-        for shots, title in ((5, "5 shots"), (1, "1 shot"))
-        for level in ("alone", "joint")
-    }
+    columns = list(itertools.product({5: "5 shots", 1: "1 shot"}.items(), ("alone", "joint")))
     rows = []
-    for data, title in DATA.items():
-        for part in (recipe.WHOLE, "maml", "meta-sgd"):
-            found = (recipe.results(records, data, shots, part, each) for shots, each in columns.values())
-            rows.append(Row((title, METHODS[part], *map(_change, found))))
-    return Table("", ("", "", *columns), rows)
+    for (data, title), part in itertools.product(DATA.items(), (recipe.WHOLE, "maml", "meta-sgd")):
+        found = (recipe.results(records, data, k, part, LEVELS[level]) for (k, _), level in columns)
+        rows.append((title, METHODS[part], *map(_change, found)))
+    return Table.of("", ("", "", *(f"{shots}, {level}" for (_, shots), level in columns)), rows)
 
 
 def _change(results: Sequence[Result]) -> str:
@@ -121,19 +117,17 @@ def _seeds_apart(cells: Iterable[str]) -> list[str]:
 def sine(records: Records) -> Table:
     """The error of every method on sine waves."""
     rows = [
-        Row((title, *(error(records, points, part) for points in sine_recipe.POINTS)))
+        (title, *(error(records, points, part) for points in sine_recipe.POINTS))
         for part, title in sine_recipe.METHODS.items()
     ]
-    return Table("", ("", *(f"{points} points" for points in sine_recipe.POINTS)), rows)
+    return Table.of("", ("", *(f"{points} points" for points in sine_recipe.POINTS)), rows)
 
 
 def sine_worth(records: Records) -> Table:
     """The error of every variant on sine waves, for one seed."""
-    rows = [
-        Row((title, error(records, sine_recipe.COMPARED, part, seeds=1)))
-        for part, (title, _) in sine_recipe.PARTS.items()
-    ]
-    return Table("", ("", f"{sine_recipe.COMPARED} points"), rows)
+    points = sine_recipe.COMPARED
+    rows = [(title, error(records, points, p, seeds=1)) for p, (title, _) in sine_recipe.PARTS.items()]
+    return Table.of("", ("", f"{points} points"), rows)
 
 
 def error(records: Records, points: int, part: str, seeds: int = sine_recipe.SEEDS) -> str:
@@ -150,12 +144,12 @@ def choosing(folder: Path) -> dict[str, str]:
         name = "pamela" if part == recipe.WHOLE else part
         shown = (accuracy(records, data, part, shots, recipe.TEST) for data in DATA for shots in (5, 1))
         costs = (f"{times[name][key]:.0f}" for key in ("training_ms", "adaptation_ms"))
-        rows.append(Row((METHODS[part], *shown, *costs, any_task)))
+        rows.append((METHODS[part], *shown, *costs, any_task))
     header = (
         *("", *(f"{title}, {shots}" for title in DATA.values() for shots in ("5 shots", "1 shot"))),
         *("training, CPU ms per task", "adapting, CPU ms", "classes and images may vary"),
     )
-    return {"choosing": pipe_table(Table("", header, rows))}
+    return {"choosing": pipe_table(Table.of("", header, rows))}
 
 
 def accuracy(records: Records, data: str, part: str, shots: int, evaluation: recipe.Evaluation) -> str:
@@ -179,10 +173,9 @@ def lead(records: Records, data: str, part: str, shots: int, evaluation: recipe.
 def worth(records: Records) -> str:
     """Validation accuracy of each variant, for every data set and number of shots that was run."""
     parts = []
-    for data, title in DATA.items():
-        for shots in (5, 1):
-            table = recipe.worth(records, data, shots)
-            if len(table.rows) > 1:
-                images = "image" if shots == 1 else "images"
-                parts.append(f"{title}, {shots} {images} per class:\n\n{pipe_table(table)}")
+    for (data, title), shots in itertools.product(DATA.items(), (5, 1)):
+        table = recipe.worth(records, data, shots)
+        if len(table.rows) > 1:
+            images = "image" if shots == 1 else "images"
+            parts.append(f"{title}, {shots} {images} per class:\n\n{pipe_table(table)}")
     return "\n\n".join(parts)
