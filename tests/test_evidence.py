@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from pathaware.methods import METHODS
+from pathaware.report.style import save
 from pathaware.training.metric import MSE
 from pathaware.training.tables import NOTHING
 from pathaware_research.pages import convergence, document_numbers, method_figure, page_figures, steps_figure
@@ -123,7 +124,7 @@ def test_curves_are_means_of_the_seeds_of_a_method(tmp_path):
 
 
 def test_the_figure_of_convergence_has_a_panel_per_column_and_length(tmp_path):
-    convergence.save(convergence.draw(ROOT / "results"), tmp_path / "convergence.svg")
+    save(convergence.draw(ROOT / "results"), tmp_path / "convergence.svg")
     drawn = (tmp_path / "convergence.svg").read_text()
     assert drawn.count("<!-- CIFAR-FS 5-shot -->") == drawn.count("<!-- miniImageNet 1-shot -->") == 2
     assert "<!-- 12,000 -->" in drawn
@@ -165,7 +166,7 @@ def test_differences_by_steps_are_from_five_steps_of_the_same_method():
 
 
 def test_the_figure_of_all_methods_names_each(tmp_path):
-    method_figure.save(method_figure.draw(ROOT / "results"), tmp_path / "methods.svg")
+    save(method_figure.draw(ROOT / "results"), tmp_path / "methods.svg")
     drawn = (tmp_path / "methods.svg").read_text()
     for name in ("pamela-direct", "maml++", "r2d2"):
         assert drawn.count(f"<!-- {name} -->") == 2  # one in each panel

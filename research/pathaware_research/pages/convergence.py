@@ -1,7 +1,5 @@
 """Draw docs/images/convergence.png: accuracy on validation tasks over training, and make its table.
 
-    python -m pathaware_research.pages.convergence docs/images results
-
 From the validations that records keep: PAMELA, Meta-SGD and MAML with the paper's settings, in Tables 1 and 2
 and at the paper's length.
 """
@@ -10,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from pathaware.report.style import colour, save, styled, subplots
+from pathaware.report.style import colour, styled, subplots
 from pathaware.training.tables import NOTHING, Table
 from pathaware_research.records import Records
 
@@ -103,12 +100,3 @@ def _panel(axes: Axes, found: Mapping[str, tuple[Curve, list[Curve]]]) -> None:
                 axes.plot(list(seed), [100 * v for v in seed.values()], color=colour(name), lw=0.5, alpha=0.5)
         axes.plot(list(mean), [100 * v for v in mean.values()], color=colour(name), label=METHODS[name])
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
-
-
-def main() -> None:
-    folder, results = Path(sys.argv[1]), Path(sys.argv[2])
-    print(save(draw(results), folder / "convergence.png"))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,5 @@
 """Draw docs/images/methods.png: accuracy of all methods against training and adaptation time.
 
-    python -m pathaware_research.pages.method_figure docs/images results
-
 CIFAR-FS 5-shot after equally many iterations, from the records of Table 2; times are those of
 `research/pathaware_research/benchmarks/method_times.py`.
 """
@@ -9,7 +7,6 @@ CIFAR-FS 5-shot after equally many iterations, from the records of Table 2; time
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, ScalarFormatter
 
 from pathaware.methods import METHODS
-from pathaware.report.style import COLOURS, INK, QUIET, colour, save, styled, subplots
+from pathaware.report.style import COLOURS, INK, QUIET, colour, styled, subplots
 from pathaware.sweep.intervals import mean
 from pathaware.training.metric import ACCURACY
 from pathaware_research.pages.methods_page import COLUMNS, compared_on_images, method_times
@@ -95,12 +92,3 @@ def _label(axes: Axes, points: Mapping[str, tuple[float, float]]) -> None:
 def _overlap(one: tuple[float, float, float], other: tuple[float, float, float]) -> bool:
     """True if two boxes (left, right, middle), each `HEIGHT` high, overlap."""
     return one[0] < other[1] and other[0] < one[1] and abs(one[2] - other[2]) < HEIGHT
-
-
-def main() -> None:
-    folder, results = Path(sys.argv[1]), Path(sys.argv[2])
-    print(save(draw(results), folder / "methods.png"))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,11 +1,12 @@
-"""Draw figures of the pages from records and runs.
+"""Draw the figures of the pages from records and runs.
 
     python -m pathaware_research.pages.page_figures docs/images results
     python -m pathaware_research.pages.page_figures docs/images results RUN RUN
 
-The first command draws the growth of cost (bench-scaling-*.png) and the online learners (online-*.png) from
-`results/`. The second also draws sine-curves.png and sine-trend.png: the shipped model `sine`, PAMELA, and
-runs of other methods with its settings, such as `pathaware train sine --method maml --iterations 20000`.
+The first command draws from `results/`: the growth of cost (bench-scaling-*.png), the online learners
+(online-*.png), convergence.png, methods.png and steps.png. The second also draws sine-curves.png and
+sine-trend.png: the shipped model `sine`, PAMELA, and runs of other methods with its settings, such as
+`pathaware train sine --method maml --iterations 20000`.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from pathaware.report.style import save
 from pathaware.training.run_folder import Run
 from pathaware_research.bench import scaling
 from pathaware_research.online import report
+from pathaware_research.pages import convergence, method_figure, steps_figure
 from pathaware_research.pages.performance_page import sizes_text
-from pathaware_research.records import measurement, measurements
+from pathaware_research.records import measurement, measurements, read_results
 
 
 def of_records(results: Path) -> Iterator[tuple[str, Figure]]:
@@ -33,6 +35,13 @@ def of_records(results: Path) -> Iterator[tuple[str, Figure]]:
         yield name, scaling.draw(record | {"base": sizes_text(record["base"])})
     for name in ("online-sine", "online-glyphs"):
         yield name, report.draw(measurement(results, f"other/{name}"))
+
+
+def of_methods(results: Path) -> Iterator[tuple[str, Figure]]:
+    """Names and figures of comparisons of methods."""
+    yield "convergence", convergence.draw(results)
+    yield "methods", method_figure.draw(results)
+    yield "steps", steps_figure.draw(read_results(results))
 
 
 def of_runs(folders: list[Path]) -> Iterator[tuple[str, Figure]]:
@@ -47,7 +56,7 @@ def of_runs(folders: list[Path]) -> Iterator[tuple[str, Figure]]:
 
 def main() -> None:
     folder, results, *runs = map(Path, sys.argv[1:])
-    for name, figure in (*of_records(results), *(of_runs(runs) if runs else ())):
+    for name, figure in (*of_records(results), *of_methods(results), *(of_runs(runs) if runs else ())):
         print(save(figure, folder / f"{name}.png"))
 
 

@@ -1,28 +1,23 @@
 """Draw docs/images/steps.png: sine waves and images by the number of inner steps.
 
-    python -m pathaware_research.pages.steps_figure docs/images results
-
 From the records of `pathaware_research.studies.steps` and `pathaware reproduce steps`.
 """
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from pathaware.report.style import colour, save, styled, subplots
+from pathaware.report.style import colour, styled, subplots
 from pathaware.sweep.intervals import mean
 from pathaware.sweep.run_store import Results
 from pathaware.training.metric import ACCURACY
 from pathaware.training.provenance import task_values
 from pathaware_research.pages.evidence_page import image_steps, of_runs
 from pathaware_research.paper.tables import STEPPED, STEPS
-from pathaware_research.records import read_results
 from pathaware_research.studies import steps
 
 
@@ -60,12 +55,3 @@ def draw(results: Results) -> Figure:
         handles, names = path.get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=len(handles))
     return figure
-
-
-def main() -> None:
-    folder, records = Path(sys.argv[1]), Path(sys.argv[2])
-    print(save(draw(read_results(records)), folder / "steps.png"))
-
-
-if __name__ == "__main__":
-    main()

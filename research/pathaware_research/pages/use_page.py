@@ -26,7 +26,7 @@ def percent(found: Mapping[str, float], mean: str = "mean", ci95: str = "ci95", 
 
 
 def answers(folder: Path) -> dict[str, str]:
-    """Of each study a table of all data sets, and a line that says how many tasks and which records."""
+    """A table per study, with all data sets, and a line that names its tasks and records."""
     blocks = {}
     for block, (study, header, rows) in ANSWERS.items():
         data = ("cifar-fs",) if study == "scores" else ("glyphs", "cifar-fs")
