@@ -71,7 +71,7 @@ def _calibration(record: Record) -> list[tuple[str, ...]]:
 
 def _labels(record: Record) -> list[tuple[str, ...]]:
     one, two = record["measured"]["1 planted"], record["measured"]["2 planted"]
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for rule in dict.fromkeys(key.rpartition(", first")[0] for key in one):
         first, tasks = one[f"{rule}, first 1"], one[f"{rule}, first 1"]["tasks"]
         title = rule if tasks == record["tasks"] else f"{rule} ({tasks} tasks)"

@@ -96,10 +96,11 @@ def measure(model: TrainedModel, split: str, draws: int, seed: int) -> list[dict
                     counts.setdefault(procedure, {}).setdefault(f"{odds:g}", []).append(both)
         for procedure, by_odds in counts.items():
             found = {odds: {**summary(each, size[2]), "marked": each} for odds, each in by_odds.items()}
-            sizes: dict[str, Any] = dict(zip(("ways", "shots", "wrong"), size, strict=True))
-            rows.append({**sizes, "procedure": procedure, "odds": found})
-            for odds, each in found.items():
-                print(*size, procedure, odds, {k: v for k, v in each.items() if k != "marked"}, flush=True)
+            ways, shots, wrong = size
+            row = {"ways": ways, "shots": shots, "wrong": wrong, "procedure": procedure, "odds": found}
+            rows.append(row)
+            for limit, each in found.items():
+                print(*size, procedure, limit, {k: v for k, v in each.items() if k != "marked"}, flush=True)
     return rows
 
 

@@ -131,14 +131,6 @@ def test_several_precisions_have_rows_of_their_own():
     assert lines(record, "training")[1][ratio] == f"{by_hand:.2f}"
 
 
-def test_first_and_second_order_differ():
-    episodes = Inputs(Job(WAVES, "training", "maml", "second")).episodes.to(dtype=torch.float64)
-    first, second = (
-        ENGINE.meta_gradient(Job(WAVES, "training", "pamela", o), episodes) for o in ("first", "second")
-    )
-    assert (first - second).norm() > 1e-3 * second.norm()
-
-
 def test_an_implementation_with_another_result_is_marked():
     record = measured(ENGINE, Wrong())
     for what in ("training", "adaptation"):

@@ -87,10 +87,6 @@ def test_workers_train_the_same_runs_side_by_side(reproduce, tmp_path, monkeypat
     assert {path.stem for path in (tmp_path / "workers/logs").iterdir()} == {
         path.stem for path in (tmp_path / "workers/results").iterdir()
     }
-    code, again, told = reproduce(*options, *TINY, "--workers", "2", out=tmp_path / "workers")
-    assert code == 0
-    assert "table3: nothing to train" in told
-    assert again == shown
 
 
 def test_workers_train_the_runs_of_several_targets_in_one_pool(reproduce, tmp_path, monkeypatch):
@@ -142,17 +138,6 @@ def test_workers_begin_with_the_longest_runs(reproduce, tmp_path, monkeypatch):
     )
     assert longest_first == [20] * 3 + [5] * 3 + [1] * 3
     assert informative_first == longest_first[::-1]
-
-
-def test_a_run_that_fails_in_a_worker_does_not_stop_the_others(reproduce, tmp_path):
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs/sine-k5-maml-3-seed0").touch()  # where its folder should be
-    options = ("table3", "--only", "k5-maml", "--only", "k5-meta-sgd", "--iterations", "3", "--workers", "2")
-    code, _, told = reproduce(*options, *TINY, out=tmp_path)
-    assert code == 2
-    assert "sine-k5-maml-3-seed0: failed: " in told
-    assert "sine-k5-meta-sgd-3-seed0: done" in told
-    assert f"1 of 2 runs failed; see {tmp_path / 'logs/sine-k5-maml-3-seed0.log'}" in told
 
 
 def test_records_name_the_commit_at_the_beginning(reproduce, tmp_path, monkeypatch):
