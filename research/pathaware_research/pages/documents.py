@@ -274,11 +274,11 @@ def _standing(folder: Path, results: Results) -> Table:
             continue
         printed = each.cells["pamela"].printed, each.cells["maml"].printed
         first, second = (float(text.partition(" ")[0]) for text in printed)
-        lead = f"{100 * (mean(pamela, ACCURACY)[0] - mean(maml, ACCURACY)[0]):+.1f}"
+        ahead = f"{100 * (mean(pamela, ACCURACY)[0] - mean(maml, ACCURACY)[0]):+.1f}"
         ours = (_with_iterations(found, ACCURACY) for found in (pamela, maml))
         name = each.name.removesuffix(", %, batch")
         recipe = recipe_page.cell(folder, name)
-        rows.append((name, printed[0], recipe, SPEEDS[key], *ours, f"{first - second:+.1f}", lead))
+        rows.append((name, printed[0], recipe, SPEEDS[key], *ours, f"{first - second:+.1f}", ahead))
     header = (
         *("", "PAMELA, the paper", "PAMELA, our recipe, alone", "speed of Q"),
         *("PAMELA, the paper's settings", "MAML, the paper's settings"),
