@@ -26,7 +26,6 @@ from pathaware.sweep.run_store import Experiment, Result, Results, own_level, si
 from pathaware.training.config import Config
 from pathaware.training.evaluation import interval_over_tasks
 from pathaware.training.metric import ACCURACY, MSE, Metric
-from pathaware.training.provenance import EVALUATED
 from pathaware.training.tables import NOTHING, Table, pipe_table
 from pathaware_research.pages import (
     convergence,
@@ -391,8 +390,7 @@ def _others(folder: Path, goals: Sequence[TableSpec], studied: Iterable[Sequence
     rows = []
     for study, name, record in sorted(read_records(folder), key=lambda found: f"{found[1]}.json"):
         result = Result.of(record)
-        elsewhere = record.get(EVALUATED)
-        if result.signature in known and result.queries == own_level(result.config) and not elsewhere:
+        if result.signature in known and result.queries == own_level(result.config):
             continue
         if name.startswith(evidence_page.STUDIES) or record["result"]["split"] != "test":
             continue
@@ -401,8 +399,6 @@ def _others(folder: Path, goals: Sequence[TableSpec], studied: Iterable[Sequence
         level = result.queries
         if result.conditions["balance"] != "balanced":
             level += ", unbalanced"
-        if elsewhere:
-            level += ", on " + ", ".join(f"{name} {each}" for name, each in elsewhere.items())
         link = f"[{name}](../results/runs/{study}.jsonl#{name})"
         rows.append((link, level, value, _changed_settings(record)))
     return Table.of("", ("file", "queries", "result", "settings other than the defaults"), rows)
