@@ -138,7 +138,7 @@ def precision_error(job: Job, episodes: Episodes) -> float:
     """
     errors = []
     for t in range(min(len(episodes), ERROR_TASKS)):
-        task = Episodes(*(tensor[t : t + 1] for tensor in episodes.tensors()))
+        task = episodes[t]
         exact = _compute(ENGINE, job, task)
         errors.append(float((ENGINE.meta_gradient_as_trained(job, task) - exact).norm() / exact.norm()))
     return float(np.median(errors))

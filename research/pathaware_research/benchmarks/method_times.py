@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from pathaware.core.episodes import Episodes
@@ -49,12 +50,12 @@ class Workload:
     tasks: int
 
     def episodes(self) -> Episodes:
-        image = (self.channels, self.size, self.size)
-        parts = []
-        for count in (self.shots, self.queries):
-            labels = torch.arange(5).repeat(count)[torch.randperm(5 * count)]
-            parts += [torch.rand(self.tasks, 5 * count, *image), labels.expand(self.tasks, -1).clone()]
-        return Episodes(*parts)
+        return Episodes(*self._examples(self.shots), *self._examples(self.queries))
+
+    def _examples(self, count: int) -> tuple[Tensor, Tensor]:
+        labels = torch.arange(5).repeat(count)[torch.randperm(5 * count)]
+        images = torch.rand(self.tasks, 5 * count, self.channels, self.size, self.size)
+        return images, labels.expand(self.tasks, -1).clone()
 
     def learner(self, name: str) -> FewShotLearner:
         network = conv4(ways=5, size=self.size, channels=self.channels, width=self.width)

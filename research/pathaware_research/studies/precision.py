@@ -38,12 +38,13 @@ def build_learner(seed: int, execution: Execution, dtype: torch.dtype) -> MetaLe
 def random_episodes(seed: int, dtype: torch.dtype) -> Episodes:
     generator = torch.Generator().manual_seed(seed)
     prototypes = torch.randn(5, 3, 32, 32, generator=generator)
-    parts = []
-    for shots in (5, 15):
+
+    def examples(shots: int) -> tuple[torch.Tensor, torch.Tensor]:
         labels = torch.arange(5).repeat(shots)
         noise = torch.randn(1, 5 * shots, 3, 32, 32, generator=generator)
-        parts += [(prototypes[labels] + noise).to("cuda", dtype), labels[None].cuda()]
-    return Episodes(*parts)
+        return (prototypes[labels] + noise).to("cuda", dtype), labels[None].cuda()
+
+    return Episodes(*examples(5), *examples(15))
 
 
 def meta_gradient(seed: int, execution: Execution, dtype: torch.dtype) -> torch.Tensor:
