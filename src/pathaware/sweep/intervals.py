@@ -16,6 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
@@ -25,7 +26,8 @@ from pathaware.training.metric import Metric, median
 from pathaware.training.provenance import task_values
 
 RESAMPLES = 1000
-_STEP = 50  # resamples at a time, to bound memory
+BLOCKS = 20
+"""Parts of the resamples that are computed one after another, to bound memory."""
 
 
 @dataclass(frozen=True)
@@ -97,20 +99,18 @@ def over_seeds(means: Sequence[float]) -> float | None:
 
 def bootstrap(values: Tensor) -> tuple[float, float]:
     """Distances from the mean of `values [tasks]` to the ends of its percentile bootstrap interval."""
-    return _bootstrap(values.double().numpy().tobytes())
+    each = values.double().numpy()
+    means = np.concatenate([block @ each for block in np.split(_counts(len(each)), BLOCKS)]) / len(each)
+    low, high = np.quantile(means, (0.025, 0.975))
+    return float(each.mean() - low), float(high - each.mean())
 
 
-@lru_cache(maxsize=256)
-def _bootstrap(data: bytes) -> tuple[float, float]:
-    values = np.frombuffer(data, np.float64)
+@lru_cache(maxsize=8)
+def _counts(size: int) -> NDArray[np.uint8]:
+    """How often each of `size` values is drawn in each resample: `[resamples, size]`, the same every time."""
     random = np.random.default_rng(0)
-    means = [values[random.integers(len(values), size=(_STEP, len(values)))].mean(1) for _ in _steps()]
-    low, high = np.quantile(np.concatenate(means), (0.025, 0.975))
-    return float(values.mean() - low), float(high - values.mean())
-
-
-def _steps() -> range:
-    return range(RESAMPLES // _STEP)
+    draws = (row for _ in range(BLOCKS) for row in random.integers(size, size=(RESAMPLES // BLOCKS, size)))
+    return np.array([np.bincount(row, minlength=size).astype(np.uint8) for row in draws])
 
 
 def mean_lead(per_seed: Sequence[Tensor]) -> str:
