@@ -51,7 +51,7 @@ from pathaware_research.paper.tables import (
     table3,
     table4,
 )
-from pathaware_research.records import Record, measurement, measurements, read_records, read_results
+from pathaware_research.records import Record, Records, measurement, measurements, read_records, read_results
 from pathaware_research.studies import image_readings, one_step
 
 
@@ -153,6 +153,7 @@ def readme(folder: Path) -> dict[str, str]:
         *("", "iterations, precision", "speed of Q", "MAML", "PAMELA"),
         *("MAML, the paper", "PAMELA, the paper", "PAMELA, our recipe, alone"),
     )
+    recipe = Records("recipe", folder)
     rows = [
         (
             each.name,
@@ -162,7 +163,7 @@ def readme(folder: Path) -> dict[str, str]:
             _value(pamela, each.metric),
             each.cells["maml"].printed,
             each.cells["pamela"].printed,
-            recipe_page.cell(folder, each.name),
+            recipe_page.cell(recipe, each.name),
         )
         for each in compared_problems(read_results(folder))
         for key, pamela, maml in [each.compared()]
@@ -266,7 +267,7 @@ def _rendered(goal: TableSpec, results: Results) -> str:
 
 def _standing(folder: Path, results: Results) -> Table:
     """Results on images with both settings, and PAMELA's lead over MAML at equal settings and iterations."""
-    rows = []
+    rows, recipe = [], Records("recipe", folder)
     for each in compared_problems(results):
         key, pamela, maml = each.compared()
         if each.metric is not ACCURACY or not maml:
@@ -276,8 +277,8 @@ def _standing(folder: Path, results: Results) -> Table:
         ahead = f"{100 * (mean(pamela, ACCURACY)[0] - mean(maml, ACCURACY)[0]):+.1f}"
         ours = (_with_iterations(found, ACCURACY) for found in (pamela, maml))
         name = each.name.removesuffix(", %, batch")
-        recipe = recipe_page.cell(folder, name)
-        rows.append((name, printed[0], recipe, SPEEDS[key], *ours, f"{first - second:+.1f}", ahead))
+        cell = recipe_page.cell(recipe, name)
+        rows.append((name, printed[0], cell, SPEEDS[key], *ours, f"{first - second:+.1f}", ahead))
     header = (
         *("", "PAMELA, the paper", "PAMELA, our recipe, alone", "speed of Q"),
         *("PAMELA, the paper's settings", "MAML, the paper's settings"),

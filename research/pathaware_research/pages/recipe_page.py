@@ -56,9 +56,8 @@ def pretrainings(folder: Path) -> str:
     return pipe_table(pretraining.table([row for record in records for row in record["rows"]]))
 
 
-def cell(folder: Path, column: str) -> str:
+def cell(records: Records, column: str) -> str:
     """PAMELA's result with the recipe, for a column such as `CIFAR-FS 5-shot` or `sine, 5 points`."""
-    records = Records("recipe", folder)
     for points in sine_recipe.POINTS:
         if column.startswith(f"sine, {points} points"):
             return _in_a_row(error(records, points, recipe.WHOLE))
