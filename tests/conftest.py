@@ -109,7 +109,7 @@ def with_constant_statistics(model: nn.Module) -> nn.Module:
 def meta_gradient(learner: MetaLearner, episodes: Episodes, order: str = "second") -> Tensor:
     """The meta-gradient of θ₀ and Φ as one vector."""
     parameters = list(learner.parameters())
-    grads = torch.autograd.grad(learner.task_losses(episodes, order).mean(), parameters, allow_unused=True)
+    grads = torch.autograd.grad(learner.adapted_losses(episodes, order).mean(), parameters, allow_unused=True)
     return torch.cat(
         [(torch.zeros_like(p) if g is None else g).flatten() for p, g in zip(parameters, grads, strict=True)]
     )

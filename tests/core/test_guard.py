@@ -64,9 +64,9 @@ def test_a_step_size_that_diverges_leaves_no_task_above_its_initial_loss():
     rule = GradientDescent(model, 5, rate=5.0)
     x, y = episodes.support_x, episodes.support_y
     free, guarded = (MetaLearner(model, rule, F.mse_loss, guard=g) for g in (False, True))
-    before = guarded.losses(guarded.path(x, y, steps=0).points[0], x, y)
-    assert free.losses(free.end(free.path(x, y)), x, y).max() > 1e20
-    assert (guarded.losses(guarded.end(guarded.path(x, y)), x, y) <= before).all()
+    before = guarded.losses_at(guarded.path(x, y, steps=0).points[0], x, y)
+    assert free.losses_at(free.end(free.path(x, y)), x, y).max() > 1e20
+    assert (guarded.losses_at(guarded.end(guarded.path(x, y)), x, y) <= before).all()
 
 
 @pytest.mark.parametrize("order", ["second", "first"])
@@ -106,7 +106,7 @@ def test_a_task_that_overflows_leaves_the_meta_gradient_of_the_others(name, exec
     for scale in (1e6, 1e9, 1e12, 1e25):
         wild = Episodes(*(torch.cat([t, t[:1]]) for t in calm.tensors()))
         wild.support_x[-1] *= scale
-        assert learner.task_losses(wild).isfinite().all()
+        assert learner.adapted_losses(wild).isfinite().all()
         found = 4 * meta_gradient(learner, wild)
         assert found.isfinite().all()
         end = learner.end(learner.path(wild.support_x, wild.support_y))[-1:]

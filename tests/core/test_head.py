@@ -34,7 +34,7 @@ def test_one_hot_can_be_traced_with_other_labels():
 
 def test_features_are_those_of_each_task_alone():
     learner, _, episodes = learner_of("prototypical")
-    together = learner.embed(episodes.support_x)
+    together = learner.features(episodes.support_x)
     for task, x in enumerate(episodes.support_x):
         assert torch.allclose(together[task], learner.model(x), atol=1e-12)
 

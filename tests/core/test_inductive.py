@@ -20,11 +20,11 @@ def adapted(execution: str = "auto"):
 @pytest.mark.parametrize("execution", EXECUTIONS)
 def test_an_inductive_prediction_does_not_depend_on_the_other_queries(execution):
     learner, end, episodes = adapted(execution)
-    together = learner.predict(end, episodes.query_x, episodes.support_x)
-    alone = learner.predict(end, episodes.query_x[:, :1], episodes.support_x)
+    together = learner.outputs_at(end, episodes.query_x, episodes.support_x)
+    alone = learner.outputs_at(end, episodes.query_x[:, :1], episodes.support_x)
     assert distance(alone, together[:, :1]) < 1e-12
-    transductive = learner.predict(end, episodes.query_x)
-    assert distance(learner.predict(end, episodes.query_x[:, :5]), transductive[:, :5]) > 1e-3
+    transductive = learner.outputs_at(end, episodes.query_x)
+    assert distance(learner.outputs_at(end, episodes.query_x[:, :5]), transductive[:, :5]) > 1e-3
 
 
 def test_all_executions_give_the_same_inductive_predictions():
@@ -32,7 +32,7 @@ def test_all_executions_give_the_same_inductive_predictions():
     for execution in EXECUTIONS:
         torch.manual_seed(0)
         learner, end, episodes = adapted(execution)
-        predictions.append(learner.predict(end, episodes.query_x, episodes.support_x))
+        predictions.append(learner.outputs_at(end, episodes.query_x, episodes.support_x))
     assert distance(predictions[1], predictions[0]) < 1e-12
     assert distance(predictions[2], predictions[0]) < 1e-12
 
@@ -40,4 +40,4 @@ def test_all_executions_give_the_same_inductive_predictions():
 def test_inductive_and_transductive_agree_on_the_support_set_itself():
     learner, end, episodes = adapted()
     x = episodes.support_x
-    assert distance(learner.predict(end, x, x), learner.predict(end, x)) < 1e-10
+    assert distance(learner.outputs_at(end, x, x), learner.outputs_at(end, x)) < 1e-10

@@ -44,7 +44,7 @@ def test_adapt_returns_an_independent_model_at_the_end_of_the_path():
     before = learner.rule.layout.flatten(model).clone()
     adapted = learner.adapt(episodes.support_x[1], episodes.support_y[1])
     path = learner.path(episodes.support_x, episodes.support_y)
-    expected = learner.predict(path.end, episodes.query_x)[1]
+    expected = learner.outputs_at(path.end, episodes.query_x)[1]
     assert type(adapted) is type(model)
     assert distance(adapted(episodes.query_x[1]), expected) < 1e-12
     assert torch.equal(learner.rule.layout.flatten(model), before)
@@ -68,7 +68,7 @@ def test_tasks_adapt_in_inference_mode(execution, kind):
 
     def results() -> list[Tensor]:
         x, y = support
-        losses = [learner.task_losses(episodes, order).mean() for order in ("second", "none")]
+        losses = [learner.adapted_losses(episodes, order).mean() for order in ("second", "none")]
         outputs = learner.predictions_per_step(x, y, queries).outputs
         return [*losses, *outputs, learner.adapt(x[0], y[0])(queries[0])]
 
@@ -253,7 +253,7 @@ def test_targets_of_the_cross_entropy_may_be_probabilities(execution):
     x, y = torch.randn(2, 6, 2), torch.randn(2, 6, 3).softmax(-1)
     point = learner.rule.layout.flatten(model).expand(2, -1)
     expected = torch.stack([F.cross_entropy(model(one), targets) for one, targets in zip(x, y, strict=True)])
-    assert distance(learner.losses(point, x, y), expected) < 1e-12
+    assert distance(learner.losses_at(point, x, y), expected) < 1e-12
     hard = torch.arange(6).expand(2, -1) % 3
     same = (Episodes(x, targets, x, targets) for targets in (hard, F.one_hot(hard, 3).to(x)))
     assert distance(*(meta_gradient(learner, episodes) for episodes in same)) < 1e-12
@@ -316,7 +316,7 @@ def test_what_is_not_a_tensor_is_refused_by_name(convert):
             "support_x": lambda: learner.adapt(convert(x), y),
             "support_y": lambda: learner.adapt(x, convert(y)),
             "query_x": lambda: learner.adapt_and_predict(x, y, convert(x)),
-            "x": lambda: learner.predict(point, convert(x[None])),
+            "x": lambda: learner.outputs_at(point, convert(x[None])),
             "query_y": lambda: Episodes(x[None], y[None], x[None], convert(y[None])),
         }.items():
             with pytest.raises(UsageError, match=f"^{name}: it {message}"):

@@ -94,7 +94,7 @@ def test_first_order_equals_the_query_gradient_at_the_end_of_the_path():
     model, loss, episodes = small_problem("mlp")
     learner = MetaLearner(model, GradientDescent(model, 3, rate=0.05), loss)
     path = learner.path(episodes.support_x, episodes.support_y)
-    _, gradients = learner.gradient(path.end, episodes.query_x, episodes.query_y)
+    _, gradients = learner.gradient_at(path.end, episodes.query_x, episodes.query_y)
     assert distance(meta_gradient(learner, episodes, "first"), gradients.mean(0)) < 1e-12
 
 
@@ -177,7 +177,7 @@ def test_an_unknown_order_is_refused_and_not_taken_for_another():
     learner = MetaLearner(model, GradientDescent(model, 2), loss)
     for ask in (
         lambda: learner.meta_loss(episodes, "2nd"),
-        lambda: learner.task_losses(episodes, 2),
+        lambda: learner.adapted_losses(episodes, 2),
         lambda: learner.path(episodes.support_x, episodes.support_y, order="1st"),
     ):
         with pytest.raises(UsageError, match=r"order: .* must be one of second, first, none"):

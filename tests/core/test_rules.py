@@ -58,7 +58,7 @@ def test_the_closed_expansion_of_section_3_2_holds(skip):
     j = skip
     total = torch.zeros_like(path.end)
     for s in range(j - skip, j + 1):
-        _, gradient = learner.gradient(path.points[s], episodes.support_x, episodes.support_y)
+        _, gradient = learner.gradient_at(path.points[s], episodes.support_x, episodes.support_y)
         total += rule.rate * rule.q_groups(rule.q[s]) * gradient
     expected = path.points[j - skip] - (1 - rule.p_groups(rule.p[0])) * total
     assert distance(path.points[j + 1], expected.detach()) < 1e-14
@@ -72,7 +72,7 @@ def test_every_step_of_a_path_follows_the_papers_update(skip):
     rule, points = learner.rule, learner.path(episodes.support_x, episodes.support_y).points
     used = 0
     for j in range(5):
-        _, gradient = learner.gradient(points[j], episodes.support_x, episodes.support_y)
+        _, gradient = learner.gradient_at(points[j], episodes.support_x, episodes.support_y)
         expected = points[j] - rule.rate * rule.q_groups(rule.q[j]) * gradient
         if j % skip == 0 and j >= skip:
             p = rule.p_groups(rule.p[used])
@@ -112,7 +112,7 @@ def test_more_steps_than_trained_need_extend_and_repeat_the_last_q():
     with pytest.raises(UsageError, match=r"^extend: is needed for 3 steps, more than the 2 "):
         learner.path(episodes.support_x, episodes.support_y, steps=3)
     path = learner.path(episodes.support_x, episodes.support_y, steps=3, extend=True)
-    _, gradient = learner.gradient(path.points[2], episodes.support_x, episodes.support_y)
+    _, gradient = learner.gradient_at(path.points[2], episodes.support_x, episodes.support_y)
     expected = path.points[2] - learner.rule.rate * learner.rule.q[-1] * gradient
     assert distance(path.points[3], expected.detach()) < 1e-14
 

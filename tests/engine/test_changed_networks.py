@@ -356,7 +356,7 @@ def test_another_rule_may_adapt_other_parameters(execution):
     model, loss, episodes = small_problem("mlp")
     learner = MetaLearner(model, GradientDescent(model, 2), loss, execution=execution)
     learner.meta_loss(episodes)
-    last = Layout.of(model, adapted=lambda name: name == learner.adapted_names[-1])
+    last = Layout.of(model, adapted=lambda name: name == learner.rule.layout.entries[-1].name)
     learner.rule = GradientDescent(last, 3)
     expected = MetaLearner(model, GradientDescent(last, 3), loss, execution="loop").meta_loss(episodes)
     assert distance(learner.meta_loss(episodes), expected) < 1e-10

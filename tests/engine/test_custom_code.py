@@ -190,10 +190,10 @@ def test_parameters_that_are_not_read_as_attributes_are_refused(execution, order
     model.listed = [model.body.weight]
     learner = MetaLearner(model, GradientDescent(model, 1), F.cross_entropy, execution=execution)
     with pytest.raises(UsageError, match=r"^model: its code reads body.weight other than as an attribute"):
-        learner.task_losses(episodes, order).mean()
+        learner.adapted_losses(episodes, order).mean()
     layout = Layout.of(model, lambda name: name.startswith("head"))  # what tasks share may be read anywhere
     learner = MetaLearner(model, GradientDescent(layout, 1), F.cross_entropy, execution=execution)
-    learner.task_losses(episodes, order).mean()
+    learner.adapted_losses(episodes, order).mean()
 
 
 def test_a_constant_of_the_code_is_not_added_to_the_network():

@@ -589,7 +589,7 @@ def test_attention_is_differentiated_twice(execution, training):
     point = rule.layout.flatten(model).expand(2, -1)
     with torch.no_grad():
         plain = torch.stack([model(x) for x in episodes.query_x])
-        assert distance(learner.predict(point, episodes.query_x), plain) < 1e-10
+        assert distance(learner.outputs_at(point, episodes.query_x), plain) < 1e-10
 
 
 class AttendsToMany(nn.Module):

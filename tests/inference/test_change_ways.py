@@ -14,7 +14,7 @@ from pathaware.training.config import Config
 from pathaware.training.meta_training import build
 from tests.inference.models import CPU, INK, config, model, pixels
 
-COUNTED = [name for name, method in METHODS.items() if method.kind.fixed_ways]
+COUNTED = [name for name, method in METHODS.items() if "more classes" not in method.kind.allows]
 """Methods with parameters tied to class indices, which cannot take more classes than in training."""
 
 REFUSED = [("metal", 2), ("metal", 3), ("metal", 7), ("gap", 2), ("gap", 3)]
@@ -72,8 +72,8 @@ def test_rows_of_the_last_layer_are_taken_in_turn_and_their_rates_grow_with_the_
     assert isinstance(other, MetaLearner)
     for name, growth in (("q", classes / 5), ("p", 1.0)):
         before, after = (
-            learner.rule.layout.views(learner.rule.broadcasts()[name](getattr(learner.rule, name)[1]))
-            for learner in (own, other)
+            rule.layout.views(rule.coefficients()[name].groups(getattr(rule, name)[1]))
+            for rule in (own.rule, other.rule)
         )
         for layer, values in before.items():
             expected = values[turns] * growth if layer.startswith("head") else values
@@ -97,9 +97,9 @@ GRANULARITIES = ["layer", "tensor", "filter", "tensor-channel", "parameter"]
 def test_step_sizes_of_the_last_layer_grow_unless_other_layers_share_them(method, grown):
     trained = Config.from_dict({**config().to_dict(), "method": {**method, "rate": 0.01}})
     rule = change_ways(trained, build(trained, CPU, INK).state_dict(), INK, 20, CPU).rule
-    ((name, factor),) = rule.step_sizes.items()
-    groups = rule.broadcasts().get(name, torch.nn.Identity())
-    for entry, values in rule.layout.views(factor * groups(getattr(rule, name))).items():
+    ((name, sizes),) = ((n, c) for n, c in rule.coefficients().items() if c.step_size is not None)
+    groups = sizes.groups or torch.nn.Identity()
+    for entry, values in rule.layout.views(sizes.step_size * groups(getattr(rule, name))).items():
         expected = grown if entry.startswith("head.") else 0.01
         torch.testing.assert_close(values, torch.full_like(values, expected))
 

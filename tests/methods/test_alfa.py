@@ -30,7 +30,7 @@ def test_decay_is_descent_of_a_penalised_loss():
     learner, _, episodes = learner_of("alfa", rate=0.1, steps=1, decay=0.3)
     x, y = episodes.support_x, episodes.support_y
     path = learner.path(x, y)
-    _, gradient = learner.gradient(path.points[0], x, y)
+    _, gradient = learner.gradient_at(path.points[0], x, y)
     assert torch.allclose(path.end, path.points[0] - 0.1 * (gradient + 0.3 * path.points[0]))
 
 
@@ -38,7 +38,7 @@ def test_one_step_equals_a_loop_over_tasks_and_tensors():
     learner, _, episodes = learner_of("alfa", rate=0.1, steps=2)
     rule = scattered(learner, 0.3).rule
     point = torch.randn(2, len(rule.layout))
-    _, gradient = learner.gradient(point, episodes.support_x, episodes.support_y)
+    _, gradient = learner.gradient_at(point, episodes.support_x, episodes.support_y)
     found = rule.layout.views(rule.step(1, [point], gradient))
     rates = []
     for task in range(2):

@@ -71,7 +71,7 @@ def test_the_rule_descends_the_loss_and_the_distance_from_the_initialisation():
     x, y = episodes.support_x, episodes.support_y
     points = learner.path(x, y).points
     here = points[2].clone().requires_grad_()
-    objective = learner.losses(here, x, y) + 0.35 * (here - points[0]).square().sum(1)
+    objective = learner.losses_at(here, x, y) + 0.35 * (here - points[0]).square().sum(1)
     (gradient,) = torch.autograd.grad(objective.sum(), here)
     moved = points[2] - points[3]
     sizes = (moved * gradient).sum(1, keepdim=True) / gradient.square().sum(1, keepdim=True)
@@ -124,7 +124,7 @@ def test_no_step_raises_the_regularised_loss():
     learner, _, episodes = learner_of("imaml", "conv", steps=6, rate=100.0, guard=False)
     x, y = episodes.support_x, episodes.support_y
     points = learner.path(x, y).points
-    objective = [learner.losses(p, x, y) + 0.25 * (p - points[0]).square().sum(1) for p in points]
+    objective = [learner.losses_at(p, x, y) + 0.25 * (p - points[0]).square().sum(1) for p in points]
     for before, after in pairwise(objective):
         assert (after <= before + 1e-12).all()
 
@@ -134,7 +134,7 @@ def test_no_step_goes_beyond_the_minimum_along_it():
     learner, episodes = linear_problem(0.7, steps=4, rate=50.0)
     x, y = episodes.support_x, episodes.support_y
     points = learner.path(x, y).points
-    gradients = [learner.gradient(p, x, y)[1] + 0.7 * (p - points[0]) for p in points]
+    gradients = [learner.gradient_at(p, x, y)[1] + 0.7 * (p - points[0]) for p in points]
     for before, after in pairwise(gradients):
         assert torch.allclose((before * after).sum(1), torch.zeros(4), atol=1e-12)
         assert (before.norm(dim=1) > 1e-3).all()
@@ -178,7 +178,7 @@ def test_its_matrix_is_that_of_the_authors_program():
     learner, episodes = linear_problem(0.5, steps=3)
     found = estimated(learner, Implicit(strength=0.5, cg_steps=4), episodes)
     ends = learner.end(learner.path(episodes.support_x, episodes.support_y))
-    _, pulls = learner.gradient(ends, episodes.query_x, episodes.query_y)
+    _, pulls = learner.gradient_at(ends, episodes.query_x, episodes.query_y)
     expected = torch.zeros(4)
     for x, pull in zip(episodes.support_x, pulls, strict=True):
         rows = torch.cat([x, torch.ones(len(x), 1)], dim=1)

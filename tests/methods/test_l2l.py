@@ -29,11 +29,11 @@ def mean_query_loss_of_held_gradients(learner, episodes, first):
         losses = []
         for j in range(learner.rule.steps):
             if j == len(held):
-                held.append(learner.gradient(point, x, y))
+                held.append(learner.gradient_at(point, x, y))
             loss, gradient = held[j]
             point, memory = learner.rule.advance(j, [point], gradient, loss, memory)
             if j + 1 >= first:
-                losses.append(learner.losses(point, query_x, query_y).mean())
+                losses.append(learner.losses_at(point, query_x, query_y).mean())
         return torch.stack(losses).mean()
 
     value()
@@ -107,7 +107,7 @@ def test_with_saturated_gates_it_is_gradient_descent_by_signs(kind):
         rule.output.weight.fill_(-1 / math.tanh(1))
     path = learner.path(episodes.support_x, episodes.support_y)
     for j in range(2):
-        _, gradient = learner.gradient(path.points[j], episodes.support_x, episodes.support_y)
+        _, gradient = learner.gradient_at(path.points[j], episodes.support_x, episodes.support_y)
         large = gradient.abs() > math.exp(-10)
         assert large.any()
         expected = path.points[j] - 0.01 * gradient.sign()

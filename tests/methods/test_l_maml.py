@@ -93,7 +93,7 @@ def test_its_meta_gradient_equals_finite_differences_of_the_whole_objective(kind
             with torch.enable_grad():
                 rows = curvature_roots(learner, points.requires_grad_(), x, y, directions)
             volumes = log_determinants(rows, 0.5)
-        return (learner.losses(points, episodes.query_x, episodes.query_y) + volumes).mean()
+        return (learner.losses_at(points, episodes.query_x, episodes.query_y) + volumes).mean()
 
     found = estimated(learner, outer, episodes)
     gradients, chosen = differences(learner, objective, most=24)
@@ -109,7 +109,7 @@ def test_without_weight_it_is_maml(kind):
 def test_the_loss_it_tells_is_that_of_the_queries():
     learner, outer, episodes = learner_of("l-maml", curvature_weight=5.0)
     losses = outer.backward(learner, episodes, 1.0)
-    assert torch.allclose(losses, learner.task_losses(episodes, "none"))
+    assert torch.allclose(losses, learner.adapted_losses(episodes, "none"))
     assert not losses.requires_grad
 
 

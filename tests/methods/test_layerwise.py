@@ -33,10 +33,10 @@ def test_norm_layers_adapt_only_where_that_is_asked_for(name):
     learner, outer, episodes = learner_of(name)
     every = {n for n, _ in learner.model.named_parameters()}
     norms = {n for n in every if "norm" in n}
-    assert set(learner.adapted_names) == every - norms
+    assert {entry.name for entry in learner.rule.layout.entries} == every - norms
     outer.backward(learner, episodes, 1.0)
     assert all(dict(learner.model.named_parameters())[n].grad.any() for n in norms), "they are still learned"
-    assert set(learner_of(name, adapt_norms=True)[0].adapted_names) == every
+    assert {entry.name for entry in learner_of(name, adapt_norms=True)[0].rule.layout.entries} == every
 
 
 def test_means_and_their_counterpart_can_be_differentiated_twice():

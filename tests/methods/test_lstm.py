@@ -53,7 +53,7 @@ def test_it_is_a_plain_loop_over_examples_with_their_labels_or_those_before(kind
     learner, _, episodes = learner_of("lstm", kind, layers=2, label=labels, **SMALL)
     head = scattered(learner, 0.3).head
     x, y, query_x, _ = episodes.tensors()
-    features, queries = learner.embed(x).detach(), learner.embed(query_x).detach()
+    features, queries = learner.features(x).detach(), learner.features(query_x).detach()
     values = one_hot(y, head.outputs, features)
     found = head.predict(head.fit(features, y), queries)
     task, query = 1, 3

@@ -28,7 +28,7 @@ def query_losses(learner, episodes):
     """Mean query losses after steps 1 … n, each from a separate path of that length: `[n]`."""
     x, y, query_x, query_y = episodes.tensors()
     ends = [learner.end(learner.path(x, y, steps=j)) for j in range(1, learner.rule.steps + 1)]
-    return torch.stack([learner.losses(end, query_x, query_y).mean() for end in ends])
+    return torch.stack([learner.losses_at(end, query_x, query_y).mean() for end in ends])
 
 
 @KINDS
@@ -59,7 +59,7 @@ def test_the_meta_gradient_of_several_losses_equals_finite_differences(kind, pro
 def test_the_losses_it_returns_are_those_of_the_end():
     learner, outer, episodes = made()
     losses = outer.backward(learner, episodes, 1.0)
-    assert torch.allclose(losses, learner.task_losses(episodes, "none"), atol=1e-12)
+    assert torch.allclose(losses, learner.adapted_losses(episodes, "none"), atol=1e-12)
     assert not losses.requires_grad
 
 
@@ -185,7 +185,7 @@ def test_steps_beyond_the_trained_ones_repeat_the_last_rates():
     learner, _, episodes = made("mlp", guard=False)
     scattered(learner, 0.02)
     points = learner.path(episodes.support_x, episodes.support_y, steps=5, extend=True).points
-    gradient = learner.gradient(points[4], episodes.support_x, episodes.support_y)[1]
+    gradient = learner.gradient_at(points[4], episodes.support_x, episodes.support_y)[1]
     assert torch.allclose(points[5], points[4] - learner.rule.q[2][learner.rule.q_groups.index] * gradient)
 
 

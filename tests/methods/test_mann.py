@@ -55,7 +55,7 @@ def test_its_memory_is_that_of_a_plain_loop_over_slots(decay):
     """With fewer slots than examples, so that some are written again."""
     learner, _, episodes = learner_of("mann", decay=decay, **SMALL)
     head = scattered(learner, 0.5).head
-    features = learner.embed(episodes.support_x).detach()
+    features = learner.features(episodes.support_x).detach()
     memory, _, _, read = head.fit(features, episodes.support_y)
     for task, targets in enumerate(episodes.support_y):
         labels = torch.eye(3)[targets]

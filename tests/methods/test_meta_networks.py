@@ -91,7 +91,7 @@ def test_it_is_the_algorithm_of_the_paper_example_by_example(examples):
     learner, _, episodes = learner_of("meta-networks", **SMALL)
     head = lively(learner).head
     x, y, query_x, _ = episodes.tensors()
-    features, queries = learner.embed(x[:, :examples]).detach(), learner.embed(query_x).detach()
+    features, queries = learner.features(x[:, :examples]).detach(), learner.features(query_x).detach()
     found = head.predict(head.fit(features, y[:, :examples]), queries)[0]
 
     def losses(layers, rows):
@@ -124,7 +124,7 @@ def test_without_fast_weights_it_is_the_base_learner():
         head.generator_output.weight.zero_()
         head.generator_output.bias.zero_()
     x, y, query_x, _ = episodes.tensors()
-    features = learner.embed(query_x)
+    features = learner.features(query_x)
     found = learner.predictions_per_step(x, y, query_x).outputs[-1]
     assert torch.allclose(found, head.base.second(head.base.first(features).relu()))
 

@@ -46,14 +46,14 @@ def test_the_outer_loss_is_that_of_support_set_and_queries_together():
     found = outer.losses(scattered(learner, 0.0), episodes)
     for task, (x, y, query_x, query_y) in enumerate(zip(*episodes.tensors(), strict=True)):
         end = ends[task : task + 1]
-        outputs = torch.cat([learner.predict(end, x[None])[0], learner.predict(end, query_x[None])[0]])
+        outputs = torch.cat([learner.outputs_at(end, x[None])[0], learner.outputs_at(end, query_x[None])[0]])
         assert torch.allclose(found[task], F.cross_entropy(outputs, torch.cat([y, query_y])))
 
 
 def test_the_outer_loss_of_the_queries_alone_is_a_setting():
     learner, outer, episodes = learner_of("metal", rate=0.1, steps=2, outer_support=False)
     losses = outer.backward(learner, episodes, 1.0)
-    assert torch.equal(losses, learner.task_losses(episodes).detach())
+    assert torch.equal(losses, learner.adapted_losses(episodes).detach())
 
 
 def test_the_objective_equals_a_loop_over_tasks():

@@ -82,7 +82,7 @@ def test_it_is_descent_of_layers_that_are_followed_by_square_ones(kind, order, m
         for entry in entries
     ]
     maml = MetaLearner(theirs, Masked(rule.layout, 3, torch.cat(spread, 1), 0.1), learner.loss)
-    losses, expected = (m.task_losses(episodes, order).mean() for m in (learner, maml))
+    losses, expected = (m.adapted_losses(episodes, order).mean() for m in (learner, maml))
     assert distance(losses, expected) < 1e-12
     losses.backward()
     expected.backward()
@@ -112,7 +112,7 @@ def test_its_meta_gradient_equals_finite_differences_for_a_fixed_draw(kind, monk
     drawn = here.round()
     assert 0 < drawn.mean() < 1
     rule.sample = lambda logits: drawn + relaxed(logits) - here
-    gradients, chosen = differences(learner, lambda: learner.task_losses(episodes, "first").mean(), most=80)
+    gradients, chosen = differences(learner, lambda: learner.adapted_losses(episodes, "first").mean(), most=80)
     assert distance(found[chosen], gradients) < 1e-6
     sizes = {n: p.grad.norm() for n, p in learner.named_parameters() if not n.endswith("bias")}
     assert all(size > 1e-6 for size in sizes.values()), sizes
@@ -157,7 +157,7 @@ def test_predictions_take_the_expected_mask_and_are_the_same_each_time():
     scattered(learner)
     first, again = (learner.path(episodes.support_x, episodes.support_y, steps=1) for _ in range(2))
     assert torch.equal(first.end, again.end)
-    _, gradient = learner.gradient(first.points[0], episodes.support_x, episodes.support_y)
+    _, gradient = learner.gradient_at(first.points[0], episodes.support_x, episodes.support_y)
     head = gradient[:, -7:]  # six weights and a bias of the one output
     squared, expected = learner.rule.metrics[-1].square(), torch.sigmoid(learner.rule.logits[-1])
     assert torch.allclose(

@@ -28,6 +28,6 @@ def test_distances_are_those_of_every_pair():
 def test_the_answer_is_the_nearest_prototype():
     learner, _, episodes = learner_of("prototypical")
     predictions = learner.predictions_per_step(*episodes.tensors()[:3]).outputs[-1]
-    prototypes = class_means(learner.embed(episodes.support_x), episodes.support_y, 3)
-    nearest = torch.cdist(learner.embed(episodes.query_x), prototypes).argmin(-1)
+    prototypes = class_means(learner.features(episodes.support_x), episodes.support_y, 3)
+    nearest = torch.cdist(learner.features(episodes.query_x), prototypes).argmin(-1)
     assert torch.equal(predictions.argmax(-1), nearest)

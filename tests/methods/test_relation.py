@@ -43,7 +43,7 @@ def test_it_is_the_authors_network_on_images_of_both_of_their_sizes(size, side, 
     episodes = image_episodes(tasks=2, size=size)
     x, y, query_x, _ = episodes.tensors()
     head = scattered(learner).head
-    maps, query_maps = (learner.embed(part).unflatten(2, (4, side, side)) for part in (x, query_x))
+    maps, query_maps = (learner.features(part).unflatten(2, (4, side, side)) for part in (x, query_x))
     assert [layer.in_features for layer in head.score if isinstance(layer, nn.Linear)] == [4 * units**2, 8]
     found = learner.predictions_per_step(x, y, query_x).outputs[-1]
     for task, labels in enumerate(y):
@@ -89,7 +89,7 @@ def test_networks_of_other_kinds_are_used_as_they_are(network):
 def test_its_loss_is_the_squared_error_of_every_score():
     learner, _, episodes = learner_of("relation")
     predictions = scattered(learner).predictions_per_step(*episodes.tensors()[:3]).outputs[-1]
-    losses = learner.task_losses(episodes)
+    losses = learner.adapted_losses(episodes)
     for task, labels in enumerate(episodes.query_y):
         errors = [
             (predictions[task, i, k] - float(k == label)) ** 2

@@ -12,7 +12,7 @@ from tests.methods.checks import error_of_meta_gradient, learner_of, scattered
 
 def pair_logits(learner, episodes, task):
     """σ⁻¹(p) of every query with every support image, one pair after another: `[Q, S]`."""
-    support, queries = learner.embed(episodes.support_x)[task], learner.embed(episodes.query_x)[task]
+    support, queries = learner.features(episodes.support_x)[task], learner.features(episodes.query_x)[task]
     head = learner.head
     rows = [[sum(head.alpha * (q - s).abs()) + head.beta for s in support] for q in queries]
     return torch.stack([torch.stack(row) for row in rows])
@@ -34,7 +34,7 @@ def test_the_answer_for_a_class_is_its_best_match():
 
 def test_its_loss_is_the_cross_entropy_of_pairs_each_kind_counted_half():
     learner, _, episodes = learner_of("siamese")
-    losses = scattered(learner).task_losses(episodes)
+    losses = scattered(learner).adapted_losses(episodes)
     for task in range(len(episodes)):
         logits = pair_logits(learner, episodes, task)
         kinds = {True: [], False: []}

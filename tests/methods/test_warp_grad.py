@@ -110,7 +110,7 @@ def test_it_returns_the_query_losses_at_the_end(start):
     scattered(learner)
     losses = WarpGrad(start=start).backward(learner, episodes, 1.0)
     assert not losses.requires_grad
-    assert torch.allclose(losses, learner.task_losses(episodes, "none"), atol=1e-12)
+    assert torch.allclose(losses, learner.adapted_losses(episodes, "none"), atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["conv", "mlp"])

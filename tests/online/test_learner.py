@@ -94,9 +94,9 @@ def test_without_hessians_the_whole_path_moves_with_theta():
     sample = ReplaySample(tuple(items(4)), items(1)[0])
     phi = each.theta[None]
     for x, y in sample.learned:
-        phi = each.rule.step(0, [each.theta[None], phi], each.meta.gradient(phi, x[None], y[None])[1])
+        phi = each.rule.step(0, [each.theta[None], phi], each.meta.gradient_at(phi, x[None], y[None])[1])
     x, y = sample.held_out
-    _, gradient = each.meta.gradient(phi, x[None], y[None])
+    _, gradient = each.meta.gradient_at(phi, x[None], y[None])
     assert distance(each.meta_gradient([sample]), gradient[0]) < 1e-12
 
 
@@ -108,7 +108,7 @@ def test_through_the_last_step_theta_counts_by_its_pull_only():
     before = each.phi
     each.partial_fit(*last)
     theta = each.theta.requires_grad_()
-    _, gradient = each.meta.gradient(before[None], last[0][None], last[1][None])
+    _, gradient = each.meta.gradient_at(before[None], last[0][None], last[1][None])
     after = before - RATE * (gradient[0] + PULL * (before - theta))
     loss = F.mse_loss(functional_call(each.model, at(after, each), (held_out[0],)), held_out[1])
     (expected,) = torch.autograd.grad(loss, theta)

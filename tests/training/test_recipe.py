@@ -17,7 +17,7 @@ from pathaware.training.evaluation import SnapshotMean, evaluate
 from pathaware.training.fitting import learning_rate
 from pathaware.training.meta_training import MetaTraining, build
 from pathaware.training.problems import Classification
-from pathaware.training.recipe import MixedQueries, query_logits, teacher_logits
+from pathaware.training.recipe import MixedQueries, active_dropout, teacher_logits
 from pathaware.training.run_folder import SNAPSHOTS
 from pathaware.training.supervised import pretrain
 from pathaware.training.train import train
@@ -106,9 +106,9 @@ def test_learning_rates_grow_at_first():
 def test_the_last_layer_may_begin_with_larger_steps(method, options):
     learner = build(config(method, options=options, head_rate=0.3))
     rule = learner.rule
-    ((step_sizes, factor),) = rule.step_sizes.items()
-    groups = rule.broadcasts().get(step_sizes, nn.Identity())
-    flat = factor * groups(getattr(rule, step_sizes)).reshape(-1, len(rule.layout))
+    ((name, sizes),) = ((n, c) for n, c in rule.coefficients().items() if c.step_size is not None)
+    groups = sizes.groups or nn.Identity()
+    flat = sizes.step_size * groups(getattr(rule, name)).reshape(-1, len(rule.layout))
     for name, part in rule.layout.views(flat).items():
         expected = 0.3 if name.startswith("head.") else 0.01
         assert torch.allclose(part, torch.full_like(part, expected)), name
@@ -142,8 +142,9 @@ def test_the_loss_with_an_average_is_that_of_its_formula():
             parameter.mul_(1.1)
     episodes = step.source.sample(2, generator(0, "test"))
     found = step.recipe.losses(step.learner, episodes, "second")
-    student = query_logits(step.learner, episodes, episodes.query_x, "second")
-    teacher = query_logits(step.recipe.average, episodes, episodes.query_x, "none")
+    examples = episodes.tensors()[:3]
+    student = step.learner.query_logits(*examples, "second")
+    teacher = step.recipe.average.query_logits(*examples)
     for task in range(2):
         plain = F.cross_entropy(student[task], episodes.query_y[task])
         p, q = (logits[task].div(3.0).softmax(-1) for logits in (teacher, student))
@@ -238,18 +239,15 @@ def test_a_teacher_of_other_classes_is_refused(tmp_path, monkeypatch):
 def test_dropout_acts_on_queries_in_training_only():
     settings = config(dropout=0.5)
     step = step_of(settings)
-    episodes = step.source.sample(2, generator(0, "test"))
+    learner, examples = step.learner, step.source.sample(2, generator(0, "test")).tensors()[:3]
     with torch.no_grad():
-        quiet = [query_logits(step.learner, episodes, episodes.query_x, "none") for _ in range(2)]
-        noisy = [
-            query_logits(step.learner, episodes, episodes.query_x, "none", dropout=True) for _ in range(2)
-        ]
+        quiet = [learner.query_logits(*examples) for _ in range(2)]
+        noisy = [learner.query_logits(*examples, within=active_dropout(learner.model)) for _ in range(2)]
     assert torch.equal(*quiet)
     assert not torch.equal(*noisy)
     plain = build(config())
     assert set(step.learner.state_dict()) == set(plain.state_dict())
     assert not any(isinstance(module, nn.Dropout) and module.training for module in step.learner.modules())
-    examples = episodes.tensors()[:3]
     with torch.no_grad():
         one, other = (each.predictions_per_step(*examples).outputs[-1] for each in (step.learner, plain))
     assert torch.allclose(one, other, atol=1e-6)

@@ -84,7 +84,7 @@ def gradient_flow(
         found = []
         for j in range(1, len(path.points)):
             end = learner.end(path, j)
-            loss, g = learner.gradient(end, episodes.query_x, episodes.query_y)
+            loss, g = learner.gradient_at(end, episodes.query_x, episodes.query_y)
             (back,) = torch.autograd.grad(end, path.points[0], g, retain_graph=True)
             found.append(torch.stack([back.norm(dim=1), g.norm(dim=1), loss.detach()]))
         parts.append(torch.stack(found, dim=-1).double().cpu())
@@ -130,7 +130,7 @@ def of_trained(runs: Sequence[tuple[Run, FewShotLearner]], *, tasks: int = 100) 
         learner = require_path(each)
         problem, name = run.config.problem, run.config.method
         flows.append(gradient_flow(learner, problem, name, tasks=tasks))
-        if "p" in learner.rule.broadcasts() and len(learner.rule.get_parameter("p")):
+        if "p" in learner.rule.coefficients() and len(learner.rule.get_parameter("p")):
             without = copy.deepcopy(learner)
             torch.nn.init.zeros_(without.rule.get_parameter("p"))
             flows.append(gradient_flow(without, problem, f"{name}, P set to 0", tasks=tasks))

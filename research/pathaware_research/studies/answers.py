@@ -260,7 +260,7 @@ class CandidateContext(WeightedContext):
     def gradient(self, point: Tensor) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
             losses = self.losses(self.predict(point, self.support_x), self.support_y)
-            logits = self.learner.predict(point, self.candidates, self.support_x)
+            logits = self.learner.outputs_at(point, self.candidates, self.support_x)
             more = -(logits.log_softmax(-1)[0] * self.candidate_weights).sum() / self.support_y.shape[1]
             (gradient,) = torch.autograd.grad(losses.sum() + more, point, create_graph=True)
         return losses, gradient
@@ -281,7 +281,7 @@ def _expected_gain(
     object.__setattr__(context, "candidates", candidates)
     object.__setattr__(context, "candidate_weights", weights)
     path = learner.unroll(context, learner.rule.steps)
-    predicted = learner.predict(path.end, candidates, x)[0].log_softmax(-1)
+    predicted = learner.outputs_at(path.end, candidates, x)[0].log_softmax(-1)
     (gain,) = torch.autograd.grad(predicted.amax(1).sum(), weights)
     expected = (gain * predicted.detach().exp()).sum(1)
     label, taken = predicted.argmax(1), set[int]()

@@ -65,7 +65,7 @@ class Normalised(Pamela):
         of_group, members = self.layers
         sums = self.q.new_zeros(len(self.q), len(members)).index_add(1, of_group, self.q.square())
         scale = (sums / members).rsqrt().index_select(1, of_group)
-        return self.q_groups(self.rate * self.q * scale), super().coefficients()[1]
+        return self.q_groups(self.rate * self.q * scale), super().per_parameter()[1]
 
 
 NORMALISED = replace(PAMELA, name=f"{HERE}:NORMALISED", kind=Normalised)

@@ -204,10 +204,10 @@ class Execution:
         return None
 
     def prepare(self, x: Tensor) -> Inputs:
-        """Inputs for several calls of `gradient` and `task_losses`."""
+        """Inputs for several calls of `gradient` and `losses_at`."""
         return x
 
-    def task_losses(self, point: Tensor, x: Inputs, y: Tensor, outputs: list[Tensor] | None = None) -> Tensor:
+    def losses_at(self, point: Tensor, x: Inputs, y: Tensor, outputs: list[Tensor] | None = None) -> Tensor:
         """The loss of each task at a point: `[T]`, differentiable any number of times.
 
         The outputs for x are appended to `outputs`, where they are known.
@@ -233,16 +233,16 @@ class Execution:
         """Each task's loss right after its forward pass: it may read what the network has kept of that."""
         seen: list[Tensor] = []
         tasks = zip(point.split(1), x.split(1), y.split(1), strict=True)
-        losses = torch.cat([self.task_losses(*task, seen) for task in tasks])
+        losses = torch.cat([self.losses_at(*task, seen) for task in tasks])
         if outputs is not None:
             outputs.append(torch.cat(seen))
         return losses
 
     def query_losses(self, point: Tensor, x: Inputs, y: Tensor) -> Tensor:
-        """`task_losses` fused with their gradient where that is faster; differentiable once."""
-        return self.task_losses(point, x, y)
+        """`losses_at` fused with their gradient where that is faster; differentiable once."""
+        return self.losses_at(point, x, y)
 
-    def adapted_losses(
+    def path_losses(
         self,
         theta: Tensor,
         steps: LinearSteps,
@@ -272,7 +272,7 @@ class Execution:
         if not (create_graph and point.requires_grad):
             point = point.detach().requires_grad_()
         with torch.enable_grad():
-            losses = self.task_losses(point, x, y, outputs)
+            losses = self.losses_at(point, x, y, outputs)
             if not losses.requires_grad:
                 raise UsageError(
                     "loss: it has no gradient; compute it from the outputs by PyTorch's operations, without "

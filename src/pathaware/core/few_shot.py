@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,10 @@ from pathaware.core.errors import UsageError
 from pathaware.core.losses import Loss
 from pathaware.core.meta_gradient import MetaGradient, Unrolled
 from pathaware.core.path import Order, autocasts, check_order
+from pathaware.core.rule import Allowed
+
+if TYPE_CHECKING:
+    from pathaware.core.execution import Execution
 
 QueryLevel = Literal["alone", "batch", "joint"]
 """How much a prediction may know of the other queries of its task.
@@ -56,24 +60,19 @@ class FewShotLearner(nn.Module, ABC):
     """Recompute activations in the backward pass to save memory."""
 
     @property
-    def compilable(self) -> bool:
-        """True if compiling the whole meta-iteration pays on a CPU."""
-        return False
-
-    @property
-    def inner_steps(self) -> int:
-        """The number of inner steps; 0 if there is no inner loop."""
-        return 0
-
-    @property
-    def execution(self) -> object:
+    def execution(self) -> Execution | None:
         """How the network runs; None if there is no choice. A new object whenever it is chosen again."""
         return None
 
     @property
-    def adapted_names(self) -> tuple[str, ...]:
-        """Names of the model's parameters that inner steps change; empty if there is no inner loop."""
-        return ()
+    def allows(self) -> frozenset[Allowed]:
+        """What tasks may have beyond those of the usual classification."""
+        return frozenset()
+
+    def for_classes(self, classes: int) -> FewShotLearner | None:
+        """This learner for another number of classes, sharing all parameters; None if it has to be converted,
+        see `pathaware.inference.change_ways`."""
+        return None
 
     @property
     def joint(self) -> bool:
@@ -81,7 +80,7 @@ class FewShotLearner(nn.Module, ABC):
         return False
 
     @property
-    def inductive(self) -> bool:
+    def _inductive(self) -> bool:
         """True if there is batch norm and its statistics are constant; then `batch` inference is `alone`."""
         modules = list(self.modules())
         frozen = any(isinstance(module, FrozenBatchNorm) for module in modules)
@@ -90,7 +89,7 @@ class FewShotLearner(nn.Module, ABC):
     def query_level(self, queries: QueryLevel | None) -> QueryLevel:
         """Check a level; None means the learner's own: `joint` if it has joint inference, else `batch`.
 
-        With constant statistics (`inductive`), `batch` is returned as `alone`.
+        With constant statistics, `batch` is returned as `alone`.
         """
         if queries is None:
             queries = "joint" if self.joint else "batch"
@@ -98,15 +97,47 @@ class FewShotLearner(nn.Module, ABC):
             raise UsageError(f"{queries!r} must be one of {', '.join(QUERY_LEVELS)}", field="queries")
         if queries == "joint" and not self.joint:
             raise UsageError("the method has no joint inference; use alone or batch", field="queries")
-        return "alone" if queries == "batch" and self.inductive else queries
-
-    def inner_gradients(self, episodes: Episodes, name: str) -> list[Tensor]:
-        """The gradients of one adapted parameter along the path: a tensor `[T, …]` per inner step."""
-        raise UsageError(f"method: {type(self).__name__} takes no inner gradients")
+        return "alone" if queries == "batch" and self._inductive else queries
 
     @abstractmethod
-    def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
+    def adapted_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
         """The loss on each query set after adaptation: `[T]`, differentiable in all parameters."""
+
+    def features(self, x: Tensor) -> Tensor:
+        """Inputs `[T, N, F]` of the last layer before adaptation; batch norm uses the statistics of each
+        task."""
+        raise self._lacks("features of its own")
+
+    def adapted_features(
+        self, support_x: Tensor, support_y: Tensor, query_x: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Inputs `[T, N, F]` of the last layer after adaptation, for the support sets and the queries."""
+        raise self._lacks("features of its own")
+
+    def query_logits(
+        self,
+        support_x: Tensor,
+        support_y: Tensor,
+        query_x: Tensor,
+        order: Order = "none",
+        *,
+        within: AbstractContextManager[None] | None = None,
+    ) -> Tensor:
+        """Outputs `[T, Q, …]` for queries after adaptation, computed in the context `within`."""
+        raise self._lacks("outputs that can be differentiated")
+
+    def weighted_log_probabilities(
+        self, support_x: Tensor, support_y: Tensor, query_x: Tensor, weights: Tensor
+    ) -> Tensor:
+        """Log-probabilities `[T, Q, classes]` of T tasks whose support examples have `weights [T, S]`.
+
+        Every query is predicted alone. The result is differentiable in the weights if they require gradients.
+        Only for learners that allow `weights`.
+        """
+        raise self._lacks("weights of examples")
+
+    def _lacks(self, what: str) -> UsageError:
+        return UsageError(f"method: {type(self).__name__} has no {what}")
 
     @abstractmethod
     def predictions_per_step(
@@ -183,7 +214,7 @@ class FewShotLearner(nn.Module, ABC):
     def query_loss(self, episodes: Episodes) -> Tensor:
         """The mean loss of the query sets after adaptation, without a graph; for validation."""
         _check_tasks(episodes)
-        return self.task_losses(episodes, "none").mean()
+        return self.adapted_losses(episodes, "none").mean()
 
     def progress(self, fraction: float) -> bool:
         """Tell the learner which fraction of training is done, for methods with a schedule such as MAML++.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +32,7 @@ from pathaware.core.losses import IGNORED, Loss, per_task, wrong_label_shape, wr
 from pathaware.core.meta_gradient import MetaGradient, Unrolled
 from pathaware.core.parameters import refuse_lazy
 from pathaware.core.path import Order, autocasts, differentiable_once, full_precision, may_branch
+from pathaware.core.rule import Allowed
 from pathaware.core.settings import at_least
 
 Fitted = tuple[Tensor, ...]
@@ -45,19 +47,8 @@ class Head(nn.Module, ABC):
     `features` and `outputs` are that layer's sizes: F, and the number of classes or of values to predict.
     """
 
-    regression: ClassVar[bool] = False
-    """True if it can predict values as well as classes."""
-    fixed_ways: ClassVar[bool] = False
-    """True if learned parameters are tied to class indices, which rules out more classes than in training."""
-    sequential: ClassVar[bool] = False
-    """True if predictions depend on the order of the support set."""
-    batch_norm: ClassVar[bool] = False
-    """True if it has batch norm of its own, so that constant statistics of the network are not enough for
-    inductive predictions."""
-    any_shots: ClassVar[bool] = False
-    """True if classes may have different numbers of examples; those of the label −1 are ignored."""
-    weighted: ClassVar[bool] = False
-    """True if examples can have weights, see `fit_weighted`."""
+    allows: frozenset[Allowed] = frozenset({"more classes"})
+    """See `Allowed`; `weights` if `fit_weighted` is overridden."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -83,7 +74,7 @@ class Head(nn.Module, ABC):
     def fit_weighted(self, features: Tensor, targets: Tensor, weights: Tensor) -> Fitted:
         """`fit` with `weights [T, S]` of the examples in what is fitted, differentiable in the weights.
 
-        Weights of one give the result of `fit`. Override it, and set `weighted`, if the head can do this.
+        Weights of one give the result of `fit`. Override it if the head can do this.
         """
         raise UsageError("this method cannot weigh its examples", field="weights")
 
@@ -94,7 +85,7 @@ class Head(nn.Module, ABC):
     def predict_inductive(self, fitted: Fitted, features: Tensor, support: Tensor) -> Tensor:
         """Predictions in which no query affects another. `support [T, S, F]` are the support set's features.
 
-        Override it if `predict` normalises over queries.
+        Override it if `predict` normalises over queries, as batch norm of the head's own does.
         """
         return self.predict(fitted, features)
 
@@ -197,10 +188,14 @@ class HeadLearner(FewShotLearner):
         fast = engine() if execution in ("auto", "batched") else None
         self.fused = fast.embedding(self.model) if fast is not None else None
 
-    def embed(self, x: Tensor, support_x: Tensor | None = None) -> Tensor:
+    @property
+    def allows(self) -> frozenset[Allowed]:
+        return self.head.allows
+
+    def features(self, x: Tensor, support_x: Tensor | None = None) -> Tensor:
         """Features `[T, N, F]` of inputs `[T, N, …]`; with `support_x`, batch norm uses its statistics."""
         count = None
-        support_x = None if support_x is None or self.inductive else support_x
+        support_x = None if support_x is None or self._inductive else support_x
         if support_x is None and self.fused is not None and self.fused.usable(x):
             return self.fused(x)
         if support_x is not None:
@@ -211,11 +206,11 @@ class HeadLearner(FewShotLearner):
         return _in_full_precision(self, by_task[:, count:])
 
     def _embed_support(self, x: Tensor) -> Tensor:
-        """`embed`; raise if the features are the outputs of a linear layer after the one that was removed.
+        """`features`; raise if the features are the outputs of a linear layer after the one that was removed.
 
         Other numbers of features than in training may come from larger images.
         """
-        features = self.embed(x)
+        features = self.features(x)
         found = features.shape[2]
         if found != self.head.features:
             linear = [m for m in self.model.modules() if isinstance(m, nn.Linear)]
@@ -236,14 +231,41 @@ class HeadLearner(FewShotLearner):
             with full_precision(features):
                 return self.head.fit(features, support_y)
 
-    def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
+    def adapted_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
         """The loss on each query set, `[T]`. `order` is ignored: there is no inner gradient."""
         with explained(self, **episodes.named()):
             fitted = self.fit(episodes.support_x, episodes.support_y)
             self._check_labels(episodes.query_y, IGNORED)
-            features = self.embed(episodes.query_x)
+            features = self.features(episodes.query_x)
             with full_precision(features):
                 return self.head.losses(fitted, features, episodes.query_y, per_task(self.loss))
+
+    def adapted_features(
+        self, support_x: Tensor, support_y: Tensor, query_x: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return self.features(support_x), self.features(query_x)
+
+    def query_logits(
+        self,
+        support_x: Tensor,
+        support_y: Tensor,
+        query_x: Tensor,
+        order: Order = "none",
+        *,
+        within: AbstractContextManager[None] | None = None,
+    ) -> Tensor:
+        fitted = self.fit(support_x, support_y)
+        with within or nullcontext():
+            return self.head.predict(fitted, self.features(query_x))
+
+    def weighted_log_probabilities(
+        self, support_x: Tensor, support_y: Tensor, query_x: Tensor, weights: Tensor
+    ) -> Tensor:
+        with torch.no_grad():  # the network is the same whatever the weights
+            support, queries = self.features(support_x), self.features(query_x, support_x)
+        with torch.set_grad_enabled(weights.requires_grad):
+            fitted = self.head.fit_weighted(support, support_y, weights)
+            return self.head.predict_inductive(fitted, queries, support).log_softmax(-1)
 
     def predictions_per_step(
         self,
@@ -263,7 +285,7 @@ class HeadLearner(FewShotLearner):
         with explained(self, support_x=support_x, support_y=support_y, query_x=query_x):
             self._check_targets(support_y)
             support = self._embed_support(support_x)
-            features = self.embed(query_x, support_x if alone else None)
+            features = self.features(query_x, support_x if alone else None)
             with full_precision(features):
                 fitted = self.head.fit(support, support_y)
                 if alone:
@@ -301,14 +323,15 @@ class HeadLearner(FewShotLearner):
         if targets.dtype != torch.long or not may_branch(targets):
             return
         least, most = (int(bound) for bound in targets.aminmax())
-        negative = least < 0 and least != ignored and not self.head.any_shots
+        negative = least < 0 and least != ignored and "any shots" not in self.allows
         if negative or most >= self.head.outputs:
             raise wrong_labels(targets, self.head.outputs)
 
-    def with_outputs(self, outputs: int) -> HeadLearner:
-        """This learner for another number of classes, sharing all parameters; for heads of `any_shots`."""
+    def for_classes(self, classes: int) -> HeadLearner | None:
+        if "any shots" not in self.allows:
+            return None
         changed, head = copy.copy(self), copy.copy(self.head)
-        head.outputs = outputs
+        head.outputs = classes
         changed._modules = {**self._modules, "head": head}
         return changed
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from pathaware.core.batch_norm import freeze_batch_norm, set_statistics
 from pathaware.core.episodes import Episodes, check_tensors
 from pathaware.core.errors import UsageError
-from pathaware.core.execution import Execution, ExecutionName, Inputs, select_execution
+from pathaware.core.execution import Execution, ExecutionName, select_execution
 from pathaware.core.few_shot import (
     FewShotLearner,
     QueryLevel,
@@ -28,7 +27,7 @@ from pathaware.core.losses import Loss
 from pathaware.core.meta_gradient import MetaGradient
 from pathaware.core.parameters import clone_with_parameters
 from pathaware.core.path import Gradient, Order, Path, check_order, check_points, unroll
-from pathaware.core.rule import MAX_STEPS, Context, Rule
+from pathaware.core.rule import MAX_STEPS, Allowed, Context, LinearSteps, Rule, WeightedContext, _Shared
 
 if TYPE_CHECKING:
     from pathaware.core.prototype_start import PrototypeStart
@@ -121,24 +120,16 @@ class MetaLearner(FewShotLearner):
         return {**vars(self), "_execution": None, "_before": None}
 
     @property
-    def compilable(self) -> bool:
-        return self.execution.compilable
-
-    @property
-    def inner_steps(self) -> int:
-        return self.rule.steps
+    def allows(self) -> frozenset[Allowed]:
+        return self.rule.allows
 
     @property
     def joint(self) -> bool:
         return self.rule.joint
 
-    @property
-    def adapted_names(self) -> tuple[str, ...]:
-        return tuple(entry.name for entry in self.rule.layout.entries)
-
     def task_threads(self, tasks: int) -> AbstractContextManager[None]:
         # Only if the hand-written program computes inner gradients; autograd uses PyTorch's own threads.
-        if tasks <= 1 or not self.rule.descends_support_loss or next(self.parameters()).is_cuda:
+        if tasks <= 1 or not descends_support_loss(self.rule) or next(self.parameters()).is_cuda:
             return nullcontext()
         return self.execution.task_threads()
 
@@ -194,16 +185,15 @@ class MetaLearner(FewShotLearner):
         self, support_x: Tensor, support_y: Tensor, steps: int, order: Order, query_x: Tensor | None
     ) -> Path:
         context = self.context(support_x, support_y, query_x, order)
-        prepared = support_x if context.prepared is None else context.prepared
-        path = self.unroll(context, steps)
+        path, seen = self.unroll(context, steps), context._shared.outputs
         if self.guard:
-            seen: list[Tensor] = []
+            last: list[Tensor] = []
             with torch.no_grad():
-                path.losses.append(self.execution.task_losses(path.end, prepared, support_y, seen))
-            context.outputs.extend((path.end, outputs) for outputs in seen)
+                path.losses.append(context.support_losses(path.end, last))
+            seen.extend((path.end, outputs) for outputs in last)
         # A rule may descend another loss, or ask for gradients at other points.
-        if [id(point) for point, _ in context.outputs] == [id(point) for point in path.points]:
-            path.outputs = [outputs for _, outputs in context.outputs]
+        if [id(point) for point, _ in seen] == [id(point) for point in path.points]:
+            path.outputs = [outputs for _, outputs in seen]
         return path
 
     def context(
@@ -214,7 +204,7 @@ class MetaLearner(FewShotLearner):
         with torch.set_grad_enabled(order == "second"):
             prepared = self.execution.prepare(support_x)
             queries = self.execution.prepare(query_x) if self.joint and query_x is not None else None
-        return Context(self, support_x, support_y, query_x, order, prepared, prepared_queries=queries)
+        return Context(self, support_x, support_y, query_x, order, _shared=_Shared(prepared, queries))
 
     def unroll(self, context: Context, steps: int, gradient: Gradient | None = None) -> Path:
         """Follow the rule from θ₀, using `gradient` if given, else the gradient of the rule's objective."""
@@ -241,41 +231,30 @@ class MetaLearner(FewShotLearner):
 
     def inner_gradient(self, j: int, point: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """The support loss `[T]` at a point and the gradient `[T, D]` that step j of the rule descends."""
-        if self.rule.descends_support_loss:
+        if descends_support_loss(self.rule):
             return context.gradient(point)
         second = context.order == "second"
         with torch.enable_grad():
             start = point if second else point.detach().requires_grad_()
-            passes = self.execution.passes(start, create_graph=second)
-            objective = self.rule.objective(j, passes.here, replace(context, passes=passes))
+            passes = context._shared.passes = self.execution.passes(start, create_graph=second)
+            objective = self.rule.objective(j, passes.here, context)
+            context._shared.passes = None  # it holds the graph of this step
             if objective is not None:
                 losses, descended = objective
                 return losses, passes.gradient(descended.sum())
         return context.gradient(point)
 
-    def inner_gradients(self, episodes: Episodes, name: str) -> list[Tensor]:
-        context = Context(self, *episodes.tensors()[:3])
-        seen: list[Tensor] = []
-
-        def recorded(j: int, point: Tensor) -> tuple[Tensor, Tensor]:
-            losses, gradient = self.inner_gradient(j, point, context)
-            seen.append(self.rule.layout.views(gradient)[name])
-            return losses, gradient
-
-        self.unroll(context, self.rule.steps, recorded)
-        return seen
-
     def end(self, path: Path, j: int = -1) -> Tensor:
         """The points where tasks end if they stop after step j, with the guard applied."""
         return path.guarded(j) if self.guard else path.points[j]
 
-    def gradient(
+    def gradient_at(
         self, point: Tensor, x: Tensor, y: Tensor, *, create_graph: bool = False
     ) -> tuple[Tensor, Tensor]:
         """The loss of each task at a point `[T, D]`, `[T]`, and its gradient `[T, D]`."""
         return self.execution.gradient(point, x, y, create_graph=create_graph)
 
-    def predict(self, point: Tensor, x: Tensor, support_x: Tensor | None = None) -> Tensor:
+    def outputs_at(self, point: Tensor, x: Tensor, support_x: Tensor | None = None) -> Tensor:
         """Outputs of the network at a point `[T, D]` for inputs `[T, N, …]`.
 
         With `support_x` the prediction is inductive: batch norm uses the support set's statistics, so that no
@@ -286,35 +265,65 @@ class MetaLearner(FewShotLearner):
             return self._predict(point, x, support_x)
 
     def _predict(self, point: Tensor, x: Tensor, support_x: Tensor | None) -> Tensor:
-        support_x = None if support_x is None or self.inductive else support_x
+        support_x = None if support_x is None or self._inductive else support_x
         return self.execution.predict(point, x, support_x)
 
-    def losses(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def losses_at(self, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The loss of each task at a point: `[T]`."""
-        return self.execution.task_losses(point, x, y)
+        return self.execution.losses_at(point, x, y)
 
-    def query_losses(self, point: Tensor, x: Inputs, y: Tensor) -> Tensor:
-        """Per-task loss, fused with its gradient; differentiable once."""
-        return self.execution.query_losses(point, x, y)
-
-    def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
+    def adapted_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
         check_order(order)
         with explained(self, **episodes.named()):
-            return self._task_losses(episodes, order)
+            return self._adapted_losses(episodes, order)
 
-    def _task_losses(self, episodes: Episodes, order: Order) -> Tensor:
-        steps = self.rule.known_steps if self.start is None else None
+    def _adapted_losses(self, episodes: Episodes, order: Order) -> Tensor:
+        steps = _known_steps(self.rule) if self.start is None else None
         if steps is not None:
             execution = self.execution  # refuses a network that no longer has these parameters
             theta = self.rule.layout.flatten(self.model)
-            found = execution.adapted_losses(
+            found = execution.path_losses(
                 theta, steps, episodes, order, guard=self.guard, checkpoint=self.checkpoint
             )
             if found is not None:
                 return found
         x, y = episodes.query_x, episodes.query_y
         path = self.path(episodes.support_x, episodes.support_y, order=order, query_x=x)
-        return self.query_losses(self.end(path), x, y)
+        return self.execution.query_losses(self.end(path), x, y)
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.execution.features(self.rule.layout.flatten(self.model).expand(len(x), -1), x)
+
+    def adapted_features(
+        self, support_x: Tensor, support_y: Tensor, query_x: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        end = self.end(self.path(support_x, support_y, query_x=query_x if self.joint else None))
+        return self.execution.features(end, support_x), self.execution.features(end, query_x)
+
+    def query_logits(
+        self,
+        support_x: Tensor,
+        support_y: Tensor,
+        query_x: Tensor,
+        order: Order = "none",
+        *,
+        within: AbstractContextManager[None] | None = None,
+    ) -> Tensor:
+        end = self.end(self.path(support_x, support_y, order=order, query_x=query_x))
+        with within or nullcontext():
+            return self.outputs_at(end, query_x)
+
+    def weighted_log_probabilities(
+        self, support_x: Tensor, support_y: Tensor, query_x: Tensor, weights: Tensor
+    ) -> Tensor:
+        order: Order = "second" if weights.requires_grad else "none"
+        context = WeightedContext(self, support_x, support_y, order=order, weights=weights)
+        path = self.unroll(context, self.rule.steps)
+        if self.guard:
+            with torch.no_grad():
+                path.losses.append(self.losses_at(path.end, support_x, support_y))
+        with torch.set_grad_enabled(weights.requires_grad):
+            return self.outputs_at(self.end(path), query_x, support_x).log_softmax(-1)
 
     def predictions_per_step(
         self,
@@ -422,6 +431,21 @@ def require_path(learner: FewShotLearner) -> MetaLearner:
     if not isinstance(learner, MetaLearner):
         raise UsageError(f"method: {type(learner).__name__} does not adapt step by step")
     return learner
+
+
+def descends_support_loss(rule: Rule) -> bool:
+    """True if the rule does not override `objective`, so that inner gradients need no autograd."""
+    return type(rule).objective is Rule.objective
+
+
+def _known_steps(rule: Rule) -> LinearSteps | None:
+    """`Rule.linear_steps`, or None if a subclass overrides the steps but not `linear_steps`."""
+    for cls in type(rule).__mro__:
+        if "linear_steps" in vars(cls):
+            return rule.linear_steps()
+        if {"step", "advance", "begin", "objective"} & set(vars(cls)):
+            return None
+    return None
 
 
 def _normal(tensor: Tensor) -> Tensor:

@@ -60,8 +60,8 @@ class MetaGradient(ABC):
 
     @property
     def compilable_order(self) -> Literal["second", "first"] | None:
-        """The order of derivatives if `backward` does no more than differentiate `task_losses`, which can be
-        compiled as a whole (see `pathaware.engine.compiled`); else None."""
+        """The order of derivatives if `backward` does no more than differentiate `adapted_losses`, which can
+        be compiled as a whole (see `pathaware.engine.compiled`); else None."""
         return None
 
     def on_progress(self, progress: float, learner: FewShotLearner) -> bool:
@@ -85,14 +85,14 @@ class Unrolled(MetaGradient):
         return self.order if type(self).backward is Unrolled.backward else None  # a subclass may do more
 
     def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:
-        losses = learner.task_losses(episodes, order=self.order)
+        losses = learner.adapted_losses(episodes, order=self.order)
         losses.backward(torch.full_like(losses, weight))
         return losses.detach()
 
     def loss(self, learner: FewShotLearner, episodes: Episodes) -> Tensor:
         if self.compilable_order is None:
             return super().loss(learner, episodes)
-        return learner.task_losses(episodes, order=self.order).mean()
+        return learner.adapted_losses(episodes, order=self.order).mean()
 
 
 def first_order() -> MetaGradient:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
     from pathaware.core.execution import Inputs, Passes
     from pathaware.core.learner import MetaLearner
     from pathaware.core.path import Order
+
+Allowed = Literal["more classes", "any shots", "values", "weights"]
+"""What the tasks of a rule or a head may have beyond those of the usual classification.
+
+- `more classes` than in training; not if learned parameters are tied to class indices.
+- `any shots`: classes with different numbers of examples; those of the label −1 are ignored.
+- `values` to predict as well as classes.
+- `weights` of the support examples, by which predictions can be differentiated (see `influence`).
+"""
 
 Memory = Any
 """State that a rule carries along a path: tensors or tuples of them, never changed in place."""
@@ -40,6 +50,20 @@ class LinearSteps:
     skips: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Coefficient:
+    """A learned tensor of a rule, as plots and a change of the number of classes see it.
+
+    `groups` maps its rows to the flat vector, if groups of parameters share entries; `steps` are the steps
+    that use each row, empty if one row serves all; `step_size` is the constant that multiplies a learned step
+    size, which is scaled when the number of classes changes (see `change_ways`), or None for anything else.
+    """
+
+    groups: GroupBroadcast | None = None
+    steps: Sequence[int] = ()
+    step_size: float | None = None
+
+
 MAX_STEPS = 10_000
 """Upper limit of the number of steps, because every point of a path is stored."""
 
@@ -52,19 +76,9 @@ class Rule(nn.Module):
     and the gradient define `advance`, `begin` or `objective`.
     """
 
-    fixed_ways: ClassVar[bool] = False
-    """True if learned parameters are tied to class indices, which rules out more classes than in training."""
+    allows: frozenset[Allowed] = frozenset({"more classes", "values", "weights"})
     curvature: ClassVar[bool] = False
     """True if steps ask for `Context.curvature` at the point of their gradient."""
-    sequential: ClassVar[bool] = False
-    """True if predictions depend on the order of the support set."""
-
-    step_sizes: Mapping[str, float] = {}
-    """Learned step sizes by name, with the constant that multiplies them. They are scaled when the number of
-    classes changes (see `change_ways`)."""
-    weighable: bool = True
-    """True if a step can be differentiated with respect to the weights of support examples, see
-    `influence`."""
     joint: bool = False
     """True if steps use all queries of a task (`Context.query_x`), where inference allows it."""
 
@@ -107,18 +121,8 @@ class Rule(nn.Module):
         but not this."""
         return None
 
-    @property
-    def known_steps(self) -> LinearSteps | None:
-        """`linear_steps`, or None if a subclass overrides the steps but not `linear_steps`."""
-        for cls in type(self).__mro__:
-            if "linear_steps" in vars(cls):
-                return self.linear_steps()
-            if {"step", "advance", "begin", "objective"} & set(vars(cls)):
-                return None
-        return None
-
-    def broadcasts(self) -> dict[str, GroupBroadcast]:
-        """Coefficients that groups of parameters share, by name, with their mapping to the flat vector."""
+    def coefficients(self) -> Mapping[str, Coefficient]:
+        """Learned step sizes, and other coefficients that groups of parameters share, by name."""
         return {}
 
     def objective(self, j: int, point: Tensor, context: Context) -> tuple[Tensor, Tensor] | None:
@@ -126,21 +130,12 @@ class Rule(nn.Module):
         checks, and the loss to descend, `[T]`. None means that both are the support loss."""
         return None
 
-    @property
-    def descends_support_loss(self) -> bool:
-        """True if `objective` is not overridden, so that inner gradients need no autograd."""
-        return type(self).objective is Rule.objective
-
     def class_blocks(self) -> Mapping[str, tuple[int, Sequence[int]]]:
         """Learned tensors in which classes are only a part of an axis. Maps each name to that axis and the
         sizes of the blocks along it. If the number of classes changes, `change_ways` converts each block by
         itself.
         """
         return {}
-
-    def coefficient_steps(self, name: str) -> Sequence[int]:
-        """The step that uses each row of a coefficient in `broadcasts`; empty if one row serves all steps."""
-        return ()
 
 
 @dataclass(frozen=True)
@@ -156,30 +151,21 @@ class Context:
     support_y: Tensor
     query_x: Tensor | None = None
     order: Order = "none"
-    prepared: Inputs | None = None
-    """The support set as `Execution.prepare` returned it, if several steps share it."""
-    outputs: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    """Points where `gradient` was asked for, and the outputs for the support set there; `order` none only."""
     weights: Tensor | None = None
     """Weights `[T, S]` of the support examples, see `pathaware.inference.influence`; None means ones."""
-    prepared_queries: Inputs | None = None
-    """`query_x` as `Execution.prepare` returned them."""
-    kept: list[tuple[Tensor, Tensor, Tensor, Tensor]] = field(default_factory=list)
-    """The last point where a rule with `curvature` asked for the gradient, the same point as a leaf, and the
-    loss and the gradient with their graph."""
-    passes: Passes | None = None
-    """Predictions at the point of the current step, from which its objective is computed."""
+    _shared: _Shared = field(default_factory=lambda: _Shared())
 
     def __len__(self) -> int:
         return len(self.support_x)
 
     def predict(self, point: Tensor, x: Tensor) -> Tensor:
         """Outputs of the network at a point `[T, D]` for inputs `[T, N, …]`."""
-        if self.passes is None or point is not self.passes.here:
-            return self.learner.predict(point, x)
-        known = (self.support_x, self.prepared), (self.query_x, self.prepared_queries)
+        shared = self._shared
+        if shared.passes is None or point is not shared.passes.here:
+            return self.learner.outputs_at(point, x)
+        known = (self.support_x, shared.support), (self.query_x, shared.queries)
         found = (prepared for inputs, prepared in known if inputs is x and prepared is not None)
-        return self.passes.predict(next(found, x))
+        return shared.passes.predict(next(found, x))
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of each task: `[T]`."""
@@ -187,16 +173,16 @@ class Context:
 
     def gradient(self, point: Tensor) -> tuple[Tensor, Tensor]:
         """The support loss `[T]` and its gradient `[T, D]`, differentiable if `order` is second."""
-        x = self.support_x if self.prepared is None else self.prepared
         if self.order != "second" and self.learner.rule.curvature:
-            self.kept[:] = [(point, *self._with_graph(point))]
-            return self.kept[0][2].detach(), self.kept[0][3].detach()
+            here, losses, gradient = self._with_graph(point)
+            self._shared.kept = point, here, losses, gradient
+            return losses.detach(), gradient.detach()
+        execution, x = self.learner.execution, self._support
         if self.order != "none":
-            create_graph = self.order == "second"
-            return self.learner.execution.gradient(point, x, self.support_y, create_graph=create_graph)
+            return execution.gradient(point, x, self.support_y, create_graph=self.order == "second")
         seen: list[Tensor] = []
-        both = self.learner.execution.gradient(point, x, self.support_y, outputs=seen)
-        self.outputs.extend((point, outputs) for outputs in seen)
+        both = execution.gradient(point, x, self.support_y, outputs=seen)
+        self._shared.outputs.extend((point, outputs) for outputs in seen)
         return both
 
     def curvature(self, point: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
@@ -204,8 +190,9 @@ class Context:
 
         Only the products are computed if a rule with `curvature` has just asked for the gradient there.
         """
-        known = [kept[1:] for kept in self.kept if kept[0] is point]
-        here, losses, gradient = known[0] if known else self._with_graph(point)
+        kept = self._shared.kept
+        known = kept is not None and kept[0] is point
+        here, losses, gradient = kept[1:] if kept and known else self._with_graph(point)
 
         def product(v: Tensor) -> Tensor:
             (hvp,) = torch.autograd.grad(gradient, here, v, retain_graph=True)
@@ -215,12 +202,53 @@ class Context:
 
     def _with_graph(self, point: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The point as a leaf, and the loss and its gradient there."""
-        x = self.support_x if self.prepared is None else self.prepared
         with torch.enable_grad():
             here = point.detach().requires_grad_()
-            return here, *self.learner.execution.gradient(here, x, self.support_y, create_graph=True)
+            found = self.learner.execution.gradient(here, self._support, self.support_y, create_graph=True)
+            return here, *found
 
-    def task_losses(self, point: Tensor) -> Tensor:
-        """The support loss `[T]` at a point."""
-        x = self.support_x if self.prepared is None else self.prepared
-        return self.learner.execution.task_losses(point, x, self.support_y)
+    @property
+    def _support(self) -> Inputs:
+        return self.support_x if self._shared.support is None else self._shared.support
+
+    def support_losses(self, point: Tensor, outputs: list[Tensor] | None = None) -> Tensor:
+        """The support loss `[T]` at a point; the outputs are appended to `outputs`, where they are known."""
+        return self.learner.execution.losses_at(point, self._support, self.support_y, outputs)
+
+
+@dataclass(frozen=True)
+class WeightedContext(Context):
+    """Tasks whose support examples have `weights [T, S]` in the loss that inner steps descend."""
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        if self.weights is None or targets.shape != self.weights.shape:  # not the support set
+            return super().losses(outputs, targets)
+        each = F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="none")
+        return (each.view(targets.shape) * self.weights).mean(1)
+
+    def gradient(self, point: Tensor) -> tuple[Tensor, Tensor]:
+        second = self.order == "second"
+        with torch.enable_grad():
+            here = point if second else point.detach().requires_grad_()
+            losses = self.losses(self.predict(here, self.support_x), self.support_y)
+            (gradient,) = torch.autograd.grad(losses.sum(), here, create_graph=second)
+        return losses, gradient
+
+
+@dataclass
+class _Shared:
+    """What the steps of one path share.
+
+    - `support`, `queries`: the inputs as `Execution.prepare` returned them; None if they are not prepared.
+    - `outputs`: points where the gradient was asked for, with the outputs for the support set there; for
+      `order` none only.
+    - `kept`: the last point where a rule with `curvature` asked for the gradient, the same point as a leaf,
+      and the loss and the gradient with their graph.
+    - `passes`: predictions at the point of the current step, from which its objective is computed.
+    """
+
+    support: Inputs | None = None
+    queries: Inputs | None = None
+    outputs: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    kept: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
+    passes: Passes | None = None

@@ -130,21 +130,21 @@ class BatchedExecution(Execution):
             return PreparedImages(x, self.kernel_program.prepare(x))
         return prepared
 
-    def task_losses(self, point: Tensor, x: Inputs, y: Tensor, outputs: list[Tensor] | None = None) -> Tensor:
+    def losses_at(self, point: Tensor, x: Inputs, y: Tensor, outputs: list[Tensor] | None = None) -> Tensor:
         program = None if torch.is_grad_enabled() else self._program(point, x, y, differentiable=False)
         x = x.images if isinstance(x, PreparedImages) else x
         if program is not None and isinstance(x, Tensor):
             return program.losses(self._complete(point), x, y, outputs)
-        return super().task_losses(point, x, y, outputs)
+        return super().losses_at(point, x, y, outputs)
 
     def query_losses(self, point: Tensor, x: Inputs, y: Tensor) -> Tensor:
         program = self._program(point, x, y, differentiable=True) if point.requires_grad else None
         images = x.images if isinstance(x, PreparedImages) else x
         if program is None or isinstance(images, Prepared):
-            return self.task_losses(point, x, y)
+            return self.losses_at(point, x, y)
         return program.differentiable_losses(self._complete(point), images, y)
 
-    def adapted_losses(
+    def path_losses(
         self,
         theta: Tensor,
         steps: LinearSteps,

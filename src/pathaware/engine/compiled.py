@@ -90,7 +90,7 @@ class _TaskLosses(nn.Module):
         self.order = order
 
     def forward(self, support_x: Tensor, support_y: Tensor, query_x: Tensor, query_y: Tensor) -> Tensor:
-        return self.learner.task_losses(Episodes(support_x, support_y, query_x, query_y), self.order)
+        return self.learner.adapted_losses(Episodes(support_x, support_y, query_x, query_y), self.order)
 
 
 def _losses_and_gradients(learner: FewShotLearner, order: Order) -> LossesAndGradients:

@@ -24,7 +24,6 @@ from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.head import HeadLearner
 from pathaware.core.learner import MetaLearner
 from pathaware.core.parameters import GroupBroadcast, Layout
-from pathaware.methods import get_method
 from pathaware.training.config import Config
 from pathaware.training.meta_training import build
 from pathaware.training.problems import CrossDomain, Problem
@@ -48,9 +47,9 @@ def change_ways(
     trained.load_state_dict(dict(learned))
     if classes == problem.ways:
         return trained
-    if isinstance(trained, HeadLearner) and trained.head.any_shots:
-        return trained.with_outputs(classes)
-    if classes > problem.ways and get_method(config.method).kind.fixed_ways:
+    if (same := trained.for_classes(classes)) is not None:
+        return same
+    if classes > problem.ways and "more classes" not in trained.allows:
         raise UsageError(
             f"classes: {config.method} was trained for {problem.ways} and can take fewer, not {classes}; "
             f"train it with ways = {classes}"
@@ -99,8 +98,9 @@ def _converted_state(
     if isinstance(trained, MetaLearner) and isinstance(changed, MetaLearner):
         old, new = trained.rule, changed.rule
         layouts = old.layout, new.layout
-        step_sizes = {f"rule.{name}" for name in old.step_sizes}
-        broadcasts = {f"rule.{n}": (b, new.broadcasts()[n]) for n, b in old.broadcasts().items()}
+        pairs = {f"rule.{n}": (c, new.coefficients()[n]) for n, c in old.coefficients().items()}
+        step_sizes = {name for name, (c, _) in pairs.items() if c.step_size is not None}
+        broadcasts = {n: (c.groups, d.groups) for n, (c, d) in pairs.items() if c.groups and d.groups}
     blocks, changed_blocks = _class_blocks(trained), _class_blocks(changed)
     state = {}
     for name, value in source.items():

@@ -14,19 +14,13 @@ fit. In a class with one image the mean does not depend on its weight. A last la
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from pathaware.core.errors import UsageError
 from pathaware.core.few_shot import FewShotLearner
-from pathaware.core.head import HeadLearner
-from pathaware.core.learner import MetaLearner
-from pathaware.core.path import Order
-from pathaware.core.rule import Context
 from pathaware.inference.predictions import Reason
 from pathaware.inference.trained_model import SupportSet, TrainedModel
 
@@ -40,50 +34,6 @@ QUERIES = 32
 """Images whose predictions are explained by one path; their activations are in memory together."""
 
 
-@dataclass(frozen=True)
-class WeightedContext(Context):
-    """Tasks whose support examples have `weights [T, S]` in the loss that inner steps descend."""
-
-    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        if self.weights is None or targets.shape != self.weights.shape:  # not the support set
-            return super().losses(outputs, targets)
-        each = F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="none")
-        return (each.view(targets.shape) * self.weights).mean(1)
-
-    def gradient(self, point: Tensor) -> tuple[Tensor, Tensor]:
-        second = self.order == "second"
-        with torch.enable_grad():
-            here = point if second else point.detach().requires_grad_()
-            losses = self.losses(self.predict(here, self.support_x), self.support_y)
-            (gradient,) = torch.autograd.grad(losses.sum(), here, create_graph=second)
-        return losses, gradient
-
-
-def log_probabilities(
-    learner: MetaLearner | HeadLearner, support_x: Tensor, support_y: Tensor, query_x: Tensor, weights: Tensor
-) -> Tensor:
-    """Log-probabilities `[T, Q, classes]` of T tasks whose support examples have `weights [T, S]`.
-
-    Shapes: `support_x [T, S, …]`, `support_y [T, S]`, `query_x [T, Q, …]`. Every query is predicted
-    alone. The result is differentiable in the weights if they require gradients.
-    """
-    if isinstance(learner, HeadLearner):
-        with torch.no_grad():  # the network is the same whatever the weights
-            support, queries = learner.embed(support_x), learner.embed(query_x, support_x)
-        with torch.set_grad_enabled(weights.requires_grad):
-            fitted = learner.head.fit_weighted(support, support_y, weights)
-            return learner.head.predict_inductive(fitted, queries, support).log_softmax(-1)
-    order: Order = "second" if weights.requires_grad else "none"
-    path = learner.unroll(
-        WeightedContext(learner, support_x, support_y, order=order, weights=weights), learner.rule.steps
-    )
-    if learner.guard:
-        with torch.no_grad():
-            path.losses.append(learner.losses(path.end, support_x, support_y))
-    with torch.set_grad_enabled(weights.requires_grad):
-        return learner.predict(learner.end(path), query_x, support_x).log_softmax(-1)
-
-
 def influence(
     learner: FewShotLearner, support_x: Tensor, support_y: Tensor, query_x: Tensor, classes: Tensor
 ) -> Tensor:
@@ -92,28 +42,29 @@ def influence(
     Shapes: `support_x [S, …]`, `support_y [S]`, `query_x [Q, …]`. There is one path for all queries, and one
     reverse pass per query.
     """
-    weighing = require_weights(learner)
+    require_weights(learner)
     weights = torch.ones(1, len(support_y), dtype=support_x.dtype, device=support_x.device).requires_grad_()
-    predicted = log_probabilities(weighing, support_x[None], support_y[None], query_x[None], weights)[0]
+    predicted = learner.weighted_log_probabilities(support_x[None], support_y[None], query_x[None], weights)[
+        0
+    ]
     chosen = predicted.gather(1, classes[:, None])[:, 0]
     rows = [torch.autograd.grad(value, weights, retain_graph=True)[0] for value in chosen]
     return torch.cat(rows) if rows else weights.detach()[:0]
 
 
-def require_weights(learner: FewShotLearner) -> MetaLearner | HeadLearner:
-    """Narrow to a learner whose support examples can have weights."""
-    if isinstance(learner, MetaLearner):
-        if learner.rule.weighable:
-            return learner
+def require_weights(learner: FewShotLearner) -> None:
+    """Raise unless the support examples of a learner can have weights."""
+    if "weights" in learner.allows:
+        return
+    rule = getattr(learner, "rule", None)
+    if rule is None:
         raise UsageError(
-            f"the method ({type(learner.rule).__name__}) holds parts of its inner steps constant, "
-            "through which influence cannot be differentiated",
+            "the method neither has an inner loop nor fits a head, through which influence is differentiated",
             field="why",
         )
-    if isinstance(learner, HeadLearner) and learner.head.weighted:
-        return learner
     raise UsageError(
-        "the method neither has an inner loop nor fits a head, through which influence is differentiated",
+        f"the method ({type(rule).__name__}) holds parts of its inner steps constant, "
+        "through which influence cannot be differentiated",
         field="why",
     )
 

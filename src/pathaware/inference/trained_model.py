@@ -17,7 +17,6 @@ from torch.nn.functional import cross_entropy
 
 from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.few_shot import FewShotLearner, StepPredictions
-from pathaware.core.head import HeadLearner
 from pathaware.data.pixels import ImageInput, ImageLike, TypicalImages
 from pathaware.inference.calibration import Calibration
 from pathaware.inference.change_ways import change_ways
@@ -286,9 +285,7 @@ class TrainedModel:
 
     def arranged(self, pixels: Tensor, labels: Tensor, classes: int) -> Tensor:
         """Indices of the examples in the order in which they are learned, some more than once."""
-        learner = self.learner(classes)
-        # A head for unequal numbers of images weighs classes itself.
-        weighs = isinstance(learner, HeadLearner) and learner.head.any_shots
+        weighs = "any shots" in self.learner(classes).allows  # such a head weighs classes itself
         return torch.arange(len(labels)) if weighs else arrange(pixels, labels, classes)
 
     def query_inputs(self, pixels: Tensor) -> Tensor:

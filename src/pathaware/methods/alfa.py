@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from pathaware.core.parameters import GroupBroadcast, Layout
-from pathaware.core.rule import Rule
+from pathaware.core.rule import Coefficient, Rule
 from pathaware.core.settings import at_least
 from pathaware.methods.layerwise import Layers, perceptron, without_norms
 from pathaware.methods.method import Method, once
@@ -35,8 +35,6 @@ class Alfa(Rule):
 
     `rates` α⁰ and `decays` λ⁰ are `[steps, layers]`, initialised to `rate` and `rate` times `decay`.
     """
-
-    step_sizes: Mapping[str, float] = {"rates": 1.0}
 
     def __init__(
         self,
@@ -55,11 +53,8 @@ class Alfa(Rule):
         self.decays = nn.Parameter(torch.full((steps, layers), rate * decay))
         self.generator = perceptron(2 * layers, 2 * layers, output=1.0)
 
-    def broadcasts(self) -> dict[str, GroupBroadcast]:
-        return {"rates": self.groups}
-
-    def coefficient_steps(self, name: str) -> Sequence[int]:
-        return range(self.steps)
+    def coefficients(self) -> Mapping[str, Coefficient]:
+        return {"rates": Coefficient(self.groups, range(self.steps), 1.0)}
 
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
         alpha, beta = self.hyperparameters(j, points[-1], gradient)

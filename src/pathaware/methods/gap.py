@@ -84,7 +84,8 @@ class Gap(GradientDescent):
         self, network: nn.Module | Layout, steps: int = 5, *, rate: float = 0.01, exact: bool = False
     ) -> None:
         super().__init__(network, steps, rate=rate)
-        self.weighable = not exact  # singular vectors are constants
+        if exact:  # singular vectors are constants
+            self.allows = self.allows - {"weights"}
         self.preconditioners = nn.ModuleList(
             Preconditioner(entry, exact) if len(entry.shape) > 1 else nn.Identity()
             for entry in self.layout.entries

@@ -166,7 +166,7 @@ class Reconstructing(MetaGradient):
         rule = require_path(learner).rule
         if not isinstance(rule, HSML):
             raise UsageError(f"method: {type(rule).__name__} has no autoencoder")
-        losses = learner.task_losses(episodes)
+        losses = learner.adapted_losses(episodes)
         reconstruction = rule.reconstruction_losses(episodes.support_x, episodes.support_y)
         ((losses + self.reconstruction * reconstruction).sum() * weight).backward()
         return losses.detach()

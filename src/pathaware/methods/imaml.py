@@ -38,7 +38,7 @@ from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.learner import require_path
 from pathaware.core.meta_gradient import MetaGradient
 from pathaware.core.parameters import Layout
-from pathaware.core.rule import Context, Memory
+from pathaware.core.rule import Allowed, Context, Memory
 from pathaware.core.settings import at_least
 from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method, once
@@ -76,7 +76,7 @@ class LineSearchDescent(ProximalDescent):
     """
 
     curvature = True
-    weighable = False
+    allows: frozenset[Allowed] = frozenset({"more classes", "values"})
 
     def __init__(
         self, network: nn.Module | Layout, steps: int = 10, *, rate: float = 0.01, strength: float = STRENGTH
@@ -111,7 +111,7 @@ class LineSearchDescent(ProximalDescent):
             return torch.add(loss, away, alpha=self.strength / 2)
 
         def objective(point: Tensor) -> Tensor:
-            return regularised(searched.task_losses(point), point)
+            return regularised(searched.support_losses(point), point)
 
         direction, size = self.direction(gradient, regularised_hvp)
         with torch.no_grad():
@@ -155,7 +155,7 @@ class Implicit(MetaGradient):
             )
         x, y = episodes.support_x, episodes.support_y
         end = learner.end(learner.path(x, y, query_x=episodes.query_x))
-        losses, gradient = learner.gradient(end, episodes.query_x, episodes.query_y)
+        losses, gradient = learner.gradient_at(end, episodes.query_x, episodes.query_y)
         _, hvp = learner.context(x, y).curvature(end)
 
         def product(v: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.learner import require_path
 from pathaware.core.meta_gradient import MetaGradient
 from pathaware.core.parameters import Layout
-from pathaware.core.rule import Context, Memory, Rule
+from pathaware.core.rule import Allowed, Context, Memory, Rule
 from pathaware.core.settings import at_least
 from pathaware.methods.lstm_cell import Columns, State, lstm_cell
 from pathaware.methods.meta_lstm import preprocessed
@@ -69,7 +69,7 @@ class LearnedOptimizer(Rule):
     `hidden` cells in each of `layers` layers; `scale` is s; `initialisation` is `learned` or `random`.
     """
 
-    weighable = False
+    allows: frozenset[Allowed] = frozenset({"more classes", "values"})
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class TrajectoryLoss(MetaGradient):
         path = learner.path(episodes.support_x, episodes.support_y, order="first", query_x=x)
         steps = len(path.points) - 1
         counted = range(1 if self.trajectory else steps, steps + 1)
-        losses = torch.stack([learner.query_losses(path.points[j], x, y) for j in counted])
+        losses = torch.stack([learner.execution.query_losses(path.points[j], x, y) for j in counted])
         (losses.mean(0).sum() * weight).backward()
         return losses[-1].detach()
 

@@ -59,7 +59,7 @@ class Laplace(MetaGradient):
         learner = require_path(learner)
         x, y = episodes.support_x, episodes.support_y
         end = learner.end(learner.path(x, y, order="second", query_x=episodes.query_x))
-        losses = learner.query_losses(end, episodes.query_x, episodes.query_y)
+        losses = learner.execution.query_losses(end, episodes.query_x, episodes.query_y)
         penalty = log_determinants(curvature_roots(learner, end, x, y, self.directions), self.precision)
         objective = losses + self.weight / 2 * penalty
         (objective.sum() * weight).backward()
@@ -74,13 +74,13 @@ def curvature_roots(
     Every task is repeated K times in the batch, once per combination of its outputs that is differentiated,
     so this works for any network that the engine can run.
     """
-    outputs = learner.predict(point, x)
+    outputs = learner.outputs_at(point, x)
     tasks, examples, values = outputs.flatten(2).shape
     mixing = orthonormal_rows(directions, examples * values, outputs).view(-1, examples, values)
     combined = torch.einsum("ksc,tsoc->tkso", mixing, likelihood_roots(outputs.flatten(2), y))
     copies = len(mixing)
     points = point.repeat_interleave(copies, dim=0)
-    repeated = learner.predict(points, x.repeat_interleave(copies, dim=0))
+    repeated = learner.outputs_at(points, x.repeat_interleave(copies, dim=0))
     (rows,) = torch.autograd.grad(repeated, points, combined.reshape(repeated.shape), create_graph=True)
     return rows.view(tasks, copies, -1)
 

@@ -36,6 +36,7 @@ from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
 from pathaware.core.head import Fitted, Head, one_hot
+from pathaware.core.rule import Allowed
 from pathaware.core.settings import at_least
 from pathaware.methods.method import Method
 
@@ -54,9 +55,7 @@ class SequenceLearner(Head):
     `label`: a label comes `with` its example or `after` it, with the next one.
     """
 
-    regression = True
-    fixed_ways = True
-    sequential = True
+    allows: frozenset[Allowed] = frozenset({"values"})
 
     def __init__(
         self, network: nn.Module, *, hidden: int = 200, layers: int = 1, label: Label = "with"

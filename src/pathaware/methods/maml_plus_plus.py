@@ -32,6 +32,7 @@ from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.learner import require_path
 from pathaware.core.meta_gradient import MetaGradient, Unrolled
 from pathaware.core.parameters import NORMS, GroupBroadcast
+from pathaware.core.rule import Coefficient
 from pathaware.core.settings import at_least
 from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method
@@ -49,7 +50,6 @@ class MamlPlusPlus(GradientDescent):
       `norms [steps, K]` is δ. Without effect if the network has no norm layers.
     """
 
-    step_sizes: Mapping[str, float] = {"q": 1.0}
     norm_index: Tensor
 
     def __init__(
@@ -64,9 +64,7 @@ class MamlPlusPlus(GradientDescent):
         at_least(0, rate=rate)
         super().__init__(network, steps, rate=rate)
         self.q_groups = GroupBroadcast(self.layout, "tensor") if learned_rates else None
-        if self.q_groups is None:
-            self.step_sizes = {}
-        else:
+        if self.q_groups is not None:
             self.q = nn.Parameter(torch.full((steps, self.q_groups.groups), float(rate)))
         self.norms: nn.Parameter | None = None
         parts = torch.arange(len(self.layout)).split(self.layout.sizes)
@@ -79,11 +77,9 @@ class MamlPlusPlus(GradientDescent):
     def default_meta_gradient(self) -> MetaGradient:
         return MultiStep()
 
-    def broadcasts(self) -> dict[str, GroupBroadcast]:
-        return {} if self.q_groups is None else {"q": self.q_groups}
-
-    def coefficient_steps(self, name: str) -> Sequence[int]:
-        return range(self.steps)
+    def coefficients(self) -> Mapping[str, Coefficient]:
+        groups = self.q_groups
+        return {} if groups is None else {"q": Coefficient(groups, range(self.steps), 1.0)}
 
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
         j = min(j, self.steps - 1)
@@ -147,7 +143,7 @@ class MultiStep(Unrolled):
         x, y = episodes.query_x, episodes.query_y
         path = learner.path(episodes.support_x, episodes.support_y, order=self.order, query_x=x)
         losses = torch.stack(
-            [learner.query_losses(learner.end(path, j), x, y) for j in range(1, len(path.points))]
+            [learner.execution.query_losses(learner.end(path, j), x, y) for j in range(1, len(path.points))]
         )
         ((self.weights.to(losses) @ losses).sum() * weight).backward()
         return losses[-1].detach()

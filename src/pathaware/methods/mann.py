@@ -33,6 +33,7 @@ from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
 from pathaware.core.head import Fitted, Head, one_hot
+from pathaware.core.rule import Allowed
 from pathaware.core.settings import at_least
 from pathaware.methods.method import Method
 
@@ -47,9 +48,7 @@ class Mann(Head):
     `slots` of `size` numbers each; `hidden` units of the controller; `decay` is γ, `gain` is the initial β.
     """
 
-    regression = True
-    fixed_ways = True
-    sequential = True
+    allows: frozenset[Allowed] = frozenset({"values"})
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from pathaware.core.errors import UsageError
 from pathaware.core.meta_gradient import MetaGradient, first_order
 from pathaware.core.parameters import Layout
-from pathaware.core.rule import Memory, Rule
+from pathaware.core.rule import Allowed, Memory, Rule
 from pathaware.core.settings import at_least
 from pathaware.methods.lstm_cell import Columns, lstm_cell, lstm_step
 from pathaware.methods.method import Method
@@ -50,7 +50,7 @@ class MetaLSTM(Rule):
     `hidden` is the number of units of the LSTM.
     """
 
-    weighable = False
+    allows: frozenset[Allowed] = frozenset({"more classes", "values"})
 
     def __init__(
         self,

@@ -71,8 +71,6 @@ class MetaNetworks(Head):
     - `generator`: the units of d and of each hidden layer of m; `sharpness`: the initial τ.
     """
 
-    sequential = True  # d reads parts of the support set one after the other
-
     def __init__(
         self, network: nn.Module, *, hidden: int = 64, generator: int = 20, sharpness: float = 10.0
     ) -> None:

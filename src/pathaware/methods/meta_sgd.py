@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from pathaware.core.parameters import Layout
-from pathaware.core.rule import LinearSteps, Rule
+from pathaware.core.rule import Coefficient, LinearSteps, Rule
 from pathaware.core.settings import at_least
 from pathaware.methods.method import Method
 
@@ -28,12 +28,13 @@ from pathaware.methods.method import Method
 class MetaSGD(Rule):
     """Gradient descent with one learned step size per parameter, `q [D]`, initialised to `rate`."""
 
-    step_sizes: Mapping[str, float] = {"q": 1.0}
-
     def __init__(self, network: nn.Module | Layout, steps: int = 1, *, rate: float = 0.01) -> None:
         super().__init__(network, steps)
         at_least(0, rate=rate)
         self.q = nn.Parameter(torch.full((len(self.layout),), float(rate)))
+
+    def coefficients(self) -> Mapping[str, Coefficient]:
+        return {"q": Coefficient(step_size=1.0)}
 
     def linear_steps(self) -> LinearSteps:
         return LinearSteps(self.steps, self.q[None])

@@ -137,9 +137,8 @@ class SupportAndQueries(Unrolled):
         x, y, query_x, query_y = episodes.tensors()
         end = learner.end(learner.path(x, y, order=order, query_x=query_x))
         support, queries = x.shape[1], query_x.shape[1]
-        total = support * learner.query_losses(end, x, y) + queries * learner.query_losses(
-            end, query_x, query_y
-        )
+        losses = learner.execution.query_losses
+        total = support * losses(end, x, y) + queries * losses(end, query_x, query_y)
         return total / (support + queries)
 
 

@@ -94,7 +94,7 @@ class Method:
     @property
     def regression(self) -> bool:
         """True if it can fit functions as well as classify."""
-        return not self.problem and (issubclass(self.kind, Rule) or self.kind.regression)
+        return not self.problem and (issubclass(self.kind, Rule) or "values" in self.kind.allows)
 
     def same_numbers(self, version: int) -> int:
         """The newest version that gives the numbers of this one."""

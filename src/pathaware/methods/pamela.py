@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from pathaware.core.errors import UsageError
 from pathaware.core.operations import broadcast, preconditioned_step
 from pathaware.core.parameters import Granularity, GroupBroadcast, Layout
-from pathaware.core.rule import LinearSteps, Memory, Rule
+from pathaware.core.rule import Coefficient, LinearSteps, Memory, Rule
 from pathaware.core.settings import at_least
 from pathaware.methods.method import Method
 
@@ -84,7 +84,6 @@ class Pamela(Rule):
         self.q_groups = GroupBroadcast(self.layout, q_granularity)
         self.p_groups = GroupBroadcast(self.layout, p_granularity)
         self.rate = rate
-        self.step_sizes = {"q": rate}
         initial = torch.full((steps if q == "per-step" else 1, self.q_groups.groups), float(q_start))
         if q == "constant":
             self.register_buffer("q", initial, persistent=False)
@@ -92,22 +91,21 @@ class Pamela(Rule):
             self.q = nn.Parameter(initial)
         self.p = nn.Parameter(torch.full((len(self.skips), self.p_groups.groups), float(p_start)))
 
-    def broadcasts(self) -> dict[str, GroupBroadcast]:
-        return {"q": self.q_groups, "p": self.p_groups}
+    def coefficients(self) -> Mapping[str, Coefficient]:
+        steps = range(len(self.q)) if len(self.q) > 1 else ()
+        q, p = Coefficient(self.q_groups, steps, self.rate), Coefficient(self.p_groups, self.skips)
+        return {"q": q, "p": p}
 
-    def coefficient_steps(self, name: str) -> Sequence[int]:
-        return self.skips if name == "p" else range(len(self.q)) if len(self.q) > 1 else ()
-
-    def coefficients(self) -> tuple[Tensor, Tensor]:
+    def per_parameter(self) -> tuple[Tensor, Tensor]:
         """α Q of every step and P of every skip, `[n, D]`."""
         return broadcast(self.q_groups, self.rate * self.q), broadcast(self.p_groups, self.p)
 
     def linear_steps(self) -> LinearSteps:
         earlier = {j: (row, j - self.interval) for row, j in enumerate(self.skips)}
-        return LinearSteps(self.steps, *self.coefficients(), earlier)
+        return LinearSteps(self.steps, *self.per_parameter(), earlier)
 
     def begin(self, initial: Tensor, context: Context) -> tuple[Tensor, Memory]:
-        return initial, tuple(each.unbind() for each in self.coefficients())  # once for the whole path
+        return initial, tuple(each.unbind() for each in self.per_parameter())  # once for the whole path
 
     def advance(
         self, j: int, points: Sequence[Tensor], gradient: Tensor, losses: Tensor, memory: Memory
@@ -115,7 +113,7 @@ class Pamela(Rule):
         return self.step(j, points, gradient, memory), memory
 
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor, memory: Memory = None) -> Tensor:
-        q, p = memory or self.coefficients()
+        q, p = memory or self.per_parameter()
         rate = q[min(j, len(q) - 1)]
         skip = (points[j - self.interval], p[j // self.interval - 1]) if j in self.skips else ()
         return preconditioned_step(points[-1], gradient, rate, *skip)

@@ -49,6 +49,7 @@ from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
 from pathaware.core.head import Fitted, TrainingStatistics, one_hot
+from pathaware.core.rule import Allowed
 from pathaware.core.settings import at_least
 from pathaware.methods.method import Method
 
@@ -67,8 +68,7 @@ class ProtoPamela(TrainingStatistics):
     - `anchors`: number of training classes whose means complete those of a task; needs `adaptive`.
     """
 
-    any_shots = True
-    weighted = True
+    allows: frozenset[Allowed] = frozenset({"more classes", "any shots", "weights"})
 
     def __init__(
         self,

@@ -19,13 +19,14 @@ from __future__ import annotations
 from torch import Tensor
 
 from pathaware.core.head import Fitted, Head, one_hot
+from pathaware.core.rule import Allowed
 from pathaware.methods.method import Method
 
 
 class Prototypical(Head):
     """Nearest class mean by squared Euclidean distance."""
 
-    weighted = True
+    allows: frozenset[Allowed] = frozenset({"more classes", "weights"})
 
     def fit(self, features: Tensor, targets: Tensor) -> Fitted:
         return (class_means(features, targets, self.outputs),)

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
 from pathaware.core.head import Fitted, Head, one_hot, solve
+from pathaware.core.rule import Allowed
 from pathaware.methods.method import Method
 
 PAPER = "Bertinetto, Henriques, Torr and Vedaldi, ICLR 2019, arXiv:1805.08136"
@@ -35,8 +36,7 @@ PAPER = "Bertinetto, Henriques, Torr and Vedaldi, ICLR 2019, arXiv:1805.08136"
 class R2D2(Head):
     """One linear layer per task, fitted in closed form; `penalty`: initial λ, `scale`: height of labels."""
 
-    regression = True
-    weighted = True
+    allows: frozenset[Allowed] = frozenset({"more classes", "values", "weights"})
 
     def __init__(self, network: nn.Module, penalty: float = 0.1, scale: float = 10.0) -> None:
         super().__init__(network)

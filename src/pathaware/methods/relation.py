@@ -72,8 +72,6 @@ class Relation(Head):
     Predictions are scores in (0, 1), independent for each class: they do not sum to one.
     """
 
-    batch_norm = True
-
     def __init__(self, network: nn.Module, *, hidden: int = 8) -> None:
         super().__init__(network)
         at_least(1, hidden=hidden)

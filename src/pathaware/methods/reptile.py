@@ -56,11 +56,11 @@ class Reptile(MetaGradient):
 
         def gradient(j: int, point: Tensor) -> tuple[Tensor, Tensor]:
             rows = torch.arange(j * size, (j + 1) * size, device=x.device) % count
-            return learner.gradient(point, x[:, rows], y[:, rows])
+            return learner.gradient_at(point, x[:, rows], y[:, rows])
 
         path = learner.unroll(Context(learner, x, y), steps, gradient)
         with torch.no_grad():
-            path.losses.append(learner.losses(path.end, episodes.query_x, episodes.query_y))
+            path.losses.append(learner.losses_at(path.end, episodes.query_x, episodes.query_y))
             end, losses = path.best() if learner.guard else (path.end, path.losses[-1])
         meta_gradient = (path.points[0] - end).sum(0) * weight
         learner.rule.layout.flatten(learner.model).backward(meta_gradient)

@@ -110,7 +110,7 @@ class WarpGrad(MetaGradient):
             """
 
             def after(descent: Tensor) -> Tensor:
-                return learner.query_losses(learner.rule.step(j, [here], descent), queries, query_y)
+                return learner.execution.query_losses(learner.rule.step(j, [here], descent), queries, query_y)
 
             with torch.enable_grad():
                 here = point.detach().requires_grad_()
@@ -128,13 +128,13 @@ class WarpGrad(MetaGradient):
 
         path = learner.unroll(context, learner.rule.steps, warped_gradient)
         if self.start == "maml":
-            losses = learner.task_losses(episodes)
+            losses = learner.adapted_losses(episodes)
             (losses.sum() * weight).backward(inputs=adapted)
             return losses.detach()
         with torch.no_grad():
-            path.losses.append(learner.losses(path.end, x, y))
+            path.losses.append(learner.losses_at(path.end, x, y))
         end = learner.end(path)
-        losses, gradient = learner.gradient(end, query_x, query_y)
+        losses, gradient = learner.gradient_at(end, query_x, query_y)
         meta_gradient = path.points[0] - end if self.start == "pull" else gradient
         learner.rule.layout.flatten(learner.model).backward(meta_gradient.sum(0) * weight)
         return losses.detach()

@@ -64,13 +64,13 @@ class Replay:
         items = [_stack([sample.learned[i] for sample in samples]) for i in range(len(samples[0].learned))]
 
         def gradient(j: int, point: Tensor) -> tuple[Tensor, Tensor]:
-            return learner.gradient(point, *items[j // self.steps], create_graph=second)
+            return learner.gradient_at(point, *items[j // self.steps], create_graph=second)
 
         start = learner.rule.layout.flatten(learner.model).expand(len(samples), -1)
         steps = len(items) * self.steps
         path = unroll(learner.rule, start, gradient, steps, order=self.order, guard=False)
         self.gradients += len(samples) * (steps * (2 if second else 1) + 1)
-        return learner.query_losses(path.end, *_stack([sample.held_out for sample in samples]))
+        return learner.execution.query_losses(path.end, *_stack([sample.held_out for sample in samples]))
 
 
 def _stack(items: Sequence[Item]) -> Item:
@@ -184,7 +184,7 @@ class OnlineLearner:
     def predict(self, x: Tensor) -> Tensor:
         """The network's outputs at φ for inputs `[N, …]`."""
         check_tensors(x=x)
-        return self.meta.predict(self._phi, x[None])[0]
+        return self.meta.outputs_at(self._phi, x[None])[0]
 
     def network(self) -> nn.Module:
         """A copy of the network with parameters φ, independent of this learner."""
@@ -206,7 +206,7 @@ class OnlineLearner:
         theta = self.theta[None]
         x, y = (tensor[None] for tensor in item)
         for _ in range(self.steps):
-            _, gradient = self.meta.gradient(self._phi, x, y)
+            _, gradient = self.meta.gradient_at(self._phi, x, y)
             self._phi = self.rule.step(0, [theta, self._phi], gradient)
         self._own_gradients += self.steps
         self._learned = [*self._learned, item][-self.trail :]
@@ -232,7 +232,7 @@ class OnlineLearner:
     def _through_the_last_step(self, sample: ReplaySample) -> tuple[Tensor, Tensor]:
         """Loss and gradient for `order="last"`: ∂φ⁺/∂θ is α₁λ I, or I before the first step, where φ = θ."""
         x, y = (tensor[None] for tensor in sample.held_out)
-        losses, gradient = self.meta.gradient(self._phi, x, y)
+        losses, gradient = self.meta.gradient_at(self._phi, x, y)
         self._own_gradients += 1
         return losses, gradient[0] * (self.rule.rate * self.rule.strength if sample.learned else 1.0)
 

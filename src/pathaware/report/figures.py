@@ -45,7 +45,7 @@ def figures(runs: Sequence[Run], tasks: int = 100) -> Iterator[tuple[str, str, F
     rules = [
         (n, x.rule) for n, (_, x) in zip(labels(runs), trained, strict=True) if isinstance(x, MetaLearner)
     ]
-    learned = [(name, rule) for name, rule in rules if rule.broadcasts()]
+    learned = [(n, rule) for n, rule in rules if any(c.groups for c in rule.coefficients().values())]
     for name, rule in learned:
         caption = (
             f"Learned coefficients of {name}, averaged over each layer. Columns: inner steps. Rows: layers."
@@ -184,12 +184,12 @@ def layer_means(layout: Layout, values: Tensor) -> Tensor:
 def coefficients(rule: Rule) -> Figure:
     """Heat maps of a rule's learned coefficients, and of the absolute value of learned step sizes."""
     panels = []
-    for name, broadcast in rule.broadcasts().items():
-        values: Tensor = broadcast(getattr(rule, name)).cpu()
-        steps = [str(j) for j in rule.coefficient_steps(name)] or ["all"]
-        if not len(values):
+    for name, each in rule.coefficients().items():
+        if each.groups is None or not len(getattr(rule, name)):
             continue
-        if name in rule.step_sizes:
+        values: Tensor = each.groups(getattr(rule, name)).cpu()
+        steps = [str(j) for j in each.steps] or ["all"]
+        if each.step_size is not None:
             panels.append((f"mean |{name.upper()}|", values.abs(), steps, "viridis"))
         panels.append((f"mean {name.upper()}", values, steps, "RdBu_r"))
     layers = rule.layout.layers

@@ -178,7 +178,8 @@ def own_level(config: Config) -> str:
     method = get_method(config.method)
     joint = method.queries and config.method_settings.get("transductive", True)
     constant = getattr(config.problem, "constant_statistics", False)
-    constant = constant and not (issubclass(method.kind, Head) and method.kind.batch_norm)
+    normalises = issubclass(method.kind, Head) and method.kind.predict_inductive is not Head.predict_inductive
+    constant = constant and not normalises  # over the queries
     return "joint" if joint else "alone" if constant else "batch"
 
 

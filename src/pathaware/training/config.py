@@ -18,7 +18,6 @@ import torch
 
 from pathaware.core.errors import UsageError, did_you_mean, no_such_setting
 from pathaware.core.execution import ExecutionName
-from pathaware.core.head import Head
 from pathaware.core.learner import HeadStart
 from pathaware.core.settings import at_least, coerce, short_repr, type_hints
 from pathaware.methods import Method, get_method
@@ -240,9 +239,7 @@ class Config:
     def _check_pretrained(self, chosen: Method) -> None:
         """Refuse combinations that have no meaning with a pretrained network or with varying tasks."""
         problem: Any = self.problem
-        if getattr(problem, "varying", False) and not (
-            issubclass(chosen.kind, Head) and chosen.kind.any_shots
-        ):
+        if getattr(problem, "varying", False) and "any shots" not in chosen.kind.allows:
             raise UsageError(f"varying: {self.method} needs tasks of equal sizes; proto-pamela does not")
         if getattr(problem, "statistics", "batch") == "running" and not self.training.start:
             raise UsageError("statistics: running ones come from a pretraining; set training.start")

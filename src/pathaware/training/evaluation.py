@@ -329,10 +329,6 @@ class SnapshotMean(FewShotLearner):
         self.model, self.loss = learners[0].model, learners[0].loss
 
     @property
-    def inner_steps(self) -> int:
-        return self._first.inner_steps
-
-    @property
     def joint(self) -> bool:
         return self._first.joint
 
@@ -349,7 +345,7 @@ class SnapshotMean(FewShotLearner):
         means = [each.logsumexp(0) - math.log(len(found)) for each in logs]
         return StepPredictions(means, torch.stack([each.reverted for each in found]).any(0))
 
-    def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
+    def adapted_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
         raise UsageError("snapshots: a mean of learners is for evaluation only")
 
     def adapt(self, support_x: Tensor, support_y: Tensor) -> nn.Module:

@@ -292,7 +292,7 @@ class FeatureBaseline(FewShotLearner):
         after = torch.stack(outputs)
         return StepPredictions([torch.zeros_like(after), after], torch.zeros(len(after), dtype=torch.bool))
 
-    def task_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
+    def adapted_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
         after = self.predictions_per_step(*episodes.tensors()[:3]).outputs[-1]
         return per_task(self.loss)(after, episodes.query_y)
 

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from pathaware.core.episodes import Episodes
 from pathaware.core.errors import UsageError
 from pathaware.core.few_shot import FewShotLearner
+from pathaware.core.learner import MetaLearner, require_path
+from pathaware.core.rule import Context
 from pathaware.training.checksummed import CorruptFile, read_checksummed, write_checksummed
 
 if TYPE_CHECKING:
@@ -103,9 +106,9 @@ def probed_tensor(learner: FewShotLearner) -> str:
 
     Biases are left out, since the gradient of a bias ahead of batch norm is rounding error.
     """
-    adapted = set(learner.adapted_names)
-    if not adapted:
+    if not isinstance(learner, MetaLearner):
         raise UsageError("histograms: the method takes no inner gradients; set training.histograms=0")
+    adapted = {entry.name for entry in learner.rule.layout.entries}
     modules = [(f"{name}.weight".lstrip("."), module) for name, module in learner.model.named_modules()]
     modules = [(name, module) for name, module in modules if name in adapted]
     convolutions = [n for n, module in modules if isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d))]
@@ -153,12 +156,27 @@ class GradientProbe:
         episodes = step.source.gather(world.share(plan))
         with torch.random.fork_rng([device] if device.type == "cuda" else []):  # for dropout
             parts = [
-                step.learner.inner_gradients(tasks, self.histograms.of)
+                inner_gradients(step.learner, tasks, self.histograms.of)
                 for tasks in episodes.chunks(step.chunk)
             ]
-        return [world.gather([part[j] for part in parts]) for j in range(step.learner.inner_steps)]
+        return [world.gather(list(part)) for part in zip(*parts, strict=True)]
 
     def meta_gradient(self, outcome: StepOutcome) -> Tensor:
         """The meta-gradient before `clip_grad_norm_` multiplied it by min(1, clip / (norm + 1e-6))."""
         assert self.parameter.grad is not None
         return self.parameter.grad * ((outcome.norm + 1e-6) / self.step.clip).clamp(min=1)
+
+
+def inner_gradients(learner: FewShotLearner, episodes: Episodes, name: str) -> list[Tensor]:
+    """The gradients of one adapted parameter along the path: a tensor `[T, …]` per inner step."""
+    meta = require_path(learner)
+    context = Context(meta, *episodes.tensors()[:3])
+    seen: list[Tensor] = []
+
+    def recorded(j: int, point: Tensor) -> tuple[Tensor, Tensor]:
+        losses, gradient = meta.inner_gradient(j, point, context)
+        seen.append(meta.rule.layout.views(gradient)[name])
+        return losses, gradient
+
+    meta.unroll(context, meta.rule.steps, recorded)
+    return seen

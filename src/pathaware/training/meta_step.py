@@ -149,7 +149,7 @@ def compiles(training: Training, learner: FewShotLearner) -> bool:
     """
     if training.compile != "auto" or training.torch_device.type != "cpu":
         return training.compile == "on" and training.torch_device.type == "cpu"
-    fast = engine()
-    if fast is None or not learner.compilable or training.iterations < WORTH_COMPILING:
+    fast, chosen = engine(), learner.execution
+    if fast is None or chosen is None or training.iterations < WORTH_COMPILING:
         return False
-    return fast.has_compiler()
+    return chosen.compilable and fast.has_compiler()

@@ -193,17 +193,17 @@ def build(
     return learner.to(device or training.torch_device, training.torch_dtype)
 
 
-def set_head_rate(learner: FewShotLearner, rate: float) -> None:
+odef set_head_rate(learner: FewShotLearner, rate: float) -> None:
     """Initialise the learned step sizes of the last layer to `rate`."""
     rule = require_path(learner).rule
-    if not rule.step_sizes:
+    step_sizes = {name: c for name, c in rule.coefficients().items() if c.step_size is not None}
+    if not step_sizes:
         raise UsageError("head_rate: the method learns no step sizes; leave it out")
     name, _ = last_linear(learner.model)
     ranges = rule.layout.index("tensor")[0]
     inside = torch.tensor([entry.name.startswith(f"{name}.") for entry in rule.layout.entries])[ranges]
-    broadcasts = rule.broadcasts()
-    for each, factor in rule.step_sizes.items():
-        sizes, groups = getattr(rule, each), broadcasts.get(each)
+    for each, coefficient in step_sizes.items():
+        sizes, groups = getattr(rule, each), coefficient.groups
         chosen = inside if groups is None else inside[groups.order[groups.starts[:-1]]]
         with torch.no_grad():
-            sizes[..., chosen] = rate / factor
+            sizes[..., chosen] = rate / (coefficient.step_size or 1.0)

@@ -30,7 +30,6 @@ from pathaware.core.errors import UsageError
 from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.head import Head, HeadLearner
 from pathaware.core.last_layer import last_linear
-from pathaware.core.learner import MetaLearner
 from pathaware.core.meta_gradient import MetaGradient
 from pathaware.core.path import Order
 from pathaware.data.episodes import ImageEpisodes
@@ -99,12 +98,13 @@ class Recipe(nn.Module):
     def losses(self, learner: FewShotLearner, episodes: Episodes, order: Order) -> Tensor:
         """The loss of each task, `[T]`."""
         settings, queries = self.settings, MixedQueries(episodes)
-        logits = query_logits(learner, episodes, queries.x, order, dropout=True)
+        tasks = episodes.support_x, episodes.support_y, queries.x
+        logits = learner.query_logits(*tasks, order, within=active_dropout(learner.model))
         teach = settings.teach if settings.teacher else 0.0
         total = (1 - settings.distil - teach) * queries.cross_entropy(logits, episodes.query_y)
         if settings.distil and self.average is not None:
             with torch.no_grad():
-                averaged = query_logits(self.average, episodes, queries.x, "none")
+                averaged = self.average.query_logits(*tasks)
                 probabilities = (averaged / settings.temperature).softmax(-1)
             total = total + settings.distil * softened(logits, probabilities, settings.temperature)
         if teach:
@@ -126,7 +126,7 @@ class Recipe(nn.Module):
         """The loss of classifying all training classes by features of the initialisation, `[T]`."""
         assert self.classifier is not None
         assert episodes.query_images is not None
-        logits = self.classifier(initial_features(learner, queries.x))
+        logits = self.classifier(learner.features(queries.x))
         return queries.cross_entropy(logits, self.classes[episodes.query_images])
 
 
@@ -179,27 +179,12 @@ def softened(logits: Tensor, probabilities: Tensor, temperature: float) -> Tenso
     return temperature**2 * F.kl_div(student, probabilities, reduction="none").sum(-1).mean(1)
 
 
-def query_logits(
-    learner: FewShotLearner, episodes: Episodes, x: Tensor, order: Order, *, dropout: bool = False
-) -> Tensor:
-    """Logits `[T, Q, ways]` of queries after adaptation; `dropout` acts on the queries only."""
-    support = episodes.support_x, episodes.support_y
-    if isinstance(learner, MetaLearner):
-        end = learner.end(learner.path(*support, order=order, query_x=x))
-        with active_dropout(learner.model, dropout):
-            return learner.predict(end, x)
-    assert isinstance(learner, HeadLearner)
-    fitted = learner.fit(*support)
-    with active_dropout(learner.model, dropout):
-        return learner.head.predict(fitted, learner.embed(x))
-
-
 @contextmanager
-def active_dropout(model: nn.Module, active: bool) -> Iterator[None]:
+def active_dropout(model: nn.Module) -> Iterator[None]:
     """A context in which the dropout layers of a model are active; at all other times they are not."""
     layers = [module for module in model.modules() if isinstance(module, nn.Dropout)]
     for layer in layers:
-        layer.training = active
+        layer.training = True
     try:
         yield
     finally:
@@ -281,12 +266,3 @@ def insert_dropout(model: nn.Module, fraction: float) -> nn.Module:
     for layer in layers.values():
         layer.training = False
     return insert(model, "dropout", layers)
-
-
-def initial_features(learner: FewShotLearner, x: Tensor) -> Tensor:
-    """Features `[T, N, F]` of inputs before adaptation; batch norm uses the statistics of each task."""
-    if isinstance(learner, HeadLearner):
-        return learner.embed(x)
-    assert isinstance(learner, MetaLearner)
-    point = learner.rule.layout.flatten(learner.model).expand(len(x), -1)
-    return learner.execution.features(point, x)

@@ -18,9 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pathaware.core.errors import UsageError
 from pathaware.core.few_shot import FewShotLearner, StepPredictions
-from pathaware.core.head import HeadLearner, one_hot
+from pathaware.core.head import one_hot
 from pathaware.core.learner import MetaLearner
 
 Refinement = Literal["none", "centre", "means", "sinkhorn", "tim"]
@@ -103,7 +102,7 @@ def balanced_means(learner: FewShotLearner, x: Tensor, y: Tensor, queries: Tenso
     Features are those of the adapted network, in its learned subspace if it has one. A query belongs to each
     class with its probability, and all classes are equally probable (see `sinkhorn`).
     """
-    features = adapted_features(learner, x, y, queries)
+    features = learner.adapted_features(x, y, queries)
     start = learner.start if isinstance(learner, MetaLearner) else None
     if start is not None and start.projection is not None:
         features = F.linear(features[0], start.projection), F.linear(features[1], start.projection)
@@ -124,7 +123,7 @@ def tim(learner: FewShotLearner, x: Tensor, y: Tensor, queries: Tensor) -> Tenso
     the adapted network and p ∝ exp(−τ/2 ‖z − w‖²). The authors take ten times as many steps by gradient
     descent, with a tenth of the learning rate.
     """
-    support, query = (F.normalize(z, dim=-1) for z in adapted_features(learner, x, y, queries))
+    support, query = (F.normalize(z, dim=-1) for z in learner.adapted_features(x, y, queries))
     labels = one_hot(y, int(y.max()) + 1, support)
     prototypes = labels.mT @ support / labels.sum(1)[..., None]
     with torch.enable_grad():
@@ -153,15 +152,3 @@ def tim_objective(support: Tensor, labels: Tensor, query: Tensor) -> Tensor:
 def tim_logits(z: Tensor, weights: Tensor) -> Tensor:
     """−τ/2 ‖z − w‖² up to a constant of each example."""
     return TEMPERATURE * (z @ weights.mT - weights.square().sum(-1)[:, None] / 2)
-
-
-def adapted_features(learner: FewShotLearner, x: Tensor, y: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
-    """Features `[T, N, F]` of support sets and queries: the inputs of the last layer after adaptation."""
-    if isinstance(learner, HeadLearner):
-        return learner.embed(x), learner.embed(queries)
-    if not isinstance(learner, MetaLearner):
-        raise UsageError(
-            "a mean of snapshots has no features of its own; use sinkhorn or centre", field="refine"
-        )
-    end = learner.end(learner.path(x, y, query_x=queries if learner.joint else None))
-    return learner.execution.features(end, x), learner.execution.features(end, queries)

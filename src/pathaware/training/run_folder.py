@@ -45,7 +45,7 @@ class Run(RunFolder):
 
     >>> from pathaware.inference.trained_model import find_run
     >>> run = Run.open(find_run("sine"))  # a model that ships with the package
-    >>> run.config.method, run.load("cpu").inner_steps
+    >>> run.config.method, run.load("cpu").rule.steps
     ('pamela', 5)
     """
 

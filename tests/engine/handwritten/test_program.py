@@ -116,7 +116,7 @@ def problem(name: str) -> tuple[MetaLearner, Tensor, Tensor]:
 
 def by_autograd(learner: MetaLearner, point: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     learner.execution.program = None
-    return learner.gradient(point, x, y, create_graph=True)
+    return learner.gradient_at(point, x, y, create_graph=True)
 
 
 @pytest.mark.parametrize("name", [*ROWS, *IMAGES])
@@ -150,7 +150,7 @@ def test_predictions_are_those_of_the_layers(name, inductive, native, monkeypatc
     program = learner.execution.program
     ours = program.predict(point, queries, support)
     learner.execution.program = None
-    assert distance(ours, learner.predict(point, queries, support)) < 1e-12
+    assert distance(ours, learner.outputs_at(point, queries, support)) < 1e-12
 
 
 def test_the_outputs_for_the_support_set_come_with_the_path():
@@ -162,7 +162,7 @@ def test_the_outputs_for_the_support_set_come_with_the_path():
     assert path.reverted().any()
     assert not path.reverted().all()
     for j in range(4):
-        expected = learner.predict(learner.end(path, j), episodes.support_x)
+        expected = learner.outputs_at(learner.end(path, j), episodes.support_x)
         assert distance(path.guarded_outputs(j), expected) < 1e-12
 
 
@@ -196,7 +196,7 @@ def test_large_query_sets_one_task_after_another_give_the_same_losses_and_gradie
     for large in (programs.LARGE, 0):
         monkeypatch.setattr(programs, "LARGE", large)
         here = point.clone().requires_grad_()
-        losses = learner.query_losses(here, x, y)
+        losses = learner.execution.query_losses(here, x, y)
         results.append((losses, *torch.autograd.grad((losses * torch.arange(1.0, 3.0)).sum(), here)))
     for side_by_side, in_turn in zip(*results, strict=True):
         assert distance(in_turn, side_by_side) < 1e-12
@@ -224,7 +224,7 @@ def test_an_inner_gradient_is_one_node_and_its_loss_can_be_differentiated_too():
         loss, gradient = both
         return torch.autograd.grad(loss.sum() + (gradient**2).sum(), point)[0]
 
-    ours = learner.gradient(point, x, y, create_graph=True)
+    ours = learner.gradient_at(point, x, y, create_graph=True)
     assert ours[1].grad_fn.next_functions[0][0].variable is point
     assert distance(derivative(ours), derivative(by_autograd(learner, point, x, y))) < 1e-12
 
@@ -232,7 +232,7 @@ def test_an_inner_gradient_is_one_node_and_its_loss_can_be_differentiated_too():
 def test_without_a_graph_nothing_requires_a_gradient():
     learner, x, y = problem("ReLU")
     point = torch.randn(3, len(learner.rule.layout), requires_grad=True)
-    loss, gradient = learner.gradient(point, x, y)
+    loss, gradient = learner.gradient_at(point, x, y)
     assert not loss.requires_grad
     assert not gradient.requires_grad
 
@@ -240,7 +240,7 @@ def test_without_a_graph_nothing_requires_a_gradient():
 def test_a_third_derivative_is_refused_and_not_wrong():
     learner, x, y = problem("tanh")
     point = torch.randn(3, len(learner.rule.layout), requires_grad=True)
-    _, gradient = learner.gradient(point, x, y, create_graph=True)
+    _, gradient = learner.gradient_at(point, x, y, create_graph=True)
     (second,) = torch.autograd.grad(gradient.square().sum(), point, create_graph=True)
     with pytest.raises(UsageError, match="cannot be differentiated again"):
         second.sum().backward()
@@ -250,7 +250,7 @@ def test_derivatives_in_the_examples_themselves_are_left_to_autograd():
     learner, x, y = problem("ReLU")
     x.requires_grad_()
     point = torch.randn(3, len(learner.rule.layout))
-    _, gradient = learner.gradient(point.requires_grad_(), x, y, create_graph=True)
+    _, gradient = learner.gradient_at(point.requires_grad_(), x, y, create_graph=True)
     (grad,) = torch.autograd.grad(gradient.square().sum(), x)
     assert grad.abs().sum() > 0
 
@@ -263,7 +263,7 @@ def test_ignored_labels_are_left_to_autograd():
     rule = GradientDescent(model, 1)
     auto, loop = (MetaLearner(model, rule, F.cross_entropy, execution=e) for e in ("auto", "vmap"))
     point = rule.layout.flatten(model).detach().expand(2, -1)
-    gradients = [learner.gradient(point, episodes.support_x, labels)[1] for learner in (auto, loop)]
+    gradients = [learner.gradient_at(point, episodes.support_x, labels)[1] for learner in (auto, loop)]
     assert distance(*gradients) < 1e-10
 
 
@@ -400,17 +400,17 @@ def test_a_gradient_from_threads_can_be_differentiated_outside_and_inside_of_the
         return torch.autograd.grad(gradient.square().sum(), point)[0]
 
     with learner.task_threads(len(x)):
-        gradient, other = (learner.gradient(point, x, y, create_graph=True)[1] for _ in range(2))
+        gradient, other = (learner.gradient_at(point, x, y, create_graph=True)[1] for _ in range(2))
         inside = product(gradient)
     assert torch.equal(product(other), inside)
-    assert distance(product(learner.gradient(point, x, y, create_graph=True)[1]), inside) < 1e-12
+    assert distance(product(learner.gradient_at(point, x, y, create_graph=True)[1]), inside) < 1e-12
 
 
 def test_an_error_in_one_of_the_threads_is_raised(two_threads):
     learner, x, y = problem("one block")
     point = learner.rule.layout.flatten(learner.model).detach().expand(len(x), -1)
     with pytest.raises(UsageError, match="labels must be 0 to"), learner.task_threads(len(x)):
-        learner.gradient(point, x, y + 3)
+        learner.gradient_at(point, x, y + 3)
     assert torch.get_num_threads() == 2
 
 
@@ -441,7 +441,7 @@ def test_threads_of_tasks_start_again_in_a_forked_process(two_threads):
 
     def gradient() -> Tensor:
         with learner.task_threads(len(x)):
-            return learner.gradient(point, x, y)[1]
+            return learner.gradient_at(point, x, y)[1]
 
     expected = gradient()
     with warnings.catch_warnings():

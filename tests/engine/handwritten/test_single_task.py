@@ -27,7 +27,7 @@ def one_task(kind: str) -> tuple[MetaLearner, tuple[torch.Tensor, ...]]:
 def test_losses_and_gradients_are_those_of_autograd(kind):
     learner, task = one_task(kind)
     point = learner.rule.layout.flatten(learner.model).detach()[None].requires_grad_()
-    losses = learner.execution.losses(learner.predict(point, task[0]), task[1])
+    losses = learner.execution.losses(learner.outputs_at(point, task[0]), task[1])
     (gradient,) = torch.autograd.grad(losses.sum(), point)
     program = SingleTaskProgram(learner.execution.program)
     assert distance(program.loss_and_gradient(point.detach(), *task)[1], gradient) < 1e-12

@@ -38,7 +38,7 @@ def episodes_of(outputs: int, loss: object = F.mse_loss, tasks: int = 5) -> Epis
 def outcome(learner: MetaLearner, episodes: Episodes, order: str) -> tuple[Tensor, Tensor]:
     """Query losses, and the gradient of a sum in which every task has its own weight."""
     parameters = list(learner.parameters())
-    losses = learner.task_losses(episodes, order)
+    losses = learner.adapted_losses(episodes, order)
     weighted = (losses * torch.linspace(0.5, 1, len(losses))).sum()
     found = torch.autograd.grad(weighted, parameters, allow_unused=True)
     whole = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]

@@ -317,7 +317,7 @@ def test_with_constant_statistics_an_inductive_prediction_does_not_run_the_suppo
         monkeypatch.setattr(one.execution, "forward", spied)
         point = one.rule.layout.flatten(one.model).detach().expand(2, -1)
         with torch.no_grad():
-            predictions.append(one.predict(point, queries, support))
+            predictions.append(one.outputs_at(point, queries, support))
         assert counts == [queries.shape[1]]
         assert one.query_level(None) == one.query_level("batch") == "alone"
     assert distance(*predictions) < CLOSE
@@ -364,7 +364,7 @@ def test_an_inductive_prediction_uses_the_kernels_unless_it_is_differentiated(le
         one = learner(execution)
         point = one.rule.layout.flatten(one.model).detach().expand(2, -1)
         with torch.set_grad_enabled(graph):
-            predictions.append(one.predict(point, episodes.query_x, episodes.support_x))
+            predictions.append(one.outputs_at(point, episodes.query_x, episodes.support_x))
     assert distance(*predictions) < CLOSE
     assert bool(launches) is not graph
 
@@ -373,7 +373,7 @@ def test_images_that_require_a_gradient_do_not_use_the_kernels(learner, launches
     one = learner("batched")
     images = image_episodes(size=4).query_x.to(DEVICE, DTYPE).requires_grad_()
     point = one.rule.layout.flatten(one.model).detach().expand(2, -1)
-    (gradient,) = torch.autograd.grad(one.predict(point, images).square().sum(), images)
+    (gradient,) = torch.autograd.grad(one.outputs_at(point, images).square().sum(), images)
     assert gradient.abs().sum() > 0
     assert not launches
 

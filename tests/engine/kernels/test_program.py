@@ -51,7 +51,7 @@ def test_losses_gradients_and_products_are_those_of_the_layers(monkeypatch, by_p
     with kernels.switched_off(), torch.enable_grad():
         leaf = point.clone().requires_grad_()
         monkeypatch.setattr(kernels, "usable", lambda point: False)
-        losses, gradient = learner.gradient(leaf, x, y, create_graph=True)
+        losses, gradient = learner.gradient_at(leaf, x, y, create_graph=True)
         (product,) = torch.autograd.grad((gradient * direction).sum(), leaf)
 
     ours = programs.kernel_program(program)

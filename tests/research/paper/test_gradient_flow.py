@@ -54,7 +54,7 @@ def test_the_norms_are_those_of_each_task_differentiated_by_itself(guard):
         one = drawn[task : task + 1]
         for n in range(1, 5):
             path = plain.path(one.support_x, one.support_y, steps=n, order="second")
-            loss = plain.losses(plain.end(path), one.query_x, one.query_y)
+            loss = plain.losses_at(plain.end(path), one.query_x, one.query_y)
             back = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
             (g,) = torch.autograd.grad(loss, plain.end(path)) if not guard else (None,)
             assert flow.initial_norm[task, n - 1].item() == pytest.approx(

@@ -55,7 +55,7 @@ class Learner(nn.Module):
             (each.float() - self.pixel_mean) * self.pixel_scale for each in (support_images, images)
         )
         path = self.learner.path(support_x[None], support_labels[None])
-        logits = self.learner.predict(self.learner.end(path), x[None], support_x[None])[0]
+        logits = self.learner.outputs_at(self.learner.end(path), x[None], support_x[None])[0]
         return (logits / self.temperature).softmax(-1)
 
 
