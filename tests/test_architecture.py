@@ -45,10 +45,9 @@ def test_an_import_against_the_rule_is_found(text, tmp_path, monkeypatch):
     assert len(architecture.against_the_rule()) == 1
 
 
-def test_the_package_keeps_its_bounds():
-    assert architecture.lines() <= architecture.BOUNDS["lines of src"]
-    assert len(architecture.entries()) <= architecture.BOUNDS["entries at the top"]
-    assert architecture.levels() <= architecture.BOUNDS["import levels"]
+@pytest.mark.parametrize(("name", "number"), architecture.numbers().items())
+def test_the_package_keeps_its_bounds(name, number):
+    assert number <= architecture.BOUNDS[name]
 
 
 def test_training_enters_few_files_and_builds_one_learner():

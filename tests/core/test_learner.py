@@ -315,7 +315,7 @@ def test_what_is_not_a_tensor_is_refused_by_name(convert):
         for name, use in {
             "support_x": lambda: learner.adapt(convert(x), y),
             "support_y": lambda: learner.adapt(x, convert(y)),
-            "query_x": lambda: learner.adapt_and_predict(x, y, convert(x)),
+            "query_x": lambda: learner.predictions_per_step(x[None], y[None], convert(x[None])),
             "x": lambda: learner.outputs_at(point, convert(x[None])),
             "query_y": lambda: Episodes(x[None], y[None], x[None], convert(y[None])),
         }.items():

@@ -61,8 +61,8 @@ def test_predictions_from_a_graph_are_those_of_the_loop(level):
 def test_the_adapted_network_and_its_predictions_come_from_one_graph():
     fast, loop, (x, y, queries) = learners()
     for _ in range(3):
-        network, predictions = fast.adapt_and_predict(x[0], y[0], queries[0])
-    expected, outputs = loop.adapt_and_predict(x[0], y[0], queries[0])
+        network, predictions = fast.adapt_each(x, y)[0]
+    expected, outputs = loop.adapt_each(x, y)[0]
     with torch.no_grad():
         assert distance(network(queries[0]), expected(queries[0])) < 1e-10
     assert distance(predictions.outputs[-1], outputs.outputs[-1]) < 1e-10

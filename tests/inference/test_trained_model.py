@@ -17,8 +17,8 @@ from tests.inference.models import config, model, pixels
 def test_one_walk_gives_the_network_and_the_answers_on_the_way(method):
     learner = model(method).learner(3).double()
     x, y = torch.randn(6, 1, 28, 28), torch.arange(3).repeat(2)
-    network, answers = learner.adapt_and_predict(x, y, x[:4])
-    alone, asked = FewShotLearner.adapt_and_predict(learner, x, y, x[:4])
+    ((network, answers),) = learner.adapt_each(x[None], y[None])
+    ((alone, asked),) = FewShotLearner.adapt_each(learner, x[None], y[None])
     torch.testing.assert_close(network(x), alone(x))
     torch.testing.assert_close(answers.outputs, asked.outputs)
 

@@ -83,8 +83,7 @@ def test_joint_inference_is_that_of_methods_that_adapt_to_the_queries():
 def test_only_methods_that_use_queries_have_joint_inference(name):
     learner = build(config(name))
     assert learner.query_level(None) == own_level(config(name))
-    assert learner.joint == METHODS[name].queries
-    if learner.joint:
+    if METHODS[name].queries:
         assert learner.query_level(None) == learner.query_level("joint") == "joint"
     else:
         assert learner.query_level(None) == "batch"
@@ -109,7 +108,8 @@ def test_relation_networks_normalise_over_queries_whatever_the_statistics_of_the
 
 
 def test_a_method_that_was_built_without_transduction_refuses_joint_inference():
-    assert not build(config("metal", transductive=False)).joint
+    with pytest.raises(UsageError, match="queries: the method has no joint inference"):
+        build(config("metal", transductive=False)).query_level("joint")
 
 
 def test_regression_is_not_called_transductive_unless_the_method_uses_the_queries():

@@ -142,9 +142,8 @@ def test_the_loss_with_an_average_is_that_of_its_formula():
             parameter.mul_(1.1)
     episodes = step.source.sample(2, generator(0, "test"))
     found = step.recipe.losses(step.learner, episodes, "second")
-    examples = episodes.tensors()[:3]
-    student = step.learner.query_logits(*examples, "second")
-    teacher = step.recipe.average.query_logits(*examples)
+    student = step.learner.query_outputs(episodes, "second")
+    teacher = step.recipe.average.query_outputs(episodes)
     for task in range(2):
         plain = F.cross_entropy(student[task], episodes.query_y[task])
         p, q = (logits[task].div(3.0).softmax(-1) for logits in (teacher, student))
@@ -239,15 +238,16 @@ def test_a_teacher_of_other_classes_is_refused(tmp_path, monkeypatch):
 def test_dropout_acts_on_queries_in_training_only():
     settings = config(dropout=0.5)
     step = step_of(settings)
-    learner, examples = step.learner, step.source.sample(2, generator(0, "test")).tensors()[:3]
+    learner, episodes = step.learner, step.source.sample(2, generator(0, "test"))
     with torch.no_grad():
-        quiet = [learner.query_logits(*examples) for _ in range(2)]
-        noisy = [learner.query_logits(*examples, within=active_dropout(learner.model)) for _ in range(2)]
+        quiet = [learner.query_outputs(episodes) for _ in range(2)]
+        noisy = [learner.query_outputs(episodes, within=active_dropout(learner.model)) for _ in range(2)]
     assert torch.equal(*quiet)
     assert not torch.equal(*noisy)
     plain = build(config())
     assert set(step.learner.state_dict()) == set(plain.state_dict())
     assert not any(isinstance(module, nn.Dropout) and module.training for module in step.learner.modules())
+    examples = episodes.tensors()[:3]
     with torch.no_grad():
         one, other = (each.predictions_per_step(*examples).outputs[-1] for each in (step.learner, plain))
     assert torch.allclose(one, other, atol=1e-6)

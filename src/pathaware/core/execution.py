@@ -55,15 +55,12 @@ class Embedding(Protocol):
     @property
     def whole(self) -> bool:
         """True if all its convolutions are faster."""
-        ...
 
     def usable(self, x: Tensor) -> bool:
         """True if it can run these inputs and the network has not changed."""
-        ...
 
     def __call__(self, x: Tensor) -> Tensor:
         """Features `[T, N, F]` of inputs `[T, N, …]`."""
-        ...
 
 
 Output = TypeVar("Output", covariant=True)
@@ -100,27 +97,21 @@ class Engine(Protocol):
 
     def execution(self, model: nn.Module, layout: Layout, loss: Loss) -> Execution:
         """The execution `batched`; raises `Unsupported`."""
-        ...
 
     def embedding(self, model: nn.Module) -> Embedding | None:
         """A faster form of a network that all tasks share, if there is one."""
-        ...
 
     def operation(self, name: str, like: Tensor) -> Callable[..., Any] | None:
         """A fused form of an operation in `core.operations` for tensors like this one, if there is one."""
-        ...
 
     def captured(self, step: CapturableStep[Output]) -> Replay[Output]:
         """The step, replayed from a CUDA graph."""
-        ...
 
     def compiled(self, order: Literal["second", "first"]) -> MetaGradient:
         """The meta-gradient `Unrolled`, compiled as a whole."""
-        ...
 
     def has_compiler(self) -> bool:
         """True if `compiled` finds a compiler."""
-        ...
 
 
 @cache
@@ -326,7 +317,9 @@ def select_execution(name: ExecutionName, model: nn.Module, layout: Layout, loss
         raise UsageError(f"execution: {name!r} must be one of {', '.join(get_args(ExecutionName))}")
     if name in ("auto", "batched"):
         try:
-            return _fast(model, layout, loss)
+            if (fast := engine()) is None:
+                raise Unsupported("pathaware.engine is not installed")
+            return fast.execution(model, layout, loss)
         except Unsupported as reason:
             if name == "batched":
                 raise UsageError(f"execution: 'batched' cannot run this model ({reason}); use auto") from None
@@ -342,10 +335,3 @@ def select_execution(name: ExecutionName, model: nn.Module, layout: Layout, loss
         return Execution("vmap", map_tasks(outputs), losses, given, state, map_tasks(features), check)
     read = None if losses in (mean_squared_error, cross_entropy) else model
     return Execution("vmap", MapOrLoop(outputs, read), losses, given, state, MapOrLoop(features), check)
-
-
-def _fast(model: nn.Module, layout: Layout, loss: Loss) -> Execution:
-    fast = engine()
-    if fast is None:
-        raise Unsupported("pathaware.engine is not installed")
-    return fast.execution(model, layout, loss)

@@ -32,6 +32,8 @@ QueryLevel = Literal["alone", "batch", "joint"]
 - `batch`: batch norm uses the statistics of all queries together, and nothing else does.
 - `joint`: the method may use all queries together, for example in its inner loop.
 """
+Pair = tuple[Tensor, Tensor]
+Within = AbstractContextManager[None] | None
 QUERY_LEVELS: tuple[QueryLevel, ...] = get_args(QueryLevel)
 
 
@@ -75,7 +77,7 @@ class FewShotLearner(nn.Module, ABC):
         return None
 
     @property
-    def joint(self) -> bool:
+    def _joint(self) -> bool:
         """True if the learner can use all queries of a task together (`joint` inference)."""
         return False
 
@@ -92,10 +94,10 @@ class FewShotLearner(nn.Module, ABC):
         With constant statistics, `batch` is returned as `alone`.
         """
         if queries is None:
-            queries = "joint" if self.joint else "batch"
+            queries = "joint" if self._joint else "batch"
         if queries not in QUERY_LEVELS:
             raise UsageError(f"{queries!r} must be one of {', '.join(QUERY_LEVELS)}", field="queries")
-        if queries == "joint" and not self.joint:
+        if queries == "joint" and not self._joint:
             raise UsageError("the method has no joint inference; use alone or batch", field="queries")
         return "alone" if queries == "batch" and self._inductive else queries
 
@@ -108,31 +110,19 @@ class FewShotLearner(nn.Module, ABC):
         task."""
         raise self._lacks("features of its own")
 
-    def adapted_features(
-        self, support_x: Tensor, support_y: Tensor, query_x: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def adapted_features(self, support_x: Tensor, support_y: Tensor, query_x: Tensor) -> Pair:
         """Inputs `[T, N, F]` of the last layer after adaptation, for the support sets and the queries."""
         raise self._lacks("features of its own")
 
-    def query_logits(
-        self,
-        support_x: Tensor,
-        support_y: Tensor,
-        query_x: Tensor,
-        order: Order = "none",
-        *,
-        within: AbstractContextManager[None] | None = None,
-    ) -> Tensor:
+    def query_outputs(self, episodes: Episodes, order: Order = "none", within: Within = None) -> Tensor:
         """Outputs `[T, Q, …]` for queries after adaptation, computed in the context `within`."""
         raise self._lacks("outputs that can be differentiated")
 
-    def weighted_log_probabilities(
-        self, support_x: Tensor, support_y: Tensor, query_x: Tensor, weights: Tensor
-    ) -> Tensor:
-        """Log-probabilities `[T, Q, classes]` of T tasks whose support examples have `weights [T, S]`.
+    def weighted_outputs(self, *examples: Tensor, weights: Tensor) -> Tensor:
+        """Outputs `[T, Q, …]` for queries, each predicted alone, if support examples have `weights [T, S]`.
 
-        Every query is predicted alone. The result is differentiable in the weights if they require gradients.
-        Only for learners that allow `weights`.
+        `examples` are `support_x [T, S, …]`, `support_y [T, S]` and `query_x [T, Q, …]`. The result is
+        differentiable in the weights if they require gradients. For learners that allow `weights`.
         """
         raise self._lacks("weights of examples")
 
@@ -159,14 +149,6 @@ class FewShotLearner(nn.Module, ABC):
     def adapt(self, support_x: Tensor, support_y: Tensor) -> nn.Module:
         """Adapt to one task, `support_x [S, …]`; return a network that is independent of this learner."""
 
-    def adapt_and_predict(
-        self, support_x: Tensor, support_y: Tensor, query_x: Tensor
-    ) -> tuple[nn.Module, StepPredictions]:
-        """Adapt once; return the adapted network and its inductive predictions after every step."""
-        examples = support_x[None], support_y[None], query_x[None]
-        with torch.no_grad():
-            return self.adapt(support_x, support_y), self.predictions_per_step(*examples, queries="alone")
-
     def adapt_each(self, support_x: Tensor, support_y: Tensor) -> list[tuple[nn.Module, StepPredictions]]:
         """Adapt to T tasks, `support_x [T, S, …]`.
 
@@ -175,8 +157,10 @@ class FewShotLearner(nn.Module, ABC):
         """
         adapted = []
         for x, y in zip(support_x, support_y, strict=True):
-            network, predictions = self.adapt_and_predict(x, y, x)
-            adapted.append((freeze_batch_norm(network, x), predictions))
+            with torch.no_grad():
+                network = freeze_batch_norm(self.adapt(x, y), x)
+                predictions = self.predictions_per_step(x[None], y[None], x[None], queries="alone")
+            adapted.append((network, predictions))
         return adapted
 
     def task_threads(self, tasks: int) -> AbstractContextManager[None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -18,8 +18,10 @@ from pathaware.core.errors import UsageError
 from pathaware.core.execution import ExecutionName, engine
 from pathaware.core.few_shot import (
     FewShotLearner,
+    Pair,
     QueryLevel,
     StepPredictions,
+    Within,
     check_kind,
     check_loss,
     check_outputs,
@@ -240,32 +242,21 @@ class HeadLearner(FewShotLearner):
             with full_precision(features):
                 return self.head.losses(fitted, features, episodes.query_y, per_task(self.loss))
 
-    def adapted_features(
-        self, support_x: Tensor, support_y: Tensor, query_x: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def adapted_features(self, support_x: Tensor, support_y: Tensor, query_x: Tensor) -> Pair:
         return self.features(support_x), self.features(query_x)
 
-    def query_logits(
-        self,
-        support_x: Tensor,
-        support_y: Tensor,
-        query_x: Tensor,
-        order: Order = "none",
-        *,
-        within: AbstractContextManager[None] | None = None,
-    ) -> Tensor:
-        fitted = self.fit(support_x, support_y)
+    def query_outputs(self, episodes: Episodes, order: Order = "none", within: Within = None) -> Tensor:
+        fitted = self.fit(episodes.support_x, episodes.support_y)
         with within or nullcontext():
-            return self.head.predict(fitted, self.features(query_x))
+            return self.head.predict(fitted, self.features(episodes.query_x))
 
-    def weighted_log_probabilities(
-        self, support_x: Tensor, support_y: Tensor, query_x: Tensor, weights: Tensor
-    ) -> Tensor:
+    def weighted_outputs(self, *examples: Tensor, weights: Tensor) -> Tensor:
+        support_x, support_y, query_x = examples
         with torch.no_grad():  # the network is the same whatever the weights
             support, queries = self.features(support_x), self.features(query_x, support_x)
         with torch.set_grad_enabled(weights.requires_grad):
             fitted = self.head.fit_weighted(support, support_y, weights)
-            return self.head.predict_inductive(fitted, queries, support).log_softmax(-1)
+            return self.head.predict_inductive(fitted, queries, support)
 
     def predictions_per_step(
         self,

@@ -15,8 +15,10 @@ from pathaware.core.errors import UsageError
 from pathaware.core.execution import Execution, ExecutionName, select_execution
 from pathaware.core.few_shot import (
     FewShotLearner,
+    Pair,
     QueryLevel,
     StepPredictions,
+    Within,
     check_kind,
     check_loss,
     check_support,
@@ -30,7 +32,7 @@ from pathaware.core.path import Gradient, Order, Path, check_order, check_points
 from pathaware.core.rule import MAX_STEPS, Allowed, Context, LinearSteps, Rule, WeightedContext, _Shared
 
 if TYPE_CHECKING:
-    from pathaware.core.prototype_start import PrototypeStart
+    pass
 
 HeadStart = Literal["learned", "prototypes", "projected"]
 """Where the last layer begins: at its learned parameters, at class means (see `core.prototype_start`), or at
@@ -124,7 +126,7 @@ class MetaLearner(FewShotLearner):
         return self.rule.allows
 
     @property
-    def joint(self) -> bool:
+    def _joint(self) -> bool:
         return self.rule.joint
 
     def task_threads(self, tasks: int) -> AbstractContextManager[None]:
@@ -203,7 +205,7 @@ class MetaLearner(FewShotLearner):
         check_order(order)
         with torch.set_grad_enabled(order == "second"):
             prepared = self.execution.prepare(support_x)
-            queries = self.execution.prepare(query_x) if self.joint and query_x is not None else None
+            queries = self.execution.prepare(query_x) if self._joint and query_x is not None else None
         return Context(self, support_x, support_y, query_x, order, _shared=_Shared(prepared, queries))
 
     def unroll(self, context: Context, steps: int, gradient: Gradient | None = None) -> Path:
@@ -294,28 +296,18 @@ class MetaLearner(FewShotLearner):
     def features(self, x: Tensor) -> Tensor:
         return self.execution.features(self.rule.layout.flatten(self.model).expand(len(x), -1), x)
 
-    def adapted_features(
-        self, support_x: Tensor, support_y: Tensor, query_x: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        end = self.end(self.path(support_x, support_y, query_x=query_x if self.joint else None))
+    def adapted_features(self, support_x: Tensor, support_y: Tensor, query_x: Tensor) -> Pair:
+        end = self.end(self.path(support_x, support_y, query_x=query_x if self._joint else None))
         return self.execution.features(end, support_x), self.execution.features(end, query_x)
 
-    def query_logits(
-        self,
-        support_x: Tensor,
-        support_y: Tensor,
-        query_x: Tensor,
-        order: Order = "none",
-        *,
-        within: AbstractContextManager[None] | None = None,
-    ) -> Tensor:
+    def query_outputs(self, episodes: Episodes, order: Order = "none", within: Within = None) -> Tensor:
+        support_x, support_y, query_x, _ = episodes.tensors()
         end = self.end(self.path(support_x, support_y, order=order, query_x=query_x))
         with within or nullcontext():
             return self.outputs_at(end, query_x)
 
-    def weighted_log_probabilities(
-        self, support_x: Tensor, support_y: Tensor, query_x: Tensor, weights: Tensor
-    ) -> Tensor:
+    def weighted_outputs(self, *examples: Tensor, weights: Tensor) -> Tensor:
+        support_x, support_y, query_x = examples
         order: Order = "second" if weights.requires_grad else "none"
         context = WeightedContext(self, support_x, support_y, order=order, weights=weights)
         path = self.unroll(context, self.rule.steps)
@@ -323,7 +315,7 @@ class MetaLearner(FewShotLearner):
             with torch.no_grad():
                 path.losses.append(self.losses_at(path.end, support_x, support_y))
         with torch.set_grad_enabled(weights.requires_grad):
-            return self.outputs_at(self.end(path), query_x, support_x).log_softmax(-1)
+            return self.outputs_at(self.end(path), query_x, support_x)
 
     def predictions_per_step(
         self,
@@ -343,16 +335,6 @@ class MetaLearner(FewShotLearner):
         with named, self.task_threads(len(support_x)):
             *outputs, reverted = self._run(self._predicted, steps, level, support_x, support_y, query_x)
         return StepPredictions(outputs, reverted)
-
-    def adapt_and_predict(
-        self, support_x: Tensor, support_y: Tensor, query_x: Tensor
-    ) -> tuple[nn.Module, StepPredictions]:
-        check_tensors(support_x=support_x, support_y=support_y, query_x=query_x)
-        given = {"support_x": support_x[None], "support_y": support_y[None]}
-        given |= {} if query_x is support_x else {"query_x": query_x[None]}
-        with torch.no_grad(), explained(self, **given):
-            end, *outputs, reverted = self._run(self._end_and_predicted, *given.values())
-        return self._network(end), StepPredictions(outputs, reverted)
 
     def adapt_each(self, support_x: Tensor, support_y: Tensor) -> list[tuple[nn.Module, StepPredictions]]:
         """Adapt to T tasks side by side."""
@@ -387,13 +369,10 @@ class MetaLearner(FewShotLearner):
         path = self.path(support_x, support_y, steps=steps, extend=True, query_x=seen)
         return self._outputs(path, query_x, support_x if level == "alone" else None)
 
-    def _end_and_predicted(
-        self, support_x: Tensor, support_y: Tensor, query_x: Tensor | None = None
-    ) -> list[Tensor]:
-        """The end of the path, then `_outputs` for the queries, which are by default the support set."""
+    def _end_and_predicted(self, support_x: Tensor, support_y: Tensor) -> list[Tensor]:
+        """The end of the path, then `_outputs` for the support set."""
         path = self.path(support_x, support_y)
-        queries = support_x if query_x is None else query_x
-        return [self.end(path), *self._outputs(path, queries, support_x)]
+        return [self.end(path), *self._outputs(path, support_x, support_x)]
 
     def _outputs(self, path: Path, query_x: Tensor, support_x: Tensor | None) -> list[Tensor]:
         """Outputs for the queries at every point, then the tasks that the guard reverted."""

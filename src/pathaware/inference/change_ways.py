@@ -21,9 +21,10 @@ from torch import Tensor
 
 from pathaware.core.errors import UsageError
 from pathaware.core.few_shot import FewShotLearner
-from pathaware.core.head import HeadLearner
+from pathaware.core.head import Head
 from pathaware.core.learner import MetaLearner
 from pathaware.core.parameters import GroupBroadcast, Layout
+from pathaware.core.rule import Rule
 from pathaware.training.config import Config
 from pathaware.training.meta_training import build
 from pathaware.training.problems import CrossDomain, Problem
@@ -129,10 +130,8 @@ Blocks = dict[str, tuple[int, Sequence[int]]]
 
 def _class_blocks(learner: FewShotLearner) -> Blocks:
     """`class_blocks` of a learner's rule or head, by the names of its state."""
-    if isinstance(learner, HeadLearner):
-        return {f"head.{name}": blocks for name, blocks in learner.head.class_blocks().items()}
-    rule = learner.rule.class_blocks() if isinstance(learner, MetaLearner) else {}
-    return {f"rule.{name}": blocks for name, blocks in rule.items()}
+    parts = [(name, part) for name, part in learner.named_children() if isinstance(part, (Rule, Head))]
+    return {f"{name}.{each}": blocks for name, part in parts for each, blocks in part.class_blocks().items()}
 
 
 def _by_blocks(values: Tensor, before: tuple[int, Sequence[int]], after: tuple[int, Sequence[int]]) -> Tensor:

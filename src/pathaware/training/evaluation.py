@@ -314,7 +314,7 @@ def _predict_episodes(
     if refine == "none":
         found = learner.predictions_per_step(x, y, queries, **options)
     else:
-        options["queries"] = "joint" if learner.joint else "batch"
+        options["queries"] = "joint" if learner.query_level(None) == "joint" else "batch"
         found = learner.predictions_per_step(x, y, queries, **options)
         found = refined(refine, learner, found, (x, y, queries), average, options)
     return StepPredictions([average(output) for output in found.outputs], found.reverted)
@@ -329,12 +329,8 @@ class SnapshotMean(FewShotLearner):
         self.model, self.loss = learners[0].model, learners[0].loss
 
     @property
-    def joint(self) -> bool:
-        return self._first.joint
-
-    @property
-    def _first(self) -> FewShotLearner:
-        return cast(FewShotLearner, self.learners[0])
+    def _joint(self) -> bool:
+        return cast(FewShotLearner, self.learners[0])._joint
 
     def predictions_per_step(self, *examples: Tensor, **options: Any) -> StepPredictions:
         found = [

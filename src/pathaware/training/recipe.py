@@ -16,6 +16,7 @@ All losses are per task, so they do not depend on how tasks are divided among pr
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -98,13 +99,13 @@ class Recipe(nn.Module):
     def losses(self, learner: FewShotLearner, episodes: Episodes, order: Order) -> Tensor:
         """The loss of each task, `[T]`."""
         settings, queries = self.settings, MixedQueries(episodes)
-        tasks = episodes.support_x, episodes.support_y, queries.x
-        logits = learner.query_logits(*tasks, order, within=active_dropout(learner.model))
+        tasks = dataclasses.replace(episodes, query_x=queries.x)
+        logits = learner.query_outputs(tasks, order, active_dropout(learner.model))
         teach = settings.teach if settings.teacher else 0.0
         total = (1 - settings.distil - teach) * queries.cross_entropy(logits, episodes.query_y)
         if settings.distil and self.average is not None:
             with torch.no_grad():
-                averaged = self.average.query_logits(*tasks)
+                averaged = self.average.query_outputs(tasks)
                 probabilities = (averaged / settings.temperature).softmax(-1)
             total = total + settings.distil * softened(logits, probabilities, settings.temperature)
         if teach:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathaware import GradientDescent, Layout, MetaLearner, UsageError
-from pathaware.core.batch_norm import freeze_batch_norm
+from pathaware.core.few_shot import FewShotLearner
 from pathaware.engine.handwritten import program as programs
 from pathaware.engine.handwritten.conv_block import Convolution
 from pathaware.engine.handwritten.nodes import PassState
@@ -172,7 +172,8 @@ def test_predictions_for_the_support_set_itself_are_those_for_equal_queries(exec
     learner = MetaLearner(model, GradientDescent(model, 3, rate=0.1), F.cross_entropy, execution=execution)
     episodes = image_episodes(tasks=1)
     x, y = episodes.support_x[0], episodes.support_y[0]
-    ours, theirs = (learner.adapt_and_predict(x, y, queries)[1] for queries in (x, x.clone()))
+    ((_, ours),) = learner.adapt_each(episodes.support_x, episodes.support_y)
+    theirs = learner.predictions_per_step(x[None], y[None], x[None].clone(), queries="alone")
     for found, expected in zip(ours.outputs, theirs.outputs, strict=True):
         assert distance(found, expected) < 1e-12
 
@@ -181,10 +182,10 @@ def test_predictions_for_the_support_set_itself_are_those_for_equal_queries(exec
 def test_networks_adapted_side_by_side_are_frozen_to_the_statistics_of_their_support_sets(name):
     learner, x, y = problem(name)
     for t, (network, predictions) in enumerate(learner.adapt_each(x, y)):
-        alone, expected = learner.adapt_and_predict(x[t], y[t], x[t])
+        ((alone, expected),) = FewShotLearner.adapt_each(learner, x[t : t + 1], y[t : t + 1])
         queries = torch.randn_like(x[t])
         with torch.no_grad():
-            assert distance(network(queries), freeze_batch_norm(alone, x[t])(queries)) < 1e-12
+            assert distance(network(queries), alone(queries)) < 1e-12
         for found, output in zip(predictions.outputs, expected.outputs, strict=True):
             assert distance(found, output) < 1e-12
 
