@@ -3,7 +3,7 @@
 Let support image i have weight wᵢ in the loss that inner steps descend, Σᵢ wᵢ ℓᵢ(θ) / S with wᵢ = 1. The
 influence of image i on a prediction is the derivative ∂ log p(class | image) / ∂wᵢ. It is exact: one reverse
 pass through the whole path θ₀ → … → θₙ. Batch-norm statistics are those of all support images, whatever their
-weights. Rules that hold parts of their steps constant are refused (`Rule.weighable`).
+weights. Rules that hold parts of their steps constant are refused (see `Rule.allows`).
 
 A head that is fitted to features, by class means or ridge regression, has weights too: wᵢ is that of image i
 in the mean of its class or in the loss that is minimised. The influence is the same derivative, through the

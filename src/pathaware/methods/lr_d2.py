@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from pathaware.core.head import solve
+from pathaware.core.rule import Allowed
 from pathaware.core.settings import at_least
 from pathaware.methods.method import Method
 from pathaware.methods.r2d2 import PAPER, R2D2
@@ -33,7 +34,7 @@ class LRD2(R2D2):
     `steps` is their number, `penalty` the initial λ, `scale` multiplies the fitted weights.
     """
 
-    regression = False
+    allows: frozenset[Allowed] = frozenset({"more classes", "weights"})
 
     def __init__(self, network: nn.Module, steps: int = 5, penalty: float = 1.0, scale: float = 10.0) -> None:
         super().__init__(network, penalty, scale)
