@@ -112,7 +112,9 @@ def test_its_meta_gradient_equals_finite_differences_for_a_fixed_draw(kind, monk
     drawn = here.round()
     assert 0 < drawn.mean() < 1
     rule.sample = lambda logits: drawn + relaxed(logits) - here
-    gradients, chosen = differences(learner, lambda: learner.adapted_losses(episodes, "first").mean(), most=80)
+    gradients, chosen = differences(
+        learner, lambda: learner.adapted_losses(episodes, "first").mean(), most=80
+    )
     assert distance(found[chosen], gradients) < 1e-6
     sizes = {n: p.grad.norm() for n, p in learner.named_parameters() if not n.endswith("bias")}
     assert all(size > 1e-6 for size in sizes.values()), sizes

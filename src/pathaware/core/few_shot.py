@@ -68,18 +68,13 @@ class FewShotLearner(nn.Module, ABC):
 
     @property
     def allows(self) -> frozenset[Allowed]:
-        """What tasks may have beyond those of the usual classification."""
+        """What the rule or the head can do beyond the usual classification."""
         return frozenset()
 
     def for_classes(self, classes: int) -> FewShotLearner | None:
         """This learner for another number of classes, sharing all parameters; None if it has to be converted,
         see `pathaware.inference.change_ways`."""
         return None
-
-    @property
-    def _joint(self) -> bool:
-        """True if the learner can use all queries of a task together (`joint` inference)."""
-        return False
 
     @property
     def _inductive(self) -> bool:
@@ -94,10 +89,10 @@ class FewShotLearner(nn.Module, ABC):
         With constant statistics, `batch` is returned as `alone`.
         """
         if queries is None:
-            queries = "joint" if self._joint else "batch"
+            queries = "joint" if "joint queries" in self.allows else "batch"
         if queries not in QUERY_LEVELS:
             raise UsageError(f"{queries!r} must be one of {', '.join(QUERY_LEVELS)}", field="queries")
-        if queries == "joint" and not self._joint:
+        if queries == "joint" and "joint queries" not in self.allows:
             raise UsageError("the method has no joint inference; use alone or batch", field="queries")
         return "alone" if queries == "batch" and self._inductive else queries
 

@@ -125,9 +125,9 @@ class MetaLearner(FewShotLearner):
     def allows(self) -> frozenset[Allowed]:
         return self.rule.allows
 
-    @property
-    def _joint(self) -> bool:
-        return self.rule.joint
+    def _joint(self, query_x: Tensor | None) -> Tensor | None:
+        """The queries, if the rule uses them."""
+        return query_x if "joint queries" in self.allows else None
 
     def task_threads(self, tasks: int) -> AbstractContextManager[None]:
         # Only if the hand-written program computes inner gradients; autograd uses PyTorch's own threads.
@@ -205,7 +205,8 @@ class MetaLearner(FewShotLearner):
         check_order(order)
         with torch.set_grad_enabled(order == "second"):
             prepared = self.execution.prepare(support_x)
-            queries = self.execution.prepare(query_x) if self._joint and query_x is not None else None
+            queries = self._joint(query_x)
+            queries = None if queries is None else self.execution.prepare(queries)
         return Context(self, support_x, support_y, query_x, order, _shared=_Shared(prepared, queries))
 
     def unroll(self, context: Context, steps: int, gradient: Gradient | None = None) -> Path:
@@ -297,7 +298,7 @@ class MetaLearner(FewShotLearner):
         return self.execution.features(self.rule.layout.flatten(self.model).expand(len(x), -1), x)
 
     def adapted_features(self, support_x: Tensor, support_y: Tensor, query_x: Tensor) -> Pair:
-        end = self.end(self.path(support_x, support_y, query_x=query_x if self._joint else None))
+        end = self.end(self.path(support_x, support_y, query_x=self._joint(query_x)))
         return self.execution.features(end, support_x), self.execution.features(end, query_x)
 
     def query_outputs(self, episodes: Episodes, order: Order = "none", within: Within = None) -> Tensor:

@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from pathaware.core.learner import MetaLearner
     from pathaware.core.path import Order
 
-Allowed = Literal["more classes", "any shots", "values", "weights"]
-"""What the tasks of a rule or a head may have beyond those of the usual classification.
+Allowed = Literal["more classes", "any shots", "values", "weights", "joint queries"]
+"""What a rule or a head can do beyond the usual classification.
 
 - `more classes` than in training; not if learned parameters are tied to class indices.
 - `any shots`: classes with different numbers of examples; those of the label −1 are ignored.
 - `values` to predict as well as classes.
 - `weights` of the support examples, by which predictions can be differentiated (see `influence`).
+- `joint queries`: adapt to all queries of a task (`Context.query_x`), where inference allows it.
 """
 
 Memory = Any
@@ -79,8 +80,6 @@ class Rule(nn.Module):
     allows: frozenset[Allowed] = frozenset({"more classes", "values", "weights"})
     curvature: ClassVar[bool] = False
     """True if steps ask for `Context.curvature` at the point of their gradient."""
-    joint: bool = False
-    """True if steps use all queries of a task (`Context.query_x`), where inference allows it."""
 
     def __init__(self, network: nn.Module | Layout, steps: int) -> None:
         super().__init__()
@@ -143,7 +142,7 @@ class Context:
     """T tasks during their adaptation, as a rule sees them.
 
     `query_x` are all queries of each task, or None unless inference is `joint` (see `QueryLevel`); only rules
-    with `joint` set may use them. `order` is the order of derivatives that the meta-gradient needs.
+    that allow `joint queries` may use them. `order` is the order of derivatives that the meta-gradient needs.
     """
 
     learner: MetaLearner

@@ -90,7 +90,8 @@ class TaskAdaptiveLoss(GradientDescent):
         features = 1 + layers + 2 * outputs
         self.support = nn.ModuleList(AdaptiveLoss(features, 1 + layers) for _ in range(steps))
         features = layers + outputs + 1
-        self.joint = transductive
+        if transductive:
+            self.allows = self.allows | {"joint queries"}
         queried = steps if transductive else 0
         self.query = nn.ModuleList(AdaptiveLoss(features, features) for _ in range(queried))
 

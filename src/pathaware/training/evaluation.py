@@ -17,6 +17,7 @@ from pathaware.core.episodes import Episodes, TaskSource
 from pathaware.core.errors import UsageError
 from pathaware.core.few_shot import FewShotLearner, QueryLevel, StepPredictions
 from pathaware.core.path import Order
+from pathaware.core.rule import Allowed
 from pathaware.core.seeding import generator
 from pathaware.core.settings import at_least, at_most
 from pathaware.training.distributed import ALONE, World
@@ -329,8 +330,8 @@ class SnapshotMean(FewShotLearner):
         self.model, self.loss = learners[0].model, learners[0].loss
 
     @property
-    def _joint(self) -> bool:
-        return cast(FewShotLearner, self.learners[0])._joint
+    def allows(self) -> frozenset[Allowed]:
+        return cast(FewShotLearner, self.learners[0]).allows
 
     def predictions_per_step(self, *examples: Tensor, **options: Any) -> StepPredictions:
         found = [

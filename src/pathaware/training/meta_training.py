@@ -193,7 +193,7 @@ def build(
     return learner.to(device or training.torch_device, training.torch_dtype)
 
 
-odef set_head_rate(learner: FewShotLearner, rate: float) -> None:
+def set_head_rate(learner: FewShotLearner, rate: float) -> None:
     """Initialise the learned step sizes of the last layer to `rate`."""
     rule = require_path(learner).rule
     step_sizes = {name: c for name, c in rule.coefficients().items() if c.step_size is not None}
