@@ -26,7 +26,7 @@ from pathaware.methods import METHODS, describe_method
 from pathaware.methods.method import Method, identity, python_name
 from pathaware.sweep.intervals import with_interval
 from pathaware.sweep.run_store import Result, Results
-from pathaware.training.tables import Row, Table, pipe_table
+from pathaware.training.tables import Table, pipe_table
 from pathaware_research.paper.method_table import method_table
 from pathaware_research.paper.tables import TableSpec, table1, table2, table3
 from pathaware_research.records import read_results
@@ -146,8 +146,8 @@ def _equations(block: str) -> str:
     pairs = [split_equation(line) for line in block.splitlines()]
     if not any(comment for _, comment in pairs):
         return "\n\n".join(f"$${to_tex(equation)}$$" for equation, _ in pairs)
-    rows = [Row((f"${to_tex(equation)}$", comment)) for equation, comment in pairs]
-    return pipe_table(Table("", ("equation", "where"), rows))
+    rows = [(f"${to_tex(equation)}$", comment) for equation, comment in pairs]
+    return pipe_table(Table.of("", ("equation", "where"), rows))
 
 
 def _linked(paper: str) -> str:
@@ -166,8 +166,8 @@ def _settings(method: Method) -> str:
     rows = []
     for name, default in method.settings().items():
         shown = "none" if default is None else str(default).lower()
-        rows.append(Row((f"`method.{name}`", f"`{shown}`", _allowed(hints[name]))))
-    table = Table("", ("setting", "default", "allowed"), rows)
+        rows.append((f"`method.{name}`", f"`{shown}`", _allowed(hints[name])))
+    table = Table.of("", ("setting", "default", "allowed"), rows)
     return "\n\n".join([pipe_table(table), *_common(method), *_documented(method)])
 
 
@@ -235,10 +235,10 @@ def _results(method: Method, folder: Path) -> str:
                     level = "" if spec.metric.lower_is_better else f", {found[0].queries}"
                     label = f"{column.replace('MSE', 'sine')}, {name}{level}"
                     value = with_interval(found, spec.metric)
-                    rows.append(Row((label, value, cell.printed, _training(found))))
+                    rows.append((label, value, cell.printed, _training(found)))
     if not rows:
         return "There are no records of this method in `results/` yet."
-    table = Table("", ("problem", "result", "the paper", "training"), rows)
+    table = Table.of("", ("problem", "result", "the paper", "training"), rows)
     return f"{pipe_table(table)}\n\n{_NOTE}"
 
 

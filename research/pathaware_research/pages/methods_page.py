@@ -10,7 +10,7 @@ from pathaware.methods.method import Method
 from pathaware.sweep.intervals import mean
 from pathaware.sweep.run_store import Result, Results
 from pathaware.training.metric import ACCURACY
-from pathaware.training.tables import NOTHING, Remark, Row, Table, pipe_table
+from pathaware.training.tables import NOTHING, Remark, Table, pipe_table
 from pathaware_research.pages.method_pages import page_name
 from pathaware_research.paper.method_table import method_table, render
 from pathaware_research.paper.tables import TableSpec, table1, table2
@@ -20,10 +20,10 @@ COLUMNS = ("CIFAR-FS 1-shot", "CIFAR-FS 5-shot")
 
 
 def blocks(folder: Path) -> dict[str, str]:
-    rows = [Row((_link(m), m.summary, m.order, m.paper)) for m in METHODS.values()]
+    rows = [(_link(m), m.summary, m.order, m.paper) for m in METHODS.values()]
     header = ("method", "what it does", "order", "paper")
     return {
-        "list": pipe_table(Table("", header, rows)),
+        "list": pipe_table(Table.of("", header, rows)),
         "glyphs": pipe_table(glyph_ranking(folder)),
         "cifar-fs": pipe_table(image_ranking(folder)),
     }
@@ -62,9 +62,9 @@ def glyph_ranking(folder: Path) -> Table:
         if iterations != NOTHING and name in times:
             count = int(iterations.replace(",", ""))
             seconds = f"{count * tasks * times[name]['training_ms'] / 1e3:.0f}"
-        rows.append(Row((name, year, order, level, accuracy, iterations, seconds)))
+        rows.append((name, year, order, level, accuracy, iterations, seconds))
     header = [title for title in table.header if title not in ("before", "seconds")]
-    return Table("", (*header, "CPU seconds"), rows)
+    return Table.of("", (*header, "CPU seconds"), rows)
 
 
 def compared_on_images(folder: Path, data: str = "CIFAR-FS") -> dict[str, dict[str, list[Result]]]:
@@ -96,10 +96,10 @@ def image_ranking(folder: Path) -> Table:
         level = "joint" if method.queries else "batch"
         costs = [_ratio(times, method.name, key) for key in ("training_ms", "adaptation_ms")]
         texts = (_accuracy(found[column]) for column in COLUMNS)
-        ranked.append((value, Row((name, method.order, level, *texts, seeds, *costs))))
+        ranked.append((value, (name, method.order, level, *texts, seeds, *costs)))
     ranked.sort(key=lambda pair: -pair[0])
     header = ("method", "order", "queries", *COLUMNS, "seeds", "training / MAML", "adaptation / MAML")
-    return Table("", header, [row for _, row in ranked])
+    return Table.of("", header, [row for _, row in ranked])
 
 
 def _accuracy(results: Sequence[Result]) -> str:
