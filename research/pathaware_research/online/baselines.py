@@ -87,13 +87,13 @@ class FineTuning:
     def learn(self, items: Sequence[Item]) -> None:
         for x, y in items:
             for _ in range(self.steps):
-                _, gradient = self.meta.gradient(self.point, x[None], y[None])
+                _, gradient = self.meta.gradient_at(self.point, x[None], y[None])
                 self.point = self.meta.rule.step(0, [self.point], gradient)
         self.own_gradients += len(items) * self.steps
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
-        return self.meta.predict(self.point, x[None])[0]
+        return self.meta.outputs_at(self.point, x[None])[0]
 
 
 class FromScratch(FineTuning):

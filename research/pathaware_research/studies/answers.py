@@ -26,11 +26,12 @@ import torch
 from torch import Tensor
 
 from pathaware.core.learner import require_path
+from pathaware.core.rule import WeightedContext
 from pathaware.core.seeding import generator
 from pathaware.data.catalogue import open_store
 from pathaware.inference.calibration import fit_cell, thresholds
 from pathaware.inference.export.learner import export_learner, open_learner
-from pathaware.inference.influence import WeightedContext, influence, require_weights
+from pathaware.inference.influence import influence, require_weights
 from pathaware.inference.open_set import SCORES, area, false_positives, open_tasks, refusals, scores
 from pathaware.inference.suggest import coverage, unit_features
 from pathaware.inference.trained_model import AdaptedClassifier, SupportSet, TrainedModel, arrange, find_run
@@ -77,7 +78,8 @@ def labels(model: TrainedModel, split: str, tasks: int, seed: int) -> dict[str, 
     `1 planted`: the share of tasks in which the wrong label is among the first one or two of the ranking.
     `2 planted`: the share of both wrong labels that is among the first two, and among the first four.
     """
-    learner = require_weights(model.learner(WAYS))
+    learner = model.learner(WAYS)
+    require_weights(learner)
     found: dict[str, dict[str, list[float]]] = {}
     for task, (random, pixels) in enumerate(drawn_tasks(model, split, tasks, seed, SHOTS)):
         x = model.image_input.normalised(pixels.flatten(0, 1))

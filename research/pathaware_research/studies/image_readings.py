@@ -61,7 +61,7 @@ class Normalised(Pamela):
         of_group.scatter_(0, self.q_groups.index.cpu(), layer)
         return of_group.to(self.q.device), of_group.bincount(minlength=layers).to(self.q)
 
-    def coefficients(self) -> tuple[Tensor, Tensor]:
+    def per_parameter(self) -> tuple[Tensor, Tensor]:
         of_group, members = self.layers
         sums = self.q.new_zeros(len(self.q), len(members)).index_add(1, of_group, self.q.square())
         scale = (sums / members).rsqrt().index_select(1, of_group)

@@ -68,7 +68,7 @@ class FewShotLearner(nn.Module, ABC):
 
     @property
     def allows(self) -> frozenset[Allowed]:
-        """What the rule or the head can do beyond the usual classification."""
+        """The things that the rule or the head can do beyond the usual classification."""
         return frozenset()
 
     def for_classes(self, classes: int) -> FewShotLearner | None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathaware.core.path import Order
 
 Allowed = Literal["more classes", "any shots", "values", "weights", "joint queries"]
-"""What a rule or a head can do beyond the usual classification.
+"""The things that a rule or a head can do beyond the usual classification.
 
 - `more classes` than in training; not if learned parameters are tied to class indices.
 - `any shots`: classes with different numbers of examples; those of the label −1 are ignored.
@@ -236,7 +236,7 @@ class WeightedContext(Context):
 
 @dataclass
 class _Shared:
-    """What the steps of one path share.
+    """The things that the steps of one path share.
 
     - `support`, `queries`: the inputs as `Execution.prepare` returned them; None if they are not prepared.
     - `outputs`: points where the gradient was asked for, with the outputs for the support set there; for
