@@ -115,6 +115,13 @@ def meta_gradient(learner: MetaLearner, episodes: Episodes, order: str = "second
     )
 
 
+def agrees_with_the_loop(model: nn.Module, loss: object, episodes: Episodes, rule: Rule) -> str:
+    """The execution that `auto` chooses, whose meta-gradient must be that of the loop."""
+    auto, loop = (MetaLearner(model, rule, loss, execution=name) for name in ("auto", "loop"))
+    assert distance(meta_gradient(auto, episodes), meta_gradient(loop, episodes)) < 1e-10
+    return auto.execution.name
+
+
 def distance(a: Tensor, b: Tensor) -> float:
     """‖a − b‖ / ‖b‖"""
     return float((a - b).detach().norm() / b.detach().norm())

@@ -29,7 +29,6 @@ from pathaware import (
     Unrolled,
     UsageError,
 )
-from pathaware.core.settings import at_least
 from pathaware.methods import METHODS
 from pathaware.methods.alfa import Alfa
 from pathaware.methods.maml_plus_plus import MamlPlusPlus
@@ -144,11 +143,6 @@ def test_running_statistics_are_refused_with_a_remedy():
         MetaLearner(model, GradientDescent(model), F.mse_loss)
 
 
-def test_episodes_of_different_lengths_are_refused():
-    with pytest.raises(UsageError, match="must share their task axis"):
-        Episodes(torch.zeros(2, 1), torch.zeros(2, 1), torch.zeros(3, 1), torch.zeros(3, 1))
-
-
 def test_the_meta_gradient_does_not_depend_on_what_was_adapted_before():
     model, loss, episodes = small_problem("conv")
     learner = MetaLearner(model, GradientDescent(model, 2, rate=0.1), loss)
@@ -162,16 +156,11 @@ def test_a_step_size_is_any_number_that_is_not_negative(kind):
     model = mlp(1, (4,), 1)
     x = torch.randn(5, 1)
     start = {"q_start": 1} if kind is Pamela else {}
-    MetaLearner(model, kind(model, 2, rate=1, **start), F.mse_loss).adapt(x, x)
+    for rate in (0, 1):
+        MetaLearner(model, kind(model, 2, rate=rate, **start), F.mse_loss).adapt(x, x)
     for rate in (-1, -0.5, float("nan")):
-        with pytest.raises(UsageError, match=r"rate: .* is not allowed; must be at least 0"):
+        with pytest.raises(UsageError, match=f"rate: {rate} is not allowed; must be at least 0"):
             kind(model, 2, rate=rate)
-
-
-def test_a_bound_is_not_met_by_nan():
-    at_least(0, rate=0)
-    with pytest.raises(UsageError, match="rate: nan is not allowed"):
-        at_least(0, rate=float("nan"))
 
 
 @pytest.mark.parametrize(
@@ -183,6 +172,7 @@ def test_a_bound_is_not_met_by_nan():
         (((2, 5, 1), (2, 5, 1), (2, 0, 1), (2, 0, 1)), "query set: it is empty"),
         (((5,), (5,), (5,), (5,)), "support set: inputs and targets need an axis of tasks"),
         (((), (), (), ()), "support set: inputs and targets need an axis of tasks"),
+        (((2, 1), (2, 1), (3, 1), (3, 1)), "must share their task axis"),
     ],
 )
 def test_episodes_that_do_not_fit_together_are_refused(shapes, message):

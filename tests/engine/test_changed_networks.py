@@ -270,9 +270,7 @@ def test_a_copy_of_a_learner_has_a_network_of_its_own(execution):
     expected = results(learner_of(other.model, "loop", "last"), episodes)
     for one, another in zip(results(other, episodes), expected, strict=True):
         assert distance(one, another) < 1e-10
-    assert all(
-        torch.equal(one, another) for one, another in zip(results(learner, episodes), before, strict=True)
-    )
+    assert all(map(torch.equal, results(learner, episodes), before))
 
 
 @pytest.mark.parametrize("adapted", ["", "first", "last"])

@@ -18,7 +18,14 @@ from pathaware import Episodes, GradientDescent, Layout, MetaLearner, UsageError
 from pathaware.core.losses import per_task
 from pathaware.core.task_mapping import CorrectedOperations
 from pathaware.models import conv4, resnet12
-from tests.conftest import distance, image_episodes, meta_gradient, regression_episodes, small_problem
+from tests.conftest import (
+    agrees_with_the_loop,
+    distance,
+    image_episodes,
+    meta_gradient,
+    regression_episodes,
+    small_problem,
+)
 
 
 class Residual(nn.Module):
@@ -90,11 +97,8 @@ NETWORKS = {
 @pytest.mark.parametrize("name", NETWORKS)
 def test_auto_picks_the_fastest_execution_and_agrees_with_the_loop(name):
     build, loss, make, expected = NETWORKS[name]
-    model, episodes = build(), make()
-    rule = GradientDescent(model, 2, rate=0.1)
-    auto, loop = MetaLearner(model, rule, loss), MetaLearner(model, rule, loss, execution="loop")
-    assert auto.execution.name == expected
-    assert distance(meta_gradient(auto, episodes), meta_gradient(loop, episodes)) < 1e-10
+    model = build()
+    assert agrees_with_the_loop(model, loss, make(), GradientDescent(model, 2, rate=0.1)) == expected
 
 
 def test_control_flow_falls_back_to_the_loop_with_a_warning():
@@ -105,16 +109,17 @@ def test_control_flow_falls_back_to_the_loop_with_a_warning():
     learner.meta_loss(episodes)
 
 
-def test_batched_names_the_operation_that_has_no_batched_form():
+@pytest.mark.parametrize(
+    ("execution", "message"),
+    [
+        ("batched", r"'batched' cannot run this model .*logsumexp"),
+        ("parallel", "'parallel' must be one of auto, loop, vmap, batched"),
+    ],
+)
+def test_an_execution_that_is_unknown_or_cannot_run_the_network_is_refused(execution, message):
     model = Shaped()
-    with pytest.raises(UsageError, match=r"'batched' cannot run this model .*logsumexp"):
-        MetaLearner(model, GradientDescent(model, 1), F.mse_loss, execution="batched")
-
-
-def test_an_unknown_execution_is_refused_with_the_known_ones():
-    model = nn.Linear(1, 1)
-    with pytest.raises(UsageError, match="'parallel' must be one of auto, loop, vmap, batched"):
-        MetaLearner(model, GradientDescent(model, 1), F.mse_loss, execution="parallel")
+    with pytest.raises(UsageError, match=message):
+        MetaLearner(model, GradientDescent(model, 1), F.mse_loss, execution=execution)
 
 
 @pytest.mark.parametrize("adapted", ["all", "head"])
@@ -387,14 +392,8 @@ def test_the_meta_gradient_of_a_repeated_layer_is_that_of_two_tied_ones():
 @pytest.mark.parametrize("name", ["weights", "biases", "of the network itself"])
 def test_tied_parameters_that_do_not_adapt_are_shared_by_tasks(name):
     build, loss, make = TIED[name]
-    model, episodes = build(), make()
-    layout = Layout.of(model, lambda name: name.startswith("last."))
-    auto, loop = (
-        MetaLearner(model, GradientDescent(layout, 2, rate=0.3), loss, execution=execution)
-        for execution in ("auto", "loop")
-    )
-    assert auto.execution.name == "batched"
-    assert distance(meta_gradient(auto, episodes), meta_gradient(loop, episodes)) < 1e-10
+    layout = Layout.of(model := build(), lambda name: name.startswith("last."))
+    assert agrees_with_the_loop(model, loss, make(), GradientDescent(layout, 2, rate=0.3)) == "batched"
 
 
 def conv2() -> nn.Module:
@@ -445,10 +444,8 @@ def test_layers_below_the_adapted_ones_run_once_per_path(name, order, monkeypatc
             gradients.append(meta_gradient(learner, episodes, order))
         calls.append(sum(conv is model.get_submodule(below) for conv in seen))
     assert distance(*gradients) < 1e-12
-    assert calls == [
-        2,
-        2 * (3 + 1 + 1),
-    ]  # support and queries; the loop runs 2 tasks, 3 steps, guard, queries
+    # support and queries; the loop runs 2 tasks, 3 steps, guard, queries
+    assert calls == [2, 2 * (3 + 1 + 1)]
 
 
 def test_a_layer_in_place_leaves_what_the_next_step_needs():
@@ -502,12 +499,11 @@ def with_weight_norm(model: nn.Sequential) -> None:
 )
 @pytest.mark.filterwarnings("ignore:vmap cannot run this model", "ignore:There is a performance drop")
 def test_a_layer_that_computes_more_than_its_type_says_is_not_batched(change):
-    model, episodes = nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1)), regression_episodes()
+    model = nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1))
     change(model)
     rule = GradientDescent(model, 2, rate=0.1)
-    auto, loop = (MetaLearner(model, rule, F.mse_loss, execution=name) for name in ("auto", "loop"))
-    assert auto.execution.name == ("loop" if change is with_backward_hook else "vmap")
-    assert distance(meta_gradient(auto, episodes), meta_gradient(loop, episodes)) < 1e-10
+    expected = "loop" if change is with_backward_hook else "vmap"
+    assert agrees_with_the_loop(model, F.mse_loss, regression_episodes(), rule) == expected
     with pytest.raises(UsageError, match=r"'batched' cannot run this model .*(hooks|forward method)"):
         MetaLearner(model, rule, F.mse_loss, execution="batched")
 
@@ -547,11 +543,9 @@ HARMLESS = {
     ids=[*(f"overwrites: {name}" for name in OVERWRITING), *(f"harmless: {name}" for name in HARMLESS)],
 )
 def test_operations_in_place_are_batched_unless_others_read_what_they_overwrite(change, expected):
-    model, episodes = InPlace(change), image_episodes()
+    model = InPlace(change)
     rule = GradientDescent(model, 2, rate=0.1)
-    auto, loop = (MetaLearner(model, rule, F.cross_entropy, execution=name) for name in ("auto", "loop"))
-    assert auto.execution.name == expected
-    assert distance(meta_gradient(auto, episodes), meta_gradient(loop, episodes)) < 1e-10
+    assert agrees_with_the_loop(model, F.cross_entropy, image_episodes(), rule) == expected
 
 
 class Transformer(nn.Module):
