@@ -19,6 +19,7 @@ from pathaware.engine.handwritten import program as programs
 from pathaware.engine.handwritten.conv_block import Convolution
 from pathaware.engine.handwritten.nodes import PassState
 from tests.conftest import (
+    agrees_with_the_loop,
     distance,
     image_episodes,
     meta_gradient,
@@ -125,18 +126,18 @@ def test_loss_gradient_and_hessian_vector_product_are_those_of_autograd(name, na
     monkeypatch.setattr(Convolution, "_native", lambda self, x: native)
     learner, x, y = problem(name)
     initial = learner.rule.layout.flatten(learner.model).detach()
-    point = (initial + 0.05 * torch.randn(len(x), len(initial)) * (initial != 0)).requires_grad_()
-    direction = torch.randn_like(point)
-    program = learner.execution.program
-    loss, gradient, saved = program.loss_and_gradient(point.detach(), x, y)
-    product = program.hvp(point.detach(), direction, saved)
+    agrees_with_autograd(learner, initial + 0.05 * torch.randn(len(x), len(initial)) * (initial != 0), x, y)
 
-    loss_, gradient_ = by_autograd(learner, point, x, y)
-    (product_,) = torch.autograd.grad((gradient_ * direction).sum(), point)
-    assert distance(loss, loss_) < 1e-12
-    assert distance(gradient, gradient_) < 1e-10
-    assert distance(product, product_) < 1e-10
-    assert torch.equal(program.losses(point.detach(), x, y), loss)
+
+def agrees_with_autograd(learner: MetaLearner, point: Tensor, x: Tensor, y: Tensor) -> None:
+    direction, program = torch.randn_like(point), learner.execution.program
+    loss, gradient, saved = program.loss_and_gradient(point, x, y)
+    product = program.hvp(point, direction, saved)
+    assert torch.equal(program.losses(point, x, y), loss)
+    expected_loss, expected = by_autograd(learner, point.requires_grad_(), x, y)
+    assert distance(loss, expected_loss) < 1e-12
+    assert distance(gradient, expected) < 1e-10
+    assert distance(product, torch.autograd.grad((expected * direction).sum(), point)[0]) < 1e-10
 
 
 @pytest.mark.parametrize("native", [False, True])
@@ -206,15 +207,7 @@ def test_large_query_sets_one_task_after_another_give_the_same_losses_and_gradie
 def test_cross_entropy_over_rows_is_that_of_autograd():
     learner = learner_of(ROWS["tanh"](), nn.CrossEntropyLoss())
     x, y = torch.randn(3, 5, 1), torch.randint(0, 3, (3, 5))
-    point = torch.randn(3, len(learner.rule.layout), requires_grad=True)
-    direction = torch.randn_like(point)
-    program = learner.execution.program
-    loss, gradient, saved = program.loss_and_gradient(point.detach(), x, y)
-    product = program.hvp(point.detach(), direction, saved)
-    loss_, gradient_ = by_autograd(learner, point, x, y)
-    assert distance(loss, loss_) < 1e-12
-    assert distance(gradient, gradient_) < 1e-12
-    assert distance(product, torch.autograd.grad((gradient_ * direction).sum(), point)[0]) < 1e-12
+    agrees_with_autograd(learner, torch.randn(3, len(learner.rule.layout)), x, y)
 
 
 def test_an_inner_gradient_is_one_node_and_its_loss_can_be_differentiated_too():
@@ -269,12 +262,9 @@ def test_ignored_labels_are_left_to_autograd():
 
 
 def test_both_signs_of_gain_and_equal_values_in_a_pool_give_the_loop_s_meta_gradient():
-    model = nn.Sequential(*IMAGES["two blocks"]())
-    rule = GradientDescent(model, 3, rate=0.1)
-    episodes = image_episodes()
+    model, episodes = nn.Sequential(*IMAGES["two blocks"]()), image_episodes()
     episodes.support_x[:, :, :, :5] = 0.5  # like the background of a glyph
-    auto, loop = (MetaLearner(model, rule, F.cross_entropy, execution=e) for e in ("auto", "loop"))
-    assert distance(meta_gradient(auto, episodes), meta_gradient(loop, episodes)) < 1e-10
+    agrees_with_the_loop(model, F.cross_entropy, episodes, GradientDescent(model, 3, rate=0.1))
 
 
 class Twice(nn.Module):
@@ -313,10 +303,14 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_networks_without_a_hand_written_form_are_left_to_autograd(name):
-    model = OTHERS[name]()
-    assert MetaLearner(model, GradientDescent(model, 1), F.mse_loss).execution.program is None
+@pytest.mark.parametrize(
+    ("build", "loss"),
+    [*((build, F.mse_loss) for build in OTHERS.values()), (lambda: nn.Linear(1, 1), F.smooth_l1_loss)],
+    ids=[*OTHERS, "a custom loss"],
+)
+def test_networks_and_losses_without_a_hand_written_form_are_left_to_autograd(build, loss):
+    model = build()
+    assert MetaLearner(model, GradientDescent(model, 1), loss).execution.program is None
 
 
 SHARED = {
@@ -352,16 +346,10 @@ def test_layers_before_the_first_adapted_one_run_once_per_path_instead():
     assert MetaLearner(model, rule, F.mse_loss).execution.program is None
 
 
-def test_a_custom_loss_is_left_to_autograd():
-    model = nn.Linear(1, 1)
-    assert MetaLearner(model, GradientDescent(model, 1), F.smooth_l1_loss).execution.program is None
-
-
 def test_a_single_layer_as_a_network_gives_the_loop_s_meta_gradient():
-    model, episodes = nn.Linear(1, 1), regression_episodes()
+    model = nn.Linear(1, 1)
     rule = GradientDescent(model, 2, rate=0.1)
-    auto, loop = (MetaLearner(model, rule, F.mse_loss, execution=e) for e in ("auto", "loop"))
-    assert distance(meta_gradient(auto, episodes), meta_gradient(loop, episodes)) < 1e-10
+    agrees_with_the_loop(model, F.mse_loss, regression_episodes(), rule)
 
 
 @pytest.fixture
