@@ -50,11 +50,16 @@ def test_the_package_keeps_its_bounds(name, number):
     assert number <= architecture.BOUNDS[name]
 
 
-def test_training_enters_few_files_and_builds_one_learner():
+def test_training_builds_one_learner():
     entered, built = architecture.traced_training()
     assert built <= architecture.BOUNDS["learners built by train"]
     assert "methods/pamela.py" in entered
-    assert len(entered) <= architecture.BOUNDS["files entered by train"], entered
+
+
+def test_settings_of_one_name_in_two_tables_are_those_with_another_meaning():
+    twice = {name for name, owners in architecture.settings().items() if len(owners) > 1}
+    common = "rate warmup head teacher distil temperature dropout validate save jitter cutmix shots queries"
+    assert twice == set(common.split())
 
 
 def test_the_method_of_the_paper_is_where_one_looks_for_it():

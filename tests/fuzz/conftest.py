@@ -23,7 +23,7 @@ from pathaware.inference.learning import learn, save_classifier
 from pathaware.inference.trained_model import TrainedModel
 from pathaware.training import evaluation
 from pathaware.training.config import Config
-from pathaware.training.pretrained_classifier import Pretraining
+from pathaware.training.settings import Pretraining
 from pathaware.training.supervised import pretrain
 from pathaware.training.tables import Table
 from pathaware.training.train import train

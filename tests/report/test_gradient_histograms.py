@@ -13,7 +13,8 @@ from pathaware.report.figures import figures
 from pathaware.report.gradient_histograms import ROWS, Scale, gradient_histograms
 from pathaware.training.config import Config
 from pathaware.training.gradient_probe import Histograms
-from pathaware.training.run_folder import HISTOGRAMS, Run
+from pathaware.training.run_files import HISTOGRAMS
+from pathaware.training.run_folder import Run
 from pathaware_research.paper.figures import fig6
 
 

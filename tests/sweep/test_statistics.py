@@ -9,17 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from pathaware.sweep.intervals import (
-    bootstrap,
-    mean_lead,
-    over_seeds,
-    over_seeds_and_tasks,
-    paired_differences,
-)
+from pathaware.sweep.intervals import bootstrap, over_seeds, over_seeds_and_tasks
 from pathaware.sweep.run_store import Result, Results
 from pathaware.training.evaluation import interval_over_tasks
 from pathaware.training.metric import ACCURACY, MSE
 from pathaware.training.provenance import encode_values, identity
+from pathaware_research.paired import mean_lead, paired_differences
 from pathaware_research.paper.tables import sine_experiment, table2
 
 

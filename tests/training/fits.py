@@ -9,8 +9,8 @@ from pathaware.core.few_shot import FewShotLearner
 from pathaware.training.config import Config
 from pathaware.training.loop import Fit, run_to_end
 from pathaware.training.meta_training import MetaTraining
-from pathaware.training.pretrained_classifier import Pretraining
 from pathaware.training.run_folder import Run
+from pathaware.training.settings import Pretraining
 from pathaware.training.supervised import Supervised
 from pathaware.training.train import train
 

@@ -35,11 +35,6 @@ def own_network(ways: int, size: int, channels: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(channels * size * size, ways))
 
 
-@pytest.fixture(autouse=True)
-def _single_precision():
-    torch.set_default_dtype(torch.float32)
-
-
 def test_adaptation_turns_chance_into_knowledge_on_held_out_scripts(tmp_path):
     settings = config(iterations=160, rate=5e-3, validate=160, validation_tasks=20)
     run = train(settings, tmp_path / "run")

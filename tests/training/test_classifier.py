@@ -28,13 +28,14 @@ from pathaware.training.loop import Fit, run_to_end
 from pathaware.training.meta_training import build
 from pathaware.training.pretrained_classifier import (
     Classifier,
-    Pretraining,
+    initialised,
     measure_statistics,
     prototype_accuracy,
     separation,
     start_from,
 )
 from pathaware.training.run_folder import PretrainRun, Run
+from pathaware.training.settings import Pretraining
 from pathaware.training.supervised import (
     ClassifierStep,
     Supervised,
@@ -49,11 +50,6 @@ from tests.training.fits import in_memory, pretraining
 from tests.training.test_classification import config
 
 NAMES = "abcdefgh"
-
-
-@pytest.fixture(autouse=True)
-def _single_precision():
-    torch.set_default_dtype(torch.float32)
 
 
 def small_store(name: str = "shapes", size: int = 16, mirror: bool = True, channels: int = 3) -> ImageStore:
@@ -73,9 +69,7 @@ def small_store(name: str = "shapes", size: int = 16, mirror: bool = True, chann
 @pytest.fixture(autouse=True)
 def _stores(monkeypatch):
     stores = {"shapes": small_store(), "larger": small_store("larger", 20, mirror=False)}
-    monkeypatch.setattr(
-        "pathaware.training.pretrained_classifier.open_store", lambda name, directory: stores[name]
-    )
+    monkeypatch.setattr("pathaware.data.catalogue.open_store", lambda name, directory: stores[name])
 
 
 def settings(**changes: object) -> Pretraining:
@@ -356,7 +350,8 @@ def test_pretrainings_are_compared_by_what_differs(tmp_path, capsys):
 def test_stored_predictions_of_a_teacher_are_those_of_its_mean_view(tmp_path):
     teacher = pretrain(settings(epochs=1), tmp_path / "teacher").load().model
     images = settings().images(["train"])
-    step = ClassifierStep(settings().network(5, images.inputs), images, settings(teacher_views=200), teacher)
+    model = initialised(settings(), 5, images.inputs)
+    step = ClassifierStep(model, images, settings(teacher_views=200), teacher)
     view = images.draw(torch.arange(len(images)), Distortion(0.35, 0.4, 0.0, True), generator(1, "view"))
     with torch.no_grad():
         live = teacher(images.show(view)[0])
@@ -383,7 +378,7 @@ def test_meta_training_starts_from_a_pretraining(tmp_path, monkeypatch):
     folder = tmp_path / "features"
     model = {"data": "ink", "width": 8, "size": 28, "epochs": 1}
     store = small_store("ink", 28, channels=1)
-    monkeypatch.setattr("pathaware.training.pretrained_classifier.open_store", lambda name, directory: store)
+    monkeypatch.setattr("pathaware.data.catalogue.open_store", lambda name, directory: store)
     run = pretrain(settings(**model), folder)
     plain, started = build(config()).model, in_memory(config(start=str(folder))).objective.learner.model
     learned = run.load().body
@@ -405,7 +400,7 @@ def test_meta_training_starts_from_a_pretraining(tmp_path, monkeypatch):
 def test_running_statistics_without_biases_are_the_same_network(tmp_path, monkeypatch):
     folder = tmp_path / "features"
     store = small_store("ink", 28, channels=1)
-    monkeypatch.setattr("pathaware.training.pretrained_classifier.open_store", lambda name, directory: store)
+    monkeypatch.setattr("pathaware.data.catalogue.open_store", lambda name, directory: store)
     run = pretrain(settings(data="ink", width=8, size=28, epochs=1), folder)
     body, learner = (
         run.load().body.eval().double(),
@@ -436,7 +431,7 @@ def test_parameters_of_another_network_are_refused_in_one_line():
 def test_running_statistics_of_a_pretraining_make_queries_independent(tmp_path, monkeypatch, method):
     folder = tmp_path / "features"
     store = small_store("ink", 28, channels=1)
-    monkeypatch.setattr("pathaware.training.pretrained_classifier.open_store", lambda name, directory: store)
+    monkeypatch.setattr("pathaware.data.catalogue.open_store", lambda name, directory: store)
     run = pretrain(settings(data="ink", width=8, size=28, epochs=1), folder)
     chosen = config({"statistics": "running"}, start=str(folder), dtype="float64")
     fit = in_memory(dataclasses.replace(chosen, method=method, method_settings={}))

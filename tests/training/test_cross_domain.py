@@ -34,11 +34,6 @@ from tests.training.test_classifier import small_store
 COLOUR, GREY, WIDE = "colour", "grey", "wide"
 
 
-@pytest.fixture(autouse=True)
-def _single_precision():
-    torch.set_default_dtype(torch.float32)
-
-
 def write_store(folder: Path, store: ImageStore) -> None:
     """Write its classes of the splits train and val, and all of them again as test classes."""
     classes, images = store.manifest.classes, torch.cat([store.images, store.images])

@@ -21,11 +21,6 @@ from tests.training.fits import in_folder, resumed
 from tests.training.runs import assert_same_end, sine, stopped_run
 
 
-@pytest.fixture(autouse=True)
-def _single_precision():
-    torch.set_default_dtype(torch.float32)
-
-
 def damages(content: bytes) -> list[bytes]:
     """The content cut at several lengths, and with single bytes flipped."""
     lengths = sorted({0, 1, 7, 8, 9, 64, len(content) // 2, len(content) - 1})

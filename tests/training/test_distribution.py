@@ -21,11 +21,6 @@ from tests.training.launching import launch
 from tests.training.one_of_several import CASES, config
 
 
-@pytest.fixture(autouse=True)
-def _single_precision():
-    torch.set_default_dtype(torch.float32)
-
-
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory) -> dict[int, list[dict]]:
     """What each process of worlds of 1, 2 and 4 has found."""

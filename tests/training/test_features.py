@@ -23,7 +23,6 @@ from tests.training.fits import in_memory
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path, monkeypatch):
-    torch.set_default_dtype(torch.float32)
     monkeypatch.setenv("PATHAWARE_CACHE", str(tmp_path / "cache"))
 
 

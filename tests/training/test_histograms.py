@@ -24,7 +24,8 @@ from pathaware.training.gradient_probe import (
     probed_tensor,
 )
 from pathaware.training.meta_step import MetaStep
-from pathaware.training.run_folder import HISTOGRAMS, Run
+from pathaware.training.run_files import HISTOGRAMS
+from pathaware.training.run_folder import Run
 from pathaware.training.train import train
 from tests.conftest import scatter
 from tests.training.fits import in_memory
@@ -33,6 +34,7 @@ from tests.training.test_step import image_step, needs_cuda, parameters
 from tests.training.test_training import config
 
 WATCHED = "2.weight"
+IN_DOUBLE = True
 
 
 def watched(every: int = 1, **options) -> GradientProbe:

@@ -13,7 +13,7 @@ from pathaware.cli import main
 from pathaware.training.config import Config
 from pathaware.training.meta_training import build
 from pathaware.training.presets import all_presets, load_preset, presets
-from pathaware.training.pretrained_classifier import Pretraining
+from pathaware.training.settings import Pretraining
 from pathaware.training.supervised import default_folder
 
 DIGESTS = {

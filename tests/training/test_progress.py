@@ -6,7 +6,6 @@ import re
 import time
 
 import pytest
-import torch
 
 from pathaware.inference.trained_model import find_run
 from pathaware.training import loop, progress
@@ -16,11 +15,6 @@ from pathaware.training.progress import EventFile, Progress, ProgressDisplay, du
 from pathaware.training.run_folder import Run
 from tests.training.fits import in_folder
 from tests.training.runs import glyphs, sine
-
-
-@pytest.fixture(autouse=True)
-def _single_precision():
-    torch.set_default_dtype(torch.float32)
 
 
 def slow(execute, seconds: float):

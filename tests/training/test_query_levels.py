@@ -21,11 +21,6 @@ from pathaware.training.meta_training import build
 PROBLEM = {"name": "classification", "data": "glyphs", "ways": 3, "shots": 2, "queries": 3, "width": 8}
 
 
-@pytest.fixture(autouse=True)
-def _single_precision():
-    torch.set_default_dtype(torch.float32)
-
-
 def config(method: str = "maml", **settings) -> Config:
     return Config.from_dict(
         {"problem": PROBLEM, "method": {"name": method, **settings}, "training": {"device": "cpu"}}

@@ -32,8 +32,7 @@ ALL = {"average": 0.9, "distil": 0.3, "classify": 0.5, "classify_end": 0.1, "rul
 @pytest.fixture(autouse=True)
 def _small_images(monkeypatch):
     monkeypatch.setattr(Classification, "_store", lambda self: STORE)
-    monkeypatch.setattr("pathaware.training.pretrained_classifier.open_store", lambda name, directory: STORE)
-    torch.set_default_dtype(torch.float32)
+    monkeypatch.setattr("pathaware.data.catalogue.open_store", lambda name, directory: STORE)
 
 
 def config(method: str = "pamela", problem: dict | None = None, options: dict | None = None, **training):
@@ -229,7 +228,7 @@ def test_a_stored_teacher_speaks_of_the_classes_of_the_task(tmp_path):
 def test_a_teacher_of_other_classes_is_refused(tmp_path, monkeypatch):
     folder = tmp_path / "teacher"
     other = small_store("others")
-    monkeypatch.setattr("pathaware.training.pretrained_classifier.open_store", lambda name, directory: other)
+    monkeypatch.setattr("pathaware.data.catalogue.open_store", lambda name, directory: other)
     pretrain(pretraining(epochs=1), folder)
     with pytest.raises(UsageError, match=r"teacher: .* was not trained on shapes/shapes-a"):
         step_of(config(teacher=str(folder)))

@@ -21,11 +21,6 @@ class Killed(Exception):
     """Stands for what ends a process in the middle of an iteration."""
 
 
-@pytest.fixture(autouse=True)
-def _single_precision():
-    torch.set_default_dtype(torch.float32)
-
-
 def settings(**training):
     return config(**{"iterations": 30, "save": 10, "validate": 10, "validation_tasks": 5, **training})
 

@@ -17,6 +17,8 @@ from pathaware.models import conv4, mlp
 from pathaware.training.meta_step import MetaStep
 from tests.conftest import distance, with_constant_statistics
 
+IN_DOUBLE = True
+
 
 def sine_step(**options) -> MetaStep:
     torch.manual_seed(0)

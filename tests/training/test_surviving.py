@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import torch
 
 from pathaware.core.errors import RunError, UsageError
 from pathaware.training.distributed import StopRequest
@@ -27,12 +26,6 @@ from pathaware.training.train import train
 from tests.forked import CONTEXT, Command
 from tests.training.fits import in_folder, resumed
 from tests.training.runs import assert_same_end, glyphs, sine, stopped_run
-
-
-@pytest.fixture(autouse=True)
-def _single_precision():
-    torch.set_default_dtype(torch.float32)
-
 
 SLOW = pytest.mark.slow
 

@@ -16,20 +16,16 @@ from pathaware.training.checksummed import CHECKPOINT, read_checksummed
 from pathaware.training.pretrained_classifier import (
     MATCH,
     PROJECTION,
-    Pretraining,
     by_class_means,
+    initialised,
     measure_statistics,
 )
+from pathaware.training.settings import Pretraining
 from pathaware.training.supervised import ClassifierStep, pretrain, similarity_loss
 from tests.training.fits import in_memory, pretraining
 from tests.training.test_classification import config
 
 WAYS, EACH, SIZE = 6, 20, 28
-
-
-@pytest.fixture(autouse=True)
-def _single_precision():
-    torch.set_default_dtype(torch.float32)
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +36,7 @@ def _store(monkeypatch):
     spans = [ClassSpan(f"c{k}", "train" if k < 4 else "val", EACH * k, EACH) for k in range(WAYS)]
     manifest = Manifest("ink", (1, SIZE, SIZE), tuple(spans), (0.5,), (0.2,), False, "", "test")
     store = ImageStore(manifest, images.flatten(0, 1).to(torch.uint8))
-    monkeypatch.setattr("pathaware.training.pretrained_classifier.open_store", lambda name, directory: store)
+    monkeypatch.setattr("pathaware.data.catalogue.open_store", lambda name, directory: store)
 
 
 def settings(**changes: object) -> Pretraining:
@@ -123,7 +119,7 @@ def test_a_model_of_other_classes_teaches_by_its_frozen_backbone(tmp_path, monke
     chosen = settings(teacher="shipped", match=1.0, teacher_views=1)
     images = chosen.images(["train"])
     teacher = supervised._teacher(chosen, images, lambda name: folder)
-    step = ClassifierStep(chosen.network(4, images.inputs, 32 * 32), images, chosen, teacher)
+    step = ClassifierStep(initialised(chosen, 4, images.inputs, 32 * 32), images, chosen, teacher)
     assert step.stored.logits.shape == (4 * EACH, 4)
     assert step.stored.features.shape == (4 * EACH, 32 * 32)
     assert (step.stored.logits.argmax(1) == images.labels).float().mean() > 0.5  # crops are harder

@@ -17,11 +17,6 @@ from tests.training.runs import stopped_run
 from tests.training.test_training import config
 
 
-@pytest.fixture(autouse=True)
-def _single_precision():
-    torch.set_default_dtype(torch.float32)
-
-
 def test_meta_gradients_that_stay_unusable_end_the_run_and_keep_what_was_good(tmp_path, monkeypatch):
     run = stopped_run(tmp_path / "run")
     plain = MetaStep.run

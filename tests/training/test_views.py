@@ -27,11 +27,6 @@ from pathaware.training.refinement import (
 from tests.training.test_query_levels import config, episodes_of, running, trained_a_little
 
 
-@pytest.fixture(autouse=True)
-def _single_precision():
-    torch.set_default_dtype(torch.float32)
-
-
 @pytest.fixture
 def mirrored_glyphs(monkeypatch):
     """Glyphs of a store that allows mirroring, as photographs do."""
@@ -102,10 +97,7 @@ def test_refinement_is_joint_and_uses_the_queries(method, mirrored_glyphs, monke
 
     monkeypatch.setattr(learner, "predictions_per_step", recorded)
     result = evaluate(learner, settings.problem, tasks=2, views="mirror", refine="sinkhorn")
-    assert seen[:2] == [
-        (12, 12, 18),
-        (30, 30, 18),
-    ]  # 6 support images, 9 queries, mirrors
+    assert seen[:2] == [(12, 12, 18), (30, 30, 18)]  # 6 support images, 9 queries, mirrors
     assert result.summary()["queries"] == "joint"
     assert result.summary()["refine"] == "sinkhorn"
 

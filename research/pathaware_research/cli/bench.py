@@ -78,14 +78,13 @@ def bench(
     from pathaware.cli.options import must_be_new
     from pathaware.core.errors import UsageError
     from pathaware.core.settings import at_least, coerce
-    from pathaware.training.config import Training, setting_type
+    from pathaware.training.settings import Precision, Training
 
     chosen = Training(device=device).torch_device
     at_least(1, repeats=1 if repeats is None else repeats)
     at_least(0, threads=threads or 0)
     precisions = [
-        coerce("precision", name.strip(), setting_type(Training, "precision"))
-        for name in (precision or Training.precision).split(",")
+        coerce("precision", name.strip(), Precision) for name in (precision or Training.precision).split(",")
     ]
     if scaling and len(precisions) > 1:
         raise UsageError("with --scaling one precision is measured", field="precision")

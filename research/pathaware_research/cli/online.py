@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json as jsonlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from pathaware.cli.options import METHOD, OUTPUT, TASKS, Json, examples, panel_option
+from pathaware.cli.options import METHOD, OUTPUT, TASKS, Json, examples, must_be_writable, panel_option
+from pathaware.core.errors import UsageError
 
 EXAMPLES = examples(
     "pathaware online sine --tasks 20 --seeds 1",
@@ -77,7 +79,6 @@ def online(
     """
     import torch
 
-    from pathaware.cli.options import must_have_room
     from pathaware.cli.show import print_table
     from pathaware.online.streams import open_stream
     from pathaware_research.online.baselines import StreamSetup
@@ -117,3 +118,15 @@ def _tables(settings: list[str]) -> dict[str, dict[str, Any]]:
 
 def _log(line: str) -> None:
     typer.echo(line, err=True)
+
+
+def must_have_room(option: str, folder: Path, names: Sequence[str]) -> None:
+    """Create the folder if needed; raise if it contains one of these names."""
+    for name in names:
+        if (folder / name).exists():
+            raise UsageError(f"{option}: {folder / name} exists; name another folder or remove it")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:  # the latter from a name that no system allows
+        raise UsageError(f"{option}: {folder} cannot be created ({error})") from None
+    must_be_writable(option, folder / names[0])

@@ -21,7 +21,7 @@ from tools import architecture
 from torch import Tensor
 
 from pathaware.report.paper_numbers import SINE_MSE
-from pathaware.sweep.intervals import mean, mean_lead, over_seeds, over_seeds_and_tasks, paired_differences
+from pathaware.sweep.intervals import mean, over_seeds, over_seeds_and_tasks
 from pathaware.sweep.run_store import Experiment, Result, Results, own_level, signature
 from pathaware.training.config import Config
 from pathaware.training.evaluation import interval_over_tasks
@@ -36,6 +36,7 @@ from pathaware_research.pages import (
     use_page,
 )
 from pathaware_research.pages.evidence_page import NOT_RUN, lead
+from pathaware_research.paired import mean_lead, paired_differences
 from pathaware_research.paper.complexity import table5
 from pathaware_research.paper.method_table import render
 from pathaware_research.paper.tables import (

@@ -15,18 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathaware.sweep.intervals import (
-    Estimate,
-    bootstrap,
-    mean,
-    mean_lead,
-    over_seeds,
-    over_seeds_and_tasks,
-    paired_differences,
-)
+from pathaware.sweep.intervals import Estimate, bootstrap, mean, over_seeds, over_seeds_and_tasks
 from pathaware.sweep.run_store import Experiment, PlannedRun, Result, Results
 from pathaware.training.metric import ACCURACY, MSE, Metric, median
 from pathaware.training.tables import NOTHING, Remark, Table, pipe_table
+from pathaware_research.paired import mean_lead, paired_differences
 from pathaware_research.paper.tables import (
     ABLATION_ROWS,
     COLUMN,

@@ -17,7 +17,6 @@ from pathaware.data.store import counted
 from pathaware.report.style import save
 from pathaware.report.table_files import write_table
 from pathaware.sweep.run_store import Experiment, PlannedRun, RunStore, experiment_key
-from pathaware.sweep.worker_pool import train_in_workers
 from pathaware.training.progress import duration
 from pathaware.training.provenance import environment, write_record
 from pathaware.training.tables import Table
@@ -25,6 +24,7 @@ from pathaware_research.paper import complexity, figures, tables
 from pathaware_research.paper.method_table import method_table, render
 from pathaware_research.paper.tables import TableSpec
 from pathaware_research.paper.time_estimate import RunPlanner, TrainingLength
+from pathaware_research.workers import train_in_workers
 
 TABLES: dict[str, Callable[[str], TableSpec]] = {
     "table1": lambda data: tables.table1(),

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from pathaware.sweep.run_store import PlannedRun
-from pathaware.sweep.worker_pool import train_in_workers
 from pathaware.training.presets import DIRECT
 from pathaware_research.records import RESULTS, RecordStore
+from pathaware_research.workers import train_in_workers
 
 
 def train_runs(runs: Sequence[PlannedRun], tasks: int, description: str | None) -> None:

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pathaware.sweep.intervals import mean_lead, paired_differences
 from pathaware.sweep.run_store import Experiment, PlannedRun, Result
 from pathaware.training.evaluation import Views, evaluate
 from pathaware.training.metric import ACCURACY
@@ -28,6 +27,7 @@ from pathaware.training.presets import RECIPE_ITERATIONS, load_preset
 from pathaware.training.provenance import evaluation_record, write_record
 from pathaware.training.refinement import Refinement
 from pathaware.training.tables import NOTHING, Table
+from pathaware_research.paired import mean_lead, paired_differences
 from pathaware_research.records import RESULTS, Records, RecordStore
 
 TASKS = 2000

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pathaware.cli.options import Json, complete_method, examples
+from pathaware.cli.options import OUTPUT, Json, complete_method, examples, flag
 
 if TYPE_CHECKING:
     from pathaware.methods.method import Method
@@ -28,8 +28,17 @@ def methods(
         ),
     ] = None,
     json: Json = False,
+    schema: Annotated[
+        bool,
+        flag("--schema", help="Print the JSON schema of TOML files, for editors.", panel=OUTPUT),
+    ] = False,
 ) -> None:
     """List the methods, or show one of them in detail."""
+    if schema:
+        from pathaware.training.config import config_schema
+
+        print(jsonlib.dumps(config_schema(), indent=1))
+        return
     from pathaware.core.settings import trust
     from pathaware.methods import METHODS, get_method
 

@@ -5,11 +5,14 @@ Nothing here imports PyTorch, which would take seconds at every press of Tab.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,21 +20,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pathaware.core.errors import UsageError
-from pathaware.core.settings import data_dir
+from pathaware.core.settings import data_dir, type_hints
 from pathaware.training.presets import all_presets
+from pathaware.training.settings import COMPUTE as COMPUTE
+from pathaware.training.settings import DATA as DATA
+from pathaware.training.settings import METHOD as METHOD
+from pathaware.training.settings import TASKS as TASKS
+from pathaware.training.settings import TRAINING as TRAINING
 
 if TYPE_CHECKING:
     from pathaware.inference.trained_model import AdaptedClassifier, SupportSet, TrainedModel
     from pathaware.training.evaluation import Views
     from pathaware.training.run_folder import Run
 
-# Titles of the panels that group options. Every command uses the same ones.
-TASKS = "Tasks"
-METHOD = "Method and network"
-TRAINING = "Training"
-DATA = "Data"
 OUTPUT = "Output"
-COMPUTE = "Device and processes"
+"""The panel of options that are no settings; `training.settings` has the others."""
 
 DATA_SETS = ("miniimagenet", "cifar-fs", "fc100", "tieredimagenet", "omniglot", "glyphs")
 """Known data sets: `pathaware.data.IMPORTERS`, and glyphs, which need no import."""
@@ -67,6 +70,9 @@ def complete_model(incomplete: str) -> list[str]:
     return _beginning(incomplete, names) + complete_run(incomplete)
 
 
+COMPLETIONS = {"data": complete_data, "teacher": complete_run}  # of the values of settings
+
+
 def _beginning(incomplete: str, names: list[str]) -> list[str]:
     return sorted({name for name in names if name.startswith(incomplete)})
 
@@ -88,6 +94,56 @@ def panel_option(
 def flag(name: str, *, help: str, panel: str) -> Any:
     """An option without a value."""
     return typer.Option(name, help=help, rich_help_panel=panel, metavar="", show_default=False)
+
+
+Given = dict[str, Any]
+"""Settings that were given as options, by name."""
+
+
+def of_settings(kind: type, *names: str, **shown: str) -> Any:
+    """Options for settings of a dataclass, as the default of a parameter of a command, see `with_settings`.
+
+    They show the defaults of the settings, or those that are `shown`.
+    """
+    return {name: _option(kind, name, shown.get(name, "")) for name in names}
+
+
+def _option(kind: Any, name: str, shown: str) -> inspect.Parameter:
+    """The option of a setting; it is None if it is not given."""
+    setting, hint = kind.__dataclass_fields__[name], type_hints(kind)[name]
+    about, own = setting.metadata, setting.metadata["name"] or name
+    what = {"help": about["help"], "panel": about["panel"]}
+    if hint is bool:
+        info = flag(f"--{own.replace('_', '-')}", **what)
+    else:
+        shown = shown or about["shown"] or str(setting.default)
+        info = panel_option(default=shown, complete=COMPLETIONS.get(own), **what)
+    given: Any = Path if about["path"] else hint if hint in (bool, int, float) else str
+    return inspect.Parameter(own, _BY_NAME, default=None, annotation=Annotated[given | None, info])
+
+
+_BY_NAME = inspect.Parameter.KEYWORD_ONLY
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose parameters with a default of `of_settings` receive the settings that were given."""
+    own = inspect.signature(command, eval_str=True).parameters.values()
+    expanded = {parameter.name: parameter.default for parameter in own if isinstance(parameter.default, dict)}
+    parts = (expanded.get(each.name, {"": each.replace(kind=_BY_NAME)}).values() for each in own)
+    parameters = list(chain.from_iterable(parts))
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        for parameter, options in expanded.items():
+            given = {name: values.pop(option.name) for name, option in options.items()}
+            values[parameter] = {
+                n: str(v) if isinstance(v, Path) else v for n, v in given.items() if v is not None
+            }
+        command(**values)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
 
 
 def examples(*lines: str) -> str:
@@ -118,41 +174,6 @@ Rate = Annotated[
     float | None,
     panel_option(help="Step size of the inner loop, or its initial value if it is learned.", panel=METHOD),
 ]
-Iterations = Annotated[int | None, panel_option(help="Number of meta-iterations.", panel=TRAINING)]
-Tasks = Annotated[int | None, panel_option(help="Tasks per meta-iteration.", panel=TRAINING)]
-Shots = Annotated[int | None, panel_option(help="Support images per class.", panel=TASKS)]
-Queries = Annotated[int | None, panel_option(help="Query images per class.", panel=TASKS)]
-Ways = Annotated[int | None, panel_option(help="Classes per task.", panel=TASKS)]
-Model = Annotated[
-    str | None,
-    panel_option(
-        help="Network: conv4, resnet12, timm:NAME or your own package.module:function.", panel=METHOD
-    ),
-]
-Weights = Annotated[
-    Path | None,
-    panel_option(
-        help="Pretrained weights: safetensors, or a PyTorch state dict.", panel=METHOD, default="none"
-    ),
-]
-Adapt = Annotated[
-    str | None,
-    panel_option(
-        help="Parts of the network that adapt: head, last-block, adapters or all.",
-        panel=METHOD,
-        default="all",
-    ),
-]
-Width = Annotated[int | None, panel_option(help="Filters per layer.", panel=METHOD, default="64 for conv4")]
-TrainingDevice = Annotated[str | None, panel_option(help=DEVICES, panel=COMPUTE, default="auto")]
-Data = Annotated[
-    str | None,
-    panel_option(
-        help="Imported data set to train on; `pathaware data list` lists them.",
-        panel=DATA,
-        complete=complete_data,
-    ),
-]
 TestTasks = Annotated[
     int | None,
     panel_option(
@@ -161,9 +182,6 @@ TestTasks = Annotated[
         default="1000 for sine, 600 for images",
         min=0,
     ),
-]
-Seed = Annotated[
-    int | None, panel_option(help="Seed of the initialisation and of all tasks.", panel=TRAINING)
 ]
 Setting = Annotated[
     list[str] | None,
@@ -175,10 +193,6 @@ Setting = Annotated[
     ),
 ]
 Out = Annotated[Path | None, panel_option(help="New folder for the run.", panel=OUTPUT)]
-FitMemory = Annotated[
-    bool | None,
-    flag("--fit-memory", help="On out-of-memory, use smaller chunks and continue.", panel=COMPUTE),
-]
 Json = Annotated[bool, flag("--json", help="Print one JSON object and nothing else.", panel=OUTPUT)]
 Device = Annotated[str, panel_option(help=DEVICES, panel=COMPUTE)]
 Replace = Annotated[bool, flag("--replace", help="Overwrite existing files.", panel=OUTPUT)]
@@ -244,18 +258,6 @@ def must_be_png(option: str, path: Path | None) -> None:
     """Raise if the name says that a file is not a PNG image."""
     if path is not None and path.suffix and path.suffix.lower() != ".png":
         raise UsageError(f"{option}: must end in .png, not {path}")
-
-
-def must_have_room(option: str, folder: Path, names: Sequence[str]) -> None:
-    """Create the folder if needed; raise if it contains one of these names."""
-    for name in names:
-        if (folder / name).exists():
-            raise UsageError(f"{option}: {folder / name} exists; name another folder or remove it")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:  # the latter from a name that no system allows
-        raise UsageError(f"{option}: {folder} cannot be created ({error})") from None
-    must_be_writable(option, folder / names[0])
 
 
 def open_trained(folder: Path) -> Run:

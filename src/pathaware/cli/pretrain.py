@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pathaware.cli.options import (
-    DATA,
     METHOD,
     OUTPUT,
     TRAINING,
-    DataDir,
-    Device,
+    Given,
     Json,
     complete_data,
     complete_run,
     examples,
+    of_settings,
     panel_option,
+    with_settings,
 )
 from pathaware.core.errors import UsageError
+from pathaware.training.settings import Pretraining
 
 if TYPE_CHECKING:
-    from pathaware.training.pretrained_classifier import Pretraining
     from pathaware.training.run_folder import PretrainRun
 
 EXAMPLES = examples(
@@ -36,6 +36,7 @@ EXAMPLES = examples(
 )
 
 
+@with_settings
 def pretrain(
     data: Annotated[
         list[str] | None,
@@ -45,13 +46,11 @@ def pretrain(
             autocompletion=complete_data,
         ),
     ] = None,
-    splits: Annotated[
-        str, panel_option(help="Classes to learn: train, or train,val for both.", panel=DATA)
-    ] = "train",
-    data_dir: DataDir = None,
-    model: Annotated[
-        str, panel_option(help="Network: conv4, resnet12 or your own package.module:function.", panel=METHOD)
-    ] = "conv4",
+    settings: Given = of_settings(
+        Pretraining,
+        *("splits", "data_dir", "model_name", "head", "epochs", "crop", "cutmix", "rotation", "teacher"),
+        *("seed", "device"),
+    ),
     width: Annotated[
         str | None,
         panel_option(
@@ -61,41 +60,12 @@ def pretrain(
             default="64",
         ),
     ] = None,
-    head: Annotated[str, panel_option(help="Classifier: linear or cosine.", panel=METHOD)] = "linear",
-    epochs: Annotated[
-        int | None, panel_option(help="Number of epochs.", panel=TRAINING, default="100")
-    ] = None,
     minutes: Annotated[
         float | None,
         panel_option(
             help="Train for as many epochs as fit into this time, found by timing a few steps.",
             panel=TRAINING,
             default="--epochs decides",
-        ),
-    ] = None,
-    crop: Annotated[
-        float,
-        panel_option(
-            help="Smallest area of a random crop; 1 shifts the padded image, for small images.",
-            panel=TRAINING,
-        ),
-    ] = 0.35,
-    cutmix: Annotated[
-        float, panel_option(help="Fraction of images that get a part of another one.", panel=TRAINING)
-    ] = 0.0,
-    rotation: Annotated[
-        float,
-        panel_option(help="Weight of a second task: predict an image's rotation.", panel=TRAINING),
-    ] = 0.0,
-    teacher: Annotated[
-        str | None,
-        panel_option(
-            help="Pretraining of the same classes, or a model with a frozen backbone such as photos, whose "
-            "predictions are learned as well.",
-            panel=TRAINING,
-            metavar="RUN",
-            default="none",
-            complete=complete_run,
         ),
     ] = None,
     setting: Annotated[
@@ -107,9 +77,6 @@ def pretrain(
             metavar="NAME=VALUE",
         ),
     ] = None,
-    seed: Annotated[
-        int, panel_option(help="Seed of the initialisation and of all batches.", panel=TRAINING, min=0)
-    ] = 0,
     resume: Annotated[
         Path | None,
         panel_option(
@@ -124,7 +91,6 @@ def pretrain(
         Path | None,
         panel_option(help="New folder for the run.", panel=OUTPUT, default="runs/pretrain-DATA-MODEL-seedN"),
     ] = None,
-    device: Device = "auto",
     json: Json = False,
 ) -> None:
     """Train features by classifying all training classes of imported data sets.
@@ -142,29 +108,16 @@ def pretrain(
         return
     if not data:
         raise UsageError("DATA: name at least one imported data set; see `pathaware data list`")
-    if epochs is not None and minutes is not None:
+    if "epochs" in settings and minutes is not None:
         raise UsageError("give the time or the number of epochs, not both", field="minutes")
     if minutes is not None and not 0 < minutes < 1e6:
         raise UsageError(f"{minutes} is not allowed; must be a positive number", field="minutes")
     from pathaware.core.settings import trust
     from pathaware.training.config import parse_value
-    from pathaware.training.pretrained_classifier import Pretraining
 
-    tables: dict[str, Any] = {
-        "data": ",".join(data),
-        "splits": splits,
-        "data_dir": str(data_dir or ""),
-        "model_name": model,
-        **({"widths": width} if "," in (width or "") else {"width": parse_value(width or "0")}),
-        "head": head,
-        **({} if epochs is None else {"epochs": epochs}),
-        "crop": crop,
-        "cutmix": cutmix,
-        "rotation": rotation,
-        "teacher": teacher or "",
-        "seed": seed,
-        "device": device,
-    }
+    tables = {"data": ",".join(data), **settings}
+    if width is not None:
+        tables |= {"widths": width} if "," in width else {"width": parse_value(width)}
     for text in setting or []:
         name, equals, value = text.partition("=")
         if not equals:

@@ -13,40 +13,27 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from pathaware.cli.options import (
-    COMPUTE,
     DATA_SETS,
-    DEVICES,
     OUTPUT,
-    TASKS,
     TRAINING,
-    Adapt,
-    Data,
-    DataDir,
-    FitMemory,
-    Iterations,
+    Given,
     Json,
     Method,
-    Model,
     Out,
-    Queries,
     Rate,
-    Seed,
     Setting,
-    Shots,
     Skip,
     Steps,
-    Tasks,
     TestTasks,
-    TrainingDevice,
-    Ways,
-    Weights,
-    Width,
     complete_preset,
     complete_run,
     examples,
+    of_settings,
     panel_option,
+    with_settings,
 )
 from pathaware.core.errors import UsageError, did_you_mean
+from pathaware.training.settings import ClassificationSettings, SineSettings, Training
 
 if TYPE_CHECKING:
     from pathaware.training.config import Config
@@ -145,86 +132,65 @@ def resume(
         "pathaware train sine --set method.q=shared --seed 1",
     ),
 )
+@with_settings
 def sine(
     method: Method = "pamela",
-    shots: Annotated[int | None, panel_option(help="Support points per wave.", panel=TASKS)] = None,
-    queries: Annotated[
-        int | None, panel_option(help="Query points per wave during training.", panel=TASKS)
-    ] = None,
+    problem: Given = of_settings(SineSettings, "shots", "queries"),
     steps: Steps = None,
     skip: Skip = None,
     rate: Rate = None,
-    iterations: Iterations = None,
-    tasks: Tasks = None,
+    training: Given = of_settings(Training, "iterations", "tasks", "seed", "device", "fit_memory"),
     test_tasks: TestTasks = None,
-    seed: Seed = None,
     out: Out = None,
-    device: TrainingDevice = None,
-    fit_memory: FitMemory = None,
     setting: Setting = None,
     json: Json = False,
 ) -> None:
     """Few-shot regression of sine waves."""
-    tables: dict[str, dict[str, Any]] = {
-        "problem": {"name": "sine", "shots": shots, "queries": queries},
-        "method": {"name": method, "steps": steps, "skip": skip, "rate": rate},
-        "training": {
-            "iterations": iterations,
-            "tasks": tasks,
-            "seed": seed,
-            "device": device,
-            "fit_memory": fit_memory,
-        },
+    tables = {
+        "problem": {"name": "sine", **problem},
+        "method": method_table(method, steps, skip, rate),
+        "training": training,
     }
     check_problem("sine", setting)
-    run_training(given(tables), setting, out, json, test_tasks)
+    run_training(tables, setting, out, json, test_tasks)
 
 
+@with_settings
 def images(
     context: typer.Context,
     method: Method = "pamela",
-    ways: Ways = None,
-    shots: Shots = None,
-    queries: Queries = None,
-    model: Model = None,
-    width: Width = None,
-    weights: Weights = None,
-    adapt: Adapt = None,
+    problem: Given = of_settings(
+        ClassificationSettings,
+        *("ways", "shots", "queries", "model_name", "width", "weights", "adapt", "data", "data_dir"),
+    ),
     steps: Steps = None,
     skip: Skip = None,
     rate: Rate = None,
-    iterations: Iterations = None,
-    tasks: Tasks = None,
+    training: Given = of_settings(Training, "iterations", "tasks", "seed", "device", "fit_memory"),
     test_tasks: TestTasks = None,
-    seed: Seed = None,
-    data: Data = None,
-    data_dir: DataDir = None,
     out: Out = None,
-    device: TrainingDevice = None,
-    fit_memory: FitMemory = None,
     setting: Setting = None,
     json: Json = False,
 ) -> None:
     """Few-shot classification; the name of the command is that of the data set."""
     named = str(context.info_name)
-    if named == FOLDER and data is None:
+    if named == FOLDER and "data" not in problem:
         raise UsageError("name the imported data set to train on; see `pathaware data list`", field="data")
-    folder = None if data_dir is None else str(data_dir)
-    problem = {"ways": ways, "shots": shots, "queries": queries, "model_name": model, "width": width}
-    problem |= {"weights": None if weights is None else str(weights), "adapt": adapt}
-    tables: dict[str, dict[str, Any]] = {
-        "problem": {"name": "classification", "data": data or named, "data_dir": folder, **problem},
-        "method": {"name": method, "steps": steps, "skip": skip, "rate": rate},
-        "training": {
-            "iterations": iterations,
-            "tasks": tasks,
-            "seed": seed,
-            "device": device,
-            "fit_memory": fit_memory,
-        },
+    tables = {
+        "problem": {"name": "classification", "data": named, **problem},
+        "method": method_table(method, steps, skip, rate),
+        "training": training,
     }
     check_problem("classification", setting)
-    run_training(over_preset(named, given(tables)), setting, out, json, test_tasks)
+    run_training(over_preset(named, tables), setting, out, json, test_tasks)
+
+
+def method_table(method: str, steps: int | None, skip: str | None, rate: float | None) -> dict[str, Any]:
+    """The settings of the method that were given; the others have the defaults of the configuration."""
+    from pathaware.training.config import parse_value
+
+    given = {key: value for key, value in {"steps": steps, "rate": rate}.items() if value is not None}
+    return {"name": method, **given, **({} if skip is None else {"skip": parse_value(skip)})}
 
 
 def check_problem(problem: str, settings: list[str] | None) -> None:
@@ -247,14 +213,13 @@ def default_texts(command: str) -> dict[str, str]:
     tables = over_preset(command, {"problem": problem, "method": {"name": "pamela"}, "training": {}})
     config = Config.from_dict(tables)
     values = config.to_dict()
-    texts = {"out": str(default_folder(config)), "data": data}
-    texts["test_tasks"] = str(config.problem.evaluation_tasks)
-    for option, table in (
-        *((name, "problem") for name in ("ways", "shots", "queries")),
-        *((name, "training") for name in ("iterations", "tasks", "seed")),
-    ):
-        if option in values[table]:
-            texts[option] = str(values[table][option])
+    shown = ("ways", "shots", "queries", "iterations", "tasks", "seed")
+    texts = {name: str(v) for name, v in {**values["training"], **values["problem"]}.items() if name in shown}
+    texts |= {
+        "out": str(default_folder(config)),
+        "data": data,
+        "test_tasks": str(config.problem.evaluation_tasks),
+    }
     texts["skip"] = str(values["method"]["skip"])
     for option in ("steps", "rate"):
         texts[option] = f"{values['method'][option]} for pamela"
@@ -302,6 +267,7 @@ def _print_presets(wanted: bool) -> None:
         "pathaware train preset table2-cifar-fs-pamela-5shot --iterations 20000",
     ),
 )
+@with_settings
 def preset(
     name: Annotated[
         str,
@@ -323,26 +289,17 @@ def preset(
             is_eager=True,
         ),
     ] = False,
-    iterations: Annotated[
-        int | None,
-        panel_option(help="Number of meta-iterations.", panel=TRAINING, default="the preset's"),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        panel_option(
-            help="Seed of the initialisation and of all tasks.",
-            panel=TRAINING,
-            default="the preset's, else 0",
-        ),
-    ] = None,
+    training: Given = of_settings(
+        Training,
+        *("iterations", "seed", "device", "fit_memory"),
+        iterations="the preset's",
+        seed="the preset's, else 0",
+        device="the preset's, else auto",
+    ),
     out: Annotated[
         Path | None,
         panel_option(help="New folder for the run.", panel=OUTPUT, default="runs/PROBLEM-METHOD-seedN"),
     ] = None,
-    device: Annotated[
-        str | None, panel_option(help=DEVICES, panel=COMPUTE, default="the preset's, else auto")
-    ] = None,
-    fit_memory: FitMemory = None,
     setting: Setting = None,
     test_tasks: TestTasks = None,
     json: Json = False,
@@ -353,22 +310,8 @@ def preset(
     tables = load_preset(name)
     if name in presets():  # glyphs, the defaults of `train glyphs`, leaves the method open
         tables.setdefault("method", {}).setdefault("name", "pamela")
-    training = {"iterations": iterations, "seed": seed, "device": device, "fit_memory": fit_memory}
-    tables.setdefault("training", {}).update({k: v for k, v in training.items() if v is not None})
+    tables.setdefault("training", {}).update(training)
     run_training(tables, setting, out, json, test_tasks)
-
-
-def given(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Leave out options that were not given, so that the defaults of the configuration apply."""
-    from pathaware.training.config import parse_value
-
-    kept = {
-        table: {key: value for key, value in values.items() if value is not None}
-        for table, values in tables.items()
-    }
-    if "skip" in kept["method"]:
-        kept["method"]["skip"] = parse_value(kept["method"]["skip"])
-    return kept
 
 
 def over_preset(data: str, tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

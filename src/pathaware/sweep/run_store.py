@@ -25,7 +25,7 @@ from pathaware.core.head import Head
 from pathaware.methods import get_method
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
-from pathaware.training.loop import Fit, run_to_end
+from pathaware.training.loop import Fit, MakeDisplay, run_to_end
 from pathaware.training.meta_training import MetaTraining
 from pathaware.training.metric import Metric
 from pathaware.training.progress import ProgressDisplay
@@ -419,11 +419,8 @@ class RunStore:
 
 def _fit(run: Run, *, alone: bool) -> Fit:
     """The training of a run, with a bar if it is alone, otherwise with lines that name its folder."""
-
-    def display(title: str, steps: int) -> ProgressDisplay:
-        return ProgressDisplay(title if alone else run.folder.name, steps, bar=alone)
-
-    return Fit(MetaTraining(run.config), run, display=display)
+    lines: MakeDisplay = lambda _, steps: ProgressDisplay(run.folder.name, steps, bar=False)  # noqa: E731
+    return Fit(MetaTraining(run.config), run, display=ProgressDisplay if alone else lines)
 
 
 def _once_free(run: Run, patience: float) -> Fit:

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import datetime
+import inspect
 import json
-import re
-import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any
 
-import torch
-
-from pathaware.core.errors import UsageError, did_you_mean, no_such_setting
-from pathaware.core.execution import ExecutionName
-from pathaware.core.learner import HeadStart
-from pathaware.core.settings import at_least, coerce, short_repr, type_hints
-from pathaware.methods import Method, get_method
+from pathaware.core.errors import UsageError, did_you_mean
+from pathaware.core.schema import described, json_schema, read_table, table_schema
+from pathaware.core.settings import coerce, short_repr, type_hints
+from pathaware.methods import METHODS, Method, get_method
 from pathaware.training.presets import SUGGESTED
 from pathaware.training.problems import PROBLEMS, Problem
-
-S = TypeVar("S")
+from pathaware.training.settings import Pretraining, table, to_toml
+from pathaware.training.settings import Training as Training
 
 
 def read_toml(text: str) -> dict[str, Any]:
@@ -58,151 +53,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (datetime.date, datetime.time)):
         raise ValueError(f"{value} is a date or a time, which no setting takes")
     return None if value == "none" else value
-
-
-_THREADS = torch.get_num_threads()  # PyTorch's default, before any run changed it
-_PRECISIONS = {"fp32": "highest", "tf32": "high", "bf16": "medium"}  # PyTorch's names
-
-
-@dataclass(frozen=True)
-class Training:
-    """Settings of meta-training: how θ₀ and Φ are learned.
-
-    - `rate`: learning rate of Adam; `schedule`: constant, or half a cosine down to zero.
-    - `clip`: largest norm of the meta-gradient, 0 for no limit; `guard`: stop inner loops that diverge (see
-      `Path.guarded`).
-    - `validate`: iterations between validations, 0 for none; the best checkpoint is kept.
-    - `start`: folder of a pretraining whose network is the initialisation, except for the last layer (see
-      `pathaware pretrain`).
-    - `rule_rate`: learning rate of Φ, 0 for that of θ₀ (`rate`); `warmup`: iterations in which the learning
-      rates grow from zero; `head_rate`: initial step size of the last layer, for methods that learn step
-      sizes, 0 for that of all layers. `head`: the last layer begins at its learned parameters or at the class
-      means of each support set (see `pathaware.core.prototype_start`); `dimensions`: those of the subspace in
-      which `projected` takes the means.
-    - `average`: momentum of an exponential average of θ₀ and Φ, 0 for none; `evaluate_average`: validate and
-      keep that average. `distil`: weight of the loss that pulls predictions towards those of the average, at
-      `temperature`. `teacher`: folder of a pretraining whose predictions are learned with weight `teach`.
-      `classify`: weight of the loss of classifying all training classes, which changes linearly to
-      `classify_end`. `dropout`: fraction of activations that are set to zero for queries. See
-      `pathaware.training.recipe`.
-    - `snapshots`: number of checkpoints to keep, the best by validation, for means over their predictions.
-    - `save`: iterations between saved states, from which a stopped run resumes; 0 for none.
-    - `histograms`: iterations between snapshots of the gradients of one layer, 0 for none (see
-      `pathaware.training.gradient_probe`). They do not affect training.
-    - `chunk`: tasks that run side by side, 0 for all; `checkpoint`: recompute inner steps instead of storing
-      their activations. Both save memory and change no number. `fit_memory`: use them when memory runs out.
-    - `precision` on CUDA: `fp32`, `tf32` for products on tensor cores, `bf16` to also store activations of
-      convolution blocks in bfloat16. Parameters and their gradients are float32 in all three.
-    - `device`: `auto`, `cpu`, `cuda` or `cuda:1`; `threads`: 0 for PyTorch's default; `graph`: run the
-      meta-iteration as a CUDA graph.
-    - `compile`: compile the meta-iteration to C++ on a CPU (see `pathaware.engine.compiled`); `auto` does so
-      in runs that are long enough for it to pay.
-    """
-
-    iterations: int = 60_000
-    tasks: int = 4
-    rate: float = 1e-3
-    schedule: Literal["cosine", "constant"] = "cosine"
-    clip: float = 10.0
-    guard: bool = True
-    seed: int = 0
-    validate: int = 0
-    validation_tasks: int = 200
-    save: int = 1000
-    histograms: int = 0
-    execution: ExecutionName = "auto"
-    chunk: int = 0
-    checkpoint: bool = False
-    fit_memory: bool = False
-    precision: Literal["fp32", "tf32", "bf16"] = "tf32"
-    dtype: Literal["float32", "float64"] = "float32"
-    device: str = "auto"
-    threads: int = 0
-    graph: bool = True
-    compile: Literal["auto", "on", "off"] = "auto"
-    start: str = ""
-    rule_rate: float = 0.0
-    warmup: int = 0
-    head_rate: float = 0.0
-    head: HeadStart = "learned"
-    dimensions: int = 64
-    average: float = 0.0
-    evaluate_average: bool = False
-    distil: float = 0.0
-    temperature: float = 4.0
-    teacher: str = ""
-    teach: float = 0.3
-    classify: float = 0.0
-    classify_end: float = 0.0
-    dropout: float = 0.0
-    snapshots: int = 0
-
-    def __post_init__(self) -> None:
-        at_least(1, iterations=self.iterations, tasks=self.tasks, validation_tasks=self.validation_tasks)
-        at_least(1, dimensions=self.dimensions)
-        at_least(0, chunk=self.chunk, seed=self.seed, clip=self.clip, validate=self.validate)
-        at_least(0, threads=self.threads, save=self.save, histograms=self.histograms)
-        if self.rate <= 0:
-            raise UsageError(f"rate: {self.rate} is not allowed; must be a positive number")
-        at_least(0, rule_rate=self.rule_rate, warmup=self.warmup, head_rate=self.head_rate)
-        at_least(0, classify=self.classify, classify_end=self.classify_end, snapshots=self.snapshots)
-        for name in ("average", "distil", "teach", "dropout"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UsageError(f"{name}: {getattr(self, name)} is not allowed; must be 0 to 1")
-        if self.temperature <= 0:
-            raise UsageError(f"temperature: {self.temperature} is not allowed; must be a positive number")
-        if (self.distil or self.evaluate_average) and not self.average:
-            raise UsageError("average: 0 is not allowed with distil or evaluate_average; such as 0.995")
-        if self.distil + (self.teach if self.teacher else 0) > 1:
-            raise UsageError(f"distil: {self.distil} and teach {self.teach} are more than 1")
-        if self.snapshots and not self.validate:
-            raise UsageError("snapshots: they are chosen by validation; set validate")
-
-    @property
-    def torch_device(self) -> torch.device:
-        """The device, after checking that this machine has it."""
-        if self.device == "auto":
-            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        # PyTorch accepts other devices, some of which compute nothing.
-        found = re.fullmatch(r"cpu|cuda(?::([0-9]{1,3}))?", self.device)
-        if not found:
-            raise UsageError(f"device: {short_repr(self.device)} must be one of auto, cpu, cuda, cuda:N")
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if self.device != "cpu" and int(found[1] or 0) >= count:
-            raise UsageError(f"device: {self.device} is not available; use auto or cpu")
-        return torch.device(self.device)
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        """The type of all parameters and inputs."""
-        dtype: torch.dtype = getattr(torch, self.dtype)
-        return dtype
-
-    def apply(self) -> None:
-        """Apply the settings that PyTorch keeps per process."""
-        if self.torch_device.index is not None and self.torch_device.type == "cuda":
-            torch.cuda.set_device(self.torch_device)  # kernels run on the current GPU
-        torch.set_num_threads(self.threads or _THREADS)
-        # On a CPU PyTorch would use bf16 instructions, so that results would depend on the model of the CPU.
-        precision = self.precision if self.torch_device.type == "cuda" else "fp32"
-        torch.set_float32_matmul_precision(_PRECISIONS[precision])
-        torch.backends.cudnn.allow_tf32 = precision != "fp32"
-        torch.backends.cudnn.benchmark = True  # shapes do not change within a run
-        if self.torch_device.type == "cpu":
-            _keep_freed_memory()
-
-
-def _keep_freed_memory() -> None:
-    """Have glibc keep up to 2 GiB of freed memory for the next iteration, which needs as much again.
-
-    By default it returns large blocks to the system and gets them back page by page, which takes a tenth of
-    the time of an iteration of Conv-4. Other C libraries are left as they are.
-    """
-    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
-        trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # from malloc.h
-        library.mallopt(mmap_threshold, 2**25)  # the most that it takes
-        library.mallopt(trim_threshold, 2**31 - 1)
-        library.mallopt(top_pad, 2**26)
 
 
 @dataclass(frozen=True)
@@ -258,25 +108,24 @@ class Config:
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """All settings as the tables `problem`, `method` and `training`."""
         return {
-            "problem": {"name": self.problem.name, **dataclasses.asdict(self.problem)},
+            "problem": {"name": self.problem.name, **table(self.problem)},
             "method": {"name": self.method, **self.method_settings},
-            "training": dataclasses.asdict(self.training),
+            "training": table(self.training),
         }
 
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any]) -> Config:
         """Build a configuration from tables: `problem` and `method` with a `name`, and `training`."""
         expected = ("problem", "method", "training")
-        for table in tables:
-            if table not in expected:
-                hint = did_you_mean(table, expected)
-                raise UsageError(f"[{table}]: no such table; must be one of {', '.join(expected)}{hint}")
-        for table, values in tables.items():
+        for name, values in tables.items():
+            if name not in expected:
+                hint = did_you_mean(name, expected)
+                raise UsageError(f"[{name}]: no such table; must be one of {', '.join(expected)}{hint}")
             if not isinstance(values, Mapping):
-                raise UsageError(f"{table}: {short_repr(values)} is not allowed; must be a table [{table}]")
-        for table in ("problem", "method"):
-            if "name" not in tables.get(table, {}):
-                raise UsageError(f"[{table}]: name is missing")
+                raise UsageError(f"{name}: {short_repr(values)} is not allowed; must be a table [{name}]")
+        for name in ("problem", "method"):
+            if "name" not in tables.get(name, {}):
+                raise UsageError(f"[{name}]: name is missing")
         problem, method = dict(tables["problem"]), dict(tables["method"])
         kind = coerce("problem", problem.pop("name"), str)
         if kind not in PROBLEMS:
@@ -297,10 +146,10 @@ class Config:
                 "training.start"
             )
         return cls(
-            build_settings("problem", PROBLEMS[kind], problem),
+            read_table("problem", problem, PROBLEMS[kind]),
             name,
             method,
-            build_settings("training", Training, training),
+            read_table("training", training, Training),
         )
 
     @classmethod
@@ -316,11 +165,7 @@ class Config:
 
     def to_toml(self) -> str:
         """The text of `config.toml`."""
-        blocks = []
-        for table, values in self.to_dict().items():
-            lines = [f"{key} = {json.dumps('none' if v is None else v)}" for key, v in values.items()]
-            blocks.append("\n".join([f"[{table}]", *lines]))
-        return "\n\n".join(blocks) + "\n"
+        return to_toml(self.to_dict())
 
     @classmethod
     def from_toml(cls, text: str) -> Config:
@@ -328,10 +173,37 @@ class Config:
         return cls.from_dict(read_toml(text))
 
 
+def config_schema() -> dict[str, Any]:
+    """The JSON schema of `config.toml` and of presets, by which editors complete and check them."""
+    own = {"type": "object", "properties": {"name": {"type": "string", "pattern": ":"}}, "required": ["name"]}
+    methods = [*(_named(name, _method_schema(method)) for name, method in METHODS.items()), own]
+    tables = {
+        "problem": {"anyOf": [_named(name, json_schema(kind)) for name, kind in PROBLEMS.items()]},
+        "method": {"anyOf": methods},
+        "training": json_schema(Training),
+        "pretraining": json_schema(Pretraining),
+    }
+    about = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Configuration of pathaware"}
+    return {**about, "type": "object", "properties": tables, "additionalProperties": False}
+
+
+def _method_schema(method: Method) -> dict[str, Any]:
+    hints: dict[str, Any] = {}
+    for owner in (method.network, method.kind, method.meta_gradient):
+        hints |= type_hints(owner.__init__ if inspect.isclass(owner) else owner)
+    settings = method.settings().items()
+    return table_schema({name: (hints[name], default) for name, default in settings}, described(method.kind))
+
+
+def _named(name: str, table: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a table whose setting `name` must have this value."""
+    return {**table, "properties": {"name": {"const": name}, **table["properties"]}, "required": ["name"]}
+
+
 def differences(there: Config, here: Config) -> str:
     """Describe how two configurations differ: `training.rate 0.001, here 0.002; …`; empty if equal."""
     old, new = (
-        {f"{table}.{key}": v for table, values in config.to_dict().items() for key, v in values.items()}
+        {f"{name}.{key}": v for name, values in config.to_dict().items() for key, v in values.items()}
         for config in (there, here)
     )
     return setting_differences(old, new)
@@ -345,34 +217,19 @@ def setting_differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> st
     )
 
 
-def setting_type(kind: Any, name: str) -> Any:
-    """The type annotation of a setting, for `coerce`."""
-    return type_hints(kind)[name]
-
-
-def build_settings(table: str, kind: type[S], values: Mapping[str, Any]) -> S:
-    """Build a dataclass of settings from a table of a file, checking every value."""
-    hints = type_hints(kind)
-    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
-    for name in values:
-        if name not in known:
-            raise no_such_setting(name, f"[{table}]", known)
-    return kind(**{name: coerce(name, value, hints[name]) for name, value in values.items()})
-
-
 def parse_setting(text: str) -> tuple[str, str, Any]:
     """`"method.skip=none"` → `("method", "skip", None)`."""
     name, equals, value = text.partition("=")
-    table, dot, key = name.partition(".")
+    place, dot, key = name.partition(".")
     tables = ("problem", "method", "training")
-    if not (equals and dot and key) or table not in tables:
+    if not (equals and dot and key) or place not in tables:
         hint = did_you_mean(name, [f"{each}.{key or name}" for each in tables])
-        if key and table in tables:
+        if key and place in tables:
             hint = f"; write {name}=VALUE"
         raise UsageError(
             f"{text!r} is not of the form problem.X=…, method.X=… or training.X=…{hint}", field="set"
         )
-    return table, key, parse_value(value)
+    return place, key, parse_value(value)
 
 
 def parse_value(text: str) -> Any:

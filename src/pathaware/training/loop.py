@@ -51,22 +51,16 @@ class Objective(ABC):
     """
 
     title: str
-    kind = "train"
-    """The command that resumes it."""
-    steps: int
-    unit = 1
-    """Steps that one line of the metrics counts: 1, or those of an epoch."""
-    log_every: int
-    validate_every = 0
-    """Steps between validations; 0 for none."""
-    save_every = 0
-    """Steps between states; 0 for none."""
-    most_skipped = MOST_SKIPPED
+    kind = "train"  # the command that resumes it
+    advice: str  # what to do if gradients are not finite
     device: torch.device
-    capturable: bool
-    """True if a CUDA graph can replay the step."""
-    advice: str
-    """Advice in the error for gradients that are not finite."""
+    capturable: bool  # True if a CUDA graph can replay the step
+    steps: int
+    unit = 1  # steps that one line of the metrics counts: 1, or those of an epoch
+    log_every: int  # in steps, like the following
+    validate_every = 0  # 0 for never
+    save_every = 0
+    most_skipped = MOST_SKIPPED
 
     @property
     @abstractmethod
@@ -143,9 +137,6 @@ class Fit:
     ...     progress = fit.advance()
     >>> progress.iteration
     3
-
-    The processes of a `world` share the work of each step and resume from rank 0's state. Their number
-    affects rounding only, except where noise is drawn in training: every rank draws its own.
     """
 
     def __init__(
@@ -230,7 +221,8 @@ class Fit:
             self._reset()
         self.window.add(self._step(objective.plan(self.iteration), rate))
         self.iteration += 1
-        validating = self._due(objective.validate_every)
+        every = objective.validate_every
+        validating = every > 0 and (self.done or self.iteration % every == 0)
         progress = None
         if self.done or validating or self.iteration % objective.log_every == 0:
             progress = self._close_window(rate, validating)
@@ -243,9 +235,6 @@ class Fit:
         elif progress and 0 < objective.save_every <= self.iteration - self.saved:
             self.save()  # right after a log entry, when no metrics are pending
         return progress
-
-    def _due(self, every: int) -> bool:
-        return every > 0 and (self.done or self.iteration % every == 0)
 
     def _step(self, plan: Any, rate: float) -> StepOutcome:
         """Take a step; if memory runs out, again with less memory and the same noise."""
@@ -293,8 +282,8 @@ class Fit:
                 objective.save(run, done, None)
         # Last, because the log entry of the last iteration marks the run as finished.
         run.append(progress)
-        if self.board is not None:
-            self.board.add(progress)
+        assert self.board is not None
+        self.board.add(progress)
         self.display.show(self.iteration, progress.loss, progress.seconds)
 
     def _announce(self) -> None:
@@ -317,25 +306,17 @@ class Fit:
 
     def state(self) -> State:
         """The state to resume from."""
-        objective, window = self.objective, self.window
-        return State.of(
-            objective.kept,
-            self.step.optimizer,
-            self.iteration,
-            window.seconds,
-            self.best,
-            objective.settings(),
-            window.pending(),
-        )
+        kept, settings, pending = self.objective.kept, self.objective.settings(), self.window.pending()
+        progress = self.iteration, self.window.seconds, self.best
+        return State.of(kept, self.step.optimizer, *progress, settings, pending)
 
     @contextmanager
     def _writing(self, run: RunFolder) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            kept = (
-                f"its state after {self.saved} iterations is kept" if self.saved else "nothing was saved yet"
-            )
+            kept = f"its state after {self.saved} iterations is kept"
+            kept = kept if self.saved else "nothing was saved yet"
             raise RunError(f"{run.folder} cannot be written ({error.strerror or error}); {kept}") from None
 
 
@@ -346,8 +327,7 @@ def run_to_end(fits: Iterable[Fit]) -> None:
     caller may have more to do. The first step is not finished: it may include a minute of compilation.
     Signals are noted from the moment the first fit is made, if `fits` is a generator.
 
-    A meta-iteration with small images leaves most of a large GPU idle. Several fits, each in a CUDA stream of
-    its own, fill it; each computes the same numbers as alone.
+    Small images leave most of a large GPU idle. Several fits, each in a CUDA stream of its own, fill it.
     """
     with StopRequest() as request, ExitStack() as stack:
         running = [stack.enter_context(fit) for fit in fits]

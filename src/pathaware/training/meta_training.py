@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import nn
@@ -25,6 +25,7 @@ from pathaware.training.loop import Execute
 from pathaware.training.meta_step import MetaStep, meta_step
 from pathaware.training.pretrained_classifier import read_start, start_from
 from pathaware.training.provenance import NUMERICS, method_version, origin
+from pathaware.training.run_files import HISTOGRAMS
 
 if TYPE_CHECKING:
     from pathaware.training.run_folder import Run
@@ -47,7 +48,7 @@ class MetaTraining(Fitting):
         self.validate_every, self.save_every = training.validate, training.save
         self.histograms: Histograms | None = None
 
-    def try_out(self) -> None:
+    def try_out(self) -> Self:
         """Find out whether these settings can be trained, without training: raise if not."""
         config, training = self.config, self.config.training
         with _computable():
@@ -66,11 +67,11 @@ class MetaTraining(Fitting):
                 check_recipe(config, self.learner, estimator)
             if training.histograms:
                 probed_tensor(self.learner)
-            random = generator(training.seed, "check")
-            self.source.draw(training.tasks, random)
+            self.source.draw(training.tasks, generator(training.seed, "check"))
             if training.validate:
                 source = config.problem.tasks("val", self.device, training.torch_dtype)
                 source.draw(1, generator(training.seed, "check"))
+        return self
 
     def prepare(self, *, new: bool) -> MetaStep:
         config, training = self.config, self.training
@@ -124,15 +125,18 @@ class MetaTraining(Fitting):
 
     def save_observed(self, run: Run) -> None:
         if self.histograms:
-            run.save_histograms(self.histograms)
+            self.histograms.save(run.folder / HISTOGRAMS)
 
     def faster(self) -> str:
         ways = ["fewer training.iterations", "fewer training.tasks per iteration"]
         if self.config.method_settings.get("steps", 1) > 1:
             ways.append("fewer method.steps")
         if not self.config.problem.regression:
-            images = ["a smaller problem.width", "smaller images"]
-            ways += [*images, "a method without an inner loop (prototypical)"]
+            ways += [
+                "a smaller problem.width",
+                "smaller images",
+                "a method without an inner loop (prototypical)",
+            ]
         return f"what would be faster: {', '.join(ways)}, or a GPU"
 
     def settings(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Classifiers of many classes whose features are used: settings, network, loading, features and accuracy.
+"""Classifiers of many classes whose features are used: network, loading, features and accuracy.
 
 Not in the paper. Better features first are worth more to a small network than longer meta-training (Tian et
 al., ECCV 2020, arXiv:2003.11539; Ye and Chao, ICLR 2022, arXiv:2106.16245): the body learns from every image
@@ -9,12 +9,9 @@ The cosine classifier is that of Gidaris and Komodakis, CVPR 2018, arXiv:1804.09
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,15 +25,13 @@ from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.last_layer import last_linear, replace_last_linear
 from pathaware.core.learner import MetaLearner
 from pathaware.core.prototype_start import directions
+from pathaware.core.schema import read_table
 from pathaware.core.seeding import generator
-from pathaware.core.settings import at_least
-from pathaware.data.catalogue import open_store
 from pathaware.data.labelled import ClassImages
 from pathaware.data.pixels import ImageInput
-from pathaware.data.store import counted
 from pathaware.models import build_model
 from pathaware.training.checksummed import CHECKPOINT, CorruptFile, read_checksummed
-from pathaware.training.config import Training, build_settings
+from pathaware.training.settings import Pretraining
 
 PROJECTION = "projection"
 """The tensor of directions in a checkpoint, see `Classifier.subspace`."""
@@ -48,132 +43,6 @@ TASKS, SHOTS, QUERIES, WAYS = 1000, 5, 15, 5
 """The tasks of validation by prototypes."""
 MATCH = "match.weight"
 """The weights of `Classifier.match` in a checkpoint."""
-
-
-@dataclass(frozen=True)
-class Pretraining:
-    """Settings of supervised pretraining: `[pretraining]` in the `config.toml` of its run.
-
-    - `data`: imported data sets, separated by commas; `splits`: `train`, or `train,val` to learn the
-      validation classes as well; `size`: side of the images, 0 for that of the first data set.
-    - `model_name`, `width`, `widths`, `dropout`: the network, see `pathaware.models.build_model`.
-    - `head`: `linear`, or `cosine` for a classifier by the angle between features and classes.
-    - `epochs`, `batch`, `rate` (of SGD with Nesterov momentum, half a cosine to zero after `warmup` epochs),
-      `decay` (of weights), `smoothing` (of labels).
-    - `crop`: smallest area of a random crop, as a fraction of the image; 1 shifts the padded image instead.
-      `jitter`, `mirror`: as in meta-training. `cutmix`: fraction of images with a part of another one, in
-      the first four fifths of training.
-    - `rotation`: weight of the loss of a second head, which predicts the angle by which an image is rotated.
-    - `ema`: momentum of the average of weights that is validated and kept; 0 for the weights themselves.
-    - `teacher`: folder of a pretraining of the same classes, or of a model with a frozen backbone, which then
-      predicts by the class means of its features. Predictions are learned with weight `distil` at
-      `temperature`. With weight `match`, a linear map of the features learns which images are similar for
-      the teacher. The teacher predicts every augmented image anew; with `teacher_views` it predicts that many
-      augmented views of each image once, before training, and their mean is learned, which is far faster.
-    - `validate`: epochs between validations, 0 for none. If the validation classes are not trained on, the
-      checkpoint is the best one by 5-way 5-shot prototypes of their features, otherwise the last one.
-    - `save`: epochs between saved states. `seed`, `precision`, `device`, `threads`, `graph`: see `Training`.
-    """
-
-    data: str = "miniimagenet"
-    splits: str = "train"
-    size: int = 0
-    model_name: str = "conv4"
-    width: int = 0
-    widths: str = ""
-    dropout: float = 0.0
-    head: Literal["linear", "cosine"] = "linear"
-    epochs: int = 100
-    batch: int = 256
-    rate: float = 0.1
-    warmup: int = 0
-    decay: float = 5e-4
-    smoothing: float = 0.0
-    crop: float = 0.35
-    jitter: float = 0.4
-    mirror: bool = True
-    cutmix: float = 0.0
-    rotation: float = 0.0
-    ema: float = 0.999
-    teacher: str = ""
-    distil: float = 0.7
-    temperature: float = 4.0
-    match: float = 0.0
-    teacher_views: int = 0
-    validate: int = 5
-    save: int = 10
-    data_dir: str = ""
-    seed: int = 0
-    precision: Literal["fp32", "tf32", "bf16"] = "bf16"
-    device: str = "auto"
-    threads: int = 0
-    graph: bool = True
-
-    def __post_init__(self) -> None:
-        at_least(1, epochs=self.epochs, batch=self.batch)
-        at_least(0, size=self.size, width=self.width, warmup=self.warmup, decay=self.decay)
-        at_least(0, rotation=self.rotation, validate=self.validate, save=self.save)
-        at_least(0, teacher_views=self.teacher_views, match=self.match)
-        if self.match and not self.teacher:
-            raise UsageError(f"match: {self.match} needs a teacher whose features are learned")
-        fractions = ("dropout", "smoothing", "jitter", "cutmix", "ema", "distil", "crop")
-        for name in fractions:
-            if not 0 <= getattr(self, name) <= 1:
-                raise UsageError(f"{name}: {getattr(self, name)} is not allowed; must be 0 to 1")
-        for name in ("rate", "temperature", "crop"):
-            if getattr(self, name) <= 0:
-                raise UsageError(f"{name}: {getattr(self, name)} is not allowed; must be a positive number")
-        if self.warmup >= self.epochs:
-            raise UsageError(
-                f"warmup: {self.warmup} is not allowed; must be fewer than {counted(self.epochs, 'epoch')}"
-            )
-        if self.chosen_splits not in (["train"], ["train", "val"]):
-            raise UsageError(f"{self.splits!r} must be one of train, train,val", field="splits")
-        _ = self.training  # checks the rest
-
-    @property
-    def chosen_splits(self) -> list[str]:
-        return [part.strip().replace("validation", "val") for part in self.splits.split(",")]
-
-    @property
-    def training(self) -> Training:
-        """The settings that pretraining shares with meta-training."""
-        shared = ("rate", "seed", "precision", "device", "threads", "graph")
-        return Training(**{name: getattr(self, name) for name in shared})
-
-    @property
-    def label(self) -> str:
-        """A short name for folders, such as `miniimagenet-resnet12`."""
-        return f"{self.data.replace(',', '-')}-{self.model_name.replace(':', '-')}"
-
-    def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-    def to_toml(self) -> str:
-        """The text of `config.toml`."""
-        lines = [f"{name} = {json.dumps(value)}" for name, value in self.to_dict().items()]
-        return "\n".join(["[pretraining]", *lines]) + "\n"
-
-    @classmethod
-    def from_dict(cls, settings: Mapping[str, Any]) -> Pretraining:
-        return build_settings("pretraining", cls, settings)
-
-    def images(self, splits: list[str]) -> ClassImages:
-        """The images of some splits, on the device."""
-        directory = Path(self.data_dir) if self.data_dir else None
-        stores = [open_store(name.strip(), directory) for name in self.data.split(",")]
-        return ClassImages(stores, splits, self.training.torch_device, size=self.size)
-
-    def network(self, classes: int, inputs: ImageInput, matched: int = 0) -> Classifier:
-        """The classifier at its initialisation, which depends on the seed only.
-
-        `matched` is the number of a teacher's features that it learns.
-        """
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            shape = (inputs.size, inputs.channels, self.width, self.widths, self.dropout)
-            model = build_model(self.model_name, 2, *shape)
-            return Classifier(model, classes, self.head, rotation=self.rotation > 0, matched=matched)
 
 
 @dataclass(frozen=True)
@@ -195,7 +64,30 @@ class PretrainedClassifier:
         return self.model.body
 
 
-def read_pretraining(folder: Path, setting: str = "") -> tuple[dict[str, Tensor], dict[str, Any]]:
+@dataclass(frozen=True)
+class AboutPretraining:
+    """What the checkpoint of a pretraining says besides tensors."""
+
+    epoch: int
+    prototype_accuracy: float | None
+    pretraining: dict[str, Any]
+    inputs: dict[str, Any]
+    classes: list[str]
+
+
+def initialised(settings: Pretraining, classes: int, inputs: ImageInput, matched: int = 0) -> Classifier:
+    """The classifier of a pretraining at its initialisation, which depends on the seed only.
+
+    `matched` is the number of a teacher's features that it learns.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        shape = (inputs.size, inputs.channels, settings.width, settings.widths, settings.dropout)
+        model = build_model(settings.model_name, 2, *shape)
+        return Classifier(model, classes, settings.head, rotation=settings.rotation > 0, matched=matched)
+
+
+def read_pretraining(folder: Path, setting: str = "") -> tuple[dict[str, Tensor], AboutPretraining]:
     """The tensors of a pretraining and what is known about them; `setting` begins the message of an error."""
     path = folder / CHECKPOINT
     if not path.is_file():
@@ -206,19 +98,22 @@ def read_pretraining(folder: Path, setting: str = "") -> tuple[dict[str, Tensor]
         raise UsageError(f"{setting}{path} cannot be read ({error})") from None
     if "pretraining" not in about:
         raise UsageError(f"{setting}{folder} is not a pretraining (see `pathaware pretrain`)")
-    return tensors, about
+    try:
+        return tensors, read_table("pretraining", about, AboutPretraining, known_only=False)
+    except UsageError as error:
+        raise UsageError(f"{setting}{path}: {error.message}") from None
 
 
 def load_classifier(folder: Path, device: torch.device | str = "cpu") -> PretrainedClassifier:
     """Load the classifier of a pretraining in evaluation mode, with what is needed to use it."""
     tensors, about = read_pretraining(folder)
     tensors.pop(PROJECTION, None)
-    inputs = ImageInput.from_dict(about["inputs"])
+    inputs = ImageInput.from_dict(about.inputs)
     matched = len(tensors[MATCH]) if MATCH in tensors else 0
-    model = Pretraining.from_dict(about["pretraining"]).network(len(about["classes"]), inputs, matched)
+    model = initialised(Pretraining.from_dict(about.pretraining), len(about.classes), inputs, matched)
     model.load_state_dict(tensors)
     model = model.to(device, memory_format=torch.channels_last).eval().requires_grad_(False)  # type: ignore[call-overload]
-    return PretrainedClassifier(model, inputs, about["classes"], about["epoch"], about["prototype_accuracy"])
+    return PretrainedClassifier(model, inputs, about.classes, about.epoch, about.prototype_accuracy)
 
 
 class CosineLinear(nn.Module):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from pathaware.core.episodes import TaskSource
 from pathaware.core.errors import UsageError
 from pathaware.core.losses import Loss
-from pathaware.core.settings import at_least
 from pathaware.data.episodes import Augmentation
 from pathaware.data.sine import SineWaves
 from pathaware.models import mlp
 from pathaware.training.metric import ACCURACY, MSE, Metric, accuracies, squared_errors
+from pathaware.training.settings import ClassificationSettings, SineSettings
 
 if TYPE_CHECKING:
     from pathaware.data.pixels import ImageInput
@@ -86,43 +86,12 @@ class Problem(Protocol):
 
 
 @dataclass(frozen=True)
-class Classification:
+class Classification(ClassificationSettings):
     """Few-shot classification: `ways` classes with `shots` support and `queries` query images each.
 
     >>> problem = Classification(data="glyphs", ways=5, shots=1)
     >>> problem.label, problem.metric.name
     ('glyphs-5way-1shot', 'accuracy')
-
-    `data` names an imported data set (see `pathaware data list`). `model_name` is `conv4`, `resnet12` or your
-    own function as `package.module:function`, called with `ways`, `size`, `channels` and, unless it is 0,
-    `width`; `widths` are the channels of the four blocks of `resnet12`, such as `64,128,256,480`. Training
-    images are cropped and mirrored at random (`augment`), recoloured (`jitter`, `grey`), blanked in part
-    (`erase`, `drop`) and distorted (`affine`), see `Augmentation`. With `zero_head` the last layer is
-    initialised to zero, so that no class is preferred at first. `cutmix` is the fraction of training queries
-    with a part of another query (see `pathaware.training.recipe`); with `mirror_support` training tasks adapt
-    to the mirror images of their support set as well.
-
-    With `labels = false` training does not read the labels of the training classes: each class of a task is
-    one image and its augmentations, see `UnlabelledEpisodes`. Validation and test tasks are ordinary ones.
-
-    `model_name` can also be `timm:NAME`, where timm is installed. `weights` is a file of pretrained weights,
-    safetensors or a PyTorch state dict. `adapt` says which parts of the network adapt, see
-    `pathaware.models.backbones.Adapt`; the others stay as they are. `size` is the side of the images that the
-    network takes, 0 for that of the data set, and `normalisation` the mean and deviation that it expects:
-    those of the `data` set or of `imagenet`; `auto` is `data`, for networks of timm what timm says.
-
-    `meta_split` is the split whose classes meta-train. With a frozen network that was pretrained on the
-    training classes, `val` gives tasks of classes that the network has not seen; then there is no validation.
-
-    With `mirror_support` a frozen network sees each support image and its mirror image, and takes the mean of
-    their features.
-
-    With `varying` a task has 2 to `ways` classes with 1 to `shots` support images each, in general not
-    equally many, see `VaryingTasks`.
-
-    `statistics` says what batch norm normalises by: the mean and variance of each `batch`, as in MAML, or the
-    `running` ones that the pretraining `training.start` has collected. The latter do not change, so no query
-    affects the prediction of another. Convolutions before them have no bias: the mean contains it.
     """
 
     name: ClassVar[str] = "classification"
@@ -132,39 +101,9 @@ class Classification:
     evaluation_batch: ClassVar[int] = 10  # with 84×84 images: about a gigabyte of activations
     training: ClassVar[Mapping[str, Any]] = {"validate": 1000}
 
-    data: str = "glyphs"
-    ways: int = 5
-    shots: int = 5
-    queries: int = 15
-    model_name: str = "conv4"
-    width: int = 0
-    augment: bool = True
-    jitter: float = 0.0
-    erase: float = 0.0
-    zero_head: bool = False
-    data_dir: str = ""
-    labels: bool = True
-    affine: float = 0.0
-    grey: float = 0.0
-    drop: float = 0.0
-    widths: str = ""
-    cutmix: float = 0.0
-    weights: str = ""
-    adapt: Literal["all", "head", "last-block", "adapters"] = "all"
-    size: int = 0
-    normalisation: Literal["auto", "data", "imagenet"] = "auto"
-    varying: bool = False
-    meta_split: Literal["train", "val"] = "train"
-    mirror_support: bool = False
-    statistics: Literal["batch", "running"] = "batch"
-
     def __post_init__(self) -> None:
-        at_least(2, ways=self.ways)
-        at_least(1, shots=self.shots, queries=self.queries)
-        at_least(0, width=self.width, size=self.size)
+        super().__post_init__()
         self._augmentation("train")
-        if not self.labels and (self.cutmix or self.mirror_support):
-            raise UsageError("labels: tasks without labels take neither cutmix nor mirror_support")
 
     @property
     def label(self) -> str:
@@ -371,7 +310,7 @@ def _typical(store: ImageStore) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Sine:
+class Sine(SineSettings):
     """Few-shot regression of sine waves.
 
     A task has `shots` support points and `queries` query points; evaluation uses `points` on a grid.
@@ -391,14 +330,6 @@ class Sine:
         "device": "cpu",
         "threads": 1,  # tensors are so small that a second thread slows training down
     }
-
-    shots: int = 10
-    queries: int = 10
-    points: int = 1000
-
-    def __post_init__(self) -> None:
-        at_least(1, shots=self.shots, queries=self.queries)
-        at_least(2, points=self.points)
 
     @property
     def label(self) -> str:

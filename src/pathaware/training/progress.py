@@ -305,17 +305,13 @@ def with_progress(
 
     `size` says how much of the total an item is.
     """
-    if total < least or not sys.stderr.isatty():
-        yield from items
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=total)
+    display = ProgressDisplay(title, total, transient=True, quiet=total < least or not sys.stderr.isatty())
+    done = 0
+    with display:
         for item in items:
             yield item
-            bar.advance(task, size(item))
+            done += size(item)
+            display.count(done)
 
 
 def in_notebook() -> bool:

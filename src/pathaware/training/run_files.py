@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, Self
 
 from filelock import FileLock, Timeout
 
@@ -20,7 +20,7 @@ from pathaware.training.progress import Progress
 from pathaware.training.state import State
 
 CONFIG, METRICS, STATES = "config.toml", "metrics.jsonl", "state-[0-9]*.safetensors"
-PROVENANCE, LOCK = "provenance.json", "run.lock"
+PROVENANCE, LOCK, HISTOGRAMS = "provenance.json", "run.lock", "histograms.safetensors"
 KEPT = 2
 """Number of states kept: if the last one is corrupt, the one before it is used."""
 
@@ -28,8 +28,7 @@ Note = Callable[[str], None]
 """Called with a line about a file that was repaired or skipped."""
 
 
-def _ignore(line: str) -> None:
-    pass
+def _ignore(line: str) -> None: ...
 
 
 def neighbours(folder: Path) -> list[str]:
@@ -79,23 +78,20 @@ class FolderLock:
 class RunFolder(ABC):
     """The folder of a training: metrics, provenance and states."""
 
-    def __init__(self, folder: Path) -> None:
+    iterations: int  # or epochs, of the whole training
+
+    def __init__(self, folder: Path, settings: Any) -> None:
         self.folder = folder
         self.created = False
         """True in the process that created the folder."""
-
-    @property
-    @abstractmethod
-    def iterations(self) -> int:
-        """The number of iterations of the whole training."""
 
     @abstractmethod
     def refuse_another(self, settings: dict[str, Any], path: Path) -> None:
         """Raise if a file was made with settings other than those of the folder."""
 
-    @staticmethod
-    def create_folder(folder: Path, config: str) -> None:
-        """Write the configuration to a new or empty folder; raise `UsageError` if the folder has files."""
+    @classmethod
+    def create(cls, folder: Path, settings: Any) -> Self:
+        """Write settings to a new or empty folder; raise `UsageError` if the folder has files."""
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"{folder} is a file; name a folder", field="out")
         try:
@@ -103,9 +99,12 @@ class RunFolder(ABC):
             if not all(map(_is_leftover, folder.iterdir())):
                 what = "holds another run" if (folder / CONFIG).exists() else "is not empty"
                 raise UsageError(f"{folder} {what}; name a new folder or remove it", field="out")
-            replace_file(folder / CONFIG, config)
+            replace_file(folder / CONFIG, settings.to_toml())
         except OSError as error:
             raise UsageError(f"{folder} cannot be written ({error.strerror})", field="out") from None
+        run = cls(folder, settings)
+        run.created = True
+        return run
 
     def remove_untrained(self) -> None:
         """Remove the folder of a run that this process created and could not begin to train."""
@@ -217,23 +216,21 @@ class RunFolder(ABC):
 
 def must_exist(folder: Path, field: str) -> None:
     """Raise if there is no such folder."""
+    if not _exists(folder):
+        hint = did_you_mean(str(folder), neighbours(folder))
+        raise UsageError(f"{folder}: no such folder{hint}", field=field)
+
+
+def _exists(path: Path) -> bool:
     try:
-        exists = folder.exists()
+        return path.exists()
     except (OSError, ValueError):  # a name that no file can have
-        exists = False
-    if not exists:
-        raise UsageError(
-            f"{folder}: no such folder{did_you_mean(str(folder), neighbours(folder))}", field=field
-        )
+        return False
 
 
 def read_run_tables(folder: Path) -> dict[str, Any]:
     """The tables of `config.toml` in a run folder."""
-    try:
-        exists = (folder / CONFIG).is_file()
-    except (OSError, ValueError):  # a name that no file can have
-        exists = False
-    if not exists:
+    if not _exists(folder / CONFIG):
         hint = did_you_mean(str(folder), neighbours(folder))
         raise UsageError(f"{folder} is not a run folder (it has no {CONFIG}){hint}", field="run")
     return read_toml_file("run", folder / CONFIG)

@@ -27,13 +27,13 @@ from pathaware.training.pretrained_classifier import (
     PROJECTION,
     Classifier,
     PretrainedClassifier,
-    Pretraining,
     load_classifier,
     sample_features,
 )
-from pathaware.training.run_files import CONFIG, RunFolder, read_run_tables
+from pathaware.training.run_files import CONFIG, HISTOGRAMS, RunFolder, read_run_tables
+from pathaware.training.settings import Pretraining
 
-FIGURES, HISTOGRAMS, SNAPSHOTS = "figures", "histograms.safetensors", "snapshot-[0-9]*.safetensors"
+FIGURES, SNAPSHOTS = "figures", "snapshot-[0-9]*.safetensors"
 
 
 class Run(RunFolder):
@@ -50,21 +50,13 @@ class Run(RunFolder):
     """
 
     def __init__(self, folder: Path, config: Config) -> None:
-        super().__init__(folder)
-        self.config = config
+        super().__init__(folder, config)
+        self.config, self.iterations = config, config.training.iterations
         self.built: FewShotLearner | None = None
         """The learner that `train` has built in this process."""
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r}, {self.config.method} on {self.config.problem.label})"
-
-    @classmethod
-    def create(cls, folder: Path, config: Config) -> Run:
-        """Create a run in a new or empty folder; raise `UsageError` if the folder has files."""
-        cls.create_folder(folder, config.to_toml())
-        run = cls(folder, config)
-        run.created = True
-        return run
 
     @classmethod
     def open(cls, folder: Path) -> Run:
@@ -81,10 +73,6 @@ class Run(RunFolder):
         run.tidy()
         return run
 
-    @property
-    def iterations(self) -> int:
-        return self.config.training.iterations
-
     def refuse_another(self, settings: dict[str, Any], path: Path) -> None:
         found = differences(Config.of_run(settings), self.config)
         if found:
@@ -96,9 +84,6 @@ class Run(RunFolder):
         """Histograms of gradients over training, if the run has recorded them."""
         path = self.folder / HISTOGRAMS
         return Histograms.load(path) if path.exists() else None
-
-    def save_histograms(self, histograms: Histograms) -> None:
-        histograms.save(self.folder / HISTOGRAMS)
 
     def save(self, learner: FewShotLearner, iteration: int) -> None:
         """Write θ₀ and Φ as the checkpoint of the run."""
@@ -172,16 +157,8 @@ class PretrainRun(RunFolder):
     """A pretraining in a folder: like a `Run`, but its `iteration` in `metrics.jsonl` counts epochs."""
 
     def __init__(self, folder: Path, settings: Pretraining) -> None:
-        super().__init__(folder)
-        self.settings = settings
-
-    @classmethod
-    def create(cls, folder: Path, settings: Pretraining) -> PretrainRun:
-        """Create a pretraining in a new or empty folder."""
-        cls.create_folder(folder, settings.to_toml())
-        run = cls(folder, settings)
-        run.created = True
-        return run
+        super().__init__(folder, settings)
+        self.settings, self.iterations = settings, settings.epochs
 
     @classmethod
     def open(cls, folder: Path) -> PretrainRun:
@@ -195,10 +172,6 @@ class PretrainRun(RunFolder):
             raise UsageError(f"{folder / CONFIG}: {error}", field="run") from None
         run.tidy()
         return run
-
-    @property
-    def iterations(self) -> int:
-        return self.settings.epochs
 
     def refuse_another(self, settings: dict[str, Any], path: Path) -> None:
         found = setting_differences(settings, self.settings.to_dict())

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pathaware.core import VERSION
+from pathaware.core.errors import UsageError
+from pathaware.core.schema import read_table
 from pathaware.training.checksummed import CorruptFile, load_parameters, read_checksummed, write_checksummed
 
 
@@ -97,11 +99,22 @@ class State:
     @classmethod
     def read(cls, path: Path) -> State:
         """Read a state; raise `CorruptFile` if the file is not what was written."""
-        tensors, about = read_checksummed(path)
+        tensors, found = read_checksummed(path)
         try:
-            return cls(about["iteration"], about["seconds"], about["best"], about["config"], tensors)
-        except KeyError as error:
-            raise CorruptFile(f"it lacks {error}") from None
+            about = read_table("state", found, _About, known_only=False)
+        except UsageError as error:
+            raise CorruptFile(error.message) from None
+        return cls(about.iteration, about.seconds, about.best, about.config, tensors)
+
+
+@dataclass(frozen=True)
+class _About:
+    """What a state says besides tensors."""
+
+    iteration: int
+    seconds: float
+    best: float | None
+    config: dict[str, Any]
 
 
 def _parameters(kept: Mapping[str, nn.Module]) -> list[nn.Parameter]:

@@ -35,8 +35,8 @@ from pathaware.training.pretrained_classifier import (
     QUERIES,
     SHOTS,
     Classifier,
-    Pretraining,
     by_class_means,
+    initialised,
     measure_statistics,
     prototype_accuracy,
 )
@@ -44,6 +44,7 @@ from pathaware.training.progress import StepOutcome
 from pathaware.training.provenance import origin
 from pathaware.training.run_files import CONFIG, read_run_tables
 from pathaware.training.run_folder import PretrainRun, Run
+from pathaware.training.settings import Pretraining
 
 TIMED_STEPS = 20
 """Steps that are timed to find how many epochs fit into a time."""
@@ -229,7 +230,7 @@ class Supervised(Objective):
     def __init__(self, settings: Pretraining, images: ClassImages, teacher: Classifier | None = None) -> None:
         self.chosen, self.images, self.teacher = settings, images, teacher
         matched = _features_of(teacher) if teacher is not None and settings.match else 0
-        self.model = settings.network(len(images.names), images.inputs, matched)
+        self.model = initialised(settings, len(images.names), images.inputs, matched)
         self.title = f"pretraining on {settings.label}"
         self.device = images.device
         self.capturable = settings.graph and self.device.type == "cuda"
@@ -243,7 +244,7 @@ class Supervised(Objective):
         self._order = -1, torch.empty(0)
 
     def prepare(self, *, new: bool) -> ClassifierStep:
-        self.chosen.training.apply()
+        self.chosen.apply()
         self.step = ClassifierStep(self.model.to(self.device), self.images, self.chosen, self.teacher)
         return self.step
 
@@ -341,19 +342,14 @@ def epochs_in(
     fit = Fit(Supervised(endless, images, teacher))
     for _ in range(3):  # captures a graph or benchmarks algorithms
         fit.advance()
-    _synchronize(images.device)
+    fit.step.rate.item()  # waits for a GPU
     started, steps = time.perf_counter(), 0
     while steps == 0 or (steps < TIMED_STEPS and time.perf_counter() - started < seconds / 20):
         fit.advance()
         steps += 1
-    _synchronize(images.device)
+    fit.step.rate.item()
     each = (time.perf_counter() - started) / steps
     return max(settings.warmup + 1, math.floor(RESERVE * seconds / (each * fit.objective.unit)))
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _teacher(settings: Pretraining, images: ClassImages, find: Callable[[str], Path]) -> Classifier | None:

@@ -47,7 +47,9 @@ def train(
     begun, finished = world.from_writer(lambda: _begun(config, place, resume or world.restarts))
     if begun is not None and finished:
         return begun
-    objective = world.writer_first(lambda: _tried(config, world, new=begun is None))
+    objective = world.writer_first(
+        lambda: MetaTraining(config, world) if begun else MetaTraining(config, world).try_out()
+    )
     run = begun or world.from_writer(lambda: Run.create(place, config))
     written = run if world.is_writer else None
     try:
@@ -81,10 +83,3 @@ def _begun(config: Config, folder: Path, resume: bool) -> tuple[Run | None, bool
         if run.config == config:
             return run, run.finished
     return None, False  # `Run.create` refuses a folder with another run
-
-
-def _tried(config: Config, world: World, *, new: bool) -> MetaTraining:
-    objective = MetaTraining(config, world)
-    if new:
-        objective.try_out()
-    return objective
