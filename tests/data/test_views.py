@@ -7,8 +7,8 @@ import torch
 
 from pathaware.core.errors import UsageError
 from pathaware.core.seeding import generator
-from pathaware.data.episodes import Augmentation, ImageViews, LabelledImages, recolour, square
-from tests.data.test_episodes import class_of, make_store
+from pathaware.data.episodes import Augmentation, ImageViews, recolour, square
+from tests.data.test_episodes import make_store
 
 
 def test_factors_of_one_leave_colours_alone_and_others_do_what_they_say():
@@ -52,16 +52,3 @@ def test_only_what_is_asked_for_is_drawn():
 def test_more_than_all_of_an_image_cannot_be_varied():
     with pytest.raises(UsageError, match=r"erase: 1\.5 is not allowed"):
         Augmentation(erase=1.5)
-
-
-def test_an_epoch_shows_every_training_image_once_with_the_number_of_its_class():
-    store = make_store()
-    images = LabelledImages(store, "train", Augmentation(crop=True))
-    plans = list(images.batches(10, 0, 0))
-    seen = torch.cat([plan.images.flatten() for plan in plans])
-    assert len(seen.unique()) == len(seen) == len(images) // 10 * 10
-    x, y = images.show(plans[0])
-    first = class_of(store, torch.tensor([0])) + 3  # three held-out classes come first
-    assert torch.equal(y + first, class_of(store, plans[0].images.flatten()))
-    assert x.shape == (10, 3, 12, 12)
-    assert not torch.equal(plans[0].images, next(images.batches(10, 1, 0)).images)

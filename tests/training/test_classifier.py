@@ -207,6 +207,16 @@ def test_training_learns_to_tell_the_classes(changes):
     assert prototype_accuracy(fit.step.ema, chosen.images(["val"])) > 0.6
 
 
+def test_an_epoch_shows_every_image_once_in_an_order_of_its_own():
+    objective = pretraining(settings()).objective
+    one, other = (
+        torch.cat([objective.plan(epoch * objective.unit + i).images for i in range(objective.unit)])
+        for epoch in range(2)
+    )
+    assert len(one.unique()) == len(one) == objective.unit * objective.batch
+    assert not torch.equal(one, other)
+
+
 def test_bfloat16_agrees_with_float32_up_to_its_precision():
     """On a CPU the option is off; this runs what a GPU runs."""
     chosen = settings(rotation=0.5)
@@ -374,12 +384,19 @@ def test_a_time_is_turned_into_epochs(tmp_path):
     assert PretrainRun.open(run.folder).settings == run.settings
 
 
-def test_meta_training_starts_from_a_pretraining(tmp_path, monkeypatch):
-    folder = tmp_path / "features"
-    model = {"data": "ink", "width": 8, "size": 28, "epochs": 1}
+@pytest.fixture(scope="module")
+def ink(tmp_path_factory) -> PretrainRun:
+    """A pretraining on images like glyphs."""
+    torch.set_default_dtype(torch.float32)
     store = small_store("ink", 28, channels=1)
-    monkeypatch.setattr("pathaware.data.catalogue.open_store", lambda name, directory: store)
-    run = pretrain(settings(**model), folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pathaware.data.catalogue.open_store", lambda name, directory: store)
+        chosen = settings(data="ink", width=8, size=28, epochs=1)
+        return pretrain(chosen, tmp_path_factory.mktemp("ink") / "features")
+
+
+def test_meta_training_starts_from_a_pretraining(ink, tmp_path):
+    run, folder = ink, ink.folder
     plain, started = build(config()).model, in_memory(config(start=str(folder))).objective.learner.model
     learned = run.load().body
     assert torch.equal(started.conv4.weight, learned.conv4.weight)
@@ -397,16 +414,10 @@ def test_meta_training_starts_from_a_pretraining(tmp_path, monkeypatch):
         Run.open(folder)
 
 
-def test_running_statistics_without_biases_are_the_same_network(tmp_path, monkeypatch):
-    folder = tmp_path / "features"
-    store = small_store("ink", 28, channels=1)
-    monkeypatch.setattr("pathaware.data.catalogue.open_store", lambda name, directory: store)
-    run = pretrain(settings(data="ink", width=8, size=28, epochs=1), folder)
-    body, learner = (
-        run.load().body.eval().double(),
-        build(config({"statistics": "running"}, start=str(folder))),
-    )
-    start_from(learner, folder)
+def test_running_statistics_without_biases_are_the_same_network(ink):
+    body = ink.load().body.eval().double()
+    learner = build(config({"statistics": "running"}, start=str(ink.folder)))
+    start_from(learner, ink.folder)
     model = learner.model
     model.head = torch.nn.Identity()
     images = torch.rand(6, 1, 28, 28, dtype=torch.float64)
@@ -428,16 +439,12 @@ def test_parameters_of_another_network_are_refused_in_one_line():
 
 
 @pytest.mark.parametrize("method", ["pamela", "prototypical"])
-def test_running_statistics_of_a_pretraining_make_queries_independent(tmp_path, monkeypatch, method):
-    folder = tmp_path / "features"
-    store = small_store("ink", 28, channels=1)
-    monkeypatch.setattr("pathaware.data.catalogue.open_store", lambda name, directory: store)
-    run = pretrain(settings(data="ink", width=8, size=28, epochs=1), folder)
-    chosen = config({"statistics": "running"}, start=str(folder), dtype="float64")
+def test_running_statistics_of_a_pretraining_make_queries_independent(ink, method):
+    chosen = config({"statistics": "running"}, start=str(ink.folder), dtype="float64")
     fit = in_memory(dataclasses.replace(chosen, method=method, method_settings={}))
     fit.advance()
     learner = fit.objective.learner.eval()
-    body = run.load().body.eval().double()
+    body = ink.load().body.eval().double()
     assert torch.equal(learner.model.norm2.running_var, body.norm2.running_var)
     assert learner.model.conv2.bias is None  # the mean contains it
     assert torch.allclose(learner.model.norm2.running_mean, body.norm2.running_mean - body.conv2.bias)

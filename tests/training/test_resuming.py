@@ -14,6 +14,7 @@ from pathaware.training.loop import Fit, run_to_end
 from pathaware.training.run_folder import Run
 from pathaware.training.train import train
 from tests.training.fits import continued, in_folder, in_memory, resumed
+from tests.training.runs import assert_same_end
 from tests.training.test_training import config
 
 
@@ -25,34 +26,40 @@ def settings(**training):
     return config(**{"iterations": 30, "save": 10, "validate": 10, "validation_tasks": 5, **training})
 
 
-def parameters(run: Run) -> dict[str, torch.Tensor]:
-    return run.load().state_dict()
+@pytest.fixture
+def at_iteration(monkeypatch):
+    """Do something at the beginning of an iteration."""
+    plain = Fit.advance
+
+    def patched(iteration, action):
+        def advance(self):
+            if self.iteration == iteration:
+                action()
+            return plain(self)
+
+        monkeypatch.setattr(Fit, "advance", advance)
+
+    yield patched
+    monkeypatch.undo()
 
 
-def rows(run: Run) -> list[dict]:
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in run.metrics()]
+def kill() -> None:
+    raise Killed
+
+
+def terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 @pytest.mark.parametrize("moment", [4, 10, 19, 25])
-def test_a_run_killed_at_any_moment_ends_as_one_that_was_not(tmp_path, monkeypatch, moment):
+def test_a_run_killed_at_any_moment_ends_as_one_that_was_not(tmp_path, at_iteration, moment):
     calm = train(settings(), tmp_path / "calm")
-    plain = Fit.advance
-
-    def advance(self):
-        if self.iteration == moment:
-            raise Killed
-        return plain(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Fit, "advance", advance)
-        with pytest.raises(Killed):
-            train(settings(), tmp_path / "killed")
+    at_iteration(moment, kill)
+    with pytest.raises(Killed):
+        train(settings(), tmp_path / "killed")
+    at_iteration(None, kill)
     assert not Run.open(tmp_path / "killed").finished
-    again = train(settings(), tmp_path / "killed", resume=True)
-    assert again.finished
-    assert rows(again) == rows(calm)
-    for name, value in parameters(calm).items():
-        assert torch.equal(parameters(again)[name], value), name
+    assert_same_end(train(settings(), tmp_path / "killed", resume=True), calm)
 
 
 def test_a_saved_state_brings_back_the_optimiser_too(tmp_path):
@@ -85,8 +92,7 @@ def test_runs_trained_side_by_side_end_as_each_does_alone(tmp_path):
     runs = [Run.create(tmp_path / f"s{c.training.seed}", c) for c in both]
     run_to_end(map(in_folder, runs))
     for run, each in zip(runs, both, strict=True):
-        alone = train(each, tmp_path / f"alone{each.training.seed}")
-        assert all(torch.equal(v, parameters(alone)[k]) for k, v in parameters(run).items())
+        assert_same_end(run, train(each, tmp_path / f"alone{each.training.seed}"))
 
 
 def test_a_run_that_another_process_finished_after_it_was_opened_is_left_as_it_is(tmp_path):
@@ -98,27 +104,12 @@ def test_a_run_that_another_process_finished_after_it_was_opened_is_left_as_it_i
     assert second.finished
 
 
-@pytest.fixture
-def signal_in_the_last_iteration(monkeypatch):
-    plain = Fit.advance
-
-    def advance(self):
-        if self.iteration == 29:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return plain(self)
-
-    monkeypatch.setattr(Fit, "advance", advance)
-
-
-@pytest.mark.usefixtures("signal_in_the_last_iteration")
-def test_a_signal_in_the_last_iteration_is_raised_with_the_folder(tmp_path):
-    """The caller may have other runs to train."""
+def test_a_signal_in_the_last_iteration_is_raised_but_a_complete_run_is_returned(tmp_path, at_iteration):
+    """The caller of `run_to_end` may have other runs to train; what follows `train` is the evaluation."""
+    at_iteration(29, terminate)
+    run = Run.create(tmp_path / "run", settings())
     with pytest.raises(Stopped, match="after iteration 30") as stopped:
-        run_to_end(in_folder(Run.create(tmp_path / "run", settings())) for _ in range(1))
-    assert stopped.value.folders == [tmp_path / "run"]
-    assert Run.open(tmp_path / "run").finished
-
-
-@pytest.mark.usefixtures("signal_in_the_last_iteration")
-def test_a_signal_in_the_last_iteration_does_not_keep_a_run_from_its_evaluation(tmp_path):
-    assert train(settings(), tmp_path / "run").finished
+        run_to_end(map(in_folder, [run]))
+    assert stopped.value.folders == [run.folder]
+    assert run.finished
+    assert train(settings(), tmp_path / "other").finished

@@ -171,3 +171,13 @@ def test_an_evaluation_takes_at_least_one_task_at_a_time(batch):
     settings = config(iterations=3)
     with pytest.raises(UsageError, match=f"batch: {batch} is not allowed; must be at least 1"):
         evaluate(build(settings), settings.problem, tasks=3, batch=batch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("shots", "bound"), [(5, 0.20), (10, 0.045), (20, 0.012)])
+def test_pamela_reaches_its_error_on_waves_and_no_task_runs_away(shots, bound):
+    """The paper's experiment at full length: minutes for each number of shots."""
+    settings = Config.from_dict({"problem": {"name": "sine", "shots": shots}, "method": {"name": "pamela"}})
+    errors = evaluate(trained(settings), settings.problem, tasks=10_000).values[:, -1]
+    assert errors.mean() < bound
+    assert errors.max() < 100
