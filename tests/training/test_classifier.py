@@ -16,6 +16,7 @@ from pathaware.cli import main
 from pathaware.core.errors import Stopped
 from pathaware.core.prototype_start import directions
 from pathaware.core.seeding import generator
+from pathaware.data import catalogue
 from pathaware.data.labelled import ClassImages, Distortion, cutmix, random_boxes, random_crop, resized
 from pathaware.data.store import ClassSpan, ImageStore, Manifest
 from pathaware.engine import kernels
@@ -69,7 +70,8 @@ def small_store(name: str = "shapes", size: int = 16, mirror: bool = True, chann
 @pytest.fixture(autouse=True)
 def _stores(monkeypatch):
     stores = {"shapes": small_store(), "larger": small_store("larger", 20, mirror=False)}
-    monkeypatch.setattr("pathaware.data.catalogue.open_store", lambda name, directory: stores[name])
+    plain = catalogue.open_store
+    monkeypatch.setattr(catalogue, "open_store", lambda name, *where: stores.get(name) or plain(name, *where))
 
 
 def settings(**changes: object) -> Pretraining:
@@ -390,7 +392,7 @@ def ink(tmp_path_factory) -> PretrainRun:
     torch.set_default_dtype(torch.float32)
     store = small_store("ink", 28, channels=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pathaware.data.catalogue.open_store", lambda name, directory: store)
+        patch.setattr(catalogue, "open_store", lambda name, directory: store)
         chosen = settings(data="ink", width=8, size=28, epochs=1)
         return pretrain(chosen, tmp_path_factory.mktemp("ink") / "features")
 
