@@ -132,7 +132,7 @@ def test_refinement_does_not_go_with_lower_levels():
 @pytest.mark.parametrize("refine", ["centre", "means", "sinkhorn", "tim"])
 def test_values_cannot_be_refined(refine):
     settings = Config.from_dict({"problem": {"name": "sine"}, "method": {"name": "maml"}})
-    with pytest.raises(UsageError, match=f"refine: {refine}: sine has no classes"):
+    with pytest.raises(UsageError, match=f"refine: {refine}: sine-k10 has no classes; use none"):
         evaluate(build(settings), settings.problem, tasks=2, refine=refine)
 
 
