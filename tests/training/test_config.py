@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import tomllib
+from dataclasses import dataclass
+
 import pytest
 
 from pathaware import UsageError
+from pathaware.core.schema import read_table
 from pathaware.core.settings import coerce
 from pathaware.methods import METHODS
-from pathaware.training.config import Config, parse_setting
+from pathaware.training.config import Config, config_schema, parse_setting
 
 
 def config(**tables) -> Config:
@@ -127,3 +131,54 @@ def test_defaults_of_a_method_on_a_problem_count_only_together():
     assert (pamela()["rate"], pamela()["q_start"]) == (0.1, 0.1)
     assert (pamela(q_start=2.0)["rate"], pamela(q_start=2.0)["q_start"]) == (0.01, 2.0)
     assert (pamela(rate=0.2)["rate"], pamela(rate=0.2)["q_start"]) == (0.2, 1.0)
+
+
+@dataclass(frozen=True)
+class Nested:
+    names: list[str]
+    shares: dict[str, float]
+    best: float | None = None
+    parts: list[dict[str, int]] | None = None
+
+
+def test_declared_schemas_check_values_inside_lists_and_tables():
+    found = read_table("file", {"names": ["a"], "shares": {"a": 1}, "parts": [{"b": 2}]}, Nested)
+    assert found == Nested(["a"], {"a": 1.0}, None, [{"b": 2}])
+    assert isinstance(found.shares["a"], float)
+    assert read_table("file", {"names": [], "shares": {}, "later": 3}, Nested, known_only=False) == Nested(
+        [], {}
+    )
+    for values, message in (
+        ({"names": []}, r"\[file\]: shares is missing"),
+        ({"names": "a", "shares": {}}, "names: 'a' is not allowed; must be a list"),
+        ({"names": [1], "shares": {}}, r"names\[0\]: 1 is not allowed; must be a string"),
+        ({"names": [], "shares": {"a": "b"}}, r"shares\.a: 'b' is not allowed; must be a finite number"),
+        ({"names": [], "shares": {}, "parts": [3]}, r"parts\[0\]: 3 is not allowed; must be a table"),
+        ({"names": [], "shares": {}, "name": 3}, r"name: \[file\] has no such setting; did you mean names"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            read_table("file", values, Nested)
+
+
+def test_the_json_schema_describes_every_setting_of_problems_and_trainings():
+    tables = config_schema()["properties"]
+    kinds = [tables["training"], tables["pretraining"], *tables["problem"]["anyOf"]]
+    for kind in kinds:
+        assert all("description" in each for name, each in kind["properties"].items() if name != "name")
+    assert tables["training"]["properties"]["clip"] == {
+        "type": "number", "default": 10.0, "description": "largest norm of the meta-gradient, 0 for no limit"
+    }  # fmt: skip
+    methods = {
+        each["properties"]["name"].get("const"): each["properties"] for each in tables["method"]["anyOf"]
+    }
+    assert {*METHODS, None} == set(methods)
+    assert methods["pamela"]["skip"]["anyOf"] == [{"type": "integer"}, {"const": "none"}]
+
+
+def test_configurations_fit_their_schema():
+    validator = pytest.importorskip("jsonschema").Draft202012Validator(config_schema())
+    for problem in ("sine", "classification"):
+        for method in METHODS if problem == "classification" else ("pamela", "maml"):
+            text = config(problem={"name": problem}, method={"name": method}).to_toml()
+            validator.validate(tomllib.loads(text))
+    assert not validator.is_valid({"training": {"clop": 1}})
