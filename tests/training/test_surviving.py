@@ -33,7 +33,6 @@ SLOW = pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "kills"),
     [
-        pytest.param(sine(iterations=400), 4, id="sine"),
         pytest.param(glyphs(iterations=80), 4, id="glyphs"),
         pytest.param(sine(), 20, marks=SLOW, id="sine, twenty times"),
         pytest.param(glyphs(), 20, marks=SLOW, id="glyphs, twenty times"),
@@ -85,8 +84,7 @@ def _exit_two_if_refused(folder: Path) -> None:
         sys.exit(2 if "is being trained by another process" in str(error) else 3)
 
 
-SMALL = ("--tasks", "2", "--set", "problem.points=10")
-LONG = (*SMALL, "--iterations", "5000")
+LONG = ("--tasks", "2", "--set", "problem.points=10", "--iterations", "5000")
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -126,25 +124,6 @@ def test_a_folder_that_vanishes_ends_the_run_with_one_line(tmp_path):
         shutil.rmtree(run.folder)
         with pytest.raises(RunError, match=r"cannot be written \(No such file"):
             _advance(fit, 30)
-
-
-def test_a_full_disk_ends_the_run_with_its_last_state_intact(tmp_path):
-    """A limit on the size of files stands for the disk: writing beyond it fails just so."""
-    folder = tmp_path / "run"
-    growing = ("--iterations", "2000", "--set", "training.save=20", "--set", "training.histograms=10")
-    command = Command(["train", "sine", *SMALL, *growing, "--out", str(folder)], tmp_path, _limited)
-    assert command.wait() == 1
-    told = command.err
-    assert "cannot be written (File too large" in told.splitlines()[-1]
-    assert "Traceback" not in told
-    state = Run.open(folder).state()
-    assert state is not None
-    assert f"its state after {state.iteration} iterations is kept" in told
-
-
-def _limited() -> None:
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
 
 
 @contextmanager
