@@ -66,7 +66,7 @@ class PretrainedClassifier:
 
 @dataclass(frozen=True)
 class AboutPretraining:
-    """What the checkpoint of a pretraining says besides tensors."""
+    """The facts in the checkpoint of a pretraining, besides its tensors."""
 
     epoch: int
     prototype_accuracy: float | None

@@ -109,7 +109,7 @@ class State:
 
 @dataclass(frozen=True)
 class _About:
-    """What a state says besides tensors."""
+    """The facts in a state, besides its tensors."""
 
     iteration: int
     seconds: float
