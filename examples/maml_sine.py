@@ -6,8 +6,8 @@ python examples/maml_sine.py
 import torch
 from torch.nn.functional import mse_loss
 
-from pathaware import GradientDescent, MetaLearner
-from pathaware.data.sine import SineWaves
+import pathaware
+from pathaware.data import SineWaves
 from pathaware.models import mlp
 
 ITERATIONS = 2000
@@ -17,18 +17,16 @@ torch.manual_seed(0)
 random = torch.Generator().manual_seed(0)
 waves = SineWaves(shots=10)
 
-model = mlp(1, (40, 40), 1)
-learner = MetaLearner(model, GradientDescent(model, steps=5, rate=0.01), mse_loss)
+learner = pathaware.maml(mlp(1, (40, 40), 1), mse_loss, steps=5, step_size=0.01)
 optimizer = torch.optim.Adam(learner.parameters(), lr=2e-3)
 
 for iteration in range(ITERATIONS):
-    loss = learner.meta_loss(waves.sample(25, random))  # 25 tasks side by side, exact second order
     optimizer.zero_grad()
-    loss.backward()
+    losses = learner.backward(waves.sample(25, random))  # 25 tasks side by side, exact second order
     torch.nn.utils.clip_grad_norm_(learner.parameters(), 1.0)
     optimizer.step()
     if iteration % 500 == 0:
-        print(f"iteration {iteration}: meta-loss {loss:.3f}")
+        print(f"iteration {iteration}: meta-loss {losses.mean():.3f}")
 
 test = SineWaves(shots=10, queries=1000, grid=True).sample(100, random)
 with torch.no_grad():

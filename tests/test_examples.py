@@ -14,6 +14,8 @@ EXPECTED = {
     "maml_sine": r"error on 100 new waves after each step: [\d. ]+",
     "pamela_images": r"after step 5: [\d.]+ %",
     "custom_rule": r"Momentum: error [\d.]+ on 200 new waves; learned, on average \{'alpha': .*'mu'",
+    "with_accelerate": r"error on 200 new waves: [\d.]+ before adaptation, [\d.]+ after",
+    "with_lightning": r"error on 200 new waves: [\d.]+ after adaptation",
     "own_images": r"gamma/3\.png: gamma \(\d+ %\)",
 }
 
@@ -27,6 +29,8 @@ def test_every_example_is_run():
     assert {path.stem for path in EXAMPLES} == set(EXPECTED)
 
 
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning asks PyTorch in an old way
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_runs_with_less_training(path, tmp_path, capsys):
     text = path.read_text(encoding="utf-8")
