@@ -1,4 +1,4 @@
-"""Meta-training in Hugging Face Accelerate's loop, on any devices: `accelerate launch examples/with_accelerate.py`.
+"""Meta-training in the loop of Hugging Face Accelerate: `accelerate launch examples/with_accelerate.py`.
 
 pip install accelerate
 """
@@ -22,7 +22,7 @@ optimizer = torch.optim.Adam(learner.parameters(), lr=2e-3)
 
 accelerator = Accelerator(cpu=not torch.cuda.is_available())
 learner, optimizer, loader = accelerator.prepare(learner, optimizer, loader)
-for iteration in range(ITERATIONS):
+for _ in range(ITERATIONS):
     episodes = pathaware.Episodes(*next(iter(loader)))
     loss = learner(episodes)  # `meta_loss`; its backward adds the method's own meta-gradient
     optimizer.zero_grad()

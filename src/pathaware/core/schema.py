@@ -91,7 +91,7 @@ def table_schema(settings: Mapping[str, tuple[Any, Any]], words: Mapping[str, st
 
 
 def described(kind: Any) -> dict[str, str]:
-    """The words on each setting in the docstrings of a class and its bases, from list items "- `name`: words"."""
+    """The description of each setting in the docstrings of a class and its bases: items "- `name`: text"."""
     found: dict[str, str] = {}
     for owner in reversed(kind.__mro__):
         for item in re.split(r"\n\s*- (?=`)", vars(owner).get("__doc__") or "")[1:]:
