@@ -62,7 +62,7 @@ BOUNDS = {
     "names of files used twice": 5,
     "members of Rule": 10,
     "members of Head": 8,
-    "verbs of a learner": 17,
+    "verbs of a learner": 14,
     "learners built by train": 1,
     "settings": 87,
 }

@@ -45,7 +45,7 @@ def test_influence_equals_finite_differences_of_the_weights(method, head):
     weights = torch.cat([1 + change, 1 - change])
     many = [tensor.expand(2 * count, *tensor.shape) for tensor in (support_x, support_y, query_x)]
     with torch.no_grad():
-        outputs = learner.weighted_outputs(*many, weights=weights).log_softmax(-1)
+        outputs = learner.adapted(*many[:2], weights=weights).outputs(many[2]).log_softmax(-1)
         predicted = outputs[:, torch.arange(len(query_y)), query_y]
     expected = (predicted[:count] - predicted[count:]).T / (2 * step)
     assert found.abs().max() > 0.01
@@ -59,7 +59,7 @@ def test_weights_of_one_change_nothing(method):
     x, y = trained.image_input.normalised(pixels(6)), torch.tensor([0, 1, 2, 0, 1, 2])
     with torch.no_grad():
         expected = learner.predictions_per_step(x[None], y[None], x[None], queries="alone").outputs[-1]
-        found = learner.weighted_outputs(x[None], y[None], x[None], weights=x.new_ones(1, 6))
+        found = learner.adapted(x[None], y[None], weights=x.new_ones(1, 6)).outputs(x[None])
     torch.testing.assert_close(found.log_softmax(-1), expected.log_softmax(-1), atol=1e-5, rtol=1e-5)
 
 

@@ -141,8 +141,9 @@ def test_the_loss_with_an_average_is_that_of_its_formula():
             parameter.mul_(1.1)
     episodes = step.source.sample(2, generator(0, "test"))
     found = step.recipe.losses(step.learner, episodes, "second")
-    student = step.learner.query_outputs(episodes, "second")
-    teacher = step.recipe.average.query_outputs(episodes)
+    x, y, queries, _ = episodes.tensors()
+    student = step.learner.adapted(x, y, query_x=queries, order="second").outputs(queries)
+    teacher = step.recipe.average.adapted(x, y, query_x=queries).outputs(queries)
     for task in range(2):
         plain = F.cross_entropy(student[task], episodes.query_y[task])
         p, q = (logits[task].div(3.0).softmax(-1) for logits in (teacher, student))
@@ -239,8 +240,10 @@ def test_dropout_acts_on_queries_in_training_only():
     step = step_of(settings)
     learner, episodes = step.learner, step.source.sample(2, generator(0, "test"))
     with torch.no_grad():
-        quiet = [learner.query_outputs(episodes) for _ in range(2)]
-        noisy = [learner.query_outputs(episodes, within=active_dropout(learner.model)) for _ in range(2)]
+        adapted = learner.adapted(episodes.support_x, episodes.support_y)
+        quiet = [adapted.outputs(episodes.query_x) for _ in range(2)]
+        with active_dropout(learner.model):
+            noisy = [adapted.outputs(episodes.query_x) for _ in range(2)]
     assert torch.equal(*quiet)
     assert not torch.equal(*noisy)
     plain = build(config())

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from pathaware.core.errors import UsageError
+from pathaware.core.few_shot import AdaptedTasks
 from pathaware.data import open_store
 from pathaware.data.pixels import ImageInput
 from pathaware.inference.trained_model import MirrorMean, TrainedModel
@@ -159,7 +160,7 @@ def test_tim_improves_its_objective_and_keeps_the_classes_apart(method):
     x, y, queries, _ = episodes.tensors()
     with torch.no_grad():
         after = tim(learner, x, y, queries)
-        support, query = learner.adapted_features(x, y, queries)
+        support, query = map(learner.adapted(x, y, query_x=queries).features, (x, queries))
     assert after.shape == (2, 9, 3)
     assert not after.requires_grad
     z, s = (torch.nn.functional.normalize(each, dim=-1) for each in (query, support))
@@ -176,9 +177,10 @@ def test_class_means_follow_the_queries():
     classes, shared = torch.eye(3, 8), 3 * torch.eye(8)[7]
     queries = classes.repeat_interleave(5, 0) + shared + 0.1 * torch.randn(15, 8, generator=random)
     support = classes + torch.tensor([1.0, 0.1, 0.1])[:, None] * shared
-    learner = SimpleNamespace(adapted_features=lambda *_: (support[None], queries[None]))
+    adapted = AdaptedTasks(features=lambda x: x, outputs=lambda x: x)
+    learner = SimpleNamespace(adapted=lambda *_, **__: adapted)
     y, truth = torch.arange(3)[None], torch.arange(3).repeat_interleave(5)
-    found = balanced_means(learner, None, y, None)[0].argmax(-1)
+    found = balanced_means(learner, support[None], y, queries[None])[0].argmax(-1)
     normalise = torch.nn.functional.normalize
     plain = (normalise(queries, dim=-1) @ normalise(support, dim=-1).T).argmax(-1)
     assert (plain == 0).all()
@@ -205,7 +207,7 @@ def test_features_of_an_adapted_network_are_the_inputs_of_its_last_layer():
     learner, episodes = trained_a_little(settings), episodes_of(settings)
     x, y, queries, _ = episodes.tensors()
     with torch.no_grad():
-        _, features = learner.adapted_features(x, y, queries)
+        features = learner.adapted(x, y).features(queries)
         end = learner.end(learner.path(x, y))
         head = learner.rule.layout.views(end)
         logits = features @ head["head.weight"].mT + head["head.bias"][:, None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
@@ -32,8 +33,6 @@ QueryLevel = Literal["alone", "batch", "joint"]
 - `batch`: batch norm uses the statistics of all queries together, and nothing else does.
 - `joint`: the method may use all queries together, for example in its inner loop.
 """
-Pair = tuple[Tensor, Tensor]
-Within = AbstractContextManager[None] | None
 QUERY_LEVELS: tuple[QueryLevel, ...] = get_args(QueryLevel)
 
 
@@ -46,6 +45,17 @@ class StepPredictions:
 
     outputs: list[Tensor]
     reverted: Tensor
+
+
+@dataclass(frozen=True)
+class AdaptedTasks:
+    """T tasks after adaptation, as differentiable functions of inputs `[T, N, …]`.
+
+    `features` returns the inputs `[T, N, F]` of the last layer, `outputs` its outputs `[T, N, …]`.
+    """
+
+    features: Callable[[Tensor], Tensor]
+    outputs: Callable[[Tensor], Tensor]
 
 
 class FewShotLearner(nn.Module, ABC):
@@ -105,26 +115,25 @@ class FewShotLearner(nn.Module, ABC):
         task."""
         raise self._lacks("features of its own")
 
-    def adapted_features(self, support_x: Tensor, support_y: Tensor, query_x: Tensor) -> Pair:
-        """Inputs `[T, N, F]` of the last layer after adaptation, for the support sets and the queries."""
-        raise self._lacks("features of its own")
+    def adapted(
+        self,
+        support_x: Tensor,
+        support_y: Tensor,
+        *,
+        query_x: Tensor | None = None,
+        order: Order = "none",
+        weights: Tensor | None = None,
+    ) -> AdaptedTasks:
+        """Adapt T tasks differentiably, `support_x [T, S, …]`; `query_x [T, Q, …]` is for joint inference.
 
-    def query_outputs(self, episodes: Episodes, order: Order = "none", within: Within = None) -> Tensor:
-        """Outputs `[T, Q, …]` for queries after adaptation, computed in the context `within`."""
-        raise self._lacks("outputs that can be differentiated")
-
-    def weighted_outputs(self, *examples: Tensor, weights: Tensor) -> Tensor:
-        """Outputs `[T, Q, …]` for queries, each predicted alone, if support examples have `weights [T, S]`.
-
-        `examples` are `support_x [T, S, …]`, `support_y [T, S]` and `query_x [T, Q, …]`. The result is
-        differentiable in the weights if they require gradients. For learners that allow `weights`.
+        With `weights [T, S]` of the support examples, outputs are differentiable in these instead, and each
+        is predicted alone; for learners that allow `weights`.
         """
-        raise self._lacks("weights of examples")
+        raise self._lacks("outputs that can be differentiated")
 
     def _lacks(self, what: str) -> UsageError:
         return UsageError(f"method: {type(self).__name__} has no {what}")
 
-    @abstractmethod
     def predictions_per_step(
         self,
         support_x: Tensor,
@@ -137,8 +146,25 @@ class FewShotLearner(nn.Module, ABC):
     ) -> StepPredictions:
         """Adapt T tasks and predict their queries after every step. Call it without gradients.
 
-        `queries` is how much a prediction may know of the other queries, see `query_level`.
+        More `steps` than the learner was trained for need `extend=True`. `queries` is how much a prediction
+        may know of the other queries, see `query_level`.
         """
+        check_support(support_x, support_y, query_x)
+        level = self.query_level(queries)
+        with explained(self, support_x=support_x, support_y=support_y, query_x=query_x):
+            return self._predictions(support_x, support_y, query_x, level, self._steps(steps, extend))
+
+    def _predictions(
+        self, support_x: Tensor, support_y: Tensor, query_x: Tensor, level: QueryLevel, steps: int
+    ) -> StepPredictions:
+        """`predictions_per_step`, of arguments that are checked."""
+        raise self._lacks("predictions")
+
+    def _steps(self, steps: int | None, extend: bool) -> int:
+        """The number of steps to take; None means all."""
+        if steps not in (None, 1) or extend:
+            raise UsageError("steps: this method has no inner steps; leave it out")
+        return 1
 
     @abstractmethod
     def adapt(self, support_x: Tensor, support_y: Tensor) -> nn.Module:
@@ -158,8 +184,8 @@ class FewShotLearner(nn.Module, ABC):
             adapted.append((network, predictions))
         return adapted
 
-    def task_threads(self, tasks: int) -> AbstractContextManager[None]:
-        """A context in which each thread may run a group of these tasks, not a part of every operation."""
+    def _task_threads(self, tasks: int) -> AbstractContextManager[None]:
+        """`MetaGradient.task_threads`, for this learner."""
         return nullcontext()
 
     def backward(self, episodes: Episodes, weight: float | None = None) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -17,11 +16,10 @@ from pathaware.core.episodes import Episodes, check_tensors
 from pathaware.core.errors import UsageError
 from pathaware.core.execution import ExecutionName, engine
 from pathaware.core.few_shot import (
+    AdaptedTasks,
     FewShotLearner,
-    Pair,
     QueryLevel,
     StepPredictions,
-    Within,
     check_kind,
     check_loss,
     check_outputs,
@@ -242,47 +240,43 @@ class HeadLearner(FewShotLearner):
             with full_precision(features):
                 return self.head.losses(fitted, features, episodes.query_y, per_task(self.loss))
 
-    def adapted_features(self, support_x: Tensor, support_y: Tensor, query_x: Tensor) -> Pair:
-        return self.features(support_x), self.features(query_x)
-
-    def query_outputs(self, episodes: Episodes, order: Order = "none", within: Within = None) -> Tensor:
-        fitted = self.fit(episodes.support_x, episodes.support_y)
-        with within or nullcontext():
-            return self.head.predict(fitted, self.features(episodes.query_x))
-
-    def weighted_outputs(self, *examples: Tensor, weights: Tensor) -> Tensor:
-        support_x, support_y, query_x = examples
-        with torch.no_grad():  # the network is the same whatever the weights
-            support, queries = self.features(support_x), self.features(query_x, support_x)
-        with torch.set_grad_enabled(weights.requires_grad):
-            fitted = self.head.fit_weighted(support, support_y, weights)
-            return self.head.predict_inductive(fitted, queries, support)
-
-    def predictions_per_step(
+    def adapted(
         self,
         support_x: Tensor,
         support_y: Tensor,
-        query_x: Tensor,
         *,
-        steps: int | None = None,
-        extend: bool = False,
-        queries: QueryLevel | None = None,
+        query_x: Tensor | None = None,
+        order: Order = "none",
+        weights: Tensor | None = None,
+    ) -> AdaptedTasks:
+        if weights is None:
+            fitted = self.fit(support_x, support_y)
+            return AdaptedTasks(self.features, lambda x: self.head.predict(fitted, self.features(x)))
+        with torch.no_grad():  # the network is the same whatever the weights
+            support = self.features(support_x)
+        weighted = self.head.fit_weighted(support, support_y, weights)
+
+        def outputs(x: Tensor) -> Tensor:
+            with torch.no_grad():
+                features = self.features(x, support_x)
+            return self.head.predict_inductive(weighted, features, support)
+
+        return AdaptedTasks(self.features, outputs)
+
+    def _predictions(
+        self, support_x: Tensor, support_y: Tensor, query_x: Tensor, level: QueryLevel, steps: int
     ) -> StepPredictions:
         """Two predictions: zeros before adaptation, and those of the fitted head."""
-        if steps not in (None, 1) or extend:
-            raise UsageError("steps: this method has no inner steps; leave it out")
-        check_support(support_x, support_y, query_x)
-        alone = self.query_level(queries) == "alone"
-        with explained(self, support_x=support_x, support_y=support_y, query_x=query_x):
-            self._check_targets(support_y)
-            support = self._embed_support(support_x)
-            features = self.features(query_x, support_x if alone else None)
-            with full_precision(features):
-                fitted = self.head.fit(support, support_y)
-                if alone:
-                    after = self.head.predict_inductive(fitted, features, support)
-                else:
-                    after = self.head.predict(fitted, features)
+        alone = level == "alone"
+        self._check_targets(support_y)
+        support = self._embed_support(support_x)
+        features = self.features(query_x, support_x if alone else None)
+        with full_precision(features):
+            fitted = self.head.fit(support, support_y)
+            if alone:
+                after = self.head.predict_inductive(fitted, features, support)
+            else:
+                after = self.head.predict(fitted, features)
         reverted = torch.zeros(len(support_x), dtype=torch.bool)
         return StepPredictions([torch.zeros_like(after), after], reverted)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +14,10 @@ from pathaware.core.episodes import Episodes, check_tensors
 from pathaware.core.errors import UsageError
 from pathaware.core.execution import Execution, ExecutionName, select_execution
 from pathaware.core.few_shot import (
+    AdaptedTasks,
     FewShotLearner,
-    Pair,
     QueryLevel,
     StepPredictions,
-    Within,
     check_kind,
     check_loss,
     check_support,
@@ -30,9 +29,6 @@ from pathaware.core.meta_gradient import MetaGradient
 from pathaware.core.parameters import clone_with_parameters
 from pathaware.core.path import Gradient, Order, Path, check_order, check_points, unroll
 from pathaware.core.rule import MAX_STEPS, Allowed, Context, LinearSteps, Rule, WeightedContext, _Shared
-
-if TYPE_CHECKING:
-    pass
 
 HeadStart = Literal["learned", "prototypes", "projected"]
 """Where the last layer begins: at its learned parameters, at class means (see `core.prototype_start`), or at
@@ -129,7 +125,7 @@ class MetaLearner(FewShotLearner):
         """The queries, if the rule uses them."""
         return query_x if "joint queries" in self.allows else None
 
-    def task_threads(self, tasks: int) -> AbstractContextManager[None]:
+    def _task_threads(self, tasks: int) -> AbstractContextManager[None]:
         # Only if the hand-written program computes inner gradients; autograd uses PyTorch's own threads.
         if tasks <= 1 or not descends_support_loss(self.rule) or next(self.parameters()).is_cuda:
             return nullcontext()
@@ -297,43 +293,34 @@ class MetaLearner(FewShotLearner):
     def features(self, x: Tensor) -> Tensor:
         return self.execution.features(self.rule.layout.flatten(self.model).expand(len(x), -1), x)
 
-    def adapted_features(self, support_x: Tensor, support_y: Tensor, query_x: Tensor) -> Pair:
-        end = self.end(self.path(support_x, support_y, query_x=self._joint(query_x)))
-        return self.execution.features(end, support_x), self.execution.features(end, query_x)
-
-    def query_outputs(self, episodes: Episodes, order: Order = "none", within: Within = None) -> Tensor:
-        support_x, support_y, query_x, _ = episodes.tensors()
-        end = self.end(self.path(support_x, support_y, order=order, query_x=query_x))
-        with within or nullcontext():
-            return self.outputs_at(end, query_x)
-
-    def weighted_outputs(self, *examples: Tensor, weights: Tensor) -> Tensor:
-        support_x, support_y, query_x = examples
-        order: Order = "second" if weights.requires_grad else "none"
-        context = WeightedContext(self, support_x, support_y, order=order, weights=weights)
-        path = self.unroll(context, self.rule.steps)
-        if self.guard:
-            with torch.no_grad():
-                path.losses.append(self.losses_at(path.end, support_x, support_y))
-        with torch.set_grad_enabled(weights.requires_grad):
-            return self.outputs_at(self.end(path), query_x, support_x)
-
-    def predictions_per_step(
+    def adapted(
         self,
         support_x: Tensor,
         support_y: Tensor,
-        query_x: Tensor,
         *,
-        steps: int | None = None,
-        extend: bool = False,
-        queries: QueryLevel | None = None,
+        query_x: Tensor | None = None,
+        order: Order = "none",
+        weights: Tensor | None = None,
+    ) -> AdaptedTasks:
+        if weights is None:
+            path = self.path(support_x, support_y, order=order, query_x=query_x)
+        else:
+            order = "second" if weights.requires_grad else "none"
+            context = WeightedContext(self, support_x, support_y, order=order, weights=weights)
+            path = self.unroll(context, self.rule.steps)
+            if self.guard:
+                with torch.no_grad():
+                    path.losses.append(self.losses_at(path.end, support_x, support_y))
+        end, alone = self.end(path), None if weights is None else support_x
+        return AdaptedTasks(
+            features=lambda x: self.execution.features(end, x),
+            outputs=lambda x: self.outputs_at(end, x, alone),
+        )
+
+    def _predictions(
+        self, support_x: Tensor, support_y: Tensor, query_x: Tensor, level: QueryLevel, steps: int
     ) -> StepPredictions:
-        """Outputs for `query_x` at θ₀ and after every step."""
-        check_support(support_x, support_y, query_x)
-        level = self.query_level(queries)
-        steps = self._steps(steps, extend)
-        named = explained(self, support_x=support_x, support_y=support_y, query_x=query_x)
-        with named, self.task_threads(len(support_x)):
+        with self._task_threads(len(support_x)):
             *outputs, reverted = self._run(self._predicted, steps, level, support_x, support_y, query_x)
         return StepPredictions(outputs, reverted)
 

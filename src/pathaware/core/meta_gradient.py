@@ -11,6 +11,7 @@ With first order the coefficients Φ still learn: θⱼ − Q ∘ g is different
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
 class MetaGradient(ABC):
     """Accumulates a meta-gradient in the `.grad` of the learner's parameters."""
-
-    task_threads: ClassVar[bool] = True
-    """False if much of its work is outside the inner loop: PyTorch's own threads divide that better."""
 
     head_start: ClassVar[bool] = True
     """False if it assumes that a path begins at θ₀: then the last layer cannot begin elsewhere."""
@@ -57,6 +55,13 @@ class MetaGradient(ABC):
                 p.grad = gradient
         loss: Tensor = _Computed.apply(losses.mean(), found, *parameters)
         return loss
+
+    def task_threads(self, learner: FewShotLearner, tasks: int) -> AbstractContextManager[None]:
+        """A context in which each thread may run a group of these tasks, not a part of every operation.
+
+        Override it if much of the work is outside the inner loop: PyTorch's own threads divide that better.
+        """
+        return learner._task_threads(tasks)
 
     @property
     def compilable_order(self) -> Literal["second", "first"] | None:

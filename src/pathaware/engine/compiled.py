@@ -11,6 +11,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -35,11 +36,12 @@ class CompiledUnrolled(Unrolled):
     If compiling fails, it warns once and behaves like `Unrolled`.
     """
 
-    task_threads = False  # the compiled program has threads of its own
-
     compiled: LossesAndGradients | None = None
     shapes: list[torch.Size] | None = None
     execution: object = None
+
+    def task_threads(self, learner: FewShotLearner, tasks: int) -> AbstractContextManager[None]:
+        return nullcontext()  # the compiled program has threads of its own
 
     def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:
         tensors = episodes.tensors()

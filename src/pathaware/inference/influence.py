@@ -44,8 +44,9 @@ def influence(
     """
     require_weights(learner)
     weights = torch.ones(1, len(support_y), dtype=support_x.dtype, device=support_x.device).requires_grad_()
-    outputs = learner.weighted_outputs(support_x[None], support_y[None], query_x[None], weights=weights)[0]
-    chosen = outputs.log_softmax(-1).gather(1, classes[:, None])[:, 0]
+    with torch.enable_grad():
+        outputs = learner.adapted(support_x[None], support_y[None], weights=weights).outputs(query_x[None])[0]
+        chosen = outputs.log_softmax(-1).gather(1, classes[:, None])[:, 0]
     rows = [torch.autograd.grad(value, weights, retain_graph=True)[0] for value in chosen]
     return torch.cat(rows) if rows else weights.detach()[:0]
 

@@ -274,15 +274,8 @@ class FeatureBaseline(FewShotLearner):
             weights, bias = torch.cat([-weights / 2, weights / 2]), torch.cat([-bias / 2, bias / 2])
         return weights, bias
 
-    def predictions_per_step(
-        self,
-        support_x: Tensor,
-        support_y: Tensor,
-        query_x: Tensor,
-        *,
-        steps: int | None = None,
-        extend: bool = False,
-        queries: QueryLevel | None = None,
+    def _predictions(
+        self, support_x: Tensor, support_y: Tensor, query_x: Tensor, level: QueryLevel, steps: int
     ) -> StepPredictions:
         """Two predictions: zeros, and those of the fitted layer."""
         outputs = []

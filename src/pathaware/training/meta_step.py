@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -79,7 +78,7 @@ class MetaStep:
         share = self.world.share(plan)
         tasks = min(len(share), self.chunk or len(share))
         # All of it: threads that wait for PyTorch's next operation would take cores from those of the tasks.
-        with self.learner.task_threads(tasks) if self.estimator.task_threads else nullcontext():
+        with self.estimator.task_threads(self.learner, tasks):
             return self._run(share, 1 / len(plan))
 
     def _run(self, share: Any, weight: float) -> StepOutcome:

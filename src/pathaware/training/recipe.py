@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -100,12 +100,15 @@ class Recipe(nn.Module):
         """The loss of each task, `[T]`."""
         settings, queries = self.settings, MixedQueries(episodes)
         tasks = dataclasses.replace(episodes, query_x=queries.x)
-        logits = learner.query_outputs(tasks, order, active_dropout(learner.model))
+        support_x, support_y, query_x, _ = tasks.tensors()
+        adapted = learner.adapted(support_x, support_y, query_x=query_x, order=order)
+        with active_dropout(learner.model):
+            logits = adapted.outputs(query_x)
         teach = settings.teach if settings.teacher else 0.0
         total = (1 - settings.distil - teach) * queries.cross_entropy(logits, episodes.query_y)
         if settings.distil and self.average is not None:
             with torch.no_grad():
-                averaged = self.average.query_outputs(tasks)
+                averaged = self.average.adapted(support_x, support_y, query_x=query_x).outputs(query_x)
                 probabilities = (averaged / settings.temperature).softmax(-1)
             total = total + settings.distil * softened(logits, probabilities, settings.temperature)
         if teach:
@@ -134,10 +137,11 @@ class Recipe(nn.Module):
 class RecipeGradient(MetaGradient):
     """The meta-gradient of a recipe's losses through the unrolled inner loop."""
 
-    task_threads = False
-
     def __init__(self, recipe: Recipe, order: Order) -> None:
         self.recipe, self.order = recipe, order
+
+    def task_threads(self, learner: FewShotLearner, tasks: int) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:
         losses = self.recipe.losses(learner, episodes, self.order)

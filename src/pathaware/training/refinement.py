@@ -101,7 +101,8 @@ def balanced_means(learner: FewShotLearner, x: Tensor, y: Tensor, queries: Tenso
     Features are those of the adapted network, in its learned subspace if it has one. A query belongs to each
     class with its probability, and all classes are equally probable (see `sinkhorn`).
     """
-    features = learner.adapted_features(x, y, queries)
+    adapted = learner.adapted(x, y, query_x=queries)
+    features = adapted.features(x), adapted.features(queries)
     projection = getattr(getattr(learner, "start", None), "projection", None)
     if projection is not None:
         features = F.linear(features[0], projection), F.linear(features[1], projection)
@@ -122,7 +123,8 @@ def tim(learner: FewShotLearner, x: Tensor, y: Tensor, queries: Tensor) -> Tenso
     the adapted network and p ∝ exp(−τ/2 ‖z − w‖²). The authors take ten times as many steps by gradient
     descent, with a tenth of the learning rate.
     """
-    support, query = (F.normalize(z, dim=-1) for z in learner.adapted_features(x, y, queries))
+    adapted = learner.adapted(x, y, query_x=queries)
+    support, query = (F.normalize(adapted.features(z), dim=-1) for z in (x, queries))
     labels = one_hot(y, int(y.max()) + 1, support)
     prototypes = labels.mT @ support / labels.sum(1)[..., None]
     with torch.enable_grad():

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 import warnings
+from contextlib import AbstractContextManager
 
 import pytest
 import torch
@@ -360,6 +361,10 @@ def two_threads():
     torch.set_num_threads(before)
 
 
+def threads(learner: MetaLearner, tasks: int) -> AbstractContextManager[None]:
+    return learner.meta_gradient.task_threads(learner, tasks)
+
+
 @pytest.mark.parametrize("tasks", [1, 2, 5])
 @pytest.mark.parametrize("name", ["two blocks", "constant statistics", "an activation between"])
 def test_tasks_in_threads_give_the_loop_s_meta_gradient_and_predictions(name, tasks, two_threads):
@@ -367,7 +372,7 @@ def test_tasks_in_threads_give_the_loop_s_meta_gradient_and_predictions(name, ta
     rule = GradientDescent(model, 3, rate=0.1)
     episodes = image_episodes(tasks=tasks)
     auto, loop = (MetaLearner(model, rule, F.cross_entropy, execution=e) for e in ("auto", "loop"))
-    with auto.task_threads(tasks):
+    with threads(auto, tasks):
         assert torch.get_num_threads() == (1 if tasks > 1 else 2)
         found = meta_gradient(auto, episodes)
     assert torch.get_num_threads() == 2
@@ -388,7 +393,7 @@ def test_a_gradient_from_threads_can_be_differentiated_outside_and_inside_of_the
     def product(gradient: Tensor) -> Tensor:
         return torch.autograd.grad(gradient.square().sum(), point)[0]
 
-    with learner.task_threads(len(x)):
+    with threads(learner, len(x)):
         gradient, other = (learner.gradient_at(point, x, y, create_graph=True)[1] for _ in range(2))
         inside = product(gradient)
     assert torch.equal(product(other), inside)
@@ -398,7 +403,7 @@ def test_a_gradient_from_threads_can_be_differentiated_outside_and_inside_of_the
 def test_an_error_in_one_of_the_threads_is_raised(two_threads):
     learner, x, y = problem("one block")
     point = learner.rule.layout.flatten(learner.model).detach().expand(len(x), -1)
-    with pytest.raises(UsageError, match="labels must be 0 to"), learner.task_threads(len(x)):
+    with pytest.raises(UsageError, match="labels must be 0 to"), threads(learner, len(x)):
         learner.gradient_at(point, x, y + 3)
     assert torch.get_num_threads() == 2
 
@@ -406,7 +411,7 @@ def test_an_error_in_one_of_the_threads_is_raised(two_threads):
 def test_more_than_two_threads_divide_operations_instead_of_tasks(two_threads):
     torch.set_num_threads(4)
     learner, x, _ = problem("one block")
-    with learner.task_threads(len(x)):
+    with threads(learner, len(x)):
         assert torch.get_num_threads() == 4
 
 
@@ -419,7 +424,7 @@ def test_rules_with_an_objective_and_rows_keep_pytorch_s_threads(two_threads):
     images, rows = nn.Sequential(*IMAGES["one block"]()), nn.Linear(1, 3)
     for model, rule in ((images, Proximal), (rows, GradientDescent)):
         learner = MetaLearner(model, rule(model, 1), F.cross_entropy)
-        with learner.task_threads(4):
+        with threads(learner, 4):
             assert torch.get_num_threads() == 2
 
 
@@ -429,7 +434,7 @@ def test_threads_of_tasks_start_again_in_a_forked_process(two_threads):
     point = learner.rule.layout.flatten(learner.model).detach().expand(len(x), -1)
 
     def gradient() -> Tensor:
-        with learner.task_threads(len(x)):
+        with threads(learner, len(x)):
             return learner.gradient_at(point, x, y)[1]
 
     expected = gradient()
