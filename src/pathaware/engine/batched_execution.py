@@ -52,9 +52,8 @@ CAPTURED_ELEMENTS = 2**22
 class BatchedExecution(Execution):
     """Runs a lowered network, and the hand-written programs that it has.
 
-    A `program` computes gradients faster than autograd does. Its counterparts on a GPU are `kernel_program`,
-    for several tasks or for derivatives of the result, and `single_task`, for one task without them. Programs
-    take points of all parameters; `shared` completes points where some parameters do not adapt.
+    A `program` computes gradients faster than autograd does; its counterpart on a GPU is `kernel_program`.
+    Programs take points of all parameters; `shared` completes points where some parameters do not adapt.
     """
 
     forward: Lowered
@@ -75,12 +74,6 @@ class BatchedExecution(Execution):
     @cached_property
     def calls(self) -> CapturedCalls:
         return CapturedCalls()
-
-    @cached_property
-    def single_task(self) -> Program | None:
-        from pathaware.engine.handwritten.single_task import SingleTaskProgram  # for GPUs
-
-        return None if self.program is None else SingleTaskProgram(self.program)
 
     @cached_property
     def kernel_program(self) -> KernelProgram | None:
@@ -222,7 +215,7 @@ class BatchedExecution(Execution):
     def _program(self, point: Tensor, x: Inputs, y: Tensor, *, differentiable: bool) -> Program | None:
         if isinstance(x, Prepared):
             return None
-        programs = [] if autocasts(point) else [self.single_task if point.is_cuda else self.program]
+        programs = [] if autocasts(point) else [self.program]
         if kernels.usable(point):
             programs.append(x.program if isinstance(x, PreparedImages) else self.kernel_program)
         images = x.images if isinstance(x, PreparedImages) else x

@@ -252,7 +252,7 @@ def learner(monkeypatch) -> Callable[[str], MetaLearner]:
         if not program:
             learner.execution.kernel_program = None
         assert execution == "loop" or program is (learner.execution.kernel_program is not None)
-        learner.execution.program = learner.execution.single_task = None  # these would replace the kernels
+        learner.execution.program = None  # it would replace the kernels
         return learner.to(DEVICE, DTYPE)
 
     return build

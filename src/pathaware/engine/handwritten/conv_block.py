@@ -26,7 +26,7 @@ from torch import Tensor
 
 from pathaware.core.batch_norm import FrozenBatchNorm
 from pathaware.core.path import being_traced
-from pathaware.engine.handwritten.layers import Layer, Parameters, Saved, where_positive
+from pathaware.engine.handwritten.layers import Layer, Parameters, Pulled, Saved, where_positive
 
 NATIVE_PIXELS = 500
 """Pixels per task from which PyTorch's convolution is faster than a matrix product: the rows, k·k times as
@@ -82,14 +82,14 @@ class Convolution:
         return _joined([torch.conv2d(x, w, padding=self.padding) for x, w in tasks])
 
     def gradients(
-        self, source: Tensor, gz: Tensor, x: Tensor, weight: Tensor, needs_input_grad: bool
+        self, source: Tensor, gz: Tensor, x: Tensor, weight: Tensor, needs_gx: bool
     ) -> tuple[Tensor | None, Tensor]:
         """The gradients of the input `[T, N, H, W, C]` and of the filters `[T, C′, C, k, k]`."""
         if source.ndim == 3:
             gw = unfilter(torch.bmm(source.mT, gz), weight.shape)
-            return self.input_gradient(gz, x, weight) if needs_input_grad else None, gw
-        inputs, weights = self._backward(gz, source, weight, [needs_input_grad, True, False])
-        return _joined(inputs).view(x.shape) if needs_input_grad else None, torch.stack(weights)
+            return self.input_gradient(gz, x, weight) if needs_gx else None, gw
+        inputs, weights = self._backward(gz, source, weight, [needs_gx, True, False])
+        return _joined(inputs).view(x.shape) if needs_gx else None, torch.stack(weights)
 
     def input_gradient(self, gz: Tensor, x: Tensor, weight: Tensor) -> Tensor:
         """The gradient of the input alone; `x` gives the shape."""
@@ -147,17 +147,13 @@ class PlainConvolution(Layer):
         source = self.convolution.source(x)
         return self._images(self._affine(p, source), x), [x, source]
 
-    def backward(
-        self, p: Parameters, saved: Saved, g: Tensor, gradient: Parameters, needs_input_grad: bool
-    ) -> Tensor | None:
+    def backward(self, p: Parameters, saved: Saved, g: Tensor, needs_gx: bool) -> Pulled:
         x, source = saved[0], saved.pop()  # `tangent` gathers rows again
         gz = g.reshape(len(x), -1, g.shape[-1])
         saved.append(gz)
-        return self._gradients(p, source, gz, x, gradient, needs_input_grad)
+        return self._gradients(p, source, gz, x, needs_gx)
 
-    def tangent(
-        self, p: Parameters, v: Parameters, saved: Saved, dx: Tensor | None
-    ) -> tuple[Tensor, tuple[Tensor, Tensor | None]]:
+    def tangent(self, p: Parameters, v: Parameters, saved: Saved, dx: Tensor | None) -> tuple[Tensor, Any]:
         x = saved[0]
         source, dx_source = self.convolution.source(x), None
         dz = self._affine(v, source)
@@ -167,33 +163,22 @@ class PlainConvolution(Layer):
         return self._images(dz, x), (source, dx_source)
 
     def hvp(
-        self,
-        p: Parameters,
-        v: Parameters,
-        saved: Saved,
-        tangent: tuple[Tensor, Tensor | None],
-        dg: Tensor,
-        hv: Parameters,
-        needs_input_grad: bool,
-    ) -> Tensor | None:
+        self, p: Parameters, v: Parameters, saved: Saved, tangent: Any, dg: Tensor, needs_gx: bool
+    ) -> Pulled:
         (x, gz), (source, dx_source) = saved, tangent
-        dgx = self._gradients(p, source, dg.reshape(gz.shape), x, hv, needs_input_grad)
+        dgx, hv = self._gradients(p, source, dg.reshape(gz.shape), x, needs_gx)
         if dx_source is not None:
             more = self.convolution.gradients(dx_source, gz, x, p["weight"], False)[1]
             hv["weight"] = hv["weight"] + more
-        return None if dgx is None else dgx.add_(self.convolution.input_gradient(gz, x, v["weight"]))
+        return None if dgx is None else dgx.add_(self.convolution.input_gradient(gz, x, v["weight"])), hv
 
     def _affine(self, p: Parameters, source: Tensor) -> Tensor:
         z = self.convolution(source, p["weight"])
         return z.add_(_channels(p["bias"])) if "bias" in p else z
 
-    def _gradients(
-        self, p: Parameters, source: Tensor, gz: Tensor, x: Tensor, gradient: Parameters, needs_gx: bool
-    ) -> Tensor | None:
-        gx, gradient["weight"] = self.convolution.gradients(source, gz, x, p["weight"], needs_gx)
-        if "bias" in p:
-            gradient["bias"] = gz.sum(1)
-        return gx
+    def _gradients(self, p: Parameters, source: Tensor, gz: Tensor, x: Tensor, needs_gx: bool) -> Pulled:
+        gx, weight = self.convolution.gradients(source, gz, x, p["weight"], needs_gx)
+        return gx, {"weight": weight, **({"bias": gz.sum(1)} if "bias" in p else {})}
 
     def _images(self, z: Tensor, x: Tensor) -> Tensor:
         return z.view(*x.shape[:2], *self.convolution.sides(x), -1)
@@ -278,9 +263,7 @@ class ConvBlock(Layer):
         pooled = F.max_pool2d(images, self.pool).clamp_min_(0).permute(0, 2, 3, 1)
         return pooled.reshape(*x.shape[:2], *pooled.shape[1:])
 
-    def backward(
-        self, p: Parameters, saved: Saved, g: Tensor, gradient: Parameters, needs_input_grad: bool
-    ) -> Tensor | None:
+    def backward(self, p: Parameters, saved: Saved, g: Tensor, needs_gx: bool) -> Pulled:
         x, r, c, positions, n_passed, y = saved[:6]
         source = saved.pop()  # if it is rows, many times larger than images: `tangent` gathers them again
         ga = where_positive(g.reshape(y.shape), y)
@@ -294,14 +277,11 @@ class ConvBlock(Layer):
         else:
             gz = torch.zeros_like(c)
             _put(gz, positions, k * ga)
-        gx, weight = self.convolution.gradients(source, gz, x, p["weight"], needs_input_grad)
-        self._write_gradients(p, weight, product, total, gradient)
+        gx, weight = self.convolution.gradients(source, gz, x, p["weight"], needs_gx)
         saved += [ga, gz, total, product]
-        return gx
+        return gx, self._gradients(p, weight, product, total)
 
-    def tangent(
-        self, p: Parameters, v: Parameters, saved: Saved, dx: Tensor | None
-    ) -> tuple[Tensor, _Tangent]:
+    def tangent(self, p: Parameters, v: Parameters, saved: Saved, dx: Tensor | None) -> tuple[Tensor, Any]:
         x, r, c, positions, n_passed, y = saved[:6]
         source, dx_source = self.convolution.source(x), None
         dz = self.convolution(source, v["weight"])
@@ -320,15 +300,8 @@ class ConvBlock(Layer):
         return images, _Tangent(source, dx_source, dz, dz_passed, dn_passed, dz_mean, dz_n_mean)
 
     def hvp(
-        self,
-        p: Parameters,
-        v: Parameters,
-        saved: Saved,
-        tangent: _Tangent,
-        dg: Tensor,
-        hv: Parameters,
-        needs_input_grad: bool,
-    ) -> Tensor | None:
+        self, p: Parameters, v: Parameters, saved: Saved, tangent: _Tangent, dg: Tensor, needs_gx: bool
+    ) -> Pulled:
         x, r, c, positions, n_passed, y, ga, gz, total, product = saved
         M = c.shape[1]
         dga = where_positive(dg.reshape(y.shape), y)
@@ -347,11 +320,11 @@ class ConvBlock(Layer):
         else:
             dgz, passed = torch.zeros_like(c), dk * ga
         _put(dgz, positions, passed.addcmul_(k, dga))
-        dgx, weight = self.convolution.gradients(tangent.source, dgz, x, p["weight"], needs_input_grad)
+        dgx, weight = self.convolution.gradients(tangent.source, dgz, x, p["weight"], needs_gx)
         if tangent.dx_source is not None:
             weight = weight + self.convolution.gradients(tangent.dx_source, gz, x, p["weight"], False)[1]
-        self._write_gradients(p, weight, dproduct, dtotal, hv)
-        return None if dgx is None else dgx.add_(self.convolution.input_gradient(gz, x, v["weight"]))
+        dgx = None if dgx is None else dgx.add_(self.convolution.input_gradient(gz, x, v["weight"]))
+        return dgx, self._gradients(p, weight, dproduct, dtotal)
 
     def _passed_on(self, c: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
         """The positions that the pool passes on, as rows of each image, `[T·N, H′·W′, C]`, and c there,
@@ -370,12 +343,9 @@ class ConvBlock(Layer):
         return positions, largest.permute(0, 2, 3, 1).reshape(tasks, -1, channels)
 
     @staticmethod
-    def _write_gradients(
-        p: Parameters, weight: Tensor, gain: Tensor, shift: Tensor, gradient: Parameters
-    ) -> None:
-        gradient["weight"], gradient["gain"], gradient["shift"] = weight, gain, shift
-        if "bias" in p:
-            gradient["bias"] = torch.zeros_like(shift)
+    def _gradients(p: Parameters, weight: Tensor, gain: Tensor, shift: Tensor) -> Parameters:
+        bias = {"bias": torch.zeros_like(shift)} if "bias" in p else {}
+        return {"weight": weight, "gain": gain, "shift": shift, **bias}
 
 
 def _channels(values: Tensor) -> Tensor:

@@ -19,28 +19,13 @@ Parameters = dict[str, Tensor]
 Saved = list[Tensor]
 """Tensors that a layer saves from one pass for the next."""
 
+Pulled = tuple[Tensor | None, Parameters]
+"""The gradient of a layer's input, unless that is constant, and those of its parameters."""
+
 _threshold_backward: Any = torch.ops.aten.threshold_backward.default
 
 
-class FirstOrderLayer(ABC):
-    """The two passes of a layer that a loss and its gradient need."""
-
-    @abstractmethod
-    def forward(self, p: Parameters, x: Tensor) -> tuple[Tensor, Saved]:
-        """The output for the input x."""
-
-    @abstractmethod
-    def backward(
-        self, p: Parameters, saved: Saved, g: Tensor, gradient: Parameters, needs_input_grad: bool
-    ) -> Tensor | None:
-        """∂L/∂x for g = ∂L/∂y. Writes the gradient of the parameters; may add to `saved` for later passes."""
-
-    def predict(self, p: Parameters, x: Tensor, support: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The outputs for x and for the support set, whose statistics batch norm uses if it is given."""
-        return self.forward(p, x)[0], None if support is None else self.forward(p, support)[0]
-
-
-class Layer(FirstOrderLayer):
+class Layer(ABC):
     """A layer with four passes: `forward`, `backward`, and the derivative of each along one direction.
 
     With a loss L and a direction v in parameter space, d below is the derivative along v:
@@ -48,13 +33,21 @@ class Layer(FirstOrderLayer):
     | pass | from | to |
     |---|---|---|
     | `forward` | x | y |
-    | `backward` | ∂L/∂y | ∂L/∂x; writes ∂L/∂(parameters) |
+    | `backward` | ∂L/∂y | ∂L/∂x and ∂L/∂(parameters) |
     | `tangent` | dx | dy |
-    | `hvp` | d(∂L/∂y) | d(∂L/∂x); writes d(∂L/∂(parameters)), this layer's part of the Hessian times v |
+    | `hvp` | d(∂L/∂y) | d(∂L/∂x) and d(∂L/∂(parameters)), this layer's part of the Hessian times v |
 
-    Autograd records none of this. The first layer's input is constant: there `dx` is None, and
-    `needs_input_grad` is False.
+    Autograd records none of this. The first layer's input is constant: there `dx` is None, and `needs_gx` is
+    False.
     """
+
+    @abstractmethod
+    def forward(self, p: Parameters, x: Tensor) -> tuple[Tensor, Saved]:
+        """y, and what later passes need."""
+
+    @abstractmethod
+    def backward(self, p: Parameters, saved: Saved, g: Tensor, needs_gx: bool) -> Pulled:
+        """∂L/∂x and the gradient of the parameters for g = ∂L/∂y; may add to `saved` for later passes."""
 
     @abstractmethod
     def tangent(self, p: Parameters, v: Parameters, saved: Saved, dx: Tensor | None) -> tuple[Tensor, Any]:
@@ -62,16 +55,13 @@ class Layer(FirstOrderLayer):
 
     @abstractmethod
     def hvp(
-        self,
-        p: Parameters,
-        v: Parameters,
-        saved: Saved,
-        tangent: Any,
-        dg: Tensor,
-        hv: Parameters,
-        needs_input_grad: bool,
-    ) -> Tensor | None:
-        """d(∂L/∂x) for dg = d(∂L/∂y). Writes this layer's part of the Hessian-vector product to `hv`."""
+        self, p: Parameters, v: Parameters, saved: Saved, tangent: Any, dg: Tensor, needs_gx: bool
+    ) -> Pulled:
+        """d(∂L/∂x) and the part of the Hessian-vector product for dg = d(∂L/∂y)."""
+
+    def predict(self, p: Parameters, x: Tensor, support: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The outputs for x and for the support set, whose statistics batch norm uses if it is given."""
+        return self.forward(p, x)[0], None if support is None else self.forward(p, support)[0]
 
 
 class Linear(Layer):
@@ -80,38 +70,27 @@ class Linear(Layer):
     def forward(self, p: Parameters, x: Tensor) -> tuple[Tensor, Saved]:
         return _affine(p, x), [x]
 
-    def backward(
-        self, p: Parameters, saved: Saved, g: Tensor, gradient: Parameters, needs_input_grad: bool
-    ) -> Tensor | None:
+    def backward(self, p: Parameters, saved: Saved, g: Tensor, needs_gx: bool) -> Pulled:
         saved.append(g)
-        gradient["weight"] = torch.bmm(g.mT, saved[0])
+        gradient = {"weight": torch.bmm(g.mT, saved[0])}
         if "bias" in p:
             gradient["bias"] = g.sum(1)
-        return torch.bmm(g, p["weight"]) if needs_input_grad else None
+        return torch.bmm(g, p["weight"]) if needs_gx else None, gradient
 
-    def tangent(
-        self, p: Parameters, v: Parameters, saved: Saved, dx: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
+    def tangent(self, p: Parameters, v: Parameters, saved: Saved, dx: Tensor | None) -> tuple[Tensor, Any]:
         dy = _affine(v, saved[0])
         return (dy if dx is None else dy.baddbmm_(dx, p["weight"].mT)), dx
 
     def hvp(
-        self,
-        p: Parameters,
-        v: Parameters,
-        saved: Saved,
-        tangent: Tensor | None,
-        dg: Tensor,
-        hv: Parameters,
-        needs_input_grad: bool,
-    ) -> Tensor | None:
+        self, p: Parameters, v: Parameters, saved: Saved, tangent: Any, dg: Tensor, needs_gx: bool
+    ) -> Pulled:
         x, g = saved
-        hv["weight"] = torch.bmm(dg.mT, x)
+        hv = {"weight": torch.bmm(dg.mT, x)}
         if tangent is not None:
             hv["weight"].baddbmm_(g.mT, tangent)
         if "bias" in p:
             hv["bias"] = dg.sum(1)
-        return torch.bmm(dg, p["weight"]).baddbmm_(g, v["weight"]) if needs_input_grad else None
+        return torch.bmm(dg, p["weight"]).baddbmm_(g, v["weight"]) if needs_gx else None, hv
 
 
 def _affine(p: Parameters, x: Tensor) -> Tensor:
@@ -125,38 +104,47 @@ def _affine(p: Parameters, x: Tensor) -> Tensor:
     return join(p["bias"].unsqueeze(1), x, weight)
 
 
-class ReLU(Layer):
-    """y = max(x, 0). The second derivative is zero, so every pass applies the same mask."""
+class PiecewiseLinear(Layer):
+    """A layer without parameters whose second derivative is zero: `hvp` is `backward` of another gradient."""
+
+    def hvp(
+        self, p: Parameters, v: Parameters, saved: Saved, tangent: Any, dg: Tensor, needs_gx: bool
+    ) -> Pulled:
+        return self.backward(p, saved, dg, needs_gx)
+
+
+class ReLU(PiecewiseLinear):
+    """y = max(x, 0). Every pass applies the same mask."""
 
     def forward(self, p: Parameters, x: Tensor) -> tuple[Tensor, Saved]:
         y = x.clamp_min(0)
         return y, [y]
 
-    def backward(
-        self, p: Parameters, saved: Saved, g: Tensor, gradient: Parameters, needs_input_grad: bool
-    ) -> Tensor | None:
-        return where_positive(g, saved[0])
+    def backward(self, p: Parameters, saved: Saved, g: Tensor, needs_gx: bool) -> Pulled:
+        return where_positive(g, saved[0]), {}
 
-    def tangent(self, p: Parameters, v: Parameters, saved: Saved, dx: Tensor | None) -> tuple[Tensor, None]:
+    def tangent(self, p: Parameters, v: Parameters, saved: Saved, dx: Tensor | None) -> tuple[Tensor, Any]:
         return (torch.zeros_like(saved[0]) if dx is None else where_positive(dx, saved[0])), None
-
-    def hvp(
-        self,
-        p: Parameters,
-        v: Parameters,
-        saved: Saved,
-        tangent: None,
-        dg: Tensor,
-        hv: Parameters,
-        needs_input_grad: bool,
-    ) -> Tensor | None:
-        return where_positive(dg, saved[0])
 
 
 def where_positive(values: Tensor, y: Tensor) -> Tensor:
     """The values where y > 0, zero elsewhere."""
     found: Tensor = _threshold_backward(values, y, 0)
     return found
+
+
+class Flatten(PiecewiseLinear):
+    """Turns images `[T, N, H, W, C]` into rows `[T, N, C·H·W]`, in the order that `nn.Flatten` gives them."""
+
+    def forward(self, p: Parameters, x: Tensor) -> tuple[Tensor, Saved]:
+        return x.movedim(-1, 2).flatten(2), [x]
+
+    def backward(self, p: Parameters, saved: Saved, g: Tensor, needs_gx: bool) -> Pulled:
+        tasks, count, height, width, channels = saved[0].shape
+        return g.view(tasks, count, channels, height, width).movedim(2, -1), {}
+
+    def tangent(self, p: Parameters, v: Parameters, saved: Saved, dx: Tensor | None) -> tuple[Tensor, Any]:
+        return self.forward(p, torch.zeros_like(saved[0]) if dx is None else dx)[0], None
 
 
 class Smooth(Layer):
@@ -168,29 +156,20 @@ class Smooth(Layer):
     def forward(self, p: Parameters, x: Tensor) -> tuple[Tensor, Saved]:
         return self.function(x), [x]
 
-    def backward(
-        self, p: Parameters, saved: Saved, g: Tensor, gradient: Parameters, needs_input_grad: bool
-    ) -> Tensor | None:
+    def backward(self, p: Parameters, saved: Saved, g: Tensor, needs_gx: bool) -> Pulled:
         first, second = self._derivatives(saved[0])
         saved[:] = [first, second * g]
-        return first * g
+        return first * g, {}
 
-    def tangent(self, p: Parameters, v: Parameters, saved: Saved, dx: Tensor | None) -> tuple[Tensor, Tensor]:
+    def tangent(self, p: Parameters, v: Parameters, saved: Saved, dx: Tensor | None) -> tuple[Tensor, Any]:
         dx = torch.zeros_like(saved[0]) if dx is None else dx
         return saved[0] * dx, dx
 
     def hvp(
-        self,
-        p: Parameters,
-        v: Parameters,
-        saved: Saved,
-        tangent: Tensor,
-        dg: Tensor,
-        hv: Parameters,
-        needs_input_grad: bool,
-    ) -> Tensor | None:
+        self, p: Parameters, v: Parameters, saved: Saved, tangent: Any, dg: Tensor, needs_gx: bool
+    ) -> Pulled:
         first, second_g = saved
-        return torch.addcmul(first * dg, second_g, tangent)
+        return torch.addcmul(first * dg, second_g, tangent), {}
 
     def _derivatives(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """f′ and f″ at x."""
@@ -201,42 +180,6 @@ class Smooth(Layer):
                 return first, torch.zeros_like(x)
             (second,) = torch.autograd.grad(first.sum(), x)
         return first.detach(), second
-
-
-class Flatten(Layer):
-    """Turns images `[T, N, H, W, C]` into rows `[T, N, C·H·W]`, in the order that `nn.Flatten` gives them."""
-
-    def forward(self, p: Parameters, x: Tensor) -> tuple[Tensor, Saved]:
-        return self._rows(x), [x]
-
-    def backward(
-        self, p: Parameters, saved: Saved, g: Tensor, gradient: Parameters, needs_input_grad: bool
-    ) -> Tensor | None:
-        return self._images(g, saved[0])
-
-    def tangent(self, p: Parameters, v: Parameters, saved: Saved, dx: Tensor | None) -> tuple[Tensor, None]:
-        return self._rows(torch.zeros_like(saved[0]) if dx is None else dx), None
-
-    def hvp(
-        self,
-        p: Parameters,
-        v: Parameters,
-        saved: Saved,
-        tangent: None,
-        dg: Tensor,
-        hv: Parameters,
-        needs_input_grad: bool,
-    ) -> Tensor | None:
-        return self._images(dg, saved[0])
-
-    @staticmethod
-    def _rows(x: Tensor) -> Tensor:
-        return x.movedim(-1, 2).flatten(2)
-
-    @staticmethod
-    def _images(g: Tensor, x: Tensor) -> Tensor:
-        tasks, count, height, width, channels = x.shape
-        return g.view(tasks, count, channels, height, width).movedim(2, -1)
 
 
 class HandwrittenLoss(ABC):

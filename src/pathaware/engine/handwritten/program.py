@@ -361,7 +361,7 @@ class Program:
     def _pull(self, p: list[Parameters], g: Any, saved: list[Saved]) -> Tensor:
         gradients: list[Parameters] = [{} for _ in p]
         for i in reversed(range(len(p))):
-            g = self.layers[i].backward(p[i], saved[i], g, gradients[i], i > 0)
+            g, gradients[i] = self.layers[i].backward(p[i], saved[i], g, i > 0)
         return self._flat(gradients)
 
     def _push(self, p: list[Parameters], v: list[Parameters], saved: list[Saved]) -> tuple[Tensor, list[Any]]:
@@ -377,7 +377,7 @@ class Program:
     ) -> list[Parameters]:
         products: list[Parameters] = [{} for _ in p]
         for i in reversed(range(len(p))):
-            d = self.layers[i].hvp(p[i], v[i], saved[i], tangents[i], d, products[i], i > 0)
+            d, products[i] = self.layers[i].hvp(p[i], v[i], saved[i], tangents[i], d, i > 0)
         return products
 
     def _images(self, x: Tensor) -> Tensor:
