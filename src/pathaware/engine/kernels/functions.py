@@ -17,6 +17,8 @@ from pathaware.core.path import differentiable_once
 from pathaware.engine.kernels import needed_now, normalisation, residual, stem
 from pathaware.engine.kernels.convolution import convolve, pack
 from pathaware.engine.kernels.launch import accumulator, empty
+from pathaware.engine.kernels.normalisation import Norm, normalise
+from pathaware.engine.kernels.stem import FirstBlock
 from pathaware.engine.kernels.weight_gradient import weight_gradient
 from pathaware.models.traced import Pooling
 
@@ -81,7 +83,7 @@ class Normalisation(Function):
     def forward(
         ctx: Any, y: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float, pooling: Pooling
     ) -> Tensor:
-        z, peaks = normalisation.normalise(y, moments, gamma, beta, eps, pooling)
+        z, peaks = normalise(Norm(y, moments, gamma, beta, eps, pooling))
         ctx.save_for_backward(y, moments, gamma, beta, peaks)
         ctx.settings = eps, pooling
         return z
@@ -98,31 +100,25 @@ class NormalisationGradient(Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        gz: Tensor,
-        y: Tensor,
-        moments: Tensor,
-        gamma: Tensor,
-        beta: Tensor,
-        peaks: Tensor,
-        eps: float,
-        pooling: Pooling,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx: Any, gz: Tensor, y: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, peaks: Tensor,
+        eps: float, pooling: Pooling,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         gz = gz.contiguous()
         ggamma, gbeta = _per_channel(gamma, gz)
-        gy, sums = normalisation.backward(gz, y, peaks, moments, gamma, beta, eps, ggamma, gbeta, pooling)
+        norm = Norm(y, moments, gamma, beta, eps, pooling)
+        gy, sums = normalisation.backward(norm, gz, peaks, ggamma, gbeta)
         ctx.save_for_backward(gz, y, moments, gamma, beta, peaks, sums)
-        ctx.eps, ctx.pooling = eps, pooling
+        ctx.settings = eps, pooling
         return gy, ggamma, gbeta
 
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, u: Tensor, c: Tensor, b: Tensor) -> tuple[Tensor | None, ...]:
         gz, y, moments, gamma, beta, peaks, sums = ctx.saved_tensors
-        c, b, norm = _rows(c), _rows(b), (moments, gamma, beta, ctx.eps)
-        ggz, second = normalisation.tangent(u, c, b, gz, y, *norm, ctx.pooling)
+        c, b, norm = _rows(c), _rows(b), Norm(y, moments, gamma, beta, *ctx.settings)
+        ggz, second = normalisation.tangent(norm, u, c, b, gz)
         ggamma, gbeta = _per_channel(gamma, gz)
-        gy = normalisation.hvp(None, u, c, gz, y, peaks, sums, second, *norm, ggamma, gbeta, ctx.pooling)
+        gy = normalisation.hvp(norm, None, u, c, gz, peaks, sums, second, ggamma, gbeta)
         return ggz, gy, None, ggamma, *[None] * 4
 
 
@@ -215,7 +211,7 @@ class Stem(Function):
     ) -> Tensor:  # fmt: skip
         images = stem.Images.of(x)
         moments = stem.moments_of(images, weight) if moments is None else moments
-        z, peaks = stem.normalise(images, weight, moments, gamma, beta, eps)
+        z, peaks = stem.normalise(FirstBlock(images, weight, moments, gamma, beta, eps))
         ctx.size, ctx.eps = (images.height, images.width), eps
         ctx.save_for_backward(weight, gamma, beta, images.stored, moments, peaks)
         return z
@@ -234,9 +230,9 @@ class StemGradient(Function):
         peaks: Tensor, size: tuple[int, int], eps: float,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         gz = gz.contiguous()
-        images = stem.Images(padded, *size)
+        block = FirstBlock(stem.Images(padded, *size), weight, moments, gamma, beta, eps)
         (ggamma, gbeta), gw = _per_channel(gamma, gz), empty(gz, *weight.shape, dtype=accumulator(gz)[0])
-        sums = stem.backward(gz, images, weight, peaks, moments, gamma, beta, eps, gw, ggamma, gbeta)
+        sums = stem.backward(block, gz, peaks, gw, ggamma, gbeta)
         ctx.size, ctx.eps = size, eps
         ctx.save_for_backward(gz, weight, gamma, beta, padded, moments, peaks, sums)
         return gw, ggamma, gbeta
@@ -245,11 +241,11 @@ class StemGradient(Function):
     @differentiable_once
     def backward(ctx: Any, v: Tensor, c: Tensor, b: Tensor) -> tuple[Tensor | None, ...]:
         gz, weight, gamma, beta, padded, moments, peaks, sums = ctx.saved_tensors
-        images, norm = stem.Images(padded, *ctx.size), (moments, gamma, beta, ctx.eps)
+        block = FirstBlock(stem.Images(padded, *ctx.size), weight, moments, gamma, beta, ctx.eps)
         v, c, b = _rows(v), _rows(c), _rows(b)
-        ggz, second = stem.tangent(v, c, b, gz, images, weight, *norm)
+        ggz, second = stem.tangent(block, v, c, b, gz)
         (ggamma, gbeta), gw = _per_channel(gamma, gz), empty(gz, *weight.shape, dtype=accumulator(gz)[0])
-        stem.hvp(None, v, c, gz, images, weight, peaks, sums, second, *norm, gw, ggamma, gbeta)
+        stem.hvp(block, None, v, c, gz, peaks, sums, second, gw, ggamma, gbeta)
         return ggz, gw, ggamma, *[None] * 6
 
 
@@ -300,11 +296,11 @@ def inductive_block(
     y, _ = convolve(x, pack(_rows(weight), x)[0])
     own = y[:, :count].flatten(1, 3)
     variance, mean = torch.var_mean(own.to(gamma.dtype), dim=1, correction=0)
-    return normalisation.normalise(y, torch.stack([mean, variance], dim=1), gamma, beta, eps, pooling)[0]
+    return normalise(Norm(y, torch.stack([mean, variance], dim=1), gamma, beta, eps, pooling))[0]
 
 
 def inductive_stem(x: Tensor, count: int, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
     """`first_block` with the statistics of the first `count` images of each task; not differentiable."""
     weight = _rows(weight)
     moments = stem.moments_of(stem.Images.of(x[:, :count]), weight)
-    return stem.normalise(stem.Images.of(x), weight, moments, gamma, beta, eps)[0]
+    return stem.normalise(FirstBlock(stem.Images.of(x), weight, moments, gamma, beta, eps))[0]

@@ -23,6 +23,9 @@ in four registers, and finds the maximum again, which costs less than storing it
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -36,6 +39,7 @@ from pathaware.engine.kernels.windows import (
     hvp_of,
     load_row,
     load_sum,
+    normalised_of,
     outputs_of,
     passed_on,
     per_pixel,
@@ -58,73 +62,84 @@ POOLS: dict[Pooling, int] = {"none": 0, "max": 1, "average": 2}
 """The kinds of pooling, as kernels number them."""
 
 
-def normalise(
-    y: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float, pooling: Pooling = "max"
-) -> tuple[Tensor, Tensor]:
-    """z `[T, N, H/2, W/2, C]` for `y [T, N, H, W, C]`, or of the same size without pooling; and, for a
-    max-pool, ŷ at each window's maximum, else nothing of use."""
-    tasks, images, height, width, channels = y.shape
-    if pooling != "max":
-        return _normalise_without_maximum(y, moments, gamma, beta, eps, pooling)
-    z = empty(y, tasks, images, height // 2, width // 2, channels)
-    peaks = empty(y, *z.shape)
-    windows = images * (height // 2) * (width // 2)
-    block = _windows(channels)
-    normalise_kernel[(blocks(windows, block), tasks)](
-        y, moments, gamma, beta, z, peaks, gamma.stride(0), beta.stride(0), windows, height, width, eps,
-        **_settings(y, moments, gamma),
-    )  # fmt: skip
+@dataclass(frozen=True)
+class Norm:
+    """Batch norm of `y [T, N, H, W, C]`, ReLU and pooling: the moments, γ, β and ε."""
+
+    y: Tensor
+    moments: Tensor
+    gamma: Tensor
+    beta: Tensor
+    eps: float
+    pooling: Pooling = "max"
+
+    @property
+    def operands(self) -> tuple[Tensor, ...]:
+        return self.y, self.moments, self.gamma, self.beta
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """The shape of z."""
+        tasks, images, height, width, channels = self.y.shape
+        by = 1 if self.pooling == "none" else 2
+        return tasks, images, height // by, width // by, channels
+
+    @property
+    def cells(self) -> int:
+        """Number of windows per task, including those that are cut off."""
+        _, images, height, width, _ = self.y.shape
+        return images * blocks(height, 2) * blocks(width, 2)
+
+    def grid(self, block: int) -> tuple[int, int]:
+        return blocks(self.cells, block), len(self.y)
+
+    def parts(self) -> int:
+        """Number of parts of a sum over all windows."""
+        return min(_PARTS // len(self.y) + 1, blocks(self.cells, 2 * _windows(self.y.shape[-1])))
+
+    def sizes(self) -> tuple[float, ...]:
+        """Strides, sizes and ε, in the order of the kernels."""
+        return self.gamma.stride(0), self.beta.stride(0), self.cells, *self.y.shape[1:4], self.eps
+
+    def settings(self) -> dict[str, object]:
+        """Arguments of all kernels that pass over the windows of y."""
+        channels = self.y.shape[-1]
+        shape = {"WIDTH": self.gamma.shape[1], "C": channels, "BLOCK": _windows(channels)}
+        constant = {"CONSTANT": is_constant(self.moments), "POOL": POOLS[self.pooling]}
+        return {**shape, **constant, "ACC": accumulator(self.y)[1]}
+
+
+def normalise(norm: Norm) -> tuple[Tensor, Tensor]:
+    """z `[T, N, H/2, W/2, C]`, or of the size of y without pooling; and, for a max-pool, ŷ at each window's
+    maximum, else nothing of use."""
+    z, block = empty(norm.y, *norm.outputs), _windows(norm.y.shape[-1])
+    if norm.pooling != "max":
+        normalise_all_kernel[norm.grid(block)](*norm.operands, z, *norm.sizes(), **norm.settings())
+        return z, norm.moments
+    peaks = torch.empty_like(z)
+    windows = z[0, ..., 0].numel()
+    normalise_kernel[(blocks(windows, block), len(z))](
+        *norm.operands, z, peaks, *norm.sizes(), windows, **norm.settings()
+    )
     return z, peaks
 
 
-def _normalise_without_maximum(
-    y: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float, pooling: Pooling
-) -> tuple[Tensor, Tensor]:
-    tasks, images, height, width, channels = y.shape
-    z = empty(
-        y, tasks, images, *((height, width) if pooling == "none" else (height // 2, width // 2)), channels
-    )
-    cells, block = images * blocks(height, 2) * blocks(width, 2), _windows(channels)
-    normalise_all_kernel[(blocks(cells, block), tasks)](
-        y, moments, gamma, beta, z, gamma.stride(0), beta.stride(0), cells, images, height, width, eps,
-        **_settings(y, moments, gamma), POOL=POOLS[pooling],
-    )  # fmt: skip
-    return z, moments
-
-
-def _sums(
-    gz: Tensor, y: Tensor, peaks: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float,
-    pooling: Pooling,
-) -> Tensor:  # fmt: skip
+def _sums(norm: Norm, gz: Tensor, peaks: Tensor) -> Tensor:
     """The parts `[T, parts, 2, C]` of A and B."""
-    if pooling == "max":
-        return first_sums(gz, peaks, gamma, beta)
-    tasks, images, height, width, channels = y.shape
-    cells, block = images * blocks(height, 2) * blocks(width, 2), _windows(channels)
-    parts = min(_PARTS // tasks + 1, blocks(cells, 2 * block))
-    partial = empty(y, tasks, parts, 2, channels, dtype=accumulator(y)[0])
-    sum_first_all_kernel[(parts, tasks)](
-        gz, y, moments, gamma, beta, partial, gamma.stride(0), beta.stride(0), cells, images, height, width,
-        eps, **_settings(y, moments, gamma), POOL=POOLS[pooling],
-    )  # fmt: skip
+    if norm.pooling == "max":
+        return first_sums(gz, peaks, norm.gamma, norm.beta)
+    tasks, parts = len(gz), norm.parts()
+    partial = empty(gz, tasks, parts, 2, gz.shape[-1], dtype=accumulator(gz)[0])
+    sum_first_all_kernel[(parts, tasks)](gz, *norm.operands, partial, *norm.sizes(), **norm.settings())
     return few_parts(partial)
 
 
-def backward(
-    gz: Tensor, y: Tensor, peaks: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float,
-    ggamma: Tensor, gbeta: Tensor, pooling: Pooling = "max",
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+def backward(norm: Norm, gz: Tensor, peaks: Tensor, ggamma: Tensor, gbeta: Tensor) -> tuple[Tensor, Tensor]:
     """gy, shaped like y, and the parts `[T, parts, 2, C]` of A and B; writes gγ and gβ."""
-    tasks, images, height, width, channels = y.shape
-    sums = _sums(gz, y, peaks, moments, gamma, beta, eps, pooling)
-    block = _windows(channels)
-    gy = empty(y, *y.shape)
-    cells = images * blocks(height, 2) * blocks(width, 2)
-    backward_kernel[(blocks(cells, block), tasks)](
-        gz, y, moments, gamma, beta, sums, gy, ggamma, gbeta, gamma.stride(0), beta.stride(0),
-        ggamma.stride(0), sums.shape[1], cells, images, height, width, eps,
-        **_settings(y, moments, gamma), SUMS=_parts(sums),
-        POOL=POOLS[pooling],
+    sums, gy = _sums(norm, gz, peaks), empty(norm.y, *norm.y.shape)
+    backward_kernel[norm.grid(_windows(gz.shape[-1]))](
+        gz, *norm.operands, sums, gy, ggamma, gbeta, *norm.sizes(), ggamma.stride(0), sums.shape[1],
+        SUMS=_parts(sums), **norm.settings(),
     )  # fmt: skip
     return gy, sums
 
@@ -144,56 +159,34 @@ def first_sums(gz: Tensor, peaks: Tensor, gamma: Tensor, beta: Tensor) -> Tensor
     return partial
 
 
-def tangent(
-    u: Tensor, c: Tensor, b: Tensor, gz: Tensor, y: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor,
-    eps: float, pooling: Pooling = "max",
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+def tangent(norm: Norm, u: Tensor, c: Tensor, b: Tensor, gz: Tensor) -> tuple[Tensor, Tensor]:
     """dz for changes u of y, c of γ and b of β, and the parts `[T, parts, 3, C]` of U, V and X."""
-    tasks, images, height, width, channels = y.shape
-    cells = images * blocks(height, 2) * blocks(width, 2)
-    block = _windows(channels)
-    parts = min(_PARTS // tasks + 1, blocks(cells, 2 * block))
-    partial = empty(y, tasks, parts, 3, channels, dtype=accumulator(y)[0])
-    sum_second_kernel[(parts, tasks)](
-        u, gz, y, moments, gamma, beta, partial, gamma.stride(0), beta.stride(0), cells, images, height,
-        width, eps, **_settings(y, moments, gamma), POOL=POOLS[pooling],
-    )  # fmt: skip
-    second = few_parts(partial)
-    dz = empty(gz, *gz.shape)
-    tangent_kernel[(blocks(cells, block), tasks)](
-        u, c, b, y, moments, second, gamma, beta, dz, c.stride(0), b.stride(0), gamma.stride(0),
-        beta.stride(0), second.shape[1], cells, images, height, width, eps,
-        **_settings(y, moments, gamma), SECOND=_parts(second), POOL=POOLS[pooling],
+    tasks, parts, channels = len(gz), norm.parts(), gz.shape[-1]
+    partial = empty(gz, tasks, parts, 3, channels, dtype=accumulator(gz)[0])
+    sum_second_kernel[(parts, tasks)](u, gz, *norm.operands, partial, *norm.sizes(), **norm.settings())
+    second, dz = few_parts(partial), empty(gz, *gz.shape)
+    tangent_kernel[norm.grid(_windows(channels))](
+        u, c, b, *norm.operands, second, dz, *norm.sizes(), c.stride(0), b.stride(0), second.shape[1],
+        SECOND=_parts(second), **norm.settings(),
     )  # fmt: skip
     return dz, second
 
 
 def hvp(
-    dgz: Tensor | None, u: Tensor, c: Tensor, gz: Tensor, y: Tensor, peaks: Tensor, sums: Tensor,
-    second: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float, ggamma: Tensor, gbeta: Tensor,
-    pooling: Pooling = "max",
+    norm: Norm, dgz: Tensor | None, u: Tensor, c: Tensor, gz: Tensor, peaks: Tensor, sums: Tensor,
+    second: Tensor, ggamma: Tensor, gbeta: Tensor,
 ) -> Tensor:  # fmt: skip
     """d(gy) for a change `dgz` of gz, none if it is None; writes d(gγ) and d(gβ)."""
-    tasks, images, height, width, channels = y.shape
-    more = sums if dgz is None else _sums(dgz, y, peaks, moments, gamma, beta, eps, pooling)
-    cells = images * blocks(height, 2) * blocks(width, 2)
-    block = max(8, _windows(channels) // 2)  # it holds twice as many values as the other passes
-    gy = empty(y, *y.shape)
-    hvp_kernel[(blocks(cells, block), tasks)](
-        gz if dgz is None else dgz, u, c, gz, y, moments, sums, second, more, gamma, beta, gy, ggamma, gbeta,
-        c.stride(0), gamma.stride(0), beta.stride(0), ggamma.stride(0), sums.shape[1], second.shape[1],
-        more.shape[1], cells, images, height, width, eps,
-        **(_settings(y, moments, gamma) | {"BLOCK": block}), SUMS=_parts(sums),
-        SECOND=_parts(second), MORE=0 if dgz is None else _parts(more), POOL=POOLS[pooling],
+    more = sums if dgz is None else _sums(norm, dgz, peaks)
+    block = max(8, _windows(gz.shape[-1]) // 2)  # it holds twice as many values as the other passes
+    gy = empty(norm.y, *norm.y.shape)
+    hvp_kernel[norm.grid(block)](
+        gz if dgz is None else dgz, u, c, gz, *norm.operands, sums, second, more, gy, ggamma, gbeta,
+        *norm.sizes(), c.stride(0), ggamma.stride(0), sums.shape[1], second.shape[1], more.shape[1],
+        SUMS=_parts(sums), SECOND=_parts(second), MORE=0 if dgz is None else _parts(more),
+        **(norm.settings() | {"BLOCK": block}),
     )  # fmt: skip
     return gy
-
-
-def _settings(y: Tensor, moments: Tensor, gamma: Tensor) -> dict[str, object]:
-    """Arguments of all kernels that pass over the windows of y."""
-    channels, acc = y.shape[-1], accumulator(y)[1]
-    shape = {"WIDTH": gamma.shape[1], "C": channels, "BLOCK": _windows(channels)}
-    return {**shape, "ACC": acc, "CONSTANT": is_constant(moments)}
 
 
 def _parts(sums: Tensor) -> int:
@@ -208,8 +201,9 @@ def _windows(channels: int) -> int:
 
 @triton.jit
 def normalise_kernel(
-    y, moments, gamma, beta, z, peaks, gamma_stride, beta_stride, windows, height, width, eps,
+    y, moments, gamma, beta, z, peaks, gamma_stride, beta_stride, cells, images, height, width, eps, windows,
     WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr, CONSTANT: tl.constexpr,
+    POOL: tl.constexpr,
 ):  # fmt: skip
     task = tl.program_id(1).to(tl.int64)
     mean, scale, gain, shift = channel_values(
@@ -220,7 +214,6 @@ def normalise_kernel(
     across = width // 2
     down = height // 2
     first = ((w // (across * down)) * height + 2 * ((w // across) % down)) * width + 2 * (w % across)
-    images = windows // (across * down)
     y += task * images * height * width * C
     n0 = (rows_of(y, first, ok, C, ACC) - mean) * scale
     n1 = (rows_of(y, first + 1, ok, C, ACC) - mean) * scale
@@ -254,11 +247,7 @@ def normalise_all_kernel(
     )
     y += task * images * height * width * C
     z += task * _outputs(images, height, width, POOL) * C
-    n0, n1, n2, n3 = window_of(y, first, inside, right, below, width, C, ACC)
-    n0 = (n0 - mean) * scale
-    n1 = (n1 - mean) * scale
-    n2 = (n2 - mean) * scale
-    n3 = (n3 - mean) * scale
+    n0, n1, n2, n3 = normalised_of(y, first, inside, right, below, width, mean, scale, C, ACC)
     is0, is1, is2, is3 = passed_on(n0, n1, n2, n3, gain, shift, inside, right, below, POOL)
     t0 = n0 * gain + shift
     t1 = n1 * gain + shift
@@ -285,11 +274,7 @@ def sum_first_all_kernel(
     b = tl.zeros((BLOCK, C), ACC)
     for start in range(part * BLOCK, cells, parts * BLOCK):
         first, inside, right, below, pooled = cells_of(start + tl.arange(0, BLOCK), cells, height, width)
-        n0, n1, n2, n3 = window_of(y, first, inside, right, below, width, C, ACC)
-        n0 = (n0 - mean) * scale
-        n1 = (n1 - mean) * scale
-        n2 = (n2 - mean) * scale
-        n3 = (n3 - mean) * scale
+        n0, n1, n2, n3 = normalised_of(y, first, inside, right, below, width, mean, scale, C, ACC)
         is0, is1, is2, is3 = passed_on(n0, n1, n2, n3, gain, shift, inside, right, below, POOL)
         g0, g1, g2, g3 = outputs_of(gz, first, pooled, inside, right, below, width, C, ACC, POOL)
         a += pick(is0, is1, is2, is3, g0, g1, g2, g3)
@@ -329,8 +314,8 @@ def sum_first_kernel(
 
 @triton.jit
 def backward_kernel(
-    gz, y, moments, gamma, beta, sums, gy, ggamma, gbeta, gamma_stride, beta_stride, out_stride, parts, cells,
-    images, height, width, eps,
+    gz, y, moments, gamma, beta, sums, gy, ggamma, gbeta, gamma_stride, beta_stride, cells, images, height,
+    width, eps, out_stride, parts,
     WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr, SUMS: tl.constexpr,
     POOL: tl.constexpr, CONSTANT: tl.constexpr,
 ):  # fmt: skip
@@ -345,11 +330,7 @@ def backward_kernel(
     y += task * pixels * C
     gy += task * pixels * C
     gz += task * _outputs(images, height, width, POOL) * C
-    n0, n1, n2, n3 = window_of(y, first, inside, right, below, width, C, ACC)
-    n0 = (n0 - mean) * scale
-    n1 = (n1 - mean) * scale
-    n2 = (n2 - mean) * scale
-    n3 = (n3 - mean) * scale
+    n0, n1, n2, n3 = normalised_of(y, first, inside, right, below, width, mean, scale, C, ACC)
     is0, is1, is2, is3 = passed_on(n0, n1, n2, n3, gain, shift, inside, right, below, POOL)
     g0, g1, g2, g3 = outputs_of(gz, first, pooled, inside, right, below, width, C, ACC, POOL)
     a = load_sum(sums, 0, 2, parts, task, C, SUMS)
@@ -386,11 +367,7 @@ def sum_second_kernel(
     sx = tl.zeros((BLOCK, C), ACC)
     for start in range(part * BLOCK, cells, parts * BLOCK):
         first, inside, right, below, pooled = cells_of(start + tl.arange(0, BLOCK), cells, height, width)
-        n0, n1, n2, n3 = window_of(y, first, inside, right, below, width, C, ACC)
-        n0 = (n0 - mean) * scale
-        n1 = (n1 - mean) * scale
-        n2 = (n2 - mean) * scale
-        n3 = (n3 - mean) * scale
+        n0, n1, n2, n3 = normalised_of(y, first, inside, right, below, width, mean, scale, C, ACC)
         u0, u1, u2, u3 = window_of(u, first, inside, right, below, width, C, ACC)
         is0, is1, is2, is3 = passed_on(n0, n1, n2, n3, gain, shift, inside, right, below, POOL)
         g0, g1, g2, g3 = outputs_of(gz, first, pooled, inside, right, below, width, C, ACC, POOL)
@@ -403,8 +380,8 @@ def sum_second_kernel(
 
 @triton.jit
 def tangent_kernel(
-    u, c, b, y, moments, second, gamma, beta, dz, c_stride, b_stride, gamma_stride, beta_stride, parts,
-    cells, images, height, width, eps,
+    u, c, b, y, moments, gamma, beta, second, dz, gamma_stride, beta_stride, cells, images, height, width,
+    eps, c_stride, b_stride, parts,
     WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr, SECOND: tl.constexpr,
     POOL: tl.constexpr, CONSTANT: tl.constexpr,
 ):  # fmt: skip
@@ -423,11 +400,7 @@ def tangent_kernel(
     y += task * pixels * C
     u += task * pixels * C
     dz += task * _outputs(images, height, width, POOL) * C
-    n0, n1, n2, n3 = window_of(y, first, inside, right, below, width, C, ACC)
-    n0 = (n0 - mean) * scale
-    n1 = (n1 - mean) * scale
-    n2 = (n2 - mean) * scale
-    n3 = (n3 - mean) * scale
+    n0, n1, n2, n3 = normalised_of(y, first, inside, right, below, width, mean, scale, C, ACC)
     u0, u1, u2, u3 = window_of(u, first, inside, right, below, width, C, ACC)
     is0, is1, is2, is3 = passed_on(n0, n1, n2, n3, gain, shift, inside, right, below, POOL)
     t0 = factor * u0 + by_n * n0 + by_1
@@ -439,8 +412,8 @@ def tangent_kernel(
 
 @triton.jit
 def hvp_kernel(
-    dgz, u, c, gz, y, moments, sums, second, more, gamma, beta, gy, ggamma, gbeta, c_stride, gamma_stride,
-    beta_stride, out_stride, sums_parts, second_parts, more_parts, cells, images, height, width, eps,
+    dgz, u, c, gz, y, moments, gamma, beta, sums, second, more, gy, ggamma, gbeta, gamma_stride, beta_stride,
+    cells, images, height, width, eps, c_stride, out_stride, sums_parts, second_parts, more_parts,
     WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr, SUMS: tl.constexpr,
     SECOND: tl.constexpr, MORE: tl.constexpr, POOL: tl.constexpr, CONSTANT: tl.constexpr,
 ):  # fmt: skip
@@ -461,11 +434,7 @@ def hvp_kernel(
     u += task * pixels * C
     gy += task * pixels * C
     gz += task * _outputs(images, height, width, POOL) * C
-    n0, n1, n2, n3 = window_of(y, first, inside, right, below, width, C, ACC)
-    n0 = (n0 - mean) * scale
-    n1 = (n1 - mean) * scale
-    n2 = (n2 - mean) * scale
-    n3 = (n3 - mean) * scale
+    n0, n1, n2, n3 = normalised_of(y, first, inside, right, below, width, mean, scale, C, ACC)
     u0, u1, u2, u3 = window_of(u, first, inside, right, below, width, C, ACC)
     is0, is1, is2, is3 = passed_on(n0, n1, n2, n3, gain, shift, inside, right, below, POOL)
     g0, g1, g2, g3 = outputs_of(gz, first, pooled, inside, right, below, width, C, ACC, POOL)

@@ -282,16 +282,14 @@ class Block:
         y, of_y = convolve(x, forward, stats=constant is None)
         moments = constant if of_y is None else of_y
         assert moments is not None
-        z, peaks = normalisation.normalise(y, moments, p["gain"], p["shift"], self.eps)
+        z, peaks = normalisation.normalise(self._norm(p, y, moments))
         return z, [x, forward, reverse, y, moments, peaks]
 
     def backward(
         self, p: Parameters, saved: Saved, gz: Tensor, g: Parameters, filters: FilterGradients
     ) -> Tensor:
         x, _, reverse, y, moments, peaks = saved
-        gy, sums = normalisation.backward(
-            gz, y, peaks, moments, p["gain"], p["shift"], self.eps, g["gain"], g["shift"]
-        )
+        gy, sums = normalisation.backward(self._norm(p, y, moments), gz, peaks, g["gain"], g["shift"])
         factors = split([x, gy])
         filters.add(g["weight"], *factors)
         saved += [gz, gy, sums, *factors]
@@ -303,9 +301,7 @@ class Block:
         x, forward, _, y, moments, _, gz, *_ = saved
         along, back = filters
         u = convolve(dx, forward, x, along)[0]
-        dz, second = normalisation.tangent(
-            u, v["gain"], v["shift"], gz, y, moments, p["gain"], p["shift"], self.eps
-        )
+        dz, second = normalisation.tangent(self._norm(p, y, moments), u, v["gain"], v["shift"], gz)
         return dz, [dx, u, back, second]
 
     def hvp(
@@ -314,13 +310,14 @@ class Block:
     ) -> Tensor:  # fmt: skip
         _, _, reverse, y, moments, peaks, gz, gy, sums, x_split, gy_split = saved
         dx, u, back, second = tangent
-        dgy = normalisation.hvp(
-            dgz, u, v["gain"], gz, y, peaks, sums, second, moments, p["gain"], p["shift"], self.eps,
-            hv["gain"], hv["shift"],
-        )  # fmt: skip
+        norm, out = self._norm(p, y, moments), (hv["gain"], hv["shift"])
+        dgy = normalisation.hvp(norm, dgz, u, v["gain"], gz, peaks, sums, second, *out)
         dgy_split, dx_split = split([dgy, dx])
         filters.add(hv["weight"], x_split, dgy_split, dx_split, gy_split)
         return convolve(dgy, reverse, gy, back)[0]
+
+    def _norm(self, p: Parameters, y: Tensor, moments: Tensor) -> normalisation.Norm:
+        return normalisation.Norm(y, moments, p["gain"], p["shift"], self.eps)
 
 
 class Between:
@@ -370,28 +367,22 @@ class Stem:
         self, p: Parameters, filters: None, images: stem.Images, constant: Tensor | None
     ) -> tuple[Tensor, Saved]:
         moments = stem.moments_of(images, p["weight"]) if constant is None else constant
-        z, peaks = stem.normalise(images, p["weight"], moments, p["gain"], p["shift"], self.eps)
+        block = stem.FirstBlock(images, p["weight"], moments, p["gain"], p["shift"], self.eps)
+        z, peaks = stem.normalise(block)
         return z, [images.stored, moments, peaks]
 
     def backward(
         self, p: Parameters, saved: Saved, gz: Tensor, g: Parameters, gradients: FilterGradients
     ) -> None:
         gradients.join()
-        padded, moments, peaks = saved
-        sums = stem.backward(
-            gz, stem.Images(padded, *_sides(padded, peaks)), p["weight"], peaks, moments, p["gain"],
-            p["shift"], self.eps, g["weight"], g["gain"], g["shift"],
-        )  # fmt: skip
+        sums = stem.backward(self._block(p, saved), gz, saved[2], g["weight"], g["gain"], g["shift"])
         saved += [gz, sums]
 
     def tangent(
         self, p: Parameters, v: Parameters, filters: None, saved: Saved, dx: None
     ) -> tuple[Tensor, Saved]:
-        padded, moments, peaks, gz, _ = saved
-        dz, second = stem.tangent(
-            v["weight"], v["gain"], v["shift"], gz, stem.Images(padded, *_sides(padded, peaks)), p["weight"],
-            moments, p["gain"], p["shift"], self.eps,
-        )  # fmt: skip
+        block, gz = self._block(p, saved), saved[3]
+        dz, second = stem.tangent(block, v["weight"], v["gain"], v["shift"], gz)
         return dz, [second]
 
     def hvp(
@@ -399,12 +390,15 @@ class Stem:
         gradients: FilterGradients,
     ) -> None:  # fmt: skip
         gradients.join()
-        padded, moments, peaks, gz, sums = saved
-        stem.hvp(
-            dgz, v["weight"], v["gain"], gz, stem.Images(padded, *_sides(padded, peaks)), p["weight"], peaks,
-            sums, tangent[0], moments, p["gain"], p["shift"], self.eps, hv["weight"], hv["gain"],
-            hv["shift"],
-        )  # fmt: skip
+        _, _, peaks, gz, sums = saved
+        of_first = gz, peaks, sums, tangent[0]
+        out = hv["weight"], hv["gain"], hv["shift"]
+        stem.hvp(self._block(p, saved), dgz, v["weight"], v["gain"], *of_first, *out)
+
+    def _block(self, p: Parameters, saved: Saved) -> stem.FirstBlock:
+        padded, moments, peaks = saved[:3]
+        images = stem.Images(padded, *_sides(padded, peaks))
+        return stem.FirstBlock(images, p["weight"], moments, p["gain"], p["shift"], self.eps)
 
 
 class ProductStem:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
@@ -96,83 +97,93 @@ def moments_of(images: Images, weight: Tensor) -> Tensor:
     return join_moments(partial, pixels, rows)
 
 
-def normalise(
-    images: Images, weight: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
+@dataclass(frozen=True)
+class FirstBlock:
+    """A first block: its images, filters `[T, O, I, 3, 3]`, and the moments, γ, β and ε of its batch norm."""
+
+    images: Images
+    weight: Tensor
+    moments: Tensor
+    gamma: Tensor
+    beta: Tensor
+    eps: float
+
+    @property
+    def operands(self) -> tuple[Tensor, ...]:
+        return self.images.stored, self.weight, self.moments, self.gamma, self.beta
+
+    def parts(self) -> int:
+        """Number of parts of a sum over all windows."""
+        return min(_PARTS // len(self.weight) + 1, blocks(self.images.cells, _BLOCK))
+
+    def sizes(self) -> tuple[float, ...]:
+        """Strides, sizes and ε, in the order of the kernels."""
+        strides = self.weight.stride(0), self.gamma.stride(0), self.beta.stride(0)
+        return *strides, self.images.cells, *self.images.sizes(), self.eps
+
+    def settings(self) -> dict[str, object]:
+        """Arguments of all kernels that pass over windows."""
+        constant = {"BLOCK": _BLOCK, "CONSTANT": is_constant(self.moments)}
+        return {**_settings(self.images, self.weight), **constant}
+
+
+def normalise(block: FirstBlock) -> tuple[Tensor, Tensor]:
     """z and ŷ at each window's maximum, both `[T, N, H/2, W/2, C]`."""
+    images, tasks = block.images, len(block.weight)
     count, height, width = images.sizes()
-    z = empty(images.stored, len(weight), count, height // 2, width // 2, moments.shape[-1])
-    peaks = empty(z, *z.shape)
-    stem_normalise_kernel[(blocks(images.cells, _BLOCK), len(weight))](
-        images.stored, weight, moments, gamma, beta, z, peaks, weight.stride(0), gamma.stride(0),
-        beta.stride(0), images.cells, *images.sizes(), eps, **_block_settings(images, weight, moments),
-    )  # fmt: skip
+    z = empty(images.stored, tasks, count, height // 2, width // 2, block.moments.shape[-1])
+    peaks = torch.empty_like(z)
+    stem_normalise_kernel[(blocks(images.cells, _BLOCK), tasks)](
+        *block.operands, z, peaks, *block.sizes(), **block.settings()
+    )
     return z, peaks
 
 
 def backward(
-    gz: Tensor, images: Images, weight: Tensor, peaks: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor,
-    eps: float, gw: Tensor, ggamma: Tensor, gbeta: Tensor,
-) -> Tensor:  # fmt: skip
+    block: FirstBlock, gz: Tensor, peaks: Tensor, gw: Tensor, ggamma: Tensor, gbeta: Tensor
+) -> Tensor:
     """The parts `[T, parts, 2, C]` of A and B; writes the gradients of the filters, γ and β."""
-    sums = first_sums(gz, peaks, gamma, beta)
-    parts = _number_of_parts(images, len(weight))
-    filters = empty(weight, len(weight), parts, *weight.shape[1:], dtype=accumulator(gz)[0])
-    stem_backward_kernel[(parts, len(weight))](
-        gz, images.stored, weight, moments, gamma, beta, sums, filters, ggamma, gbeta, weight.stride(0),
-        gamma.stride(0), beta.stride(0), ggamma.stride(0), sums.shape[1], images.cells, *images.sizes(), eps,
-        SUMS=triton.next_power_of_2(sums.shape[1]), **_block_settings(images, weight, moments),
+    sums, parts = first_sums(gz, peaks, block.gamma, block.beta), block.parts()
+    filters = empty(gz, len(gz), parts, *block.weight.shape[1:], dtype=accumulator(gz)[0])
+    stem_backward_kernel[(parts, len(gz))](
+        gz, *block.operands, sums, filters, ggamma, gbeta, *block.sizes(), ggamma.stride(0), sums.shape[1],
+        SUMS=triton.next_power_of_2(sums.shape[1]), **block.settings(),
     )  # fmt: skip
     sum_parts(filters, out=gw)
     return sums
 
 
-def tangent(
-    v: Tensor, c: Tensor, b: Tensor, gz: Tensor, images: Images, weight: Tensor, moments: Tensor,
-    gamma: Tensor, beta: Tensor, eps: float,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+def tangent(block: FirstBlock, v: Tensor, c: Tensor, b: Tensor, gz: Tensor) -> tuple[Tensor, Tensor]:
     """dz for changes v of the filters, c of γ and b of β, and the parts `[T, parts, 3, C]` of U, V and X."""
-    tasks = len(weight)
-    parts = _number_of_parts(images, tasks)
-    partial = empty(weight, tasks, parts, 3, moments.shape[-1], dtype=accumulator(gz)[0])
-    strides = weight.stride(0), v.stride(0), gamma.stride(0), beta.stride(0)
+    tasks, parts = len(gz), block.parts()
+    partial = empty(gz, tasks, parts, 3, gz.shape[-1], dtype=accumulator(gz)[0])
     stem_sum_second_kernel[(parts, tasks)](
-        gz, images.stored, weight, v, moments, gamma, beta, partial, *strides, images.cells, *images.sizes(),
-        eps, **_block_settings(images, weight, moments),
-    )  # fmt: skip
-    second = few_parts(partial)
-    dz = empty(gz, *gz.shape)
-    stem_tangent_kernel[(blocks(images.cells, _BLOCK), tasks)](
-        images.stored, weight, v, c, b, moments, second, gamma, beta, dz, *strides, c.stride(0), b.stride(0),
-        second.shape[1], images.cells, *images.sizes(), eps,
-        SECOND=triton.next_power_of_2(second.shape[1]), **_block_settings(images, weight, moments),
+        gz, v, *block.operands, partial, *block.sizes(), v.stride(0), **block.settings()
+    )
+    second, dz = few_parts(partial), empty(gz, *gz.shape)
+    stem_tangent_kernel[(blocks(block.images.cells, _BLOCK), tasks)](
+        v, c, b, *block.operands, second, dz, *block.sizes(), v.stride(0), c.stride(0), b.stride(0),
+        second.shape[1], SECOND=triton.next_power_of_2(second.shape[1]), **block.settings(),
     )  # fmt: skip
     return dz, second
 
 
 def hvp(
-    dgz: Tensor | None, v: Tensor, c: Tensor, gz: Tensor, images: Images, weight: Tensor, peaks: Tensor,
-    sums: Tensor, second: Tensor, moments: Tensor, gamma: Tensor, beta: Tensor, eps: float, gw: Tensor,
-    ggamma: Tensor, gbeta: Tensor,
+    block: FirstBlock, dgz: Tensor | None, v: Tensor, c: Tensor, gz: Tensor, peaks: Tensor, sums: Tensor,
+    second: Tensor, gw: Tensor, ggamma: Tensor, gbeta: Tensor,
 ) -> None:  # fmt: skip
     """Writes the changes of the gradients of the filters, γ and β, for a change `dgz` of gz, if any."""
-    tasks = len(weight)
-    more = sums if dgz is None else first_sums(dgz, peaks, gamma, beta)
-    parts = _number_of_parts(images, tasks)
-    filters = empty(weight, tasks, parts, *weight.shape[1:], dtype=accumulator(gz)[0])
-    stem_hvp_kernel[(parts, tasks)](
-        gz if dgz is None else dgz, gz, images.stored, weight, v, c, moments, sums, second, more, gamma, beta,
-        filters, ggamma, gbeta, weight.stride(0), v.stride(0), gamma.stride(0), beta.stride(0), c.stride(0),
-        ggamma.stride(0), sums.shape[1], second.shape[1], more.shape[1], images.cells, *images.sizes(), eps,
-        SUMS=triton.next_power_of_2(sums.shape[1]), SECOND=triton.next_power_of_2(second.shape[1]),
-        MORE=0 if dgz is None else triton.next_power_of_2(more.shape[1]),
-        **_block_settings(images, weight, moments),
+    more = sums if dgz is None else first_sums(dgz, peaks, block.gamma, block.beta)
+    parts = block.parts()
+    filters = empty(gz, len(gz), parts, *block.weight.shape[1:], dtype=accumulator(gz)[0])
+    stem_hvp_kernel[(parts, len(gz))](
+        gz if dgz is None else dgz, gz, v, c, *block.operands, sums, second, more, filters, ggamma, gbeta,
+        *block.sizes(), v.stride(0), c.stride(0), ggamma.stride(0), sums.shape[1], second.shape[1],
+        more.shape[1], SUMS=triton.next_power_of_2(sums.shape[1]),
+        SECOND=triton.next_power_of_2(second.shape[1]),
+        MORE=0 if dgz is None else triton.next_power_of_2(more.shape[1]), **block.settings(),
     )  # fmt: skip
     sum_parts(filters, out=gw)
-
-
-def _number_of_parts(images: Images, tasks: int) -> int:
-    return min(_PARTS // tasks + 1, blocks(images.cells, _BLOCK))
 
 
 def _settings(images: Images, weight: Tensor) -> dict[str, object]:
@@ -186,11 +197,6 @@ def _settings(images: Images, weight: Tensor) -> dict[str, object]:
         "PRECISION": dot_precision(images.stored),
         "ACC": accumulator(images.stored)[1],
     }
-
-
-def _block_settings(images: Images, weight: Tensor, moments: Tensor) -> dict[str, object]:
-    """Arguments of all kernels that pass over windows."""
-    return {**_settings(images, weight), "BLOCK": _BLOCK, "CONSTANT": is_constant(moments)}
 
 
 @triton.jit
@@ -321,7 +327,7 @@ def stem_normalise_kernel(
 @triton.jit
 def stem_backward_kernel(
     gz, x, weight, moments, gamma, beta, sums, gfilters, ggamma, gbeta, stride, gamma_stride, beta_stride,
-    out_stride, sums_parts, cells, count, height, width, eps,
+    cells, count, height, width, eps, out_stride, sums_parts,
     WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr,
     DEPTH: tl.constexpr, PRECISION: tl.constexpr, ACC: tl.constexpr, SUMS: tl.constexpr,
     CONSTANT: tl.constexpr,
@@ -365,8 +371,8 @@ def stem_backward_kernel(
 
 @triton.jit
 def stem_sum_second_kernel(
-    gz, x, weight, v, moments, gamma, beta, partial, stride, v_stride, gamma_stride, beta_stride, cells,
-    count, height, width, eps,
+    gz, v, x, weight, moments, gamma, beta, partial, stride, gamma_stride, beta_stride, cells, count, height,
+    width, eps, v_stride,
     WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
     PRECISION: tl.constexpr, ACC: tl.constexpr, CONSTANT: tl.constexpr,
 ):  # fmt: skip
@@ -405,8 +411,8 @@ def stem_sum_second_kernel(
 
 @triton.jit
 def stem_tangent_kernel(
-    x, weight, v, c, b, moments, second, gamma, beta, dz, stride, v_stride, gamma_stride, beta_stride,
-    c_stride, b_stride, second_parts, cells, count, height, width, eps,
+    v, c, b, x, weight, moments, gamma, beta, second, dz, stride, gamma_stride, beta_stride, cells, count,
+    height, width, eps, v_stride, c_stride, b_stride, second_parts,
     WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
     PRECISION: tl.constexpr, ACC: tl.constexpr, SECOND: tl.constexpr, CONSTANT: tl.constexpr,
 ):  # fmt: skip
@@ -441,9 +447,9 @@ def stem_tangent_kernel(
 
 @triton.jit
 def stem_hvp_kernel(
-    dgz, gz, x, weight, v, c, moments, sums, second, more, gamma, beta, gfilters, ggamma, gbeta, stride,
-    v_stride, gamma_stride, beta_stride, c_stride, out_stride, sums_parts, second_parts, more_parts, cells,
-    count, height, width, eps,
+    dgz, gz, v, c, x, weight, moments, gamma, beta, sums, second, more, gfilters, ggamma, gbeta, stride,
+    gamma_stride, beta_stride, cells, count, height, width, eps, v_stride, c_stride, out_stride, sums_parts,
+    second_parts, more_parts,
     WIDTH: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr,
     PRECISION: tl.constexpr, ACC: tl.constexpr, SUMS: tl.constexpr, SECOND: tl.constexpr, MORE: tl.constexpr,
     CONSTANT: tl.constexpr,

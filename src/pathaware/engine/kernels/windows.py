@@ -235,6 +235,15 @@ def window_of(data, first, inside, right, below, width, C: tl.constexpr, ACC: tl
 
 
 @triton.jit
+def normalised_of(
+    y, first, inside, right, below, width, mean, scale, C: tl.constexpr, ACC: tl.constexpr
+):  # fmt: skip
+    """ŷ at the four pixels of each window."""
+    v0, v1, v2, v3 = window_of(y, first, inside, right, below, width, C, ACC)
+    return (v0 - mean) * scale, (v1 - mean) * scale, (v2 - mean) * scale, (v3 - mean) * scale
+
+
+@triton.jit
 def pick(is0, is1, is2, is3, v0, v1, v2, v3):
     """The value at each window's maximum, zero where there is none."""
     found = tl.where(is0, v0, 0.0) + tl.where(is1, v1, 0.0)
