@@ -95,9 +95,8 @@ class BatchedExecution(Execution):
         return task_threads() if program is not None and program.images else nullcontext()
 
     def predict(self, point: Tensor, x: Tensor, support_x: Tensor | None = None) -> Tensor:
-        if self._predicts(point, x):
-            assert self.program is not None
-            return self.program.predict(self._complete(point), x, support_x)
+        if (program := self._predicting(point, x)) is not None:
+            return program.predict(self._complete(point), x, support_x)
         if support_x is None or torch.is_grad_enabled():
             with kernels.switched_off() if support_x is not None else nullcontext():
                 return super().predict(point, x, support_x)
@@ -109,10 +108,8 @@ class BatchedExecution(Execution):
         return self.forward.features(point, x)
 
     def norm_statistics(self, point: Tensor, x: Tensor) -> dict[str, tuple[Tensor, Tensor]] | None:
-        if not self._predicts(point, x):
-            return None
-        assert self.program is not None
-        return self.program.norm_statistics(self._complete(point), x)
+        program = self._predicting(point, x)
+        return None if program is None else program.norm_statistics(self._complete(point), x)
 
     def prepare(self, x: Tensor) -> Inputs:
         # Layers that no adapted parameter affects run once; so does what the kernels need to know of images.
@@ -124,14 +121,14 @@ class BatchedExecution(Execution):
         return prepared
 
     def losses_at(self, point: Tensor, x: Inputs, y: Tensor, outputs: list[Tensor] | None = None) -> Tensor:
-        program = None if torch.is_grad_enabled() else self._program(point, x, y, differentiable=False)
+        program = None if torch.is_grad_enabled() else self._program(point, x, y)
         x = x.images if isinstance(x, PreparedImages) else x
         if program is not None and isinstance(x, Tensor):
             return program.losses(self._complete(point), x, y, outputs)
         return super().losses_at(point, x, y, outputs)
 
     def query_losses(self, point: Tensor, x: Inputs, y: Tensor) -> Tensor:
-        program = self._program(point, x, y, differentiable=True) if point.requires_grad else None
+        program = self._program(point, x, y) if point.requires_grad else None
         images = x.images if isinstance(x, PreparedImages) else x
         if program is None or isinstance(images, Prepared):
             return self.losses_at(point, x, y)
@@ -165,7 +162,7 @@ class BatchedExecution(Execution):
         create_graph: bool = False,
         outputs: list[Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        program = self._program(point, x, y, differentiable=create_graph)
+        program = self._program(point, x, y)
         x = x.images if isinstance(x, PreparedImages) else x
         if program is not None and isinstance(x, Tensor):
             if create_graph:
@@ -206,21 +203,20 @@ class BatchedExecution(Execution):
             and not torch.cuda.is_current_stream_capturing()
         )
 
-    def _predicts(self, point: Tensor, x: Tensor) -> bool:
-        """True if the hand-written program predicts: on a CPU, without a graph."""
-        plain = not (torch.is_grad_enabled() or point.is_cuda or autocasts(point))
-        program = self.program if plain else None
-        return program is not None and x.ndim == (5 if program.images else 3)
+    def _predicting(self, point: Tensor, x: Tensor) -> Program | None:
+        """The hand-written program if it predicts: on a CPU, without a graph."""
+        program = None if torch.is_grad_enabled() else self.program
+        return program if program is not None and program.supports_outputs(point, x) else None
 
-    def _program(self, point: Tensor, x: Inputs, y: Tensor, *, differentiable: bool) -> Program | None:
+    def _program(self, point: Tensor, x: Inputs, y: Tensor) -> Program | None:
         if isinstance(x, Prepared):
             return None
-        programs = [] if autocasts(point) else [self.program]
+        programs = [self.program]
         if kernels.usable(point):
             programs.append(x.program if isinstance(x, PreparedImages) else self.kernel_program)
         images = x.images if isinstance(x, PreparedImages) else x
         for program in programs:
-            if program is not None and program.supports(point, images, y, differentiable=differentiable):
+            if program is not None and program.supports(point, images, y):
                 return program
         return None
 

@@ -2,8 +2,7 @@
 
 `SharedParameters`: some parameters do not adapt, as in BOIL, L2F or MT-Net. A program computes the gradient
 of all parameters of a network. So a point is completed with the parameters that all tasks share, and of the
-gradient those columns are taken that belong to adapted ones. Autograd sees two more nodes per step; a
-derivative with respect to the shared parameters is the sum over tasks.
+gradient those columns are taken that belong to adapted ones.
 
 `ProgramPasses`: steps descend a function of the outputs o other than the loss, as in MeTAL. With the Jacobian
 J of the outputs at a point θ, a direction v `[T, D]`, and d the derivative along it:
@@ -55,69 +54,22 @@ class SharedParameters:
         self.shared_entries = [entry for entry in whole.entries if entry.name not in adapted]
 
     def complete(self, point: Tensor) -> Tensor:
-        """The point of all parameters, `[T, D + E]`; differentiable once."""
-        if not torch.is_grad_enabled():
-            return self.join(point, self._flat())
-        completed: Tensor = _Complete.apply(point, self._flat(), self)
-        return completed
+        """The point of all parameters, `[T, D + E]`."""
+        values = self.shared()
+        shared = torch.cat([values[entry.name].reshape(-1) for entry in self.shared_entries])
+        of_kind = {
+            kind: iter(whole.split_with_sizes(self._sizes(kind), dim=1))
+            for kind, whole in ((True, point), (False, shared.expand(len(point), -1)))
+        }
+        return torch.cat([next(of_kind[is_adapted]) for is_adapted in self.adapted], dim=1)
 
     def select(self, gradient: Tensor) -> Tensor:
-        """The columns `[T, D]` of the adapted parameters; differentiable once."""
-        if not torch.is_grad_enabled():
-            return self.split(gradient, of_adapted=True)
-        selected: Tensor = _Select.apply(gradient, self)
-        return selected
+        """The columns `[T, D]` of the adapted parameters."""
+        parts = zip(gradient.split_with_sizes(self.sizes, dim=1), self.adapted, strict=True)
+        return torch.cat([part for part, is_adapted in parts if is_adapted], dim=1)
 
-    def join(self, adapted: Tensor, shared: Tensor) -> Tensor:
-        """Adapted columns `[T, D]` and shared ones `[E]` in the order of the whole network."""
-        sources = {True: adapted, False: shared.expand(len(adapted), -1)}
-        taken = {True: 0, False: 0}
-        parts = []
-        for is_adapted, size in zip(self.adapted, self.sizes, strict=True):
-            parts.append(sources[is_adapted].narrow(1, taken[is_adapted], size))
-            taken[is_adapted] += size
-        return torch.cat(parts, dim=1)
-
-    def split(self, whole: Tensor, *, of_adapted: bool) -> Tensor:
-        """The columns of adapted or of shared parameters."""
-        parts = whole.split_with_sizes(self.sizes, dim=1)
-        chosen = [
-            part for part, is_adapted in zip(parts, self.adapted, strict=True) if is_adapted is of_adapted
-        ]
-        return chosen[0] if len(chosen) == 1 else torch.cat(chosen, dim=1)
-
-    def _flat(self) -> Tensor:
-        values = self.shared()
-        return torch.cat([values[entry.name].reshape(-1) for entry in self.shared_entries])
-
-
-class _Complete(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, point: Tensor, shared: Tensor, parameters: SharedParameters) -> Tensor:
-        ctx.parameters = parameters
-        return parameters.join(point, shared)
-
-    @staticmethod
-    @differentiable_once
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        of_point, of_shared = (
-            ctx.parameters.split(gradient, of_adapted=adapted) if needed else None
-            for adapted, needed in zip((True, False), ctx.needs_input_grad, strict=False)
-        )
-        return of_point, None if of_shared is None else of_shared.sum(0), None
-
-
-class _Select(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, gradient: Tensor, parameters: SharedParameters) -> Tensor:
-        ctx.parameters = parameters
-        return parameters.split(gradient, of_adapted=True).clone()
-
-    @staticmethod
-    @differentiable_once
-    def backward(ctx: Any, to_adapted: Tensor) -> Any:
-        nothing = to_adapted.new_zeros(sum(entry.numel for entry in ctx.parameters.shared_entries))
-        return ctx.parameters.join(to_adapted, nothing), None
+    def _sizes(self, kind: bool) -> list[int]:
+        return [size for size, is_adapted in zip(self.sizes, self.adapted, strict=True) if is_adapted is kind]
 
 
 @dataclass

@@ -50,25 +50,16 @@ class Link:
     names: dict[str, str]
 
 
-@dataclass(frozen=True)
-class Chain:
-    """Links in order; `images` is True if their input is `[T, N, C, H, W]`, False if it is `[T, N, F]`."""
-
-    links: list[Link]
-    images: bool
-
-
-def find_chain(network: TracedNetwork, layout: Layout) -> Chain | None:
+def find_chain(network: TracedNetwork, layout: Layout) -> list[Link] | None:
     """The network as a chain of hand-written layers, or None if some part of it has no hand-written form.
 
     The layout must be that of all parameters. A layer that is called twice and tied parameters are left to
     autograd.
     """
     nodes = _sequence(network)
-    images = any(type(network.module(node)) is nn.Flatten for node in nodes)
-    links = _links(network, nodes, images)
+    links = _links(network, nodes, any(type(network.module(node)) is nn.Flatten for node in nodes))
     names = sorted(name for link in links for name in link.names.values())
-    return Chain(links, images) if names == sorted(entry.name for entry in layout.entries) else None
+    return links if names == sorted(entry.name for entry in layout.entries) else None
 
 
 def _sequence(network: TracedNetwork) -> list[fx.Node]:
@@ -209,14 +200,14 @@ class Program:
     """Losses, gradients and Hessian-vector products of a chain, for all tasks at once and without a graph.
 
     `predict`, `losses`, `loss_and_gradient` and `hvp` return plain tensors; `differentiable_losses` and
-    `differentiable_gradient` are single nodes of autograd's graph, differentiable once in the point.
+    `differentiable_gradient` are single nodes of autograd's graph, differentiable once in the point. With
+    `images` the inputs are `[T, N, C, H, W]`, else `[T, N, F]`.
     """
 
-    def __init__(self, chain: Chain, loss: HandwrittenLoss, layout: Layout) -> None:
-        self.chain = chain
-        self.links = chain.links
-        self.layers: list[Any] = [link.layer for link in chain.links]
-        self.images = chain.images
+    def __init__(self, links: list[Link], loss: HandwrittenLoss, layout: Layout) -> None:
+        self.links = links
+        self.layers: list[Any] = [link.layer for link in links]
+        self.images = any(isinstance(layer, Flatten) for layer in self.layers)
         self.loss = loss
         self.layout = layout
         entries = {
@@ -226,18 +217,15 @@ class Program:
         self.order = [owners[entry.name] for entry in layout.entries]
         self.entries = [[(own, *entries[name]) for own, name in link.names.items()] for link in self.links]
 
-    def supports(self, point: Tensor, x: Tensor, y: Tensor, *, differentiable: bool) -> bool:
-        """True if the program can run with these arguments, and its results can be differentiated if asked.
+    def supports(self, point: Tensor, x: Tensor, y: Tensor) -> bool:
+        """True if the program computes losses with these arguments, and their derivatives."""
+        return self.supports_outputs(point, x) and not y.requires_grad and self.loss.supports(y)
+
+    def supports_outputs(self, point: Tensor, x: Tensor) -> bool:
+        """True if the program computes `outputs` with these arguments, and their derivatives.
 
         It runs on CPUs, and leaves derivatives with respect to the examples themselves to autograd.
         """
-        constant = not (x.requires_grad or y.requires_grad)
-        return (
-            not point.is_cuda and constant and x.ndim == (5 if self.images else 3) and self.loss.supports(y)
-        )
-
-    def supports_outputs(self, point: Tensor, x: Tensor) -> bool:
-        """True if the program computes `outputs` with these arguments, and their derivatives."""
         plain = not (point.is_cuda or x.requires_grad or torch.is_autocast_enabled("cpu"))
         return plain and x.ndim == (5 if self.images else 3)
 

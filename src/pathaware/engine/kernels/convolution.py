@@ -86,30 +86,12 @@ def convolve(
     tiles = blocks(pixels, rows)
     partial = empty(filters, tasks, 2, outputs, tiles, dtype=accumulator(x)[0]) if stats else y
     convolve_kernel[(tiles, tasks, outputs // block)](
-        x,
-        filters,
-        x if x2 is None else x2,
-        filters if filters2 is None else filters2,
-        y,
-        partial,
-        y if bias is None else bias,
-        0 if bias is None else bias.stride(0),
-        pixels,
-        height,
-        width,
-        BIAS=0 if bias is None else bias.shape[1],
-        INPUTS=inputs,
-        OUTPUTS=outputs,
-        ROWS=rows,
-        BLOCK=block,
-        DEPTH=min(inputs, 128 // x.element_size() if wide else 64),
-        TERMS=terms,
-        STATS=stats,
-        PRECISION=dot_precision(x),
-        ACC=accumulator(x)[1],
-        num_warps=warps,
-        num_stages=stages,
-    )
+        x, filters, x if x2 is None else x2, filters if filters2 is None else filters2, y, partial,
+        y if bias is None else bias, 0 if bias is None else bias.stride(0), pixels, height, width,
+        BIAS=0 if bias is None else bias.shape[1], INPUTS=inputs, OUTPUTS=outputs, ROWS=rows, BLOCK=block,
+        DEPTH=min(inputs, 128 // x.element_size() if wide else 64), TERMS=terms, STATS=stats,
+        PRECISION=dot_precision(x), ACC=accumulator(x)[1], num_warps=warps, num_stages=stages,
+    )  # fmt: skip
     return y, join_moments(partial, pixels, rows) if stats else None
 
 
@@ -159,28 +141,11 @@ def pack_kernel(
 
 @triton.jit
 def convolve_kernel(
-    x,
-    filters,
-    x2,
-    filters2,
-    y,
-    partial,
-    bias,
-    bias_stride,
-    pixels,
-    height,
-    width,
-    BIAS: tl.constexpr,
-    INPUTS: tl.constexpr,
-    OUTPUTS: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    DEPTH: tl.constexpr,
-    TERMS: tl.constexpr,
-    STATS: tl.constexpr,
-    PRECISION: tl.constexpr,
-    ACC: tl.constexpr,
-):
+    x, filters, x2, filters2, y, partial, bias, bias_stride, pixels, height, width,
+    BIAS: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK: tl.constexpr, DEPTH: tl.constexpr, TERMS: tl.constexpr, STATS: tl.constexpr,
+    PRECISION: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
     tile = tl.program_id(0)
     task = tl.program_id(1).to(tl.int64)
     m = tile * ROWS + tl.arange(0, ROWS)

@@ -38,7 +38,7 @@ def kernel_program(program: Program | None) -> KernelProgram | None:
     """The same program on the kernels, or None if they do not compute all of it."""
     if program is None or not _computed(program):
         return None
-    return KernelProgram(program.chain, program.loss, program.layout)
+    return KernelProgram(program.links, program.loss, program.layout)
 
 
 def _computed(program: Program) -> bool:
@@ -68,10 +68,8 @@ class KernelProgram(Program):
     images_prepared: Images | None = None
     moments_prepared: list[Tensor | None] | None = None
 
-    def supports(self, point: Tensor, x: Tensor, y: Tensor, *, differentiable: bool) -> bool:
-        constant = not (x.requires_grad or y.requires_grad)
-        labels = y.ndim == 2 and y.dtype == torch.long
-        return constant and labels and x.ndim == 5 and kernels.usable(point)
+    def supports(self, point: Tensor, x: Tensor, y: Tensor) -> bool:
+        return self.supports_outputs(point, x) and y.ndim == 2 and y.dtype == torch.long
 
     def supports_outputs(self, point: Tensor, x: Tensor) -> bool:
         return not x.requires_grad and x.ndim == 5 and kernels.usable(point)
