@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -13,7 +14,14 @@ from torch.func import functional_call
 
 from pathaware import Episodes, GradientDescent, Layout, MetaLearner, UsageError
 from pathaware.training.config import Config
-from tests.conftest import distance, image_episodes, meta_gradient, regression_episodes, small_problem
+from tests.conftest import (
+    agrees_with_the_loop,
+    distance,
+    image_episodes,
+    meta_gradient,
+    regression_episodes,
+    small_problem,
+)
 from tests.training.fits import in_memory
 
 pytestmark = pytest.mark.filterwarnings("ignore:vmap cannot run this model", "ignore:There is a performance")
@@ -45,26 +53,6 @@ class Images(nn.Module):
         return self.last(self.flat(self.pool(self.act(self.norm(self.first(x))))))
 
 
-def hook_before(model: nn.Module) -> None:
-    model.last.register_forward_pre_hook(lambda module, inputs: (2 * inputs[0],))
-
-
-def hook_after(model: nn.Module) -> None:
-    model.first.register_forward_hook(lambda module, inputs, outputs: outputs.square())
-
-
-def hook_of_the_network(model: nn.Module) -> None:
-    model.register_forward_hook(lambda module, inputs, outputs: 2 * outputs)
-
-
-def hook_of_the_gradient(model: nn.Module) -> None:
-    model.last.register_full_backward_hook(lambda module, inputs, outputs: (2 * inputs[0],))
-
-
-def hook_before_the_gradient(model: nn.Module) -> None:
-    model.last.register_full_backward_pre_hook(lambda module, outputs: (2 * outputs[0],))
-
-
 def other_forward(model: nn.Module) -> None:
     first = model.first
     first.forward = lambda x: type(first).forward(first, x).square()
@@ -78,10 +66,6 @@ def another_class(model: nn.Module) -> None:
     model.first.__class__ = Squared
 
 
-def another_layer(model: nn.Module) -> None:
-    model.act = nn.Tanh()
-
-
 def another_first(model: nn.Module) -> None:
     model.first = copy.deepcopy(model.first)
     nn.init.normal_(model.first.weight)
@@ -91,48 +75,39 @@ def another_last(model: nn.Module) -> None:
     model.last = nn.Linear(model.last.in_features, model.last.out_features)
 
 
-def another_weight(model: nn.Module) -> None:
-    model.first.weight = nn.Parameter(torch.randn_like(model.first.weight))
-
-
 def assigned_state(model: nn.Module) -> None:
     model.load_state_dict({k: torch.randn_like(v) for k, v in model.state_dict().items()}, assign=True)
 
 
-def evaluation(model: nn.Module) -> None:
-    model.eval()
-
-
-def without_skip(model: nn.Module) -> None:
-    model.skip = False
-
-
-def repeated(model: nn.Module) -> None:
-    model.repeats[0] = 2
-
-
-def other_norm(model: nn.Module) -> None:
-    model.norm.eps = 0.5
-
-
-EVERYWHERE = [
-    hook_before,
-    hook_after,
-    hook_of_the_network,
-    hook_of_the_gradient,
-    hook_before_the_gradient,
-    other_forward,
-    another_class,
-    another_layer,
-    another_first,
-    another_last,
-    another_weight,
-    assigned_state,
-]
-REFUSED = {"vmap": EVERYWHERE[3:5], "batched": EVERYWHERE[:7]}
+Change = Callable[[nn.Module], object]
+MORE_THAN_A_TYPE: dict[str, Change] = {
+    "hook before": lambda m: m.last.register_forward_pre_hook(lambda _, x: (2 * x[0],)),
+    "hook after": lambda m: m.first.register_forward_hook(lambda _, x, y: y.square()),
+    "hook of the network": lambda m: m.register_forward_hook(lambda _, x, y: 2 * y),
+    "hook of the gradient": lambda m: m.last.register_full_backward_hook(lambda _, gx, gy: (2 * gx[0],)),
+    "hook before the gradient": lambda m: m.last.register_full_backward_pre_hook(lambda _, gy: (2 * gy[0],)),
+    "other forward": other_forward,
+}
+"""Layers then compute more than their types say."""
+EVERYWHERE: dict[str, Change] = {
+    **MORE_THAN_A_TYPE,
+    "another class": another_class,
+    "another layer": lambda m: setattr(m, "act", nn.Tanh()),
+    "another first": another_first,
+    "another last": another_last,
+    "another weight": lambda m: setattr(m.first, "weight", nn.Parameter(torch.randn_like(m.first.weight))),
+    "assigned state": assigned_state,
+}
+OF_SWITCHED: dict[str, Change] = {
+    "evaluation": nn.Module.eval,
+    "without skip": lambda m: setattr(m, "skip", False),
+    "repeated": lambda m: m.repeats.__setitem__(0, 2),
+}
+OF_IMAGES: dict[str, Change] = {"other norm": lambda m: setattr(m.norm, "eps", 0.5)}
+REFUSED = {"vmap": list(EVERYWHERE)[3:5], "batched": list(EVERYWHERE)[:7]}
 CHANGES = [
-    *((Switched, change) for change in [*EVERYWHERE, evaluation, without_skip, repeated]),
-    *((Images, change) for change in [*EVERYWHERE, other_norm]),
+    *((Switched, name) for name in EVERYWHERE | OF_SWITCHED),
+    *((Images, name) for name in EVERYWHERE | OF_IMAGES),
 ]
 
 
@@ -152,16 +127,14 @@ def results(learner: MetaLearner, episodes: Episodes) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("adapted", ["", "first", "last"])
-@pytest.mark.parametrize(
-    ("build", "change"), CHANGES, ids=[f"{b.__name__}: {c.__name__}" for b, c in CHANGES]
-)
+@pytest.mark.parametrize(("build", "change"), CHANGES)
 def test_all_executions_see_a_change_of_the_network(build, change, adapted):
     """Compared with a learner that is built afterwards; `batched` may refuse, but not ignore it."""
     model = build()
     episodes = regression_episodes() if build is Switched else image_episodes()
     learners = [learner_of(model, name, adapted) for name in ("auto", "loop", "vmap", "batched")]
     before, *_ = [results(learner, episodes) for learner in learners]
-    change(model)
+    (EVERYWHERE | OF_SWITCHED | OF_IMAGES)[change](model)
     expected = results(learner_of(model, "loop", adapted), episodes)
     assert max(distance(one, other) for one, other in zip(before, expected, strict=True)) > 1e-3
     for learner in learners:
@@ -172,6 +145,24 @@ def test_all_executions_see_a_change_of_the_network(build, change, adapted):
         found = results(learner, episodes)
         for one, other in zip(found, expected, strict=True):
             assert distance(one, other) < 1e-10
+
+
+def weight_norm_by_a_hook(model: nn.Module) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        nn.utils.weight_norm(model.first)
+
+
+@pytest.mark.parametrize("change", [*MORE_THAN_A_TYPE.values(), weight_norm_by_a_hook])
+def test_a_network_that_computes_more_than_its_types_say_is_not_batched(change):
+    model = Switched()
+    change(model)
+    rule = GradientDescent(model, 2, rate=0.1)
+    backward = any(layer._backward_hooks or layer._backward_pre_hooks for layer in model.modules())
+    expected = "loop" if backward else "vmap"
+    assert agrees_with_the_loop(model, F.mse_loss, regression_episodes(), rule) == expected
+    with pytest.raises(UsageError, match=r"'batched' cannot run this model .*(hooks|forward method)"):
+        MetaLearner(model, rule, F.mse_loss, execution="batched")
 
 
 def test_hooks_of_all_modules_are_seen():
@@ -225,28 +216,20 @@ def test_frozen_parameters_still_adapt(execution):
         assert distance(after, before) < 1e-10
 
 
-def another_width(model: nn.Module) -> None:
-    model.last = nn.Linear(4, 2)
+WITHOUT_THE_PARAMETERS: dict[str, Change] = {
+    "another width": lambda m: setattr(m, "last", nn.Linear(4, 2)),
+    "without bias": lambda m: setattr(m.last, "bias", None),
+    "weight norm": lambda m: nn.utils.parametrizations.weight_norm(m.last),
+    "tied": lambda m: setattr(m.last, "bias", m.first.bias),
+}
 
 
-def without_bias(model: nn.Module) -> None:
-    model.last.bias = None
-
-
-def weight_norm(model: nn.Module) -> None:
-    nn.utils.parametrizations.weight_norm(model.last)
-
-
-def tied(model: nn.Module) -> None:
-    model.last.bias = model.first.bias
-
-
-@pytest.mark.parametrize("change", [another_width, without_bias, weight_norm, tied])
+@pytest.mark.parametrize("change", WITHOUT_THE_PARAMETERS)
 @pytest.mark.parametrize("execution", ["auto", "loop", "vmap", "batched"])
 def test_a_network_without_the_adapted_parameters_is_refused(execution, change):
     model, episodes = Switched(), regression_episodes()
     learner = learner_of(model, execution)
-    change(model)
+    WITHOUT_THE_PARAMETERS[change](model)
     for use in (learner.meta_loss, lambda episodes: learner.adapt(*(t[0] for t in episodes.tensors()[:2]))):
         with pytest.raises(UsageError, match=r"built for another network; last\.(weight|bias)"):
             use(episodes)
@@ -299,44 +282,38 @@ def test_parameters_may_be_replaced_for_one_call(build, adapted):
     assert learner.execution is chosen
 
 
-def smoothed(learner: MetaLearner) -> None:
-    learner.loss.label_smoothing = 0.2
-
-
-def hooked_loss(learner: MetaLearner) -> None:
-    learner.loss.register_forward_hook(lambda module, inputs, outputs: 2 * outputs)
-
-
 class Focal(nn.CrossEntropyLoss):
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
         certain = outputs.softmax(-1).gather(1, targets[:, None])[:, 0]
         return (-((1 - certain) ** 2) * certain.log()).mean()
 
 
-def other_loss(loss: Callable[..., Tensor]) -> Callable[[MetaLearner], None]:
-    return lambda learner: setattr(learner, "loss", loss)
-
-
 def with_decay(outputs: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(outputs, targets) + outputs.square().mean()
 
 
-LOSSES = [
-    *((nn.CrossEntropyLoss(), change) for change in (smoothed, hooked_loss, other_loss(Focal()))),
-    *((F.cross_entropy, other_loss(loss)) for loss in (Focal(), with_decay)),
-]
+LOSSES: dict[str, tuple[Callable[..., Tensor], Callable[[MetaLearner], object]]] = {
+    "smoothed": (nn.CrossEntropyLoss(), lambda learner: setattr(learner.loss, "label_smoothing", 0.2)),
+    "hooked": (
+        nn.CrossEntropyLoss(),
+        lambda learner: learner.loss.register_forward_hook(lambda _, x, y: 2 * y),
+    ),
+    "a subclass": (nn.CrossEntropyLoss(), lambda learner: setattr(learner, "loss", Focal())),
+    "a class for a function": (F.cross_entropy, lambda learner: setattr(learner, "loss", Focal())),
+    "a function": (F.cross_entropy, lambda learner: setattr(learner, "loss", with_decay)),
+}
 
 
 @pytest.mark.parametrize("execution", ["loop", "vmap", "batched"])
-@pytest.mark.parametrize(("first", "change"), LOSSES)
-def test_another_loss_counts_as_if_the_learner_was_built_with_it(execution, first, change):
+@pytest.mark.parametrize("name", LOSSES)
+def test_another_loss_counts_as_if_the_learner_was_built_with_it(execution, name):
+    first, change = LOSSES[name]
     model, _, episodes = small_problem("conv")
-    learner = MetaLearner(model, GradientDescent(model, 2), copy.deepcopy(first), execution=execution)
+    rule = GradientDescent(model, 2)
+    learner = MetaLearner(model, rule, copy.deepcopy(first), execution=execution)
     before = meta_gradient(learner, episodes)
     change(learner)
-    expected = meta_gradient(
-        MetaLearner(model, GradientDescent(model, 2), learner.loss, execution="loop"), episodes
-    )
+    expected = meta_gradient(MetaLearner(model, rule, learner.loss, execution="loop"), episodes)
     assert distance(expected, before) > 1e-3
     assert distance(meta_gradient(learner, episodes), expected) < 1e-10
 

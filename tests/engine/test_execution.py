@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import operator
 import sys
-import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from pathaware import Episodes, GradientDescent, Layout, MetaLearner, UsageError
 from pathaware.core.losses import per_task
 from pathaware.core.task_mapping import CorrectedOperations
-from pathaware.models import conv4, resnet12
+from pathaware.models import conv4, mlp, resnet12
 from tests.conftest import (
     agrees_with_the_loop,
     distance,
@@ -67,28 +66,24 @@ class Shaped(nn.Module):
         return torch.logsumexp(self.linear(x), dim=-1, keepdim=True)
 
 
+def between(*layers: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(1, 4), *layers, nn.Linear(4, 1))
+
+
+def pooled() -> nn.Module:
+    activation = nn.LeakyReLU(inplace=True)
+    return nn.Sequential(nn.Conv2d(2, 3, 3, stride=2), activation, nn.AvgPool2d(3), nn.Flatten())
+
+
+def over_rows() -> nn.Module:
+    return between(nn.BatchNorm1d(4, track_running_stats=False))
+
+
 NETWORKS = {
     "residual": (Residual, F.cross_entropy, image_episodes, "batched"),
-    "layer norm": (
-        lambda: nn.Sequential(nn.Linear(1, 4), nn.LayerNorm(4), nn.GELU(), nn.Linear(4, 1)),
-        F.mse_loss,
-        regression_episodes,
-        "batched",
-    ),
-    "batch norm over rows": (
-        lambda: nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 1)),
-        nn.MSELoss(),
-        regression_episodes,
-        "batched",
-    ),
-    "average pooling": (
-        lambda: nn.Sequential(
-            nn.Conv2d(2, 3, 3, stride=2), nn.LeakyReLU(inplace=True), nn.AvgPool2d(3), nn.Flatten()
-        ),
-        nn.CrossEntropyLoss(),
-        image_episodes,
-        "batched",
-    ),
+    "layer norm": (lambda: between(nn.LayerNorm(4), nn.GELU()), F.mse_loss, regression_episodes, "batched"),
+    "batch norm over rows": (over_rows, nn.MSELoss(), regression_episodes, "batched"),
+    "average pooling": (pooled, nn.CrossEntropyLoss(), image_episodes, "batched"),
     "logsumexp": (Shaped, F.mse_loss, regression_episodes, "vmap"),
     "a custom loss": (lambda: nn.Linear(1, 1), F.smooth_l1_loss, regression_episodes, "vmap"),
 }
@@ -109,17 +104,12 @@ def test_control_flow_falls_back_to_the_loop_with_a_warning():
     learner.meta_loss(episodes)
 
 
-@pytest.mark.parametrize(
-    ("execution", "message"),
-    [
-        ("batched", r"'batched' cannot run this model .*logsumexp"),
-        ("parallel", "'parallel' must be one of auto, loop, vmap, batched"),
-    ],
-)
-def test_an_execution_that_is_unknown_or_cannot_run_the_network_is_refused(execution, message):
+def test_an_execution_that_is_unknown_or_cannot_run_the_network_is_refused():
     model = Shaped()
-    with pytest.raises(UsageError, match=message):
-        MetaLearner(model, GradientDescent(model, 1), F.mse_loss, execution=execution)
+    with pytest.raises(UsageError, match=r"'batched' cannot run this model .*logsumexp"):
+        MetaLearner(model, GradientDescent(model, 1), F.mse_loss, execution="batched")
+    with pytest.raises(UsageError, match="'parallel' must be one of auto, loop, vmap, batched"):
+        MetaLearner(model, GradientDescent(model, 1), F.mse_loss, execution="parallel")
 
 
 @pytest.mark.parametrize("adapted", ["all", "head"])
@@ -254,19 +244,10 @@ def test_ignored_labels_do_not_count_in_the_mean():
     assert torch.equal(per_task(F.cross_entropy)(outputs[1:2], labels[1:2])[0], plain)
 
 
-class Plain(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(4, 32), nn.Linear(32, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.b(torch.relu(self.a(x)))
-
-
 @pytest.mark.parametrize("head", ["learned", "prototypes"])
 @pytest.mark.parametrize("execution", ["loop", "vmap", "batched"])
 def test_threads_that_share_a_learner_do_not_disturb_each_other(execution, head):
-    model = Plain()
+    model = mlp(4, (32,), 3)
     rule = GradientDescent(model, 10, rate=0.1)
     learner = MetaLearner(model, rule, F.cross_entropy, execution=execution, head=head)
     tasks = [(torch.randn(30, 4), torch.arange(30) % 3) for _ in range(24)]
@@ -396,14 +377,6 @@ def test_tied_parameters_that_do_not_adapt_are_shared_by_tasks(name):
     assert agrees_with_the_loop(model, loss, make(), GradientDescent(layout, 2, rate=0.3)) == "batched"
 
 
-def conv2() -> nn.Module:
-    return conv4(3, size=8, channels=2, width=4, blocks=2)
-
-
-def small_resnet() -> nn.Module:
-    return resnet12(3, size=16, channels=2, width=2)
-
-
 class Careless(nn.Module):
     """Would overwrite the features that all steps start from."""
 
@@ -417,30 +390,27 @@ class Careless(nn.Module):
 
 
 PARTLY_ADAPTED = {
-    "head of a Conv-2": (conv2, 8, "head", "conv1"),
-    "last block of a ResNet-12": (small_resnet, 16, ("3", "6"), "0.conv1"),
-    "head of a ResNet-12": (small_resnet, 16, "6", "3.shortcut"),
+    "head of a Conv-2": (conv4, {"size": 8, "width": 4, "blocks": 2}, "head", "conv1"),
+    "last block of a ResNet-12": (resnet12, {"size": 16, "width": 2}, ("3", "6"), "0.conv1"),
+    "head of a ResNet-12": (resnet12, {"size": 16, "width": 2}, "6", "3.shortcut"),
 }
 
 
 @pytest.mark.parametrize("name", PARTLY_ADAPTED)
 @pytest.mark.parametrize("order", ["second", "first"])
 def test_layers_below_the_adapted_ones_run_once_per_path(name, order, monkeypatch):
-    build, size, adapted, below = PARTLY_ADAPTED[name]
-    episodes = image_episodes(size=size)
+    build, settings, adapted, below = PARTLY_ADAPTED[name]
+    episodes = image_episodes(size=settings["size"])
     gradients, calls, forward = [], [], nn.Conv2d.forward
     for execution in ("batched", "loop"):
         torch.manual_seed(0)
-        model = build()
+        model = build(3, channels=2, **settings)
         layout = Layout.of(model, lambda name: name.startswith(adapted))
-        learner = MetaLearner(
-            model, GradientDescent(layout, 3, rate=0.05), F.cross_entropy, execution=execution
-        )
-        seen: list[nn.Module] = []
+        rule, seen = GradientDescent(layout, 3, rate=0.05), []
+        learner = MetaLearner(model, rule, F.cross_entropy, execution=execution)
+        spy = lambda conv, x, seen=seen: seen.append(conv) or forward(conv, x)  # noqa: E731
         with monkeypatch.context() as patch:  # a hook would change the execution
-            patch.setattr(
-                nn.Conv2d, "forward", lambda conv, x, seen=seen: seen.append(conv) or forward(conv, x)
-            )
+            patch.setattr(nn.Conv2d, "forward", spy)
             gradients.append(meta_gradient(learner, episodes, order))
         calls.append(sum(conv is model.get_submodule(below) for conv in seen))
     assert distance(*gradients) < 1e-12
@@ -458,54 +428,6 @@ def test_a_layer_in_place_leaves_what_the_next_step_needs():
         before = features.clone()
         learner.execution.predict(layout.flatten(model).expand(2, -1), prepared)
     assert torch.equal(features, before)
-
-
-def with_forward_hook(model: nn.Sequential) -> None:
-    model[0].register_forward_hook(lambda module, inputs, outputs: 2 * outputs)
-
-
-def with_pre_hook(model: nn.Sequential) -> None:
-    model[2].register_forward_pre_hook(lambda module, inputs: (2 * inputs[0],))
-
-
-def with_backward_hook(model: nn.Sequential) -> None:
-    model[2].register_full_backward_hook(lambda module, inputs, outputs: (2 * inputs[0],))
-
-
-def with_hook_on_the_network(model: nn.Sequential) -> None:
-    model.register_forward_hook(lambda module, inputs, outputs: outputs)
-
-
-def with_other_forward(model: nn.Sequential) -> None:
-    model[0].forward = lambda x: F.linear(2 * x, model[0].weight)
-
-
-def with_weight_norm(model: nn.Sequential) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        nn.utils.weight_norm(model[0])
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        with_forward_hook,
-        with_pre_hook,
-        with_backward_hook,
-        with_hook_on_the_network,
-        with_other_forward,
-        with_weight_norm,
-    ],
-)
-@pytest.mark.filterwarnings("ignore:vmap cannot run this model", "ignore:There is a performance drop")
-def test_a_layer_that_computes_more_than_its_type_says_is_not_batched(change):
-    model = nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1))
-    change(model)
-    rule = GradientDescent(model, 2, rate=0.1)
-    expected = "loop" if change is with_backward_hook else "vmap"
-    assert agrees_with_the_loop(model, F.mse_loss, regression_episodes(), rule) == expected
-    with pytest.raises(UsageError, match=r"'batched' cannot run this model .*(hooks|forward method)"):
-        MetaLearner(model, rule, F.mse_loss, execution="batched")
 
 
 class InPlace(nn.Module):
@@ -538,9 +460,7 @@ HARMLESS = {
 
 @pytest.mark.parametrize(
     ("change", "expected"),
-    [(change, "vmap") for change in OVERWRITING.values()]
-    + [(change, "batched") for change in HARMLESS.values()],
-    ids=[*(f"overwrites: {name}" for name in OVERWRITING), *(f"harmless: {name}" for name in HARMLESS)],
+    [*((each, "vmap") for each in OVERWRITING.values()), *((each, "batched") for each in HARMLESS.values())],
 )
 def test_operations_in_place_are_batched_unless_others_read_what_they_overwrite(change, expected):
     model = InPlace(change)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 import torch
@@ -18,54 +17,45 @@ from pathaware.methods.prototypical import Prototypical
 from pathaware.models import conv4
 from pathaware.models.traced import fold_biases
 from tests.conftest import distance, image_episodes, meta_gradient, with_constant_statistics
+from tests.engine.kernels.checks import CLOSE, CUDA, DEVICE, DTYPE, assert_same, leaf
 
 pytest.importorskip("triton")
 from pathaware.engine.kernels import normalisation, stem
 from pathaware.engine.kernels import weight_gradient as weight_gradients
-from pathaware.engine.kernels.functions import Stem, block, first_block
+from pathaware.engine.kernels.functions import block, first_block
 
-CUDA = torch.cuda.is_available()
-DEVICE = "cuda" if CUDA else "cpu"
-DTYPE = torch.float32 if CUDA else torch.float64
-CLOSE = 3e-5 if CUDA else 1e-12
+EPS = 1e-5
+
 STEPS = 3 if CUDA else 1  # the interpreter takes ten seconds per step
-
-
 POOLS = {"max": lambda y: F.max_pool2d(y, 2), "average": lambda y: F.avg_pool2d(y, 2), "none": lambda y: y}
 
 
-def plain(
-    x: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float, pooling: str = "max", moments=None
-) -> Tensor:
+def plain(x: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, pooling="max", moments=None) -> Tensor:
     """The block with PyTorch's layers, one task after another, channels last."""
     out = []
     for t in range(len(x)):
         y = F.conv2d(x[t].permute(0, 3, 1, 2), weight[t], padding=1)
         statistics = (None, None) if moments is None else moments.to(x)
-        y = F.batch_norm(y, *statistics, gamma[t], beta[t], training=moments is None, eps=eps)
+        y = F.batch_norm(y, *statistics, gamma[t], beta[t], training=moments is None, eps=EPS)
         out.append(POOLS[pooling](F.relu(y)).permute(0, 2, 3, 1))
     return torch.stack(out)
 
 
-def leaf(*shape: int) -> Tensor:
-    return torch.randn(shape, dtype=torch.float64).to(DEVICE, DTYPE).requires_grad_()
+def assert_blocks_are_same(*inputs: Tensor, pooling: str = "max", moments: Tensor | None = None) -> None:
+    settings = pooling, moments
+    assert_same(
+        lambda *given: block(*given, EPS, *settings), lambda *given: plain(*given, *settings), *inputs
+    )
 
 
-def exact(*inputs: Tensor) -> list[Tensor]:
-    """The inputs in float64, where PyTorch's layers do not round to TF32."""
-    return [i.detach().double().requires_grad_(i.requires_grad) for i in inputs]
+def assert_first_blocks_are_same(
+    images: Tensor, *inputs: Tensor, moments: Tensor | None = None, **close: float
+) -> None:
+    def theirs(x: Tensor, *given: Tensor) -> Tensor:
+        return plain(x.permute(0, 1, 3, 4, 2), *given, moments=moments)
 
-
-def derivatives(operation: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
-    """Value, gradient, and the gradient of a projection of the gradient."""
-    torch.manual_seed(1)
-    z = operation(*inputs, 1e-5)
-    wanted = [i for i in inputs if i.requires_grad]
-    weights = torch.rand(z.shape, dtype=torch.float64).to(z)
-    gradients = torch.autograd.grad((z * z * weights).sum(), wanted, create_graph=True)
-    along = [torch.randn(g.shape, dtype=torch.float64).to(g) for g in gradients]
-    second = torch.autograd.grad(sum((g * v).sum() for g, v in zip(gradients, along, strict=True)), wanted)
-    return [z, *gradients, *second]
+    ours = lambda *given: first_block(*given, EPS, moments)  # noqa: E731
+    assert_same(ours, theirs, images, *inputs, **close)
 
 
 def with_hard_channels(gamma: Tensor) -> Tensor:
@@ -75,65 +65,37 @@ def with_hard_channels(gamma: Tensor) -> Tensor:
     return gamma
 
 
-@pytest.mark.parametrize(("height", "width"), [(4, 6), (5, 7), (2, 3)])
-def test_a_block_and_its_two_derivatives_are_those_of_the_layers(height: int, width: int):
-    inputs = (
-        leaf(2, 3, height, width, 16),
-        leaf(2, 32, 16, 3, 3),
-        with_hard_channels(leaf(2, 32)),
-        leaf(2, 32),
-    )
-    for ours, theirs in zip(derivatives(block, *inputs), derivatives(plain, *exact(*inputs)), strict=True):
-        assert distance(ours, theirs) < CLOSE
-
-
-@pytest.mark.parametrize(("pooling", "width"), [("average", 5), ("none", 3)])
-def test_a_block_with_another_pooling_is_that_of_the_layers(pooling: str, width: int):
-    inputs = (leaf(2, 2, 4, width, 16), leaf(2, 16, 16, 3, 3), with_hard_channels(leaf(2, 16)), leaf(2, 16))
-    ours = derivatives(partial(block, pooling=pooling), *inputs)
-    theirs = derivatives(partial(plain, pooling=pooling), *exact(*inputs))
-    assert ours[0].shape[2:4] == ((4, width) if pooling == "none" else (2, width // 2))
-    for our, their in zip(ours, theirs, strict=True):
-        assert distance(our, their) < CLOSE
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize(("height", "width"), [(4, 6), (5, 7)])
-def test_the_first_block_and_its_two_derivatives_are_those_of_the_layers(channels, height, width):
-    images = leaf(2, 3, channels, height, width).detach()
-    inputs = leaf(2, 16, channels, 3, 3), with_hard_channels(leaf(2, 16)), leaf(2, 16)
-    ours = derivatives(Stem.apply, images, *inputs)
-    theirs = derivatives(plain, *exact(images.permute(0, 1, 3, 4, 2), *inputs))
-    for our, their in zip(ours, theirs, strict=True):
-        assert distance(our, their) < CLOSE
-
-
 def moments_of(channels: int) -> Tensor:
     return torch.stack([torch.randn(channels), torch.rand(channels) + 0.1]).to(DEVICE, DTYPE)
 
 
-@pytest.mark.parametrize(("pooling", "height", "width"), [("max", 5, 4), ("average", 4, 5)])
-def test_a_block_with_constant_statistics_is_that_of_the_layers(pooling: str, height: int, width: int):
-    inputs = (
-        leaf(2, 2, height, width, 16),
-        leaf(2, 16, 16, 3, 3),
-        with_hard_channels(leaf(2, 16)),
-        leaf(2, 16),
-    )
-    settings = {"pooling": pooling, "moments": moments_of(16)}
-    ours = derivatives(partial(block, **settings), *inputs)
-    theirs = derivatives(partial(plain, **settings), *exact(*inputs))
-    for our, their in zip(ours, theirs, strict=True):
-        assert distance(our, their) < CLOSE
+@pytest.mark.parametrize(
+    ("height", "width", "channels", "pooling", "constant"),
+    [
+        (4, 6, 32, "max", False),
+        (5, 7, 32, "max", False),
+        (2, 3, 32, "max", False),
+        (5, 4, 16, "max", True),
+        (4, 5, 16, "average", False),
+        (4, 5, 16, "average", True),
+        (4, 3, 16, "none", False),
+    ],
+)
+def test_a_block_and_its_two_derivatives_are_those_of_the_layers(height, width, channels, pooling, constant):
+    x, weight = leaf(2, 3, height, width, 16), leaf(2, channels, 16, 3, 3)
+    norm = with_hard_channels(leaf(2, channels)), leaf(2, channels)
+    moments = moments_of(channels) if constant else None
+    assert_blocks_are_same(x, weight, *norm, pooling=pooling, moments=moments)
 
 
-def test_the_first_block_with_constant_statistics_is_that_of_the_layers():
-    images = leaf(2, 3, 2, 5, 6).detach()
-    inputs, moments = (leaf(2, 16, 2, 3, 3), with_hard_channels(leaf(2, 16)), leaf(2, 16)), moments_of(16)
-    ours = derivatives(lambda *given: Stem.apply(*given, moments), images, *inputs)
-    theirs = derivatives(partial(plain, moments=moments), *exact(images.permute(0, 1, 3, 4, 2), *inputs))
-    for our, their in zip(ours, theirs, strict=True):
-        assert distance(our, their) < CLOSE
+@pytest.mark.parametrize(
+    ("channels", "height", "width", "constant"),
+    [(1, 4, 6, False), (1, 5, 7, False), (3, 4, 6, False), (3, 5, 7, False), (2, 5, 6, True)],
+)
+def test_the_first_block_and_its_two_derivatives_are_those_of_the_layers(channels, height, width, constant):
+    images, weight = leaf(2, 3, channels, height, width).detach(), leaf(2, 16, channels, 3, 3)
+    norm, moments = (with_hard_channels(leaf(2, 16)), leaf(2, 16)), moments_of(16) if constant else None
+    assert_first_blocks_are_same(images, weight, *norm, moments=moments)
 
 
 @pytest.mark.parametrize("parts", [3, 1057])
@@ -148,11 +110,8 @@ def test_the_first_block_takes_one_task_of_many_images_and_filters_in_any_order(
     count, side = (320, 84) if CUDA else (3, 5)
     images, shift = leaf(1, count, 3, side, side).detach(), leaf(1, 16)
     filters = leaf(16, 3, 3, 3).detach().to(memory_format=torch.channels_last)[None].requires_grad_()
-    inputs = filters, with_hard_channels(leaf(1, 16)), shift
-    ours = derivatives(first_block, images, *inputs)
-    theirs = derivatives(plain, *exact(images.permute(0, 1, 3, 4, 2), *inputs))
-    for our, their in zip(ours, theirs, strict=True):
-        assert distance(our, their) < 10 * CLOSE
+    norm = with_hard_channels(leaf(1, 16)), shift
+    assert_first_blocks_are_same(images, filters, *norm, close=10 * CLOSE)
 
 
 @pytest.fixture
@@ -165,31 +124,19 @@ def _few_programs(monkeypatch):
 
 
 @pytest.mark.usefixtures("_few_programs")
-def test_programs_that_take_many_rounds_give_the_same_block():
-    inputs = leaf(2, 5, 6, 6, 16), leaf(2, 16, 16, 3, 3), leaf(2, 16), leaf(2, 16)
-    for ours, theirs in zip(derivatives(block, *inputs), derivatives(plain, *exact(*inputs)), strict=True):
-        assert distance(ours, theirs) < CLOSE
-
-
-@pytest.mark.usefixtures("_few_programs")
-def test_programs_that_take_many_rounds_give_the_same_first_block():
-    images, inputs = leaf(2, 5, 3, 6, 6).detach(), (leaf(2, 16, 3, 3, 3), leaf(2, 16), leaf(2, 16))
-    ours = derivatives(Stem.apply, images, *inputs)
-    theirs = derivatives(plain, *exact(images.permute(0, 1, 3, 4, 2), *inputs))
-    for our, their in zip(ours, theirs, strict=True):
-        assert distance(our, their) < CLOSE
+def test_programs_that_take_many_rounds_give_the_same_blocks():
+    norm = leaf(2, 16), leaf(2, 16)
+    assert_blocks_are_same(leaf(2, 5, 6, 6, 16), leaf(2, 16, 16, 3, 3), *norm)
+    assert_first_blocks_are_same(leaf(2, 5, 3, 6, 6).detach(), leaf(2, 16, 3, 3, 3), *norm)
 
 
 def test_filters_may_be_views_of_a_flat_point():
     point = leaf(2, 9 * 16 * 16 + 32)
 
-    def of_point(operation):
-        weight, gamma, beta = point.split([9 * 16 * 16, 16, 16], dim=1)
-        return lambda x, eps: operation(x, weight.view(2, 16, 16, 3, 3), gamma, beta, eps)
-
-    x = leaf(2, 2, 4, 4, 16)
+    weight, gamma, beta = point.split([9 * 16 * 16, 16, 16], dim=1)
+    given = leaf(2, 2, 4, 4, 16), weight.view(2, 16, 16, 3, 3), gamma, beta
     ours, theirs = (
-        torch.autograd.grad(of_point(f)(x, 1e-5).square().sum(), point)[0] for f in (block, plain)
+        torch.autograd.grad(z.square().sum(), point)[0] for z in (block(*given, EPS), plain(*given))
     )
     assert distance(ours, theirs) < CLOSE
 
@@ -206,14 +153,8 @@ def test_more_pieces_make_a_weight_gradient_more_exact(monkeypatch, pieces, erro
             lambda tensors: [data.to(weight_gradients._PIECE) for data in tensors],
         )
     x, g = (leaf(2, 3, 5, 6, 16).detach() for _ in range(2))
-    exact = torch.stack(
-        [
-            torch.nn.grad.conv2d_weight(
-                a.permute(0, 3, 1, 2), (16, 16, 3, 3), b.permute(0, 3, 1, 2), padding=1
-            )
-            for a, b in zip(x.double(), g.double(), strict=True)
-        ]
-    )
+    tasks = zip(x.double().permute(0, 1, 4, 2, 3), g.double().permute(0, 1, 4, 2, 3), strict=True)
+    exact = torch.stack([torch.nn.grad.conv2d_weight(a, (16, 16, 3, 3), b, padding=1) for a, b in tasks])
     found = torch.empty(exact.shape, device=DEVICE)
     weight_gradients.weight_gradient(x.float(), g.float(), found)
     assert distance(found.double(), exact) < error

@@ -12,12 +12,10 @@ from pathaware.engine import kernels
 from pathaware.methods import get_method
 from pathaware.models import conv4
 from tests.conftest import distance, image_episodes, meta_gradient, with_constant_statistics
+from tests.engine.kernels.checks import CUDA, DEVICE, DTYPE
 from tests.methods.checks import estimated, scattered
 
 pytest.importorskip("triton")
-
-CUDA = torch.cuda.is_available()
-DEVICE, DTYPE = ("cuda", torch.float32) if CUDA else ("cpu", torch.float64)
 
 
 def learner_of(model: nn.Module) -> MetaLearner:
@@ -68,11 +66,8 @@ def test_losses_gradients_and_products_are_those_of_the_layers(monkeypatch, by_p
     found_product = ours.hvp(point, direction, saved)
     assert distance(found_product, product) < close
     for values in (found_gradient, found_product):
-        biases = [
-            v
-            for name, v in learner.rule.layout.views(values).items()
-            if name.startswith("conv") and "bias" in name
-        ]
+        views = learner.rule.layout.views(values)
+        biases = [v for name, v in views.items() if name.startswith("conv") and "bias" in name]
         assert len(biases) == (0 if constant else 2)
         assert not any(bias.any() for bias in biases)
 
@@ -184,18 +179,11 @@ def test_a_label_beyond_the_last_class_gives_no_plausible_loss(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("change", "fits"),
-    [
-        ({}, True),
-        ({"width": 48}, True),
-        ({"width": 130}, False),
-        ({"channels": 5}, False),
-        ({"ways": 65}, False),
-    ],
-    ids=str,
+    ("width", "channels", "ways", "fits"),
+    [(16, 3, 5, True), (48, 3, 5, True), (130, 3, 5, False), (16, 5, 5, False), (16, 3, 65, False)],
 )
-def test_only_networks_that_the_kernels_compute_have_a_program(change: dict[str, int], fits: bool):
-    learner = learner_of(conv4(**{"ways": 5, "size": 8, "channels": 3, "width": 16, "blocks": 2, **change}))
+def test_only_networks_that_the_kernels_compute_have_a_program(width, channels, ways, fits):
+    learner = learner_of(conv4(ways, size=8, channels=channels, width=width, blocks=2))
     assert learner.execution.program is not None
     assert (learner.execution.kernel_program is not None) is fits
 

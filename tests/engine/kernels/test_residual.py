@@ -15,36 +15,11 @@ from pathaware.engine import kernels
 from pathaware.engine.batched import convolutions
 from pathaware.models import resnet12
 from tests.conftest import distance, meta_gradient, scatter
+from tests.engine.kernels.checks import CLOSE, CUDA, DEVICE, DTYPE, assert_same, leaf
 
 pytest.importorskip("triton")
 from pathaware.engine.kernels import convolution, launch, weight_gradient
 from pathaware.engine.kernels.functions import Convolution, Join, LeakyNorm
-
-CUDA = torch.cuda.is_available()
-DEVICE = "cuda" if CUDA else "cpu"
-DTYPE = torch.float32 if CUDA else torch.float64
-CLOSE = 3e-5 if CUDA else 1e-12
-
-
-def leaf(*shape: int) -> Tensor:
-    return torch.randn(shape, dtype=torch.float64).to(DEVICE, DTYPE).requires_grad_()
-
-
-def derivatives(operation: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
-    """Value, gradient, and the gradient of a projection of the gradient."""
-    torch.manual_seed(1)
-    z = operation(*inputs)
-    weights = torch.rand(z.shape, dtype=torch.float64).to(z)
-    gradients = torch.autograd.grad((z * z * weights).sum(), inputs, create_graph=True)
-    along = [torch.randn(g.shape, dtype=torch.float64).to(g) for g in gradients]
-    second = torch.autograd.grad(sum((g * v).sum() for g, v in zip(gradients, along, strict=True)), inputs)
-    return [z, *gradients, *second]
-
-
-def assert_same(ours: Callable[..., Tensor], theirs: Callable[..., Tensor], *inputs: Tensor) -> None:
-    exact = [i.detach().double().requires_grad_() for i in inputs]
-    for one, other in zip(derivatives(ours, *inputs), derivatives(theirs, *exact), strict=True):
-        assert distance(one, other) < CLOSE
 
 
 def per_task(operation: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
@@ -113,12 +88,9 @@ def test_convolutions_of_any_kind_have_the_derivatives_of_the_layer(name, shared
         weight, bias = (p.expand(2, *p.shape) if shared else p for p in (weight, bias))
         return per_task(lambda *task: F.conv2d(*task, *settings), x, weight, bias)
 
-    inputs = (
-        leaf(2, 3, 6, 7, module.in_channels),
-        leaf(*lead, *module.weight.shape),
-        leaf(*lead, *module.bias.shape),
-    )
-    assert_same(lambda *given: convolutions.convolve(*given, kind)[0], plain, *inputs)
+    filters = leaf(*lead, *module.weight.shape), leaf(*lead, *module.bias.shape)
+    ours = lambda *given: convolutions.convolve(*given, kind)[0]  # noqa: E731
+    assert_same(ours, plain, leaf(2, 3, 6, 7, module.in_channels), *filters)
 
 
 @pytest.mark.parametrize(
@@ -139,11 +111,8 @@ def test_wide_filters_are_taken_task_by_task(module, kind):
 def test_a_gradient_of_filters_alone_computes_no_other(name, monkeypatch):
     module = CONVOLUTIONS[name]
     kind = convolutions.kind_of(module, shared=False)
-    images, shared, weight = (
-        leaf(2, 3, 6, 7, module.in_channels).detach(),
-        leaf(1),
-        leaf(2, *module.weight.shape),
-    )
+    images, weight = leaf(2, 3, 6, 7, module.in_channels).detach(), leaf(2, *module.weight.shape)
+    shared = leaf(1)
     calls, transposed = [], type(kind).transposed
     monkeypatch.setattr(type(kind), "transposed", lambda *given: calls.append(1) or transposed(*given))
 
