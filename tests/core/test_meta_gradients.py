@@ -9,14 +9,7 @@ from torch import nn
 
 from pathaware import Episodes, GradientDescent, MetaLearner, Unrolled, UsageError
 from pathaware.methods import METHODS
-from tests.conftest import (
-    RULES,
-    distance,
-    image_episodes,
-    meta_gradient,
-    scatter,
-    small_problem,
-)
+from tests.conftest import RULES, distance, image_episodes, meta_gradient, scatter, small_problem
 
 EXECUTIONS = ("loop", "vmap", "batched", "batched, by autograd")
 

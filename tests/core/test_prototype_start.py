@@ -66,10 +66,8 @@ def test_the_meta_gradient_is_that_of_a_loop(execution: str, head: HeadStart):
 
 @both_heads
 def test_the_meta_gradient_is_that_of_finite_differences(head: HeadStart):
-    learner, episodes = (
-        learner_of(rule=lambda model: GradientDescent(model, 1, rate=0.1), head=head),
-        image_episodes(size=8),
-    )
+    learner = learner_of(rule=lambda model: GradientDescent(model, 1, rate=0.1), head=head)
+    episodes = image_episodes(size=8)
     gradient = meta_gradient(learner, episodes)
     parameters = [p for p in learner.parameters() if p.grad is not None]
     assert all(any(p is own for p in parameters) for own in learner.start.parameters())
@@ -97,10 +95,8 @@ def test_a_projection_begins_at_the_directions_of_a_classifier():
 
 
 def test_the_order_of_classes_does_not_matter():
-    learner, episodes = (
-        learner_of(rule=lambda model: GradientDescent(model, 2, rate=0.1)),
-        image_episodes(size=8),
-    )
+    learner = learner_of(rule=lambda model: GradientDescent(model, 2, rate=0.1))
+    episodes = image_episodes(size=8)
     x, y, queries = episodes.support_x, episodes.support_y, episodes.query_x
     order = torch.tensor([2, 0, 1])
     with torch.no_grad():

@@ -30,13 +30,7 @@ from tests.conftest import (
 
 
 def block(
-    inputs: int,
-    outputs: int,
-    kernel: int = 3,
-    padding: int = 1,
-    pool: int = 2,
-    bias: bool = True,
-    least_gain: float = -1.0,
+    inputs: int, outputs: int, kernel=3, padding=1, pool=2, *, bias=True, least_gain=-1.0
 ) -> list[nn.Module]:
     """With gains of both signs, and one that is zero: the pool then sees equal values only."""
     norm = nn.BatchNorm2d(outputs, track_running_stats=False)
@@ -84,19 +78,10 @@ IMAGES = {
     "constant statistics": lambda: constant(
         [*block(2, 3), *block(3, 5, pool=1), nn.Flatten(), nn.Linear(80, 3)]
     ),
-    "constant statistics in the first block": lambda: [
-        *constant(block(2, 3)),
-        *block(3, 5),
-        nn.Flatten(),
-        nn.Linear(5 * 4, 3),
-    ],
+    "constant first block": lambda: [*constant(block(2, 3)), *block(3, 5), nn.Flatten(), nn.Linear(20, 3)],
     "a convolution between": lambda: [
-        *block(2, 3),
-        nn.Conv2d(3, 4, 3, padding=1),
-        *block(4, 5),
-        nn.Conv2d(5, 5, 1, bias=False),
-        nn.Flatten(),
-        nn.Linear(20, 3),
+        *(*block(2, 3), nn.Conv2d(3, 4, 3, padding=1), *block(4, 5), nn.Conv2d(5, 5, 1, bias=False)),
+        *(nn.Flatten(), nn.Linear(20, 3)),
     ],
     "a convolution first": lambda: [nn.Conv2d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(108, 3)],
     "an activation between": lambda: [*block(2, 3), nn.Tanh(), *block(3, 5), nn.Flatten(), nn.Linear(20, 3)],

@@ -90,9 +90,8 @@ def test_meta_gradients_are_those_of_the_loop(rule, network, loss, order, runs):
 @pytest.mark.parametrize("order", ["second", "first"])
 def test_settings_of_the_learner_change_nothing(settings, order, runs):
     model = mlp(3, (6, 5), 1)
-    check(
-        model, Pamela(model, 5, rate=0.1, q_start=0.5, skip=2), F.mse_loss, episodes_of(1), order, **settings
-    )
+    rule = Pamela(model, 5, rate=0.1, q_start=0.5, skip=2)
+    check(model, rule, F.mse_loss, episodes_of(1), order, **settings)
     assert len(runs) == 1
 
 
