@@ -241,13 +241,7 @@ class HeadLearner(FewShotLearner):
                 return self.head.losses(fitted, features, episodes.query_y, per_task(self.loss))
 
     def adapted(
-        self,
-        support_x: Tensor,
-        support_y: Tensor,
-        *,
-        query_x: Tensor | None = None,
-        order: Order = "none",
-        weights: Tensor | None = None,
+        self, support_x: Tensor, support_y: Tensor, *, weights: Tensor | None = None, **unused: Any
     ) -> AdaptedTasks:
         if weights is None:
             fitted = self.fit(support_x, support_y)

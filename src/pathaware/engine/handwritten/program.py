@@ -295,10 +295,9 @@ class Program:
     def _loss_and_gradient(
         self, point: Tensor, x: Tensor, y: Tensor
     ) -> tuple[Tensor, Tensor, list[Saved], Tensor]:
-        p = self._by_layer(point)
-        predicted, saved = self._outputs(p, x)
+        predicted, saved = self.outputs(point, x)
         losses, g, saved_by_loss = self.loss.loss_and_gradient(predicted, y)
-        return losses, self._pull(p, g, saved), [*saved, saved_by_loss], predicted
+        return losses, self.pull(point, g, saved), [*saved, saved_by_loss], predicted
 
     def hvp(self, point: Tensor, direction: Tensor, saved: list[Saved]) -> Tensor:
         """The Hessian of each task's loss at its point, times its direction: `[T, D]`."""
@@ -312,57 +311,48 @@ class Program:
 
     def _hvp(self, point: Tensor, direction: Tensor, saved: list[Saved]) -> Tensor:
         with torch.inference_mode(not being_traced()):  # less overhead per operation
-            p, v = self._by_layer(point), self._by_layer(direction)
-            d, tangents = self._push(p, v, saved)
-            products = self._pull_tangent(p, v, saved, tangents, self.loss.hvp(saved[-1], d))
+            d, tangents = self.push(point, direction, saved)
+            products = self._pull_tangent(point, direction, saved, tangents, self.loss.hvp(saved[-1], d))
         return self._flat(products)
 
     def outputs(self, point: Tensor, x: Tensor) -> tuple[Tensor, list[Saved]]:
         """Outputs o `[T, N, …]` and what each layer saved. This and the next three have no groups of tasks;
         see `engine.handwritten.nodes` for the symbols."""
-        return self._outputs(self._by_layer(point), x)
-
-    def pull(self, point: Tensor, cotangent: Tensor, saved: list[Saved]) -> Tensor:
-        """Jᵀ c, `[T, D]`; adds to `saved` what the next two need."""
-        return self._pull(self._by_layer(point), cotangent, saved)
-
-    def push(self, point: Tensor, direction: Tensor, saved: list[Saved]) -> tuple[Tensor, list[Any]]:
-        """J v `[T, N, …]`, and what each layer keeps of this pass."""
-        return self._push(self._by_layer(point), self._by_layer(direction), saved)
-
-    def pull_tangent(
-        self, point: Tensor, direction: Tensor, saved: list[Saved], tangents: list[Any], dc: Tensor
-    ) -> Tensor:
-        """d(Jᵀ) c + Jᵀ dc, `[T, D]`."""
-        p, v = self._by_layer(point), self._by_layer(direction)
-        return self._flat(self._pull_tangent(p, v, saved, tangents, dc))
-
-    def _outputs(self, p: list[Parameters], x: Tensor) -> tuple[Tensor, list[Saved]]:
         saved: list[Saved] = []
-        if self.images:
-            x = self._images(x)
-        for layer, own in zip(self.layers, p, strict=True):
+        x = self._images(x) if self.images else x
+        for layer, own in zip(self.layers, self._by_layer(point), strict=True):
             x, saved_by_layer = layer.forward(own, x)
             saved.append(saved_by_layer)
         return x, saved
 
-    def _pull(self, p: list[Parameters], g: Any, saved: list[Saved]) -> Tensor:
+    def pull(self, point: Tensor, cotangent: Tensor, saved: list[Saved]) -> Tensor:
+        """Jᵀ c, `[T, D]`; adds to `saved` what the next two need."""
+        p, g = self._by_layer(point), cotangent
         gradients: list[Parameters] = [{} for _ in p]
         for i in reversed(range(len(p))):
             g, gradients[i] = self.layers[i].backward(p[i], saved[i], g, i > 0)
         return self._flat(gradients)
 
-    def _push(self, p: list[Parameters], v: list[Parameters], saved: list[Saved]) -> tuple[Tensor, list[Any]]:
+    def push(self, point: Tensor, direction: Tensor, saved: list[Saved]) -> tuple[Tensor, list[Any]]:
+        """J v `[T, N, …]`, and what each layer keeps of this pass."""
         tangents: list[Any] = []
         d: Any = None
-        for i, layer in enumerate(self.layers):
-            d, tangent = layer.tangent(p[i], v[i], saved[i], d)
+        along = zip(self.layers, self._by_layer(point), self._by_layer(direction), saved, strict=False)
+        for layer, p, v, saved_by_layer in along:
+            d, tangent = layer.tangent(p, v, saved_by_layer, d)
             tangents.append(tangent)
         return d, tangents
 
+    def pull_tangent(
+        self, point: Tensor, direction: Tensor, saved: list[Saved], tangents: list[Any], dc: Tensor
+    ) -> Tensor:
+        """d(Jᵀ) c + Jᵀ dc, `[T, D]`."""
+        return self._flat(self._pull_tangent(point, direction, saved, tangents, dc))
+
     def _pull_tangent(
-        self, p: list[Parameters], v: list[Parameters], saved: list[Saved], tangents: list[Any], d: Any
+        self, point: Tensor, direction: Tensor, saved: list[Saved], tangents: list[Any], d: Any
     ) -> list[Parameters]:
+        p, v = self._by_layer(point), self._by_layer(direction)
         products: list[Parameters] = [{} for _ in p]
         for i in reversed(range(len(p))):
             d, products[i] = self.layers[i].hvp(p[i], v[i], saved[i], tangents[i], d, i > 0)
