@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 import torch
@@ -113,6 +113,19 @@ def meta_gradient(learner: MetaLearner, episodes: Episodes, order: str = "second
     return torch.cat(
         [(torch.zeros_like(p) if g is None else g).flatten() for p, g in zip(parameters, grads, strict=True)]
     )
+
+
+def slope_error(loss: Callable[[], Tensor], parameters: list[Tensor], gradients: Iterable[Tensor]) -> float:
+    """The relative error of a gradient along a random direction, by central differences of the loss."""
+    directions = [torch.randn_like(parameter) for parameter in parameters]
+    slope = float(sum((g * d).sum() for g, d in zip(gradients, directions, strict=True)))
+    sides = []
+    for step in (1e-6, -2e-6):
+        with torch.no_grad():
+            for parameter, direction in zip(parameters, directions, strict=True):
+                parameter.add_(direction, alpha=step)
+        sides.append(loss().item())
+    return abs((sides[0] - sides[1]) / 2e-6 - slope) / abs(slope)
 
 
 def agrees_with_the_loop(model: nn.Module, loss: object, episodes: Episodes, rule: Rule) -> str:

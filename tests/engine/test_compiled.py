@@ -33,14 +33,15 @@ def gradient(
     return torch.cat(losses), torch.cat([p.grad.flatten() for p in learner.parameters()])
 
 
-def traced(graph, **options):
-    """A stand-in for `torch.compile` that returns the traced graph itself and needs no compiler."""
-    return graph
+@pytest.fixture(autouse=True)
+def _no_compiler(request, monkeypatch):
+    """A stand-in for `torch.compile` returns the traced graph itself, but in slow tests."""
+    if request.node.get_closest_marker("slow") is None:
+        monkeypatch.setattr(torch, "compile", lambda graph, **options: graph)
 
 
 @pytest.mark.parametrize("order", ["second", "first"])
-def test_the_traced_meta_gradient_is_that_of_the_plain_one(order, monkeypatch):
-    monkeypatch.setattr(torch, "compile", traced)
+def test_the_traced_meta_gradient_is_that_of_the_plain_one(order):
     subject, estimator = learner(), CompiledUnrolled(order)
     gradient(estimator, subject, regression_episodes(3))
     assert estimator.compiled is not None
@@ -53,8 +54,7 @@ def test_the_traced_meta_gradient_is_that_of_the_plain_one(order, monkeypatch):
     assert distance(ours[1], plain[1]) < 1e-10
 
 
-def test_a_diverging_task_is_reverted_in_the_traced_form_too(monkeypatch):
-    monkeypatch.setattr(torch, "compile", traced)
+def test_a_diverging_task_is_reverted_in_the_traced_form_too():
     subject, estimator = learner(), CompiledUnrolled()
     gradient(estimator, subject, regression_episodes())  # traced with tasks that converge
     wild = regression_episodes()
@@ -73,8 +73,7 @@ def threads(request):
     torch.set_num_threads(before)
 
 
-def test_convolutions_trace_too(threads, monkeypatch):
-    monkeypatch.setattr(torch, "compile", traced)
+def test_convolutions_trace_too(threads):
     model = conv4(3, size=8, channels=2, width=3, blocks=2)
     subject = MetaLearner(model, Pamela(model, 2, rate=0.1, q_start=0.5, skip=1), F.cross_entropy)
     estimator = CompiledUnrolled()
@@ -87,8 +86,7 @@ def test_convolutions_trace_too(threads, monkeypatch):
 
 
 @pytest.mark.parametrize("adapted", ["0", "2", "4"])
-def test_parameters_that_tasks_share_get_a_gradient_in_the_traced_form_too(adapted, monkeypatch):
-    monkeypatch.setattr(torch, "compile", traced)
+def test_parameters_that_tasks_share_get_a_gradient_in_the_traced_form_too(adapted):
     model, estimator = mlp(1, (4, 4), 1), CompiledUnrolled()
     layout = Layout.of(model, lambda name: name.startswith(adapted))
     subject = MetaLearner(model, Pamela(layout, 2, rate=0.1, q_start=0.5, skip=1), F.mse_loss)
@@ -98,8 +96,7 @@ def test_parameters_that_tasks_share_get_a_gradient_in_the_traced_form_too(adapt
     assert distance(ours[1], plain[1]) < 1e-10
 
 
-def test_a_changed_network_is_compiled_again(monkeypatch):
-    monkeypatch.setattr(torch, "compile", traced)
+def test_a_changed_network_is_compiled_again():
     subject, estimator, episodes = learner(), CompiledUnrolled(), regression_episodes()
     before = gradient(estimator, subject, episodes)
     once = estimator.compiled
