@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Literal, get_args
@@ -151,7 +151,7 @@ class FewShotLearner(nn.Module, ABC):
         """
         check_support(support_x, support_y, query_x)
         level = self.query_level(queries)
-        with explained(self, support_x=support_x, support_y=support_y, query_x=query_x):
+        with explain_errors(self, support_x=support_x, support_y=support_y, query_x=query_x):
             return self._predictions(support_x, support_y, query_x, level, self._steps(steps, extend))
 
     def _predictions(
@@ -259,59 +259,51 @@ def check_outputs(outputs: object) -> Tensor:
     return outputs
 
 
-class explained:
+@contextmanager
+def explain_errors(learner: FewShotLearner, **tensors: Tensor | None) -> Iterator[None]:
     """A context in which a learner runs its network on these tensors, `[T, N, …]`.
 
     Tensors on a device without any of the network's tensors are refused. PyTorch's errors about dtypes and
     shapes are explained, if the tensors are the cause: a dtype may be wrong for one network and right for
     another, such as integers for an embedding.
     """
+    like, given = next(learner.parameters(), None), {n: t for n, t in tensors.items() if t is not None}
+    for name, tensor in given.items():
+        if like is None or tensor.device == like.device:
+            continue
+        if tensor.device not in {each.device for each in chain(learner.parameters(), learner.buffers())}:
+            found = f"it must be on {like.device} like the network, got {tensor.device}"
+            raise UsageError(f'{found}; call .to("{like.device}")', field=name)
+    try:
+        yield
+    except (UsageError, torch.OutOfMemoryError):
+        raise
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        reason = _wrong_dtype(str(error), like, given) or _different_shapes(str(error), given)
+        if reason is None:
+            raise
+        raise reason from error
 
-    def __init__(self, learner: FewShotLearner, **tensors: Tensor | None) -> None:
-        self.like = next(learner.parameters(), None)
-        self.tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-        if self.like is None:
-            return
-        device = self.like.device
-        for name, tensor in self.tensors.items():
-            if tensor.device != device:
-                known = {each.device for each in chain(learner.parameters(), learner.buffers())}
-                if tensor.device not in known:
-                    found = f"it must be on {device} like the network, got {tensor.device}"
-                    raise UsageError(f'{found}; call .to("{device}")', field=name)
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        expected = RuntimeError | IndexError | TypeError | ValueError
-        if not isinstance(error, expected) or isinstance(error, UsageError | torch.OutOfMemoryError):
-            return
-        reason = self._wrong_dtype(str(error)) or self._different_shapes(str(error))
-        if reason is not None:
-            raise reason from error
-
-    def _wrong_dtype(self, message: str) -> UsageError | None:
-        if self.like is None or autocasts(self.like) or not re.search("type|not implemented for", message):
-            return None
-        dtype = self.like.dtype
-        for name, tensor in self.tensors.items():
-            labels = name.endswith("_y") and not tensor.is_floating_point()
-            if tensor.dtype != dtype and not labels:
-                found = f"it must be of dtype {dtype} like the network, got {tensor.dtype}; call .to({dtype})"
-                return UsageError(found, field=name)
+def _wrong_dtype(message: str, like: Tensor | None, tensors: Mapping[str, Tensor]) -> UsageError | None:
+    if like is None or autocasts(like) or not re.search("type|not implemented for", message):
         return None
+    for name, tensor in tensors.items():
+        labels = name.endswith("_y") and not tensor.is_floating_point()
+        if tensor.dtype != like.dtype and not labels:
+            wanted = f"it must be of dtype {like.dtype} like the network, got {tensor.dtype}"
+            return UsageError(f"{wanted}; call .to({like.dtype})", field=name)
+    return None
 
-    def _different_shapes(self, message: str) -> UsageError | None:
-        support, query = (self.tensors.get(name) for name in ("support_x", "query_x"))
-        if support is None or query is None or support.shape[2:] == query.shape[2:]:
-            return None
-        if not re.search("shape|size|dim|images", message):
-            return None
-        shapes = list(query.shape[2:]), list(support.shape[2:])
-        return UsageError(
-            f"its inputs have shape {shapes[0]}, those of support_x {shapes[1]}", field="query_x"
-        )
+
+def _different_shapes(message: str, tensors: Mapping[str, Tensor]) -> UsageError | None:
+    support, query = (tensors.get(name) for name in ("support_x", "query_x"))
+    if support is None or query is None or support.shape[2:] == query.shape[2:]:
+        return None
+    if not re.search("shape|size|dim|images", message):
+        return None
+    shapes = list(query.shape[2:]), list(support.shape[2:])
+    return UsageError(f"its inputs have shape {shapes[0]}, those of support_x {shapes[1]}", field="query_x")
 
 
 def wrong_features(weight: Tensor, found: int) -> UsageError:

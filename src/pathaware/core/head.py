@@ -24,7 +24,7 @@ from pathaware.core.few_shot import (
     check_loss,
     check_outputs,
     check_support,
-    explained,
+    explain_errors,
     refuse_running_statistics,
 )
 from pathaware.core.last_layer import last_linear, replace_last_linear
@@ -225,7 +225,7 @@ class HeadLearner(FewShotLearner):
     def fit(self, support_x: Tensor, support_y: Tensor) -> Fitted:
         """Fit the head to the support sets of T tasks, `support_x [T, S, …]`."""
         check_support(support_x, support_y)
-        with explained(self, support_x=support_x, support_y=support_y):
+        with explain_errors(self, support_x=support_x, support_y=support_y):
             self._check_targets(support_y)
             features = self._embed_support(support_x)
             with full_precision(features):
@@ -233,7 +233,7 @@ class HeadLearner(FewShotLearner):
 
     def adapted_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
         """The loss on each query set, `[T]`. `order` is ignored: there is no inner gradient."""
-        with explained(self, **episodes.named()):
+        with explain_errors(self, **episodes.named()):
             fitted = self.fit(episodes.support_x, episodes.support_y)
             self._check_labels(episodes.query_y, IGNORED)
             features = self.features(episodes.query_x)

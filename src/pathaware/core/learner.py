@@ -21,7 +21,7 @@ from pathaware.core.few_shot import (
     check_kind,
     check_loss,
     check_support,
-    explained,
+    explain_errors,
     refuse_running_statistics,
 )
 from pathaware.core.losses import Loss
@@ -145,7 +145,7 @@ class MetaLearner(FewShotLearner):
         given |= {} if query_x is None else {"query_x": query_x}
         check_tensors(**given)
         examples = {name: tensor[None] for name, tensor in given.items()}
-        with torch.no_grad(), explained(self, **examples):
+        with torch.no_grad(), explain_errors(self, **examples):
             end, *losses = self._run(self._end, self._steps(steps, extend), *examples.values())
         if not all(loss.isfinite().all() for loss in losses):
             raise UsageError(
@@ -172,7 +172,7 @@ class MetaLearner(FewShotLearner):
         """
         check_support(support_x, support_y, query_x)
         steps = self._steps(steps, extend)
-        with explained(self, support_x=support_x, support_y=support_y, query_x=query_x):
+        with explain_errors(self, support_x=support_x, support_y=support_y, query_x=query_x):
             if not torch.is_inference_mode_enabled():
                 return self._path(support_x, support_y, steps, order, query_x)
             with torch.inference_mode(False), torch.no_grad():  # inner gradients need autograd
@@ -260,7 +260,7 @@ class MetaLearner(FewShotLearner):
         prediction depends on the other inputs. With constant statistics it is inductive in any case.
         """
         check_tensors(x=x)
-        with explained(self, x=x, support_x=support_x):
+        with explain_errors(self, x=x, support_x=support_x):
             return self._predict(point, x, support_x)
 
     def _predict(self, point: Tensor, x: Tensor, support_x: Tensor | None) -> Tensor:
@@ -273,22 +273,19 @@ class MetaLearner(FewShotLearner):
 
     def adapted_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
         check_order(order)
-        with explained(self, **episodes.named()):
-            return self._adapted_losses(episodes, order)
-
-    def _adapted_losses(self, episodes: Episodes, order: Order) -> Tensor:
-        steps = _known_steps(self.rule) if self.start is None else None
-        if steps is not None:
-            execution = self.execution  # refuses a network that no longer has these parameters
-            theta = self.rule.layout.flatten(self.model)
-            found = execution.path_losses(
-                theta, steps, episodes, order, guard=self.guard, checkpoint=self.checkpoint
-            )
-            if found is not None:
-                return found
-        x, y = episodes.query_x, episodes.query_y
-        path = self.path(episodes.support_x, episodes.support_y, order=order, query_x=x)
-        return self.execution.query_losses(self.end(path), x, y)
+        with explain_errors(self, **episodes.named()):
+            steps = _known_steps(self.rule) if self.start is None else None
+            if steps is not None:
+                execution = self.execution  # refuses a network that no longer has these parameters
+                theta = self.rule.layout.flatten(self.model)
+                found = execution.path_losses(
+                    theta, steps, episodes, order, guard=self.guard, checkpoint=self.checkpoint
+                )
+                if found is not None:
+                    return found
+            x, y = episodes.query_x, episodes.query_y
+            path = self.path(episodes.support_x, episodes.support_y, order=order, query_x=x)
+            return self.execution.query_losses(self.end(path), x, y)
 
     def features(self, x: Tensor) -> Tensor:
         return self.execution.features(self.rule.layout.flatten(self.model).expand(len(x), -1), x)
@@ -327,7 +324,7 @@ class MetaLearner(FewShotLearner):
     def adapt_each(self, support_x: Tensor, support_y: Tensor) -> list[tuple[nn.Module, StepPredictions]]:
         """Adapt to T tasks side by side."""
         check_tensors(support_x=support_x, support_y=support_y)
-        with torch.no_grad(), explained(self, support_x=support_x, support_y=support_y):
+        with torch.no_grad(), explain_errors(self, support_x=support_x, support_y=support_y):
             ends, *outputs, reverted = self._run(self._end_and_predicted, support_x, support_y)
             statistics = self.execution.norm_statistics(ends, support_x)
         adapted = []

@@ -12,7 +12,7 @@ Pooling passes on one position in k × k, so ∂L/∂a is zero at all others, an
 computed at the pooled size. Only c, z and their derivatives are as large as the image. μ removes the
 convolution's bias, so the bias has no effect and its gradient is zero.
 
-If μ and r are constant, all terms with 1/M vanish, and there is no bias (see `engine.traced.fold_biases`).
+If μ and r are constant, all terms with 1/M vanish, and there is no bias (see `models.traced.fold_biases`).
 """
 
 from __future__ import annotations
