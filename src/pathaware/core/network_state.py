@@ -88,7 +88,7 @@ class _Anything:
 
 
 def hooks(modules: list[nn.Module], *kinds: str) -> list[Any]:
-    """The containers of all hooks of these kinds: those of the modules, and those of all modules."""
+    """The dictionaries of hooks of these kinds: PyTorch's global ones, and one per module."""
     of_all = [getattr(torch_module, f"_global{kind}") for kind in kinds]
     return [*of_all, *(vars(module)[kind] for module in modules for kind in kinds)]
 

@@ -324,7 +324,7 @@ def clone_with_parameters(model: nn.Module, values: dict[str, Tensor]) -> nn.Mod
 
 
 def _replaced(value: Any, copies: dict[int, Any], within: tuple[int, ...] = ()) -> Any:
-    """The copy of a value that has one; a value that refers to such a one, with the copy; else the value."""
+    """A value in which all copied objects are replaced by their copies; itself if it refers to none."""
     if id(value) in copies:
         return copies[id(value)]
     if not isinstance(value, _REFERRING) or id(value) in within:

@@ -96,15 +96,7 @@ class TracedNetwork:
     def _pooled_block(self, node: fx.Node) -> ConvBlockNodes | None:
         """The conv block that ends in this pooling node, if there is one."""
         pool = self.module(node)
-        if type(pool) is nn.MaxPool2d:
-            plain = _side(pool.dilation) == 1 and not pool.return_indices
-        elif type(pool) is nn.AvgPool2d:
-            plain = pool.divisor_override is None
-        else:
-            return None
-        window = _side(pool.kernel_size)
-        plain &= window == _side(pool.stride) and _side(pool.padding) == 0 and not pool.ceil_mode
-        if not plain or window is None:
+        if (window := _window(pool)) is None:
             return None
         kind: Pooling = "max" if type(pool) is nn.MaxPool2d else "average"
         return self._block(_chain(node, 5)[:4], node, window, kind)
@@ -157,10 +149,7 @@ class TracedNetwork:
         found = {}
         for node in self.nodes:
             pool, chain = self.module(node), _chain(node, 3)
-            if type(pool) is not nn.MaxPool2d or _side(pool.kernel_size) != 2 or _side(pool.stride) != 2:
-                continue
-            plain = _side(pool.padding) == 0 and _side(pool.dilation) == 1
-            if not plain or pool.ceil_mode or pool.return_indices or len(chain) < 3:
+            if type(pool) is not nn.MaxPool2d or _window(pool) != 2 or len(chain) < 3:
                 continue
             total, relu, _ = chain
             alone = len(total.users) == len(relu.users) == 1
@@ -355,6 +344,19 @@ def _has_batch_statistics(norm: nn.Module | None) -> bool:
 def _is_plain(norm: FrozenBatchNorm, conv: nn.Conv2d) -> bool:
     """True for a norm with gain and shift after a convolution without bias, see `fold_biases`."""
     return norm.weight is not None and norm.bias is not None and conv.bias is None
+
+
+def _window(pool: nn.Module | None) -> int | None:
+    """The side of a pool's windows, if they are square and lie side by side; None for other modules."""
+    if type(pool) is nn.MaxPool2d:
+        plain = _side(pool.dilation) == 1 and not pool.return_indices
+    elif type(pool) is nn.AvgPool2d:
+        plain = pool.divisor_override is None
+    else:
+        return None
+    window: int | None = _side(pool.kernel_size)
+    side_by_side = window == _side(pool.stride) and _side(pool.padding) == 0 and not pool.ceil_mode
+    return window if plain and side_by_side else None
 
 
 def _chain(node: fx.Node, length: int) -> list[fx.Node]:
