@@ -234,14 +234,7 @@ class Execution:
         return self.losses_at(point, x, y)
 
     def path_losses(
-        self,
-        theta: Tensor,
-        steps: LinearSteps,
-        episodes: Episodes,
-        order: Order,
-        *,
-        guard: bool,
-        checkpoint: bool,
+        self, theta: Tensor, steps: LinearSteps, episodes: Episodes, order: Order, *, guard: bool
     ) -> Tensor | None:
         """Query losses `[T]` after all steps of a path from θ₀ `[D]`, differentiable once; None if these are
         not computed at once here."""

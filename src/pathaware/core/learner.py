@@ -274,13 +274,11 @@ class MetaLearner(FewShotLearner):
     def adapted_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
         check_order(order)
         with explain_errors(self, **episodes.named()):
-            steps = _known_steps(self.rule) if self.start is None else None
+            steps = _known_steps(self.rule) if self.start is None and not self.checkpoint else None
             if steps is not None:
                 execution = self.execution  # refuses a network that no longer has these parameters
                 theta = self.rule.layout.flatten(self.model)
-                found = execution.path_losses(
-                    theta, steps, episodes, order, guard=self.guard, checkpoint=self.checkpoint
-                )
+                found = execution.path_losses(theta, steps, episodes, order, guard=self.guard)
                 if found is not None:
                     return found
             x, y = episodes.query_x, episodes.query_y

@@ -135,14 +135,7 @@ class BatchedExecution(Execution):
         return program.differentiable_losses(self._complete(point), images, y)
 
     def path_losses(
-        self,
-        theta: Tensor,
-        steps: LinearSteps,
-        episodes: Episodes,
-        order: Order,
-        *,
-        guard: bool,
-        checkpoint: bool,
+        self, theta: Tensor, steps: LinearSteps, episodes: Episodes, order: Order, *, guard: bool
     ) -> Tensor | None:
         program = self.path_program
         if program is None or self.shared is not None or not torch.is_grad_enabled() or being_traced():
@@ -151,7 +144,7 @@ class BatchedExecution(Execution):
             return None
         if order == "none" or not program.supports(theta, episodes):
             return None
-        return program.losses(theta, steps, episodes, order, guard=guard, checkpoint=checkpoint)
+        return program.losses(theta, steps, episodes, order, guard=guard)
 
     def gradient(
         self,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pathaware import GradientDescent, MetaLearner, Pamela
 from pathaware.core.episodes import Episodes
-from pathaware.engine.handwritten.whole_path import PathProgram, _Workspace
+from pathaware.engine.handwritten.whole_path import _Workspace
 from pathaware.models import mlp
 from tests.conftest import RULES, distance, meta_gradient, regression_episodes
 
@@ -86,12 +86,11 @@ def test_meta_gradients_are_those_of_the_loop(rule, network, loss, order, runs):
     assert len(runs) == 1
 
 
-@pytest.mark.parametrize("settings", [{"guard": False}, {"checkpoint": True}])
 @pytest.mark.parametrize("order", ["second", "first"])
-def test_settings_of_the_learner_change_nothing(settings, order, runs):
+def test_meta_gradients_without_the_guard_are_those_of_the_loop(order, runs):
     model = mlp(3, (6, 5), 1)
     rule = Pamela(model, 5, rate=0.1, q_start=0.5, skip=2)
-    check(model, rule, F.mse_loss, episodes_of(1), order, **settings)
+    check(model, rule, F.mse_loss, episodes_of(1), order, guard=False)
     assert len(runs) == 1
 
 
@@ -155,16 +154,3 @@ def test_memory_is_used_again_and_not_copied():
     assert twin.execution.path_program.free == {}
     episodes = regression_episodes()
     assert torch.equal(meta_gradient(twin, episodes), meta_gradient(learner, episodes))
-
-
-def test_checkpointing_takes_less_memory():
-    def held(checkpoint: bool) -> int:
-        model = mlp(1, (16, 16), 1)
-        learner = MetaLearner(model, GradientDescent(model, 5), F.mse_loss, checkpoint=checkpoint)
-        learner.meta_loss(Episodes(*(torch.randn(2, n, 1) for n in (200, 200, 5, 5))))
-        program = learner.execution.path_program
-        assert isinstance(program, PathProgram)
-        ((workspace,),) = program.free.values()
-        return sum(x.nbytes for rows in set(workspace.rows) for x in rows.x)
-
-    assert held(True) < 0.3 * held(False)

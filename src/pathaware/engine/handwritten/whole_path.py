@@ -50,8 +50,7 @@ class Size:
 @dataclass(frozen=True)
 class PathShape:
     """The sizes of a path's memory: numbers of tasks, support and query examples, steps and skips; whether
-    one `constant` step size serves all, derivatives are of `second` order, and the activations of each step
-    are computed again in the reverse sweep (`checkpoint`)."""
+    one `constant` step size serves all, and derivatives are of `second` order."""
 
     tasks: int
     support: int
@@ -60,7 +59,6 @@ class PathShape:
     skips: int
     constant: bool
     second: bool
-    checkpoint: bool
     dtype: torch.dtype
 
 
@@ -107,14 +105,7 @@ class PathProgram:
         )
 
     def losses(
-        self,
-        theta: Tensor,
-        steps: LinearSteps,
-        episodes: Episodes,
-        order: Order,
-        *,
-        guard: bool,
-        checkpoint: bool,
+        self, theta: Tensor, steps: LinearSteps, episodes: Episodes, order: Order, *, guard: bool
     ) -> Tensor | None:
         """Query losses `[T]` at the end of the path from θ₀ `[D]`, differentiable once in θ₀, Q and P.
 
@@ -124,7 +115,7 @@ class PathProgram:
         q = steps.q if isinstance(steps.q, Tensor) else None
         second, query = order == "second", episodes.query_x.shape[1]
         counts = tasks, support, query, steps.count, len(steps.skips)
-        shape = PathShape(*counts, q is None, second, checkpoint, theta.dtype)
+        shape = PathShape(*counts, q is None, second, theta.dtype)
         if shape not in self.free and len(self.free) == KEPT:
             self.free.clear()
         free = self.free.setdefault(shape, [])
@@ -226,8 +217,8 @@ class _Workspace:
         self.gradients = vectors(1) * steps if shape.constant else vectors(steps)
         self.differences, self.skipped = vectors(shape.skips), vectors(shape.skips)
         self.v, self.direction, self.chosen = vectors(3)
-        first, stored = rows(), shape.second and not shape.checkpoint
-        self.rows = [first, *(rows().share_inputs(first) if stored else first for _ in range(steps))]
+        first = rows()
+        self.rows = [first, *(rows().share_inputs(first) if shape.second else first for _ in range(steps))]
         self.saved: list[Saved] = [[] for _ in range(steps)]
         self.tangent = rows(0)
         self.query = _Rows((tasks, shape.query), sizes, dtype, 1)
@@ -281,8 +272,6 @@ class _Workspace:
             if self.q:
                 self._sum_product(v, self.gradients[j], self.sums[1][j])
             if self.shape.second:
-                if self.shape.checkpoint:
-                    self._gradient(j)
                 direction = self._scaled(v, self.q[min(j, len(self.q) - 1)], self.direction) if self.q else v
                 self._subtract_hvp(j, direction)
             for skipped in pending.get(j, ()):
