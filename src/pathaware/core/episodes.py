@@ -152,10 +152,6 @@ class Episodes:
         `pin_memory=True` calls it; like `Tensor.pin_memory`, it needs an accelerator."""
         return self._each(lambda tensor: tensor.contiguous().pin_memory())  # labels may be expanded
 
-    def is_pinned(self) -> bool:
-        """True if all tensors are in page-locked memory."""
-        return all(tensor.is_pinned() for tensor in self.tensors())
-
     def _each(self, change: Callable[[Tensor], Tensor]) -> Episodes:
         images, boxes = (None if t is None else change(t) for t in (self.query_images, self.query_boxes))
         support_x, support_y, query_x, query_y = map(change, self.tensors())

@@ -142,10 +142,7 @@ def test_a_product_uses_the_factors_that_its_gradient_has_split(monkeypatch):
 @pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize("storage", [torch.bfloat16, torch.float32])
 def test_a_captured_pass_with_two_streams_gives_the_bits_of_an_eager_one(monkeypatch, storage, constant):
-    from pathaware.engine.kernels import launch
-
     monkeypatch.setattr(kernels, "storage", lambda point: storage)
-    monkeypatch.setattr(launch, "SECOND_STREAM", True)
     model = conv4(5, size=32)
     learner = learner_of(with_constant_statistics(model) if constant else model).to(DEVICE, DTYPE)
     program = learner.execution.kernel_program
