@@ -58,7 +58,7 @@ def test_an_adapted_module_predicts_as_the_learner_does(name, kind):
     x, y, query_x, _ = episodes.tensors()
     with torch.no_grad():
         expected = learner.predictions_per_step(x[:1], y[:1], query_x[:1]).outputs[-1][0]
-        more = {"query_x": query_x[0]} if METHODS[name].queries else {}
+        more = {"query_x": query_x[0]} if METHODS[name].transductive else {}
         assert torch.allclose(learner.adapt(x[0], y[0], **more)(query_x[0]), expected, atol=1e-10)
 
 
@@ -177,7 +177,7 @@ def test_a_method_of_your_own_is_described_by_its_module_or_its_rule(tmp_path, m
         (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
         import_module(name)
     assert describe_method("plugin_with_docstring:METHOD") == "Ours, 2026."
-    assert describe_method("plugin_without_docstring:METHOD") == inspect.getdoc(METHODS["reptile"].kind)
+    assert describe_method("plugin_without_docstring:METHOD") == inspect.getdoc(METHODS["reptile"].adapter)
 
 
 def test_the_example_of_a_method_in_ten_lines_holds():

@@ -355,7 +355,7 @@ def _sine_cell(method: Method, guard: bool) -> CellSpec:
     experiment = sine_experiment(10, method.name, guard)
     if guard:
         return CellSpec(experiment)
-    reason = "" if issubclass(method.kind, Rule) else "no inner loop"
+    reason = "" if issubclass(method.adapter, Rule) else "no inner loop"
     return CellSpec(replace(experiment, name=f"{experiment.name}-noguard"), reason=reason)
 
 

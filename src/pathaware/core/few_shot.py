@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from pathaware.core.batch_norm import FrozenBatchNorm, freeze_batch_norm
 from pathaware.core.episodes import Episodes, check_examples, check_tensors
 from pathaware.core.errors import UsageError
+from pathaware.core.exports import Renamed
 from pathaware.core.losses import Loss
 from pathaware.core.meta_gradient import MetaGradient, Unrolled
 from pathaware.core.path import Order, autocasts, check_order
@@ -60,6 +61,7 @@ class FewShotLearner(nn.Module, ABC):
     """How the loss after adaptation becomes a gradient of the learner's parameters."""
     checkpoint: bool = False
     """Recompute activations in the backward pass to save memory."""
+    task_losses, adapt_and_predict = Renamed("adapted_losses"), Renamed("adapt_each")
 
     @property
     def execution(self) -> Execution | None:
@@ -233,7 +235,7 @@ def check_outputs(outputs: object) -> Tensor:
     return outputs
 
 
-class explained:
+class explain_errors:
     """A context in which a learner runs its network on these tensors, `[T, N, …]`.
 
     Tensors on a device without any of the network's tensors are refused. PyTorch's errors about dtypes and

@@ -26,14 +26,14 @@ from pathaware.core.few_shot import (
     check_loss,
     check_outputs,
     check_support,
-    explained,
+    explain_errors,
     refuse_running_statistics,
 )
 from pathaware.core.last_layer import last_linear, replace_last_linear
 from pathaware.core.losses import IGNORED, Loss, per_task, wrong_label_shape, wrong_labels
 from pathaware.core.meta_gradient import MetaGradient, Unrolled
 from pathaware.core.parameters import refuse_lazy
-from pathaware.core.path import Order, autocasts, differentiable_once, full_precision, may_branch
+from pathaware.core.path import Order, autocasts, differentiable_once, full_precision, on_host
 from pathaware.core.rule import Allowed
 from pathaware.core.settings import at_least
 
@@ -104,7 +104,7 @@ def one_hot(targets: Tensor, classes: int, like: Tensor) -> Tensor:
     return (targets[..., None] == known).to(like.dtype)
 
 
-class TrainingStatistics(Head):
+class WhitenedHead(Head):
     """A head that observes the covariance Σ of features within training classes, all of length one.
 
     With `adaptive` it also observes how far training images are from their mean, and with `anchors` the means
@@ -227,7 +227,7 @@ class HeadLearner(FewShotLearner):
     def fit(self, support_x: Tensor, support_y: Tensor) -> Fitted:
         """Fit the head to the support sets of T tasks, `support_x [T, S, …]`."""
         check_support(support_x, support_y)
-        with explained(self, support_x=support_x, support_y=support_y):
+        with explain_errors(self, support_x=support_x, support_y=support_y):
             self._check_targets(support_y)
             features = self._embed_support(support_x)
             with full_precision(features):
@@ -235,7 +235,7 @@ class HeadLearner(FewShotLearner):
 
     def adapted_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
         """The loss on each query set, `[T]`. `order` is ignored: there is no inner gradient."""
-        with explained(self, **episodes.named()):
+        with explain_errors(self, **episodes.named()):
             fitted = self.fit(episodes.support_x, episodes.support_y)
             self._check_labels(episodes.query_y, IGNORED)
             features = self.features(episodes.query_x)
@@ -273,7 +273,7 @@ class HeadLearner(FewShotLearner):
             raise UsageError("steps: this method has no inner steps; leave it out")
         check_support(support_x, support_y, query_x)
         alone = self.query_level(queries) == "alone"
-        with explained(self, support_x=support_x, support_y=support_y, query_x=query_x):
+        with explain_errors(self, support_x=support_x, support_y=support_y, query_x=query_x):
             self._check_targets(support_y)
             support = self._embed_support(support_x)
             features = self.features(query_x, support_x if alone else None)
@@ -311,7 +311,7 @@ class HeadLearner(FewShotLearner):
     def _check_labels(self, targets: Tensor, ignored: int | None = None) -> None:
         """Raise for a label that no output has: heads that compare labels would ignore it. Not on a GPU,
         where reading labels would be a sync."""
-        if targets.dtype != torch.long or not may_branch(targets):
+        if targets.dtype != torch.long or not on_host(targets):
             return
         least, most = (int(bound) for bound in targets.aminmax())
         negative = least < 0 and least != ignored and "any shots" not in self.allows

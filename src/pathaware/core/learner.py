@@ -13,6 +13,7 @@ from pathaware.core.batch_norm import freeze_batch_norm, set_statistics
 from pathaware.core.episodes import Episodes, check_tensors
 from pathaware.core.errors import UsageError
 from pathaware.core.execution import Execution, ExecutionName, select_execution
+from pathaware.core.exports import Renamed
 from pathaware.core.few_shot import (
     FewShotLearner,
     Pair,
@@ -22,13 +23,13 @@ from pathaware.core.few_shot import (
     check_kind,
     check_loss,
     check_support,
-    explained,
+    explain_errors,
     refuse_running_statistics,
 )
 from pathaware.core.losses import Loss
 from pathaware.core.meta_gradient import MetaGradient
 from pathaware.core.parameters import clone_with_parameters
-from pathaware.core.path import Gradient, Order, Path, check_order, check_points, unroll
+from pathaware.core.path import Gradient, Order, Trajectory, check_order, check_points, unroll
 from pathaware.core.rule import MAX_STEPS, Allowed, Context, LinearSteps, Rule, WeightedContext, _Shared
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class MetaLearner(FewShotLearner):
     - `head`: where the last layer begins, see `pathaware.core.prototype_start`; `dimensions`: those of the
       subspace of `projected`, at most the number of features.
     """
+
+    losses, gradient = Renamed("losses_at"), Renamed("gradient_at")
 
     def __init__(
         self,
@@ -149,7 +152,7 @@ class MetaLearner(FewShotLearner):
         given |= {} if query_x is None else {"query_x": query_x}
         check_tensors(**given)
         examples = {name: tensor[None] for name, tensor in given.items()}
-        with torch.no_grad(), explained(self, **examples):
+        with torch.no_grad(), explain_errors(self, **examples):
             end, *losses = self._run(self._end, self._steps(steps, extend), *examples.values())
         if not all(loss.isfinite().all() for loss in losses):
             raise UsageError(
@@ -167,7 +170,7 @@ class MetaLearner(FewShotLearner):
         extend: bool = False,
         order: Order = "none",
         query_x: Tensor | None = None,
-    ) -> Path:
+    ) -> Trajectory:
         """Adapt T tasks at once and return every point they visited.
 
         Shapes: `support_x [T, S, …]`, `support_y [T, S, …]`; points are `[T, D]`. By default no graph is
@@ -176,7 +179,7 @@ class MetaLearner(FewShotLearner):
         """
         check_support(support_x, support_y, query_x)
         steps = self._steps(steps, extend)
-        with explained(self, support_x=support_x, support_y=support_y, query_x=query_x):
+        with explain_errors(self, support_x=support_x, support_y=support_y, query_x=query_x):
             if not torch.is_inference_mode_enabled():
                 return self._path(support_x, support_y, steps, order, query_x)
             with torch.inference_mode(False), torch.no_grad():  # inner gradients need autograd
@@ -185,7 +188,7 @@ class MetaLearner(FewShotLearner):
 
     def _path(
         self, support_x: Tensor, support_y: Tensor, steps: int, order: Order, query_x: Tensor | None
-    ) -> Path:
+    ) -> Trajectory:
         context = self.context(support_x, support_y, query_x, order)
         path, seen = self.unroll(context, steps), context._shared.outputs
         if self.guard:
@@ -209,7 +212,7 @@ class MetaLearner(FewShotLearner):
             queries = None if queries is None else self.execution.prepare(queries)
         return Context(self, support_x, support_y, query_x, order, _shared=_Shared(prepared, queries))
 
-    def unroll(self, context: Context, steps: int, gradient: Gradient | None = None) -> Path:
+    def unroll(self, context: Context, steps: int, gradient: Gradient | None = None) -> Trajectory:
         """Follow the rule from θ₀, using `gradient` if given, else the gradient of the rule's objective."""
 
         def of_objective(j: int, point: Tensor) -> tuple[Tensor, Tensor]:
@@ -247,7 +250,7 @@ class MetaLearner(FewShotLearner):
                 return losses, passes.gradient(descended.sum())
         return context.gradient(point)
 
-    def end(self, path: Path, j: int = -1) -> Tensor:
+    def end(self, path: Trajectory, j: int = -1) -> Tensor:
         """The points where tasks end if they stop after step j, with the guard applied."""
         return path.guarded(j) if self.guard else path.points[j]
 
@@ -264,7 +267,7 @@ class MetaLearner(FewShotLearner):
         prediction depends on the other inputs. With constant statistics it is inductive in any case.
         """
         check_tensors(x=x)
-        with explained(self, x=x, support_x=support_x):
+        with explain_errors(self, x=x, support_x=support_x):
             return self._predict(point, x, support_x)
 
     def _predict(self, point: Tensor, x: Tensor, support_x: Tensor | None) -> Tensor:
@@ -277,11 +280,11 @@ class MetaLearner(FewShotLearner):
 
     def adapted_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
         check_order(order)
-        with explained(self, **episodes.named()):
+        with explain_errors(self, **episodes.named()):
             return self._adapted_losses(episodes, order)
 
     def _adapted_losses(self, episodes: Episodes, order: Order) -> Tensor:
-        steps = _known_steps(self.rule) if self.start is None else None
+        steps = _linear_steps(self.rule) if self.start is None else None
         if steps is not None:
             execution = self.execution  # refuses a network that no longer has these parameters
             theta = self.rule.layout.flatten(self.model)
@@ -332,7 +335,7 @@ class MetaLearner(FewShotLearner):
         check_support(support_x, support_y, query_x)
         level = self.query_level(queries)
         steps = self._steps(steps, extend)
-        named = explained(self, support_x=support_x, support_y=support_y, query_x=query_x)
+        named = explain_errors(self, support_x=support_x, support_y=support_y, query_x=query_x)
         with named, self.task_threads(len(support_x)):
             *outputs, reverted = self._run(self._predicted, steps, level, support_x, support_y, query_x)
         return StepPredictions(outputs, reverted)
@@ -340,7 +343,7 @@ class MetaLearner(FewShotLearner):
     def adapt_each(self, support_x: Tensor, support_y: Tensor) -> list[tuple[nn.Module, StepPredictions]]:
         """Adapt to T tasks side by side."""
         check_tensors(support_x=support_x, support_y=support_y)
-        with torch.no_grad(), explained(self, support_x=support_x, support_y=support_y):
+        with torch.no_grad(), explain_errors(self, support_x=support_x, support_y=support_y):
             ends, *outputs, reverted = self._run(self._end_and_predicted, support_x, support_y)
             statistics = self.execution.norm_statistics(ends, support_x)
         adapted = []
@@ -375,7 +378,7 @@ class MetaLearner(FewShotLearner):
         path = self.path(support_x, support_y)
         return [self.end(path), *self._outputs(path, support_x, support_x)]
 
-    def _outputs(self, path: Path, query_x: Tensor, support_x: Tensor | None) -> list[Tensor]:
+    def _outputs(self, path: Trajectory, query_x: Tensor, support_x: Tensor | None) -> list[Tensor]:
         """Outputs for the queries at every point, then the tasks that the guard reverted."""
         steps = range(len(path.points))
         if query_x is support_x and path.outputs:  # the path has them already
@@ -418,7 +421,7 @@ def descends_support_loss(rule: Rule) -> bool:
     return type(rule).objective is Rule.objective
 
 
-def _known_steps(rule: Rule) -> LinearSteps | None:
+def _linear_steps(rule: Rule) -> LinearSteps | None:
     """`Rule.linear_steps`, or None if a subclass overrides the steps but not `linear_steps`."""
     for cls in type(rule).__mro__:
         if "linear_steps" in vars(cls):

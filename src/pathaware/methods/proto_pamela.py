@@ -48,7 +48,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
-from pathaware.core.head import Fitted, TrainingStatistics, one_hot
+from pathaware.core.head import Fitted, WhitenedHead, one_hot
 from pathaware.core.rule import Allowed
 from pathaware.core.settings import at_least
 from pathaware.methods.method import Method
@@ -59,7 +59,7 @@ SMALLEST_SIZE = 1e-3
 """Added to the size of a feature, in units of the root mean square, for a gradient of its power at zero."""
 
 
-class ProtoPamela(TrainingStatistics):
+class ProtoPamela(WhitenedHead):
     """A linear head that begins at the class means and follows a learned path.
 
     - `steps`: n, 0 for the class means alone; `skip`: the interval w, or none; `rate`: initial step size.

@@ -33,7 +33,7 @@ from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.learner import MetaLearner, require_path
 from pathaware.core.meta_gradient import MetaGradient
 from pathaware.core.parameters import Layout
-from pathaware.core.path import divergence_bound, known_full, may_branch
+from pathaware.core.path import all_true_on_host, divergence_bound, on_host
 from pathaware.core.settings import at_least
 from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method
@@ -120,7 +120,7 @@ class WarpGrad(MetaGradient):
                     if not bounds:
                         bounds.append(divergence_bound(losses.detach()))
                     kept = torch.maximum(losses, query_losses).detach() <= bounds[0]  # False for NaN
-                    if may_branch(point) and not known_full(kept):
+                    if on_host(point) and not all_true_on_host(kept):
                         query_losses = after(torch.where(kept[:, None], gradient, 0))  # zero · ∞ is NaN
                     query_losses = torch.where(kept, query_losses, 0)
                 (query_losses.sum() * (weight / learner.rule.steps)).backward(inputs=shared)
