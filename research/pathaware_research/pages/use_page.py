@@ -177,7 +177,11 @@ def own_data(folder: Path) -> dict[str, str]:
 
 def online(folder: Path) -> dict[str, str]:
     """A table per stream, and one of other settings of the online learner on sine waves."""
-    variants = {"first": 'no Hessians, `order="first"`', "alone": "the newest item alone, `replay=1`"}
+    variants = {
+        "pull": 'φ constant, `order="pull"`',
+        "first": 'no Hessians, `order="first"`',
+        "alone": "the newest item alone, `replay=1`",
+    }
     records = {name: measurement(folder, f"other/online-{name}") for name in STREAMS}
     learners: dict[str, Any] = {k: records["sine"]["contestants"][k] for k in ("online", "literal")}
     for name, label in variants.items():

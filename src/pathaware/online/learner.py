@@ -12,8 +12,9 @@ The algorithm is read as follows:
   here φ ← θ for every data set, at the call of `begin`.
 - The dependence of φ⁺ on θ. `order="second"`: φ starts at θ and each step is pulled towards it, so the path
   over the items learned so far is repeated from the current θ and differentiated as a whole. `order="first"`
-  leaves out the Hessians. `order="last"` takes the line literally: φ is constant but for its last step, in
-  which θ appears in the regulariser only, so that ∂φ⁺/∂θ = α₁λ I.
+  leaves out the Hessians. Two readings take the line literally. `order="last"`: φ is constant but for its
+  last step, in which θ appears in the regulariser only, so that ∂φ⁺/∂θ = α₁λ I. `order="pull"`: φ is
+  constant, which leaves ∇_θ R = λ (θ − φ); θ moves towards φ, as in Reptile, whatever the held-out item is.
 - The buffer. It keeps held-out items, each with the items learned before it, and an update of θ averages over
   the newest and some others: a single data set would draw θ to itself.
 - The optimiser of θ. Adam, as in MAML; `descent="sgd"` is the printed update.
@@ -38,7 +39,7 @@ from pathaware.core.settings import at_least
 from pathaware.methods.imaml import ProximalDescent
 from pathaware.online.buffer import Buffer, Forget, Item, ReplaySample, group_by_shape
 
-OnlineOrder = Literal["second", "first", "last"]
+OnlineOrder = Literal["second", "first", "last", "pull"]
 Descent = Literal["adam", "sgd"]
 OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
@@ -195,8 +196,8 @@ class OnlineLearner:
         return self._loss_and_gradient(samples)[1]
 
     def _loss_and_gradient(self, samples: Sequence[ReplaySample]) -> tuple[Tensor, Tensor]:
-        if self.order == "last":
-            return self._through_the_last_step(samples[0])
+        if self.order in ("last", "pull"):
+            return self._without_the_path(samples[0])
         loss = self.paths.held_out_loss(samples)
         parameters = dict(self.model.named_parameters())
         adapted = [parameters[entry.name] for entry in self.rule.layout.entries]
@@ -213,7 +214,8 @@ class OnlineLearner:
 
     def _hold_out(self, item: Item) -> None:
         newest = ReplaySample(tuple(self._learned), item)
-        others = 0 if self.order == "last" else self.replay - 1  # φ has learned the current data set only
+        whole_path = self.order in ("second", "first")
+        others = self.replay - 1 if whole_path else 0  # φ has learned the current data set only
         for _ in range(self.meta_steps):
             samples = [newest, *self.buffer.draw(others, self._generator)]
             loss, gradient = self._loss_and_gradient(samples)
@@ -229,11 +231,16 @@ class OnlineLearner:
         if samples and samples[0] is newest:  # if it diverges, all draws with it would be computed one by one
             self.buffer.add(newest, self._generator)
 
-    def _through_the_last_step(self, sample: ReplaySample) -> tuple[Tensor, Tensor]:
-        """Loss and gradient for `order="last"`: ∂φ⁺/∂θ is α₁λ I, or I before the first step, where φ = θ."""
+    def _without_the_path(self, sample: ReplaySample) -> tuple[Tensor, Tensor]:
+        """Loss and gradient where φ is constant.
+
+        For `order="last"` but for its last step: ∂φ⁺/∂θ is α₁λ I, or I before the first step, where φ = θ.
+        """
         x, y = (tensor[None] for tensor in sample.held_out)
         losses, gradient = self.meta.gradient_at(self._phi, x, y)
         self._own_gradients += 1
+        if self.order == "pull":
+            return losses, self.rule.strength * (self.theta - self._phi[0])
         return losses, gradient[0] * (self.rule.rate * self.rule.strength if sample.learned else 1.0)
 
     def state_dict(self) -> dict[str, Any]:
