@@ -448,6 +448,8 @@ def reptile(
     *,
     steps: int = 5,
     step_size: float = 0.01,
+    adam: bool = False,
+    train_steps: int | None = None,
     execution: ExecutionName = "auto",
     guard: bool = True,
     checkpoint: bool = False,

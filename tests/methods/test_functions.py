@@ -22,6 +22,7 @@ from pathaware.methods import FUNCTIONS, METHODS
 from pathaware.methods.imaml import LineSearchDescent
 from pathaware.methods.l2l import LearnedOptimizer
 from pathaware.methods.maml_plus_plus import MamlPlusPlus
+from pathaware.methods.reptile import ReptileDescent
 from pathaware.methods.warp_grad import Warped
 from pathaware_research.pages import method_pages
 from tests.conftest import distance, small_problem
@@ -201,7 +202,7 @@ def test_distributed_data_parallel_gives_it_too(tmp_path):
     assert process.exitcode == 0
 
 
-@pytest.mark.parametrize("rule", [LineSearchDescent, MamlPlusPlus, LearnedOptimizer])
+@pytest.mark.parametrize("rule", [LineSearchDescent, MamlPlusPlus, LearnedOptimizer, ReptileDescent])
 def test_a_rule_that_belongs_to_one_meta_gradient_brings_it(rule):
     model, loss, _ = small_problem("mlp")
     method = next(m for m in METHODS.values() if m.adapter is rule)

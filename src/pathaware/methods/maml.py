@@ -41,7 +41,7 @@ class GradientDescent(Rule):
         at_least(0, rate=rate)
         self.rate = rate
 
-    def linear_steps(self) -> LinearSteps:
+    def linear_steps(self) -> LinearSteps | None:
         return LinearSteps(self.steps, self.rate)
 
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
