@@ -78,6 +78,21 @@ def test_the_order_of_the_support_set_matters_to_sequence_models_alone(name, kin
     assert torch.allclose(after, before, atol=1e-9) != sequential
 
 
+@pytest.mark.parametrize(("name", "kind", "settings"), ORDERED)
+def test_a_query_that_is_predicted_alone_knows_of_no_other_but_of_the_labels(name, kind, settings):
+    learner, _, episodes = learner_of(name, kind, guard=False, **settings)
+    x, y, query_x, _ = episodes.tensors()
+    scattered(learner)
+
+    def predictions(labels: Tensor, queries: Tensor) -> Tensor:
+        with torch.no_grad():
+            return learner.predictions_per_step(x, labels, queries, queries="alone").outputs[-1]
+
+    whole = predictions(y, query_x)
+    assert torch.allclose(predictions(y, query_x[:, :1]), whole[:, :1], atol=1e-9)
+    assert not torch.equal(predictions(y.flip(1), query_x), whole)
+
+
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
