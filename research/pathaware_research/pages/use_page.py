@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pathaware.online.streams import STREAMS
 from pathaware.training.tables import NOTHING, Table, pipe_table
 from pathaware_research.online.report import comparison_table
+from pathaware_research.online.streams import STREAMS
 from pathaware_research.records import Record, measurement
 
 DATA = {
