@@ -9,8 +9,7 @@
 
 `learner.MetaLearner` combines them; `few_shot.FewShotLearner` is the interface of all learners. Beside them:
 `episodes` (a batch of tasks), `losses`, `batch_norm`, and what every sub-package needs: `errors`,
-`settings`, `seeding`. All sub-packages may import core. Core imports none of them, except that learners ask
-`engine.execution` how to run their network.
+`settings`, `seeding`. All sub-packages may import core, and core imports none of them.
 """
 
 from pathaware.core.exports import exports

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-Getter = Callable[[str], Any]
 
-
-def exports(package: str, public: Mapping[str, str]) -> tuple[Getter, Callable[[], list[str]], list[str]]:
+def exports(package: str, public: Mapping[str, str]) -> tuple[Any, Any, list[str]]:
     """The `__getattr__`, `__dir__` and `__all__` of a package, from the `public` names of its modules."""
     modules = {name: f"{package}.{module}" for module, names in public.items() for name in names.split()}
 

@@ -46,8 +46,7 @@ def get_method(name: str) -> Method:
 def describe_method(name: str) -> str:
     """The docstring of the file that defines a method, or else of its rule or head."""
     method = get_method(name)
-    own = None if name in METHODS else sys.modules[name.partition(":")[0]]
-    module = own or _MODULES[method.function_name]
+    module = _MODULES[method.function_name] if name in METHODS else sys.modules[name.partition(":")[0]]
     return inspect.getdoc(module) or inspect.getdoc(method.adapter) or ""
 
 

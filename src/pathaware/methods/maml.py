@@ -45,9 +45,8 @@ class GradientDescent(Rule):
         return LinearSteps(self.steps, self.rate)
 
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
-        return torch.add(
-            points[-1], gradient, alpha=-self.rate
-        )  # the backward pass of `sub` has one operation more
+        # the backward pass of `sub` has one operation more
+        return torch.add(points[-1], gradient, alpha=-self.rate)
 
 
 METHOD = Method(

@@ -50,7 +50,7 @@ from torch import Tensor, nn
 from pathaware.core.errors import UsageError
 from pathaware.core.head import Fitted, WhitenedHead, one_hot
 from pathaware.core.rule import Allowed
-from pathaware.core.settings import at_least
+from pathaware.core.settings import at_least, positive
 from pathaware.methods.method import Method
 
 ABSENT = -1e4
@@ -88,10 +88,7 @@ class ProtoPamela(WhitenedHead):
         at_least(0, steps=steps)
         if skip is not None and skip < 1:
             raise UsageError(f"skip: {skip} is not allowed; must be at least 1, or none")
-        positive = {"rate": rate, "scale": scale, "shrinkage": shrinkage, "power": power}
-        for name, value in positive.items():
-            if value <= 0:
-                raise UsageError(f"{name}: {value} is not allowed; must be above 0")
+        positive(rate=rate, scale=scale, shrinkage=shrinkage, power=power)
         at_least(0, centring=centring)
         if anchors and not adaptive:
             raise UsageError(f"anchors: {anchors} is not allowed without adaptive = true")

@@ -15,8 +15,7 @@ Departures from the authors' code:
 - There are as many minibatches as inner steps, five by default: of 16 examples with one shot of five classes
   and 15 queries each, and of 20 with five shots. For miniImageNet, theirs trains on 8 minibatches of 10
   examples, so that it uses each of the 15 examples per class that it draws about once. In evaluation each of
-  our five steps uses the whole support set; theirs takes 50 steps on minibatches. `steps = 50` with
-  `train_steps = 8` has their numbers of steps.
+  our five steps uses the whole support set; theirs takes 50 (`steps`, with `train_steps = 8`) on minibatches.
 - ∇θ₀ goes to the optimiser of the training loop, by default Adam. Theirs takes θ₀ ← θ₀ + ε (θₙ − θ₀) with a
   step size ε that falls linearly to zero.
 - Minibatches are consecutive parts of the episode: the support set, then queries in random order. Theirs are

@@ -22,7 +22,7 @@ Departures from the authors' code:
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,7 @@ from pathaware.core.learner import MetaLearner, require_path
 from pathaware.core.meta_gradient import MetaGradient
 from pathaware.core.parameters import Layout
 from pathaware.core.path import all_true_on_host, divergence_bound, on_host
-from pathaware.core.settings import at_least
+from pathaware.core.settings import at_least, one_of
 from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method
 from pathaware.models.surgery import LAYERS, identity_after, insert, inserted
@@ -91,8 +91,7 @@ class WarpGrad(MetaGradient):
     head_start = False
 
     def __init__(self, *, start: Start = "maml") -> None:
-        if start not in get_args(Start):
-            raise UsageError(f"start: {start!r} must be one of {', '.join(get_args(Start))}")
+        one_of(Start, start=start)
         self.start = start
 
     def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:

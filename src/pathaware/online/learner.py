@@ -23,8 +23,8 @@ The algorithm is read as follows:
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -35,16 +35,12 @@ from pathaware.core.learner import MetaLearner
 from pathaware.core.losses import Loss
 from pathaware.core.parameters import clone_with_parameters
 from pathaware.core.path import Order, unroll
-from pathaware.core.settings import at_least
+from pathaware.core.settings import at_least, one_of
 from pathaware.methods.imaml import ProximalDescent
 from pathaware.online.buffer import Buffer, Forget, Item, ReplaySample, group_by_shape
 
 OnlineOrder = Literal["second", "first", "last", "pull"]
 Descent = Literal["adam", "sgd"]
-OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "sgd": torch.optim.SGD,
-}
 
 
 class Replay:
@@ -124,16 +120,16 @@ class OnlineLearner:
     ) -> None:
         at_least(0, rate=rate, pull=pull, meta_rate=meta_rate, seed=seed)
         at_least(1, every=every, steps=steps, replay=replay, meta_steps=meta_steps, trail=trail)
-        for name, value, known in (("order", order, OnlineOrder), ("descent", descent, Descent)):
-            if value not in get_args(known):
-                raise UsageError(f"{name}: {value!r} must be one of {', '.join(get_args(known))}")
+        one_of(OnlineOrder, order=order)
+        one_of(Descent, descent=descent)
         self.rule = ProximalDescent(model, steps, rate=rate, strength=pull)
         self.meta = MetaLearner(model, self.rule, loss, guard=False)
         self.paths = Replay(self.meta, steps, "second" if order == "second" else "first")
         self.every, self.steps, self.replay, self.meta_steps = every, steps, replay, meta_steps
         self.trail, self.order = trail, order
         self.buffer = Buffer(buffer, forget)
-        self.optimiser = OPTIMISERS[descent](model.parameters(), lr=meta_rate)
+        make: Any = torch.optim.Adam if descent == "adam" else torch.optim.SGD
+        self.optimiser: torch.optim.Optimizer = make(model.parameters(), lr=meta_rate)
         self._generator = torch.Generator().manual_seed(seed)
         self._own_gradients = 0
         self.begin()
@@ -155,7 +151,7 @@ class OnlineLearner:
 
     @property
     def gradients(self) -> int:
-        """Number of gradients of an item's loss so far; a Hessian-vector product counts as one."""
+        """Number of gradients of an item's loss so far, as in `Replay`."""
         return self._own_gradients + self.paths.gradients
 
     def begin(self) -> None:
@@ -260,9 +256,7 @@ class OnlineLearner:
         """Load the state of a learner with the same network and settings."""
         self.model.load_state_dict(state["model"])
         self.buffer.load_state_dict(state["buffer"])
-        self.optimiser.load_state_dict(
-            copy.deepcopy(state["optimiser"])
-        )  # the optimiser would share the tensors
+        self.optimiser.load_state_dict(copy.deepcopy(state["optimiser"]))  # it would share the tensors
         self._generator.set_state(state["generator"])
         self._phi = state["phi"].clone()
         self._items = int(state["items"])
