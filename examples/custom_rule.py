@@ -10,8 +10,9 @@ import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 
-from pathaware import GradientDescent, MetaLearner, Rule
+from pathaware import MetaLearner, Rule
 from pathaware.data.sine import SineWaves
+from pathaware.methods import GradientDescent
 from pathaware.models import mlp
 
 ITERATIONS = 1000

@@ -6,9 +6,10 @@ python examples/pamela_images.py
 import torch
 from torch.nn.functional import cross_entropy
 
-from pathaware import MetaLearner, Pamela
+from pathaware import MetaLearner
 from pathaware.data import open_store
 from pathaware.data.episodes import ImageEpisodes
+from pathaware.methods import Pamela
 from pathaware.models import conv4
 
 ITERATIONS = 150

@@ -28,7 +28,7 @@ from pathaware_research.pages import method_pages
 from tests.serve.browsing import browsing
 
 ROOT = Path(__file__).parents[1]
-PUBLIC = ("", ".data", ".methods", ".models", ".online", ".report")
+PUBLIC = ("", ".core", ".data", ".inference", ".methods", ".models", ".online", ".report", ".training")
 DIRECTIVES = [
     name
     for page in sorted((ROOT / "docs/api").glob("*.md"))
@@ -104,6 +104,13 @@ def test_every_public_name_is_in_the_api_pages():
             name for name in module.__all__ if not any(getattr(module, name) is each for each in documented)
         ]
         assert not missing, f"{module.__name__}: add {missing} to a page of docs/api"
+
+
+@pytest.mark.parametrize("name", DIRECTIVES)
+def test_what_the_api_pages_name_is_exported(name):
+    """Where a package has a module of the same name, a function is found in the module."""
+    package, _, own = name.rpartition(".")
+    assert package.endswith(f".{own}") or own in import_module(package).__all__
 
 
 @pytest.mark.parametrize("name", DIRECTIVES)

@@ -1,19 +1,19 @@
-"""Write `pathaware/__init__.pyi`, from which editors and type checkers know the functions of all methods.
+"""Write `__init__.pyi` of the packages whose names are imported on first use, for editors and type checkers.
 
-python -m tools.stub     after a setting of a method has changed; a test fails if it is out of date
+python -m tools.stub     after a setting of a method has changed; a test fails if one is out of date
 """
 
 from __future__ import annotations
 
 import inspect
+from importlib import import_module
 from pathlib import Path
 
 import pathaware
 from pathaware.methods import FUNCTIONS, METHODS
 
-STUB = Path(pathaware.__file__).with_suffix(".pyi")
+HEADER = "# Made by `python -m tools.stub`.\n"
 IMPORTS = """\
-# Made by `python -m tools.stub`.
 from typing import Literal
 
 from torch import nn
@@ -24,13 +24,29 @@ from pathaware.core.losses import Loss
 """
 
 
+def stubs() -> dict[Path, str]:
+    """The text of every stub."""
+    root = Path(pathaware.__file__).parent
+    found = {root / "__init__.pyi": text()}
+    for package in ("core", "inference", "training"):
+        module = import_module(f"pathaware.{package}")
+        more = ["VERSION: str"] if package == "core" else []
+        lines = [HEADER + imports(f"pathaware.{package}", module._PUBLIC), *more, ""]
+        found[root / package / "__init__.pyi"] = "\n".join(lines)
+    return found
+
+
+def imports(package: str, public: dict[str, str]) -> str:
+    lines = [f"from {package}.{m} import {n} as {n}" for m, names in public.items() for n in names.split()]
+    return "\n".join(sorted(lines, key=str.casefold))
+
+
 def text() -> str:
-    """The stub: public classes, then a signature for every method."""
-    lines = [f"from pathaware.{m} import {n} as {n}" for n, m in pathaware._MODULES.items()]
+    """The stub of `pathaware`: public classes, then a signature for every method."""
     functions = [declaration(name, inspect.signature(f)) for name, f in sorted(FUNCTIONS.items())]
-    return "\n".join(
-        [IMPORTS + "\n".join(sorted(lines, key=str.casefold)), "", "__version__: str", "", *functions, ""]
-    )
+    public = imports("pathaware", {**pathaware._PUBLIC, **pathaware._RULES})
+    more = ["", "METHOD_FILES: tuple[str, ...]", "__version__: str", ""]
+    return "\n".join([HEADER + IMPORTS + public, *more, *functions, ""])
 
 
 def declaration(name: str, signature: inspect.Signature) -> str:
@@ -50,4 +66,5 @@ def annotation(hint: object) -> str:
 
 
 if __name__ == "__main__":
-    STUB.write_text(text(), encoding="utf-8")
+    for path, content in stubs().items():
+        path.write_text(content, encoding="utf-8")

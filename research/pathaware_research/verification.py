@@ -139,7 +139,7 @@ def obstacle(record: Mapping[str, Any]) -> str | None:
 
 def _moves_linearly(method: str) -> bool:
     """True for rules whose steps the engine takes as one program, see `Rule.linear_steps`."""
-    kind = get_method(method).kind
+    kind = get_method(method).adapter
     return issubclass(kind, Rule) and kind.linear_steps is not Rule.linear_steps
 
 

@@ -7,53 +7,51 @@ from importlib import import_module
 from typing import Any
 
 from pathaware.core import VERSION
+from pathaware.core.exports import exports, warn_renamed
 
 __version__ = VERSION
 
 # fmt: off
-_METHODS = [
-    "alfa", "anil", "boil", "fomaml", "gap", "hsml", "imaml", "imaml_hf", "l2f", "l2l", "l_maml",
-    "lr_d2", "lstm", "maml", "maml_plus_plus", "mann", "matching", "meta_curvature", "meta_lstm",
-    "meta_networks", "meta_sgd", "metal", "mt_net", "pamela", "proto_pamela", "prototypical", "r2d2",
-    "relation", "reptile", "siamese", "umtra", "warp_grad",
-]
+METHOD_FILES = (
+    "maml", "fomaml", "umtra", "reptile", "meta_sgd", "pamela", "maml_plus_plus", "anil", "boil",
+    "meta_curvature", "mt_net", "warp_grad", "imaml", "imaml_hf", "l2l", "meta_lstm", "l_maml", "hsml",
+    "l2f", "alfa", "metal", "gap", "r2d2", "lr_d2", "prototypical", "proto_pamela", "matching",
+    "relation", "siamese", "mann", "meta_networks", "lstm",
+)
 # fmt: on
+"""The methods: files of `pathaware.methods`, and functions here."""
 
-_MODULES = {
-    "Episodes": "core.episodes",
-    "evaluate": "training.evaluation",
-    "fit": "training.fitting",
-    "FewShotClassifier": "inference.estimators",
-    "FewShotRegressor": "inference.estimators",
-    "GradientDescent": "methods.maml",
-    "Head": "core.head",
-    "HeadLearner": "core.head",
-    "Layout": "core.parameters",
-    "MetaGradient": "core.meta_gradient",
-    "MetaLearner": "core.learner",
-    "MetaSGD": "methods.meta_sgd",
-    "Method": "methods.method",
-    "OnlineLearner": "online.learner",
-    "Pamela": "methods.pamela",
-    "Path": "core.path",
-    "Reptile": "methods.reptile",
-    "Rule": "core.rule",
-    "TrainedModel": "inference.trained_model",
-    "Unrolled": "core.meta_gradient",
-    "UsageError": "core.errors",
+_PUBLIC = {
+    "core.episodes": "Episodes",
+    "core.errors": "UsageError",
+    "core.head": "Head HeadLearner",
+    "core.learner": "MetaLearner",
+    "core.meta_gradient": "MetaGradient Unrolled",
+    "core.parameters": "Layout",
+    "core.path": "Trajectory",
+    "core.rule": "Rule",
+    "inference.estimators": "FewShotClassifier FewShotRegressor",
+    "inference.trained_model": "TrainedModel",
+    "methods.method": "Method",
+    "online.learner": "OnlineLearner",
+    "training.evaluation": "evaluate",
+    "training.fitting": "fit",
 }
 
-__all__ = sorted([*_METHODS, *_MODULES])
+_RULES = {"methods": "GradientDescent MetaSGD Pamela Reptile"}
+"""Names of `pathaware.methods` that programs of 0.2 import from here."""
+
+_export = exports(__name__, {**_PUBLIC, **_RULES})[0]
+__all__ = sorted([*METHOD_FILES, *" ".join(_PUBLIC.values()).split()])
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first use: `pathaware --help` does not wait for PyTorch or scikit-learn."""
-    if name in _METHODS:
+    if name in METHOD_FILES:
         return import_module(f"{__name__}.methods").FUNCTIONS[name]
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    return found
+    if name == "Path":
+        warn_renamed("pathaware.Path", "pathaware.Trajectory")
+        name = "Trajectory"
+    return _export(name)
 
 
 def __dir__() -> list[str]:

@@ -14,20 +14,21 @@ from pathaware.core.learner import MetaLearner as MetaLearner
 from pathaware.core.meta_gradient import MetaGradient as MetaGradient
 from pathaware.core.meta_gradient import Unrolled as Unrolled
 from pathaware.core.parameters import Layout as Layout
-from pathaware.core.path import Path as Path
+from pathaware.core.path import Trajectory as Trajectory
 from pathaware.core.rule import Rule as Rule
 from pathaware.inference.estimators import FewShotClassifier as FewShotClassifier
 from pathaware.inference.estimators import FewShotRegressor as FewShotRegressor
 from pathaware.inference.trained_model import TrainedModel as TrainedModel
-from pathaware.methods.maml import GradientDescent as GradientDescent
-from pathaware.methods.meta_sgd import MetaSGD as MetaSGD
+from pathaware.methods import GradientDescent as GradientDescent
+from pathaware.methods import MetaSGD as MetaSGD
+from pathaware.methods import Pamela as Pamela
+from pathaware.methods import Reptile as Reptile
 from pathaware.methods.method import Method as Method
-from pathaware.methods.pamela import Pamela as Pamela
-from pathaware.methods.reptile import Reptile as Reptile
 from pathaware.online.learner import OnlineLearner as OnlineLearner
 from pathaware.training.evaluation import evaluate as evaluate
 from pathaware.training.fitting import fit as fit
 
+METHOD_FILES: tuple[str, ...]
 __version__: str
 
 def alfa(
@@ -447,6 +448,8 @@ def reptile(
     *,
     steps: int = 5,
     step_size: float = 0.01,
+    adam: bool = False,
+    train_steps: int | None = None,
     execution: ExecutionName = "auto",
     guard: bool = True,
     checkpoint: bool = False,

@@ -138,11 +138,11 @@ def test_stated_defaults_are_true():
     import inspect
 
     from pathaware.models import conv4
-    from pathaware.online.streams import STREAMS
     from pathaware.training.config import Training
     from pathaware.training.problems import Classification, Sine
     from pathaware_research.bench.workloads import ON_CPU, ON_CUDA
     from pathaware_research.cli.bench import bench
+    from pathaware_research.online.streams import STREAMS
 
     def shown(*path: str) -> dict[str, str]:
         return {p.name: p.show_default for p in LEAVES[path].params}

@@ -8,16 +8,16 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call
 
-from pathaware import Episodes, GradientDescent, Layout, MetaLearner, MetaSGD, Pamela, Path, Reptile
+from pathaware import Episodes, GradientDescent, Layout, MetaLearner, MetaSGD, Pamela, Reptile, Trajectory
 from pathaware.methods.alfa import Alfa
 from pathaware.methods.meta_lstm import MetaLSTM
 from tests.conftest import distance, meta_gradient, regression_episodes, small_problem
 
 
-def path(losses: list[list[float]]) -> Path:
+def path(losses: list[list[float]]) -> Trajectory:
     """Three tasks with one parameter; the point of step j is j."""
     points = [torch.full((len(losses[0]), 1), float(j)) for j in range(len(losses))]
-    return Path(Layout.of(nn.Linear(1, 1, bias=False)), points, [torch.tensor(row) for row in losses])
+    return Trajectory(Layout.of(nn.Linear(1, 1, bias=False)), points, [torch.tensor(row) for row in losses])
 
 
 def test_a_task_that_ends_above_its_initial_loss_returns_to_its_best_point_so_far():
@@ -137,7 +137,7 @@ def test_a_task_with_a_negative_initial_loss_still_stops_when_it_diverges():
 @pytest.mark.parametrize("scale", [1e3, 1e6])
 def test_reptile_is_not_pulled_to_the_end_of_a_path_that_diverges(scale, branches, monkeypatch):
     if not branches:
-        monkeypatch.setattr("pathaware.core.path.may_branch", lambda values: False)
+        monkeypatch.setattr("pathaware.core.path.on_host", lambda values: False)
     model = nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1)).float()
     learner = MetaLearner(model, GradientDescent(model, 3, rate=0.05), F.mse_loss)
     calm = regression_episodes(tasks=2).to(dtype=torch.float32)

@@ -14,7 +14,7 @@ from pathaware.training.config import Config
 from pathaware.training.meta_training import build
 from tests.inference.models import CPU, INK, config, model, pixels
 
-COUNTED = [name for name, method in METHODS.items() if "more classes" not in method.kind.allows]
+COUNTED = [name for name, method in METHODS.items() if "more classes" not in method.adapter.allows]
 """Methods with parameters tied to class indices, which cannot take more classes than in training."""
 
 REFUSED = [("metal", 2), ("metal", 3), ("metal", 7), ("gap", 2), ("gap", 3)]

@@ -22,7 +22,7 @@ from tests.inference.models import INK, PHOTO, model, pixels
 
 CLASSES = ("a", "b", "ç")
 LABELS = torch.tensor([0, 0, 0, 1, 1, 2])
-HEADS = [name for name, method in METHODS.items() if issubclass(method.kind, Head)]
+HEADS = [name for name, method in METHODS.items() if issubclass(method.adapter, Head)]
 
 
 def adapted(method: str = "pamela", inputs=INK, **problem) -> AdaptedClassifier:

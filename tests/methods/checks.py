@@ -47,7 +47,7 @@ def estimated(learner: FewShotLearner, outer: MetaGradient, episodes: Episodes) 
 
 @torch.no_grad()
 def differences(
-    learner: FewShotLearner, value: Callable[[], Tensor], step: float = 1e-6, most: int = 400
+    learner: FewShotLearner, value: Callable[[], Tensor], step: float = 1e-6, most: int = 150
 ) -> tuple[Tensor, Tensor]:
     """Central differences of `value()`, and the indices of the coordinates they belong to.
 

@@ -2,27 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
-from pathaware import GradientDescent, MetaLearner, UsageError
-from tests.conftest import distance, meta_gradient
-from tests.methods.checks import error_of_meta_gradient, learner_of, scattered
-
-
-@pytest.mark.parametrize("kind", ["conv", "mlp"])
-def test_its_meta_gradient_equals_finite_differences(kind):
-    learner, outer, episodes = learner_of("alfa", kind, rate=0.1, steps=3, guard=False)
-    assert error_of_meta_gradient(scattered(learner), outer, episodes) < 1e-6
-
-
-@pytest.mark.parametrize("kind", ["conv", "mlp"])
-def test_a_generator_of_ones_without_decay_is_maml(kind):
-    """This is how training starts."""
-    learner, _, episodes = learner_of("alfa", kind, rate=0.1, steps=3, decay=0.0)
-    maml = MetaLearner(learner.model, GradientDescent(learner.rule.layout, 3, rate=0.1), learner.loss)
-    expected = meta_gradient(maml, episodes)
-    assert distance(meta_gradient(learner, episodes)[: len(expected)], expected) < 1e-10
+from tests.methods.checks import learner_of, scattered
 
 
 def test_decay_is_descent_of_a_penalised_loss():
@@ -60,8 +42,3 @@ def test_every_step_has_its_own_coefficients_and_later_ones_use_the_last():
     second, third = (rule.step(j, [point], gradient) for j in (1, 2))
     assert torch.equal(second, third)
     assert not torch.allclose(rule.step(0, [point], gradient), second)
-
-
-def test_a_negative_decay_is_refused():
-    with pytest.raises(UsageError, match="decay"):
-        learner_of("alfa", decay=-0.1)

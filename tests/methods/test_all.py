@@ -58,7 +58,7 @@ def test_an_adapted_module_predicts_as_the_learner_does(name, kind):
     x, y, query_x, _ = episodes.tensors()
     with torch.no_grad():
         expected = learner.predictions_per_step(x[:1], y[:1], query_x[:1]).outputs[-1][0]
-        more = {"query_x": query_x[0]} if METHODS[name].queries else {}
+        more = {"query_x": query_x[0]} if METHODS[name].transductive else {}
         assert torch.allclose(learner.adapt(x[0], y[0], **more)(query_x[0]), expected, atol=1e-10)
 
 
@@ -76,6 +76,21 @@ def test_the_order_of_the_support_set_matters_to_sequence_models_alone(name, kin
         after = learner.predictions_per_step(x[:, order], y[:, order], query_x).outputs[-1]
     sequential = name in ("lstm", "mann", "meta-networks") or settings == {"full_context": True}
     assert torch.allclose(after, before, atol=1e-9) != sequential
+
+
+@pytest.mark.parametrize(("name", "kind", "settings"), ORDERED)
+def test_a_query_that_is_predicted_alone_knows_of_no_other_but_of_the_labels(name, kind, settings):
+    learner, _, episodes = learner_of(name, kind, guard=False, **settings)
+    x, y, query_x, _ = episodes.tensors()
+    scattered(learner)
+
+    def predictions(labels: Tensor, queries: Tensor) -> Tensor:
+        with torch.no_grad():
+            return learner.predictions_per_step(x, labels, queries, queries="alone").outputs[-1]
+
+    whole = predictions(y, query_x)
+    assert torch.allclose(predictions(y, query_x[:, :1]), whole[:, :1], atol=1e-9)
+    assert not torch.equal(predictions(y.flip(1), query_x), whole)
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -177,7 +192,7 @@ def test_a_method_of_your_own_is_described_by_its_module_or_its_rule(tmp_path, m
         (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
         import_module(name)
     assert describe_method("plugin_with_docstring:METHOD") == "Ours, 2026."
-    assert describe_method("plugin_without_docstring:METHOD") == inspect.getdoc(METHODS["reptile"].kind)
+    assert describe_method("plugin_without_docstring:METHOD") == inspect.getdoc(METHODS["reptile"].adapter)
 
 
 def test_the_example_of_a_method_in_ten_lines_holds():

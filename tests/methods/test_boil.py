@@ -6,16 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from pathaware import GradientDescent, Layout, MetaLearner
 from pathaware.core.errors import UsageError
 from pathaware.methods.boil import Boil
-from tests.conftest import distance, meta_gradient
-from tests.methods.checks import error_of_meta_gradient, estimated, learner_of
-
-
-@pytest.mark.parametrize("kind", ["conv", "mlp"])
-def test_its_meta_gradient_equals_finite_differences(kind):
-    assert error_of_meta_gradient(*learner_of("boil", kind, rate=0.1)) < 1e-6
+from tests.methods.checks import estimated, learner_of
 
 
 def test_the_head_is_the_same_for_all_tasks_and_the_body_is_not():
@@ -29,20 +22,6 @@ def test_the_head_is_learned_all_the_same():
     learner, outer, episodes = learner_of("boil", rate=0.1)
     estimated(learner, outer, episodes)
     assert all(parameter.grad.norm() > 1e-3 for parameter in learner.model.head.parameters())
-
-
-def test_it_equals_maml_whose_rate_of_the_head_is_zero():
-    learner, _, episodes = learner_of("boil", rate=0.1, steps=2)
-
-    class BodyOnly(GradientDescent):
-        def step(self, j, points, gradient):
-            kept = torch.cat(
-                [torch.full((e.numel,), float(not e.name.startswith("head"))) for e in self.layout.entries]
-            )
-            return points[-1] - self.rate * kept * gradient
-
-    whole = MetaLearner(learner.model, BodyOnly(Layout.of(learner.model), 2, rate=0.1), learner.loss)
-    assert distance(meta_gradient(learner, episodes), meta_gradient(whole, episodes)) < 1e-10
 
 
 def test_a_network_that_is_all_head_is_refused():

@@ -22,6 +22,7 @@ from pathaware.methods import FUNCTIONS, METHODS
 from pathaware.methods.imaml import LineSearchDescent
 from pathaware.methods.l2l import LearnedOptimizer
 from pathaware.methods.maml_plus_plus import MamlPlusPlus
+from pathaware.methods.reptile import ReptileDescent
 from pathaware.methods.warp_grad import Warped
 from pathaware_research.pages import method_pages
 from tests.conftest import distance, small_problem
@@ -201,10 +202,10 @@ def test_distributed_data_parallel_gives_it_too(tmp_path):
     assert process.exitcode == 0
 
 
-@pytest.mark.parametrize("rule", [LineSearchDescent, MamlPlusPlus, LearnedOptimizer])
+@pytest.mark.parametrize("rule", [LineSearchDescent, MamlPlusPlus, LearnedOptimizer, ReptileDescent])
 def test_a_rule_that_belongs_to_one_meta_gradient_brings_it(rule):
     model, loss, _ = small_problem("mlp")
-    method = next(m for m in METHODS.values() if m.kind is rule)
+    method = next(m for m in METHODS.values() if m.adapter is rule)
     assert type(MetaLearner(model, rule(model), loss).meta_gradient) is method.meta_gradient
     assert type(MetaLearner(model, rule(model), loss, meta_gradient=Unrolled()).meta_gradient) is Unrolled
 
@@ -224,6 +225,22 @@ def test_an_order_is_followed_for_another_release_with_a_warning():
         learner.meta_loss(episodes, "first").backward()
     found = gradients(learner)
     assert all(map(torch.equal, found, by_estimator(pathaware.fomaml(model, loss), episodes)))
+
+
+def test_old_names_warn_for_another_release():
+    model, loss, _ = small_problem("mlp")
+    learner, method = pathaware.maml(model, loss), METHODS["maml"]
+    for owner, old, new in [
+        (pathaware, "Path", pathaware.Trajectory),
+        (method, "kind", method.adapter),
+        (method, "queries", method.transductive),
+        (learner, "task_losses", learner.adapted_losses),
+        (learner, "adapt_and_predict", learner.adapt_each),
+        (learner, "gradient", learner.gradient_at),
+        (learner, "losses", learner.losses_at),
+    ]:
+        with pytest.warns(FutureWarning, match=rf"{old} goes in 0\.4; use"):
+            assert getattr(owner, old) == new
 
 
 def test_labels_are_refused_where_a_method_learns_without():
@@ -248,11 +265,14 @@ def test_schedules_follow_the_progress_of_training():
 
 
 def test_the_stub_has_every_public_name_and_the_signature_of_every_method():
-    assert sorted(pathaware._METHODS) == sorted(FUNCTIONS)
-    assert stub.STUB.read_text(encoding="utf-8") == stub.text(), "run `python -m tools.stub`"
+    assert list(pathaware.METHOD_FILES) == list(FUNCTIONS)
+    for path, text in stub.stubs().items():
+        assert path.read_text(encoding="utf-8") == text, "run `python -m tools.stub`"
     for name in pathaware.__all__:
         assert re.search(rf"^(from .* import {name} as|def {name}\()", stub.text(), re.MULTILINE), name
         assert getattr(pathaware, name).__name__ == name
+    assert set(pathaware.__all__) <= set(dir(pathaware))
+    assert len(pathaware.__all__) <= 50
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -6,11 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from pathaware import GradientDescent, MetaLearner
 from pathaware.methods import gap
 from pathaware.methods.gap import Gap
-from tests.conftest import distance, meta_gradient
-from tests.methods.checks import differences, error_of_meta_gradient, estimated, learner_of, scattered
+from tests.conftest import distance
+from tests.methods.checks import differences, estimated, learner_of, scattered
 
 MODES = [False, True]
 
@@ -28,12 +27,6 @@ def scales_of(rule, name):
     index = [entry.name for entry in rule.layout.entries].index(name)
     m = rule.preconditioners[index].m
     return ((2 * m).exp() + 1).log() / 2
-
-
-@pytest.mark.parametrize("network", ["conv", "mlp"])
-def test_its_meta_gradient_equals_finite_differences(network):
-    learner, outer, episodes = learner_of("gap", network, rate=0.1, steps=2)
-    assert error_of_meta_gradient(scattered(learner), outer, episodes) < 1e-6
 
 
 @pytest.mark.parametrize("network", ["conv", "mlp"])
@@ -118,15 +111,6 @@ def test_every_step_descends_however_the_scales_are_learned(exact):
     moved = rule.step(0, [torch.zeros_like(gradient)], gradient)
     for name, part in rule.layout.views(gradient).items():
         assert ((rule.layout.views(moved)[name] * part).flatten(1).sum(1) < 0).all()
-
-
-@pytest.mark.parametrize("exact", MODES)
-def test_it_starts_as_maml(exact):
-    learner, _, episodes = learner_of("gap", rate=0.1, exact=exact)
-    plain = MetaLearner(learner.model, GradientDescent(learner.model, 5, rate=0.1), learner.loss)
-    found, expected = meta_gradient(learner, episodes), meta_gradient(plain, episodes)
-    assert distance(found[: len(expected)], expected) < 1e-10
-    assert found[len(expected) :].norm() > 0
 
 
 def test_a_task_that_is_not_finite_does_not_stop_the_exact_steps_of_the_others():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 
 import pytest
@@ -10,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pathaware import GradientDescent, MetaLearner
+from pathaware import MetaLearner
 from pathaware.core.errors import UsageError
 from pathaware.core.rule import Context
 from pathaware.methods.hsml import Level, Reconstructing
-from tests.conftest import distance, meta_gradient
+from tests.conftest import distance
 from tests.methods.checks import differences, learner_of, scattered
 
 SMALL = {"size": 8, "clusters": 3, "groups": 2, "rate": 0.1, "steps": 2}
@@ -44,17 +43,6 @@ def test_its_meta_gradient_equals_finite_differences_in_every_part_of_the_hierar
     for part, pairs in parts.items():
         found, gradients = (torch.cat(side) for side in zip(*pairs, strict=True))
         assert distance(found, gradients) < 1e-5, part
-
-
-@pytest.mark.parametrize("kind", ["conv", "mlp"])
-def test_with_open_gates_it_is_maml(kind):
-    learner, _, episodes = learner_of("hsml", kind, **SMALL)
-    nn.init.zeros_(learner.rule.gates.weight)
-    nn.init.constant_(learner.rule.gates.bias, math.inf)
-    plain = MetaLearner(learner.model, GradientDescent(learner.model, 2, rate=0.1), learner.loss)
-    assert torch.equal(learner.adapted_losses(episodes), plain.adapted_losses(episodes))
-    theirs = meta_gradient(plain, episodes)
-    assert distance(meta_gradient(learner, episodes)[: len(theirs)], theirs) < 1e-12
 
 
 def test_gates_begin_near_the_value_that_is_set():
@@ -110,11 +98,3 @@ def test_what_has_no_autoencoder_is_refused():
     learner, _, episodes = learner_of("maml", "mlp")
     with pytest.raises(UsageError, match="autoencoder"):
         Reconstructing().backward(learner, episodes, 1.0)
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"size": 0}, {"groups": 0}, {"sigma": 0.0}, {"gate": 1.0}, {"reconstruction": -1.0}]
-)
-def test_settings_that_make_no_sense_are_refused(wrong):
-    with pytest.raises(UsageError, match=next(iter(wrong))):
-        learner_of("hsml", "mlp", **wrong)

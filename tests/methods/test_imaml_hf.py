@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from pathaware import MetaLearner
-from pathaware.core.errors import UsageError
 from pathaware.methods.imaml import LineSearchDescent
 from pathaware.methods.imaml_hf import HessianFree
 from tests.methods.checks import learner_of
@@ -71,9 +69,3 @@ def test_without_positive_curvature_it_steps_along_the_gradient():
 def test_one_setting_serves_both_uses_of_conjugate_gradients():
     learner, outer, _ = learner_of("imaml-hf", cg_steps=2)
     assert learner.rule.cg_steps == outer.cg_steps == 2
-
-
-@pytest.mark.parametrize("wrong", [{"strength": 0.0}, {"cg_steps": 0}])
-def test_settings_that_mean_nothing_are_refused(wrong):
-    with pytest.raises(UsageError, match=next(iter(wrong))):
-        learner_of("imaml-hf", **wrong)

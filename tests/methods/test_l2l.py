@@ -9,52 +9,10 @@ import torch
 from torch import nn
 
 from pathaware import Layout
-from pathaware.core.errors import UsageError
 from pathaware.core.rule import Context
 from pathaware.methods.l2l import LearnedOptimizer, shuffled
 from pathaware.methods.meta_lstm import preprocessed
-from tests.conftest import distance
-from tests.methods.checks import differences, estimated, learner_of, scattered
-
-
-def mean_query_loss_of_held_gradients(learner, episodes, first):
-    """The mean query loss after the steps `first` … n as a function of the parameters, with inner gradients
-    held constant. Written as a loop over steps, without the estimator."""
-    x, y, query_x, query_y = episodes.tensors()
-    held = []
-
-    def value():
-        point = learner.rule.layout.flatten(learner.model).expand(len(x), -1)
-        _, memory = learner.rule.begin(point, Context(learner, x, y))
-        losses = []
-        for j in range(learner.rule.steps):
-            if j == len(held):
-                held.append(learner.gradient_at(point, x, y))
-            loss, gradient = held[j]
-            point, memory = learner.rule.advance(j, [point], gradient, loss, memory)
-            if j + 1 >= first:
-                losses.append(learner.losses_at(point, query_x, query_y).mean())
-        return torch.stack(losses).mean()
-
-    value()
-    return value
-
-
-@pytest.mark.parametrize("kind", ["conv", "mlp"])
-@pytest.mark.parametrize(("trajectory", "first"), [(True, 1), (False, 3)])
-def test_its_meta_gradient_equals_finite_differences_where_gradients_are_held(kind, trajectory, first):
-    learner, outer, episodes = learner_of(
-        "l2l", kind, steps=3, hidden=3, scale=0.1, trajectory=trajectory, guard=False
-    )
-    scattered(learner, 0.3)
-    found = estimated(learner, outer, episodes)
-    value = mean_query_loss_of_held_gradients(learner, episodes, first)
-    gradients, chosen = differences(learner, value, most=120)
-    sizes = [(name.startswith("rule."), p.numel()) for name, p in learner.named_parameters()]
-    of_rule = torch.cat([torch.full((n,), rule) for rule, n in sizes])[chosen]
-    for part in (of_rule, ~of_rule):
-        assert gradients[part].norm() > 1e-3
-        assert distance(found[chosen][part], gradients[part]) < 1e-6
+from tests.methods.checks import estimated, learner_of
 
 
 def test_a_coordinate_is_pytorchs_lstm_of_its_own_gradients():
@@ -140,9 +98,3 @@ def test_another_draw_has_the_values_of_each_tensor_in_another_order():
 def test_a_learned_initialisation_is_learned():
     learner, outer, episodes = learner_of("l2l", "mlp")
     assert estimated(learner, outer, episodes)[: len(learner.rule.layout)].norm() > 1e-3
-
-
-@pytest.mark.parametrize("wrong", [{"scale": 0.0}, {"hidden": 0}, {"layers": 0}, {"initialisation": "zero"}])
-def test_settings_that_make_no_sense_are_refused(wrong):
-    with pytest.raises(UsageError, match=next(iter(wrong))):
-        learner_of("l2l", "mlp", **wrong)

@@ -8,10 +8,7 @@ from torch import Tensor
 from torch.func import functional_call, jacrev
 
 from pathaware import MetaLearner
-from pathaware.core.errors import UsageError
-from pathaware.core.meta_gradient import Unrolled
 from pathaware.methods.l_maml import (
-    Laplace,
     curvature_roots,
     likelihood_roots,
     log_determinants,
@@ -100,12 +97,6 @@ def test_its_meta_gradient_equals_finite_differences_of_the_whole_objective(kind
     assert distance(found[chosen], gradients) < 1e-6
 
 
-@pytest.mark.parametrize("kind", ["conv", "mlp"])
-def test_without_weight_it_is_maml(kind):
-    learner, outer, episodes = learner_of("l-maml", kind, curvature_weight=0.0, rate=0.05)
-    assert distance(estimated(learner, outer, episodes), estimated(learner, Unrolled(), episodes)) < 1e-12
-
-
 def test_the_loss_it_tells_is_that_of_the_queries():
     learner, outer, episodes = learner_of("l-maml", curvature_weight=5.0)
     losses = outer.backward(learner, episodes, 1.0)
@@ -125,9 +116,3 @@ def test_predictions_beyond_doubt_have_derivatives():
     outputs = torch.tensor([[[2000.0, 0.0, -5.0]]], requires_grad=True)
     likelihood_roots(outputs, torch.zeros(1, 1, dtype=torch.long)).sum().backward()
     assert outputs.grad.isfinite().all()
-
-
-@pytest.mark.parametrize("wrong", [{"curvature_weight": -1.0}, {"prior_precision": 0.0}, {"directions": 0}])
-def test_settings_that_mean_nothing_are_refused(wrong):
-    with pytest.raises(UsageError, match=next(iter(wrong))):
-        Laplace(**wrong)

@@ -7,17 +7,7 @@ import math
 import pytest
 import torch
 
-from pathaware.core.errors import UsageError
-from tests.methods.checks import error_of_meta_gradient, learner_of, scattered
-
-
-@pytest.mark.parametrize("steps", [1, 4])
-def test_its_gradient_equals_finite_differences_through_the_newton_steps(steps):
-    learner, outer, episodes = learner_of("lr-d2", steps=steps, penalty=0.3)
-    assert error_of_meta_gradient(scattered(learner), outer, episodes) < 1e-6
-    gradients = {name: p.grad.abs().item() for name, p in learner.head.named_parameters()}
-    assert gradients["log_penalty"] > 1e-4
-    assert gradients["alpha"] > 1e-4
+from tests.methods.checks import learner_of
 
 
 def some_tasks(learner, examples=9):
@@ -66,8 +56,3 @@ def test_a_fit_that_is_sure_of_itself_stays_finite_in_float32():
     (gradient,) = torch.autograd.grad(weights.sum(), features)
     assert weights.isfinite().all()
     assert gradient.isfinite().all()
-
-
-def test_it_takes_a_step_at_least():
-    with pytest.raises(UsageError, match="steps"):
-        learner_of("lr-d2", steps=0)

@@ -8,20 +8,10 @@ import pytest
 import torch
 
 from pathaware import Episodes
-from pathaware.core.errors import UsageError
 from pathaware.core.head import one_hot
-from pathaware.methods import get_method
-from tests.conftest import small_problem
-from tests.methods.checks import error_of_meta_gradient, learner_of, scattered
+from tests.methods.checks import learner_of, scattered
 
 SMALL = {"hidden": 5}
-
-
-@pytest.mark.parametrize("kind", ["conv", "mlp"])
-@pytest.mark.parametrize("settings", [{}, {"layers": 2, "label": "after"}])
-def test_its_gradient_equals_finite_differences(kind, settings):
-    learner, outer, episodes = learner_of("lstm", kind, **settings, **SMALL)
-    assert error_of_meta_gradient(scattered(learner), outer, episodes) < 1e-6
 
 
 def sigmoid(value: float) -> float:
@@ -84,15 +74,6 @@ def test_it_learns_to_fit_functions():
     assert sum(losses[-10:]) < 0.5 * sum(losses[:10])
 
 
-def test_queries_know_nothing_of_each_other():
-    learner, _, episodes = learner_of("lstm", "mlp")
-    x, y, query_x, _ = episodes.tensors()
-    predictions = learner.predictions_per_step(x, y, query_x).outputs[-1]
-    order = torch.randperm(query_x.shape[1])
-    reordered = learner.predictions_per_step(x, y, query_x[:, order]).outputs[-1]
-    assert torch.allclose(reordered, predictions[:, order])
-
-
 @pytest.mark.parametrize("changed", [0, -1])
 @pytest.mark.parametrize("labels", ["with", "after"])
 def test_every_label_matters_the_last_one_too(changed, labels):
@@ -112,10 +93,3 @@ def test_at_first_its_state_keeps_what_it_has_read():
     zeros = torch.zeros(1, cell.input_size)
     kept = cell(zeros, (h, torch.ones(1, 50)))[1] - cell(zeros, (h, torch.zeros(1, 50)))[1]
     assert torch.allclose(kept, torch.full_like(kept, 1 / (1 + math.exp(-3))))
-
-
-@pytest.mark.parametrize("given", [{"hidden": 0}, {"layers": 0}, {"label": "never"}])
-def test_settings_that_make_no_sense_are_refused(given):
-    model, loss, _ = small_problem("conv")
-    with pytest.raises(UsageError, match=next(iter(given))):
-        get_method("lstm").build(model, given, loss)

@@ -67,7 +67,7 @@ def test_shared_columns_change_no_number(monkeypatch, kind):
     start, losses, weights = torch.randn(2, size, requires_grad=True), torch.rand(2), torch.randn(4, 2, size)
     found, widths = [], []
     for shared in (True, False):
-        monkeypatch.setattr(lstm, "may_branch", lambda values, shared=shared: shared)
+        monkeypatch.setattr(lstm, "on_host", lambda values, shared=shared: shared)
         point, memory = rule.begin(start, Context(None, start, start))
         total, points = 0.0, [point]
         for j in range(4):

@@ -7,11 +7,8 @@ import math
 import pytest
 import torch
 
-from pathaware.core.errors import UsageError
-from pathaware.methods import get_method
 from pathaware.methods.mann import FAINT, look_up, write
-from tests.conftest import small_problem
-from tests.methods.checks import error_of_meta_gradient, learner_of, scattered
+from tests.methods.checks import learner_of, scattered
 
 SMALL = {"slots": 4, "size": 3, "hidden": 5}
 
@@ -42,12 +39,6 @@ def plain_memory(head, features, labels, decay):
         read = sum(share * row for share, row in zip(looked_up, memory, strict=True))
         usage = [decay * u + r + w for u, r, w in zip(usage, looked_up, written, strict=True)]
     return torch.stack(memory), read, emptied
-
-
-@pytest.mark.parametrize("kind", ["conv", "mlp"])
-def test_its_gradient_equals_finite_differences(kind):
-    learner, outer, episodes = learner_of("mann", kind, **SMALL)
-    assert error_of_meta_gradient(scattered(learner), outer, episodes) < 1e-6
 
 
 @pytest.mark.parametrize("decay", [0.5, 0.99])
@@ -91,32 +82,3 @@ def test_an_open_gate_writes_where_it_read_and_a_closed_one_where_nothing_is_use
     nothing = torch.zeros(2)
     assert torch.allclose(opened[0], torch.stack([memory[0, 0], memory[0, 1] + key[0], nothing]))
     assert torch.allclose(closed[0], torch.stack([memory[0, 0], memory[0, 1], key[0]]))
-
-
-def test_queries_know_nothing_of_each_other():
-    learner, _, episodes = learner_of("mann", "mlp")
-    x, y, query_x, _ = episodes.tensors()
-    predictions = learner.predictions_per_step(x, y, query_x).outputs[-1]
-    order = torch.randperm(query_x.shape[1])
-    assert torch.allclose(
-        learner.predictions_per_step(x, y, query_x[:, order]).outputs[-1], predictions[:, order]
-    )
-    assert torch.allclose(learner.predictions_per_step(x, y, query_x[:, :1]).outputs[-1], predictions[:, :1])
-
-
-def test_it_predicts_from_the_labels_it_was_shown():
-    learner, _, episodes = learner_of("mann")
-    x, y, query_x, _ = episodes.tensors()
-    predictions = [
-        learner.predictions_per_step(x, labels, query_x).outputs[-1] for labels in (y, (y + 1) % 3)
-    ]
-    assert not torch.allclose(*predictions, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    "given", [{"slots": 0}, {"size": 0}, {"hidden": 0}, {"decay": 1.5}, {"decay": -0.1}, {"gain": -1.0}]
-)
-def test_settings_that_make_no_sense_are_refused(given):
-    model, loss, _ = small_problem("conv")
-    with pytest.raises(UsageError, match=next(iter(given))):
-        get_method("mann").build(model, given, loss)

@@ -8,17 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pathaware.core.errors import UsageError
-from tests.methods.checks import error_of_meta_gradient, learner_of, scattered
+from tests.methods.checks import learner_of, scattered
 
 BOTH = pytest.mark.parametrize("full_context", [False, True])
-
-
-@BOTH
-def test_its_gradient_equals_finite_differences(full_context):
-    learner, outer, episodes = learner_of("matching", full_context=full_context, reads=2)
-    assert error_of_meta_gradient(scattered(learner), outer, episodes) < 1e-6
-    assert learner.head.log_sharpness.grad.abs() > 1e-4
 
 
 def parts(learner):
@@ -45,27 +37,6 @@ def test_its_predictions_are_logarithms_of_probabilities(full_context):
     features, targets, queries = parts(learner)
     predictions = learner.head.predict(learner.head.fit(features, targets), queries)
     assert torch.allclose(predictions.exp().sum(-1), torch.ones(2, 4))
-
-
-@BOTH
-def test_the_order_of_the_support_set_matters_to_full_context_alone(full_context):
-    learner, _, _ = learner_of("matching", full_context=full_context)
-    features, targets, queries = parts(learner)
-    order = torch.tensor([3, 1, 5, 0, 4, 2])
-    predictions, shuffled = (
-        learner.head.predict(learner.head.fit(f, t), queries)
-        for f, t in ((features, targets), (features[:, order], targets[:, order]))
-    )
-    assert torch.allclose(predictions, shuffled) != full_context
-
-
-@BOTH
-def test_no_query_knows_of_another(full_context):
-    learner, _, _ = learner_of("matching", full_context=full_context)
-    features, targets, queries = parts(learner)
-    fitted = learner.head.fit(features, targets)
-    alone = torch.cat([learner.head.predict(fitted, queries[:, i : i + 1]) for i in range(4)], dim=1)
-    assert torch.allclose(alone, learner.head.predict(fitted, queries))
 
 
 def lstm(weights, x, h, c):
@@ -115,9 +86,3 @@ def test_a_class_without_examples_is_never_the_answer_and_harms_no_gradient():
     )
     assert (predictions.argmax(-1) == 0).all()
     assert gradient.isfinite().all()
-
-
-@pytest.mark.parametrize("setting", [{"sharpness": 0.0}, {"reads": 0}])
-def test_what_must_be_positive_is(setting):
-    with pytest.raises(UsageError, match=next(iter(setting))):
-        learner_of("matching", **setting)

@@ -6,24 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from pathaware import GradientDescent, MetaLearner
-from pathaware.core.errors import UsageError
 from pathaware.methods.meta_curvature import MetaCurvature
-from tests.conftest import distance, meta_gradient
-from tests.methods.checks import error_of_meta_gradient, learner_of, scattered
 
 MATRICES = ["full", "diagonal"]
 
 
 def dense(factor):
     return factor if factor.ndim == 2 else torch.diag(factor)
-
-
-@pytest.mark.parametrize("matrices", MATRICES)
-@pytest.mark.parametrize("kind", ["conv", "mlp"])
-def test_its_meta_gradient_equals_finite_differences(kind, matrices):
-    learner, outer, episodes = learner_of("meta-curvature", kind, matrices=matrices, rate=0.1, steps=2)
-    assert error_of_meta_gradient(scattered(learner), outer, episodes) < 1e-6
 
 
 @pytest.mark.parametrize("matrices", MATRICES)
@@ -49,18 +38,3 @@ def test_its_matrices_are_those_of_output_input_and_tap():
     model = nn.Sequential(nn.Conv2d(2, 3, (2, 5)), nn.Flatten(), nn.Linear(4, 6))
     shapes = [[tuple(f.shape) for f in c.factors] for c in MetaCurvature(model).curvatures]
     assert shapes == [[(3, 3), (2, 2), (10, 10)], [(3,)], [(6, 6), (4, 4)], [(6,)]]
-
-
-@pytest.mark.parametrize("matrices", MATRICES)
-def test_it_starts_as_maml(matrices):
-    learner, _, episodes = learner_of("meta-curvature", rate=0.1, matrices=matrices)
-    plain = MetaLearner(learner.model, GradientDescent(learner.model, 5, rate=0.1), learner.loss)
-    found = meta_gradient(learner, episodes)
-    expected = meta_gradient(plain, episodes)
-    assert distance(found[: len(expected)], expected) < 1e-10
-    assert found[len(expected) :].norm() > 0
-
-
-def test_unknown_matrices_are_refused():
-    with pytest.raises(UsageError, match="matrices"):
-        MetaCurvature(nn.Linear(2, 2), matrices="square")

@@ -3,47 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from pathaware import Episodes, GradientDescent, Layout, MetaLearner
-from pathaware.core.errors import UsageError
+from pathaware import GradientDescent, Layout, MetaLearner
 from pathaware.methods.meta_lstm import MetaLSTM, preprocessed
 from tests.conftest import distance, meta_gradient
-from tests.methods.checks import differences, estimated, learner_of, scattered
-
-
-def of_held_gradients(learner: MetaLearner, episodes: Episodes) -> Callable[[], Tensor]:
-    """The meta-loss as a function of the parameters, with inner gradients and losses held constant."""
-    advance, seen = learner.rule.advance, []
-
-    def record(j, points, gradient, losses, memory):
-        seen.append((gradient.clone(), losses.clone()))
-        return advance(j, points, gradient, losses, memory)
-
-    def replay(j, points, gradient, losses, memory):
-        return advance(j, points, *seen[j], memory)
-
-    learner.rule.advance = record
-    learner.query_loss(episodes)
-    learner.rule.advance = replay
-    return lambda: learner.query_loss(episodes)
-
-
-@pytest.mark.parametrize("kind", ["conv", "mlp"])
-def test_its_meta_gradient_equals_finite_differences_where_gradients_are_held(kind):
-    learner, outer, episodes = learner_of("meta-lstm", kind, rate=0.1, steps=2, hidden=3, guard=False)
-    scattered(learner, 0.3)
-    found = estimated(learner, outer, episodes)
-    gradients, chosen = differences(learner, of_held_gradients(learner, episodes), most=120)
-    sizes = [(name.startswith("rule."), p.numel()) for name, p in learner.named_parameters()]
-    of_rule = torch.cat([torch.full((n,), rule) for rule, n in sizes])[chosen]
-    for part in (of_rule, ~of_rule):
-        assert gradients[part].norm() > 1e-3
-        assert distance(found[chosen][part], gradients[part]) < 1e-6
+from tests.methods.checks import learner_of
 
 
 def fixed_gates(rule: MetaLSTM, keep: float, take: float) -> None:
@@ -128,9 +96,3 @@ def test_preprocessing_is_the_papers():
         else:
             expected = [-1, math.exp(10) * value]
         assert preprocessed(torch.tensor([value]))[0].tolist() == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize("wrong", [{"rate": 0.0}, {"rate": 1.0}, {"keep": 1.5}, {"hidden": 0}])
-def test_settings_that_no_gate_can_have_are_refused(wrong):
-    with pytest.raises(UsageError, match=next(iter(wrong))):
-        learner_of("meta-lstm", "mlp", **wrong)

@@ -9,11 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pathaware.core.errors import UsageError
 from pathaware.core.head import one_hot
-from pathaware.methods import get_method
 from pathaware.methods.meta_networks import PARTS, MetaNetworks, TwoLayers, read
-from tests.conftest import distance, small_problem
+from tests.conftest import distance
 from tests.methods.checks import differences, estimated, learner_of, scattered
 
 SMALL = {"hidden": 4, "generator": 3}
@@ -137,19 +135,3 @@ def test_full_attention_reads_the_weights_of_one_example():
         for q in range(6):
             expected = memory[task, attention[task, q].argmax()] @ inputs[task, q]
             assert torch.allclose(found[task, q], expected)
-
-
-def test_it_predicts_from_the_labels_it_was_shown():
-    learner, _, episodes = learner_of("meta-networks")
-    x, y, query_x, _ = episodes.tensors()
-    predictions = [
-        learner.predictions_per_step(x, labels, query_x).outputs[-1] for labels in (y, (y + 1) % 3)
-    ]
-    assert not torch.allclose(*predictions, atol=1e-4)
-
-
-@pytest.mark.parametrize("given", [{"hidden": 0}, {"generator": 0}, {"sharpness": 0.0}])
-def test_settings_that_make_no_sense_are_refused(given):
-    model, loss, _ = small_problem("conv")
-    with pytest.raises(UsageError, match=next(iter(given))):
-        get_method("meta-networks").build(model, given, loss)

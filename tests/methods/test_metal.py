@@ -6,10 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pathaware import GradientDescent, MetaLearner
 from pathaware.core.rule import Context
 from pathaware.methods.metal import AdaptiveLoss
-from tests.conftest import distance, meta_gradient
 from tests.methods.checks import learner_of, scattered
 
 
@@ -29,15 +27,6 @@ def test_its_meta_gradient_equals_finite_differences_in_every_tensor(kind):
         assert torch.isclose((parameter.grad * direction).sum(), gradient, rtol=1e-5, atol=1e-9), name
         if name.startswith("rule"):
             assert parameter.grad.any(), name
-
-
-@pytest.mark.parametrize("kind", ["conv", "mlp"])
-def test_a_learned_loss_of_zero_is_maml(kind):
-    """This is how training starts."""
-    learner, _, episodes = learner_of("metal", kind, rate=0.1, steps=3)
-    maml = MetaLearner(learner.model, GradientDescent(learner.rule.layout, 3, rate=0.1), learner.loss)
-    expected = meta_gradient(maml, episodes)
-    assert distance(meta_gradient(learner, episodes)[: len(expected)], expected) < 1e-10
 
 
 def test_the_outer_loss_is_that_of_support_set_and_queries_together():

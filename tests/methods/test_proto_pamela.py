@@ -10,7 +10,6 @@ from torch import nn
 from pathaware import UsageError
 from pathaware.core.head import one_hot
 from pathaware.methods.proto_pamela import ProtoPamela
-from tests.methods.checks import error_of_meta_gradient, learner_of, scattered
 
 
 def head(ways: int = 4, features: int = 6, **settings) -> ProtoPamela:
@@ -49,17 +48,6 @@ def test_the_step_follows_the_gradient_of_the_balanced_cross_entropy():
     assert torch.allclose(loss, by_class.mean())
     (expected,) = torch.autograd.grad(loss, rows)
     assert torch.allclose(made.gradient(rows, scale, known, z, weights), expected, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    "settings", [{}, {"adaptive": True, "power": 0.7, "anchors": 3}], ids=["plain", "adaptive"]
-)
-def test_the_meta_gradient_is_exact(settings):
-    learner, outer, episodes = learner_of("proto-pamela", **settings)
-    if settings:
-        labels = torch.arange(5).repeat_interleave(20)
-        learner.head.observe(torch.randn(100, learner.head.features), labels)
-    assert error_of_meta_gradient(scattered(learner), outer, episodes) < 1e-5
 
 
 def test_a_path_is_that_of_pamela():
@@ -190,20 +178,3 @@ def test_a_power_flattens_features():
     x = torch.tensor([[[4.0, -9.0, 0.0, 0.0, 0.0, 1.0]]])
     u = prepared(made, x)[0, 0]
     assert torch.allclose(u, F.normalize(torch.tensor([2.0, -3.0, 0, 0, 0, 1]), dim=0), atol=2e-3)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"power": 0.0},
-        {"anchors": 3},
-        {"steps": -1},
-        {"skip": 0},
-        {"rate": 0.0},
-        {"scale": -1.0},
-        {"shrinkage": 0.0},
-    ],
-)
-def test_settings_without_a_meaning_are_refused(settings):
-    with pytest.raises(UsageError, match=next(iter(settings))):
-        head(**settings)

@@ -8,17 +8,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from pathaware.core.batch_norm import freeze_batch_norm
-from pathaware.core.errors import UsageError
 from pathaware.methods import get_method
 from pathaware.methods.relation import with_maps
 from pathaware.models import conv4, mlp, resnet12
-from tests.conftest import image_episodes, small_problem
-from tests.methods.checks import error_of_meta_gradient, learner_of, scattered
-
-
-def test_its_gradient_equals_finite_differences():
-    learner, outer, episodes = learner_of("relation")
-    assert error_of_meta_gradient(scattered(learner), outer, episodes) < 1e-6
+from tests.conftest import image_episodes
+from tests.methods.checks import learner_of, scattered
 
 
 @torch.no_grad()
@@ -99,22 +93,6 @@ def test_its_loss_is_the_squared_error_of_every_score():
         assert torch.allclose(losses[task], torch.stack(errors).mean())
 
 
-def test_the_order_of_the_support_set_does_not_matter():
-    learner, _, episodes = learner_of("relation")
-    x, y, query_x, _ = episodes.tensors()
-    order = torch.randperm(x.shape[1])
-    before = learner.predictions_per_step(x, y, query_x).outputs[-1]
-    assert torch.allclose(learner.predictions_per_step(x[:, order], y[:, order], query_x).outputs[-1], before)
-
-
-def test_no_query_changes_the_answer_to_another_where_predictions_are_inductive():
-    learner, _, episodes = learner_of("relation")
-    x, y, query_x, _ = episodes.tensors()
-    whole = learner.predictions_per_step(x, y, query_x, queries="alone").outputs[-1]
-    alone = learner.predictions_per_step(x, y, query_x[:, :1], queries="alone").outputs[-1]
-    assert torch.allclose(whole[:, :1], alone)
-
-
 def test_a_frozen_network_predicts_as_the_learner_does_inductively():
     learner, _, episodes = learner_of("relation")
     x, y, query_x, _ = episodes.tensors()
@@ -122,9 +100,3 @@ def test_a_frozen_network_predicts_as_the_learner_does_inductively():
     frozen = freeze_batch_norm(learner.adapt(x[0], y[0]), x[0])
     assert torch.allclose(frozen(query_x[0]), expected)
     assert torch.allclose(frozen(query_x[0, :1]), expected[:1])
-
-
-def test_a_layer_without_units_is_refused():
-    model, loss, _ = small_problem("conv")
-    with pytest.raises(UsageError, match="hidden"):
-        get_method("relation").build(model, {"hidden": 0}, loss)

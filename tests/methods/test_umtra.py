@@ -29,7 +29,7 @@ def config(method: str = "umtra", training: dict | None = None, **problem) -> Co
 
 
 def test_it_is_maml_with_tasks_without_labels():
-    assert METHODS["umtra"].kind is GradientDescent
+    assert METHODS["umtra"].adapter is GradientDescent
     assert METHODS["umtra"].settings() == METHODS["maml"].settings()
     problem = config().problem
     assert problem.labels is False

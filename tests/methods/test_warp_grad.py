@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from pathaware import Episodes, GradientDescent, MetaLearner, UsageError
+from pathaware import Episodes, GradientDescent, MetaLearner
 from pathaware.core.meta_gradient import Unrolled
 from pathaware.methods import get_method
 from pathaware.methods.warp_grad import WarpGrad
@@ -175,20 +175,3 @@ def test_warps_follow_blocks_that_are_modules_of_their_own():
     x = torch.randn(2, 1, 5, 5)
     assert [name for name, _ in learner.model.named_children()] == ["0", "1", "warp1", "2", "3"]
     assert torch.allclose(learner.model(x), model(x))
-
-
-@pytest.mark.parametrize("settings", [{"kernel": 0}, {"kernel": 2}, {"start": "leap"}, {"steps": 0}])
-def test_settings_without_sense_are_refused(settings):
-    with pytest.raises(UsageError, match=next(iter(settings))):
-        learner_of("warp-grad", **settings)
-
-
-def test_an_objective_of_the_start_that_is_none_is_refused():
-    with pytest.raises(UsageError, match="start"):
-        WarpGrad(start="leap")
-
-
-@pytest.mark.parametrize("model", [nn.Sequential(nn.Linear(1, 1)), nn.Linear(1, 1)])
-def test_a_network_with_no_place_for_a_warp_is_refused(model):
-    with pytest.raises(UsageError, match="model"):
-        get_method("warp-grad").build(model, {}, nn.functional.mse_loss)

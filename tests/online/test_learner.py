@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import get_args
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch.func import functional_call
 from pathaware import UsageError
 from pathaware.models import conv4
 from pathaware.online.buffer import ReplaySample
-from pathaware.online.learner import OnlineLearner
+from pathaware.online.learner import OnlineLearner, OnlineOrder
 from tests.conftest import distance
 
 RATE, PULL = 0.05, 0.7
@@ -115,6 +116,17 @@ def test_through_the_last_step_theta_counts_by_its_pull_only():
     assert distance(each.meta_gradient([ReplaySample((first, last), held_out)]), expected) < 1e-12
 
 
+def test_by_the_pull_alone_theta_moves_towards_phi_as_in_reptile():
+    each = learner(order="pull", every=3, descent="sgd", meta_rate=0.5)
+    for item in items(2):
+        each.partial_fit(*item)
+    theta, phi = each.theta.requires_grad_(), each.phi
+    (expected,) = torch.autograd.grad(PULL / 2 * (phi - theta).square().sum(), theta)
+    each.partial_fit(*items(1)[0])
+    assert distance(each.theta, theta.detach() - 0.5 * expected) < 1e-12
+    assert torch.equal(each.phi, phi)
+
+
 def test_an_item_moves_phi_as_written_and_leaves_theta():
     each = learner(every=3)
     theta = each.theta
@@ -209,7 +221,7 @@ def test_a_path_that_ran_away_does_not_move_theta_and_others_still_do():
     assert len(each.buffer) == 2
 
 
-@pytest.mark.parametrize("order", ["second", "first", "last"])
+@pytest.mark.parametrize("order", get_args(OnlineOrder))
 @pytest.mark.parametrize("meta_steps", [1, 2])
 def test_a_sample_that_is_not_finite_never_enters_the_buffer(order, meta_steps):
     each = linear(order=order, meta_steps=meta_steps)
@@ -308,7 +320,7 @@ def test_a_state_is_not_changed_by_what_is_learned_after():
         ({"buffer": 0}, "buffer: 0 is not allowed; must be at least 1"),
         ({"replay": 0}, "replay: 0"),
         ({"meta_rate": -1.0}, "meta_rate: -1.0"),
-        ({"order": "third"}, "order: 'third' must be one of second, first, last"),
+        ({"order": "third"}, "order: 'third' must be one of second, first, last, pull"),
         ({"descent": "rmsprop"}, "descent: 'rmsprop' must be one of adam, sgd"),
         ({"forget": "all"}, "forget: 'all' must be one of reservoir, oldest"),
     ],

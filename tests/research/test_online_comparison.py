@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from pathaware import Episodes, GradientDescent, MetaLearner
 from pathaware.core.errors import RunError
 from pathaware.online.buffer import ReplaySample
-from pathaware.online.streams import Stream, sine_stream
 from pathaware_research.online.baselines import (
     BASELINES,
     DescentSettings,
@@ -30,6 +29,7 @@ from pathaware_research.online.comparison import (
     validate,
 )
 from pathaware_research.online.report import comparison_table, draw, running_mean
+from pathaware_research.online.streams import Stream, sine_stream
 from tests.conftest import distance
 
 

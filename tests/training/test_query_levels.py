@@ -78,7 +78,7 @@ def test_joint_inference_is_that_of_methods_that_adapt_to_the_queries():
 def test_only_methods_that_use_queries_have_joint_inference(name):
     learner = build(config(name))
     assert learner.query_level(None) == own_level(config(name))
-    if METHODS[name].queries:
+    if METHODS[name].transductive:
         assert learner.query_level(None) == learner.query_level("joint") == "joint"
     else:
         assert learner.query_level(None) == "batch"

@@ -147,7 +147,7 @@ class Job:
         rule: dict[str, Any] = {"steps": steps, "rate": self.workload.rate}
         if self.method == "pamela":
             rule["skip"] = min(2, steps)
-        settings = {**problem.training, "tasks": self.workload.tasks, "device": self.device}
+        settings = {**problem.training_defaults, "tasks": self.workload.tasks, "device": self.device}
         if self.threads is not None:
             settings["threads"] = self.threads
         settings |= {"precision": self.precision, **training}

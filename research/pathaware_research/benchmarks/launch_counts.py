@@ -61,8 +61,8 @@ def as_on_a_gpu(counts: Counter[str]) -> Iterator[None]:
     with (
         mock.patch.object(JITFunction, "run", count),
         mock.patch.object(kernels, "usable", return_value=True),
-        mock.patch.object(path, "may_branch", return_value=False),
-        mock.patch.object(head, "may_branch", return_value=False),
+        mock.patch.object(path, "on_host", return_value=False),
+        mock.patch.object(head, "on_host", return_value=False),
     ):
         yield
 

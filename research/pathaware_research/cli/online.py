@@ -80,10 +80,10 @@ def online(
     import torch
 
     from pathaware.cli.show import print_table
-    from pathaware.online.streams import open_stream
     from pathaware_research.online.baselines import StreamSetup
     from pathaware_research.online.comparison import candidate_settings, compare
     from pathaware_research.online.report import comparison_table, origin, write
+    from pathaware_research.online.streams import open_stream
 
     torch.set_num_threads(1)  # items are too small to gain from more threads
     setup = StreamSetup(open_stream(stream, items), steps, every)

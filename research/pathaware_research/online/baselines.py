@@ -25,7 +25,7 @@ from pathaware.core.settings import at_least, coerce
 from pathaware.methods.maml import GradientDescent
 from pathaware.online.buffer import Forget, Item, ReplaySample
 from pathaware.online.learner import Descent, OnlineLearner, OnlineOrder, Replay
-from pathaware.online.streams import Stream
+from pathaware_research.online.streams import Stream
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def _label(axes: Axes, points: Mapping[str, tuple[float, float]]) -> None:
     markers = {name: axes.transData.transform(point) for name, point in points.items()}
     taken = [(x - 4, x + 4, y) for x, y in markers.values()]
     for name, point in sorted(points.items(), key=lambda item: -item[1][1]):
-        text = f"{name} (joint)" if METHODS[name.removesuffix("-direct")].queries else name
+        text = f"{name} (joint)" if METHODS[name.removesuffix("-direct")].transductive else name
         x, y = markers[name]
         for shift, side in itertools.product(sorted(range(-80, 81), key=abs), (1, -1)):
             near, far = x + side * GAP, x + side * (GAP + LETTER * len(text))

@@ -173,12 +173,12 @@ def _settings(method: Method) -> str:
 
 def _common(method: Method) -> list[str]:
     """A paragraph on the settings that all rules share, if it has any."""
-    names = [name for name in method.settings() if name in _COMMON and issubclass(method.kind, Rule)]
+    names = [name for name in method.settings() if name in _COMMON and issubclass(method.adapter, Rule)]
     return [" ".join(_COMMON[name] for name in names)] if names else []
 
 
 def _parts(method: Method) -> list[Any]:
-    return [part for part in (method.kind, method.meta_gradient, method.network) if part is not identity]
+    return [part for part in (method.adapter, method.meta_gradient, method.network) if part is not identity]
 
 
 def _documented(method: Method) -> Iterator[str]:

@@ -93,7 +93,7 @@ def image_ranking(folder: Path) -> Table:
         value = mean(five, ACCURACY)[0] if five else 0.0
         seeds = " / ".join(str(len(found[column]) or NOTHING) for column in COLUMNS)
         method = METHODS[name.removesuffix("-direct")]
-        level = "joint" if method.queries else "batch"
+        level = "joint" if method.transductive else "batch"
         costs = [_ratio(times, method.name, key) for key in ("training_ms", "adaptation_ms")]
         texts = (_accuracy(found[column]) for column in COLUMNS)
         ranked.append((value, (name, method.order, level, *texts, seeds, *costs)))

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pathaware.online.streams import STREAMS
 from pathaware.training.tables import NOTHING, Table, pipe_table
 from pathaware_research.online.report import comparison_table
+from pathaware_research.online.streams import STREAMS
 from pathaware_research.records import Record, measurement
 
 DATA = {
@@ -177,7 +177,11 @@ def own_data(folder: Path) -> dict[str, str]:
 
 def online(folder: Path) -> dict[str, str]:
     """A table per stream, and one of other settings of the online learner on sine waves."""
-    variants = {"first": 'no Hessians, `order="first"`', "alone": "the newest item alone, `replay=1`"}
+    variants = {
+        "pull": 'φ constant, `order="pull"`',
+        "first": 'no Hessians, `order="first"`',
+        "alone": "the newest item alone, `replay=1`",
+    }
     records = {name: measurement(folder, f"other/online-{name}") for name in STREAMS}
     learners: dict[str, Any] = {k: records["sine"]["contestants"][k] for k in ("online", "literal")}
     for name, label in variants.items():

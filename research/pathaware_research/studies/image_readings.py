@@ -68,7 +68,7 @@ class Normalised(Pamela):
         return self.q_groups(self.rate * self.q * scale), super().per_parameter()[1]
 
 
-NORMALISED = replace(PAMELA, name=f"{HERE}:NORMALISED", kind=Normalised)
+NORMALISED = replace(PAMELA, name=f"{HERE}:NORMALISED", adapter=Normalised)
 MULTI_STEP = replace(PAMELA, name=f"{HERE}:MULTI_STEP", meta_gradient=MultiStep)
 
 

@@ -59,7 +59,7 @@ def described(method: Method) -> dict[str, Any]:
         "paper": method.paper,
         "summary": method.summary,
         "order": method.order,
-        "transductive": "queries" if method.queries else "batch norm",
+        "transductive": "queries" if method.transductive else "batch norm",
         "settings": method.settings(),
     }
 

@@ -13,4 +13,15 @@
 loads the engine by name, where it is installed.
 """
 
+from pathaware.core.exports import exports
+
 VERSION = "0.2.0"
+
+_PUBLIC = {
+    "episodes": "TaskSource",
+    "errors": "RunError Stopped",
+    "few_shot": "FewShotLearner StepPredictions",
+    "rule": "Context",
+}
+
+__getattr__, __dir__, __all__ = exports(__name__, _PUBLIC)

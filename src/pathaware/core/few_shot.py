@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from pathaware.core.batch_norm import FrozenBatchNorm, freeze_batch_norm
 from pathaware.core.episodes import Episodes, check_examples, check_tensors
 from pathaware.core.errors import UsageError
+from pathaware.core.exports import Renamed
 from pathaware.core.losses import Loss
 from pathaware.core.meta_gradient import MetaGradient, Unrolled
 from pathaware.core.path import Order, autocasts, check_order
@@ -70,6 +71,7 @@ class FewShotLearner(nn.Module, ABC):
     """How the loss after adaptation becomes a gradient of the learner's parameters."""
     checkpoint: bool = False
     """Recompute activations in the backward pass to save memory."""
+    task_losses, adapt_and_predict = Renamed("adapted_losses"), Renamed("adapt_each")
 
     @property
     def execution(self) -> Execution | None:

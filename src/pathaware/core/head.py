@@ -31,7 +31,7 @@ from pathaware.core.last_layer import last_linear, replace_last_linear
 from pathaware.core.losses import IGNORED, Loss, per_task, wrong_label_shape, wrong_labels
 from pathaware.core.meta_gradient import MetaGradient, Unrolled
 from pathaware.core.parameters import refuse_lazy
-from pathaware.core.path import Order, autocasts, differentiable_once, full_precision, may_branch
+from pathaware.core.path import Order, autocasts, differentiable_once, full_precision, on_host
 from pathaware.core.rule import Allowed
 from pathaware.core.settings import at_least
 
@@ -102,7 +102,7 @@ def one_hot(targets: Tensor, classes: int, like: Tensor) -> Tensor:
     return (targets[..., None] == known).to(like.dtype)
 
 
-class TrainingStatistics(Head):
+class WhitenedHead(Head):
     """A head that observes the covariance Σ of features within training classes, all of length one.
 
     With `adaptive` it also observes how far training images are from their mean, and with `anchors` the means
@@ -299,7 +299,7 @@ class HeadLearner(FewShotLearner):
     def _check_labels(self, targets: Tensor, ignored: int | None = None) -> None:
         """Raise for a label that no output has: heads that compare labels would ignore it. Not on a GPU,
         where reading labels would be a sync."""
-        if targets.dtype != torch.long or not may_branch(targets):
+        if targets.dtype != torch.long or not on_host(targets):
             return
         least, most = (int(bound) for bound in targets.aminmax())
         negative = least < 0 and least != ignored and "any shots" not in self.allows

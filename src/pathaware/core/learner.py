@@ -13,6 +13,7 @@ from pathaware.core.batch_norm import freeze_batch_norm, set_statistics
 from pathaware.core.episodes import Episodes, check_tensors
 from pathaware.core.errors import UsageError
 from pathaware.core.execution import Execution, ExecutionName, select_execution
+from pathaware.core.exports import Renamed
 from pathaware.core.few_shot import (
     AdaptedTasks,
     FewShotLearner,
@@ -27,7 +28,7 @@ from pathaware.core.few_shot import (
 from pathaware.core.losses import Loss
 from pathaware.core.meta_gradient import MetaGradient
 from pathaware.core.parameters import clone_with_parameters
-from pathaware.core.path import Gradient, Order, Path, check_order, check_points, unroll
+from pathaware.core.path import Gradient, Order, Trajectory, check_order, check_points, unroll
 from pathaware.core.rule import MAX_STEPS, Allowed, Context, LinearSteps, Rule, WeightedContext, _Shared
 
 HeadStart = Literal["learned", "prototypes", "projected"]
@@ -56,6 +57,8 @@ class MetaLearner(FewShotLearner):
     - `head`: where the last layer begins, see `pathaware.core.prototype_start`; `dimensions`: those of the
       subspace of `projected`, at most the number of features.
     """
+
+    losses, gradient = Renamed("losses_at"), Renamed("gradient_at")
 
     def __init__(
         self,
@@ -163,7 +166,7 @@ class MetaLearner(FewShotLearner):
         extend: bool = False,
         order: Order = "none",
         query_x: Tensor | None = None,
-    ) -> Path:
+    ) -> Trajectory:
         """Adapt T tasks at once and return every point they visited.
 
         Shapes: `support_x [T, S, …]`, `support_y [T, S, …]`; points are `[T, D]`. By default no graph is
@@ -181,7 +184,7 @@ class MetaLearner(FewShotLearner):
 
     def _path(
         self, support_x: Tensor, support_y: Tensor, steps: int, order: Order, query_x: Tensor | None
-    ) -> Path:
+    ) -> Trajectory:
         context = self.context(support_x, support_y, query_x, order)
         path, seen = self.unroll(context, steps), context._shared.outputs
         if self.guard:
@@ -205,7 +208,7 @@ class MetaLearner(FewShotLearner):
             queries = None if queries is None else self.execution.prepare(queries)
         return Context(self, support_x, support_y, query_x, order, _shared=_Shared(prepared, queries))
 
-    def unroll(self, context: Context, steps: int, gradient: Gradient | None = None) -> Path:
+    def unroll(self, context: Context, steps: int, gradient: Gradient | None = None) -> Trajectory:
         """Follow the rule from θ₀, using `gradient` if given, else the gradient of the rule's objective."""
 
         def of_objective(j: int, point: Tensor) -> tuple[Tensor, Tensor]:
@@ -243,7 +246,7 @@ class MetaLearner(FewShotLearner):
                 return losses, passes.gradient(descended.sum())
         return context.gradient(point)
 
-    def end(self, path: Path, j: int = -1) -> Tensor:
+    def end(self, path: Trajectory, j: int = -1) -> Tensor:
         """The points where tasks end if they stop after step j, with the guard applied."""
         return path.guarded(j) if self.guard else path.points[j]
 
@@ -274,7 +277,7 @@ class MetaLearner(FewShotLearner):
     def adapted_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
         check_order(order)
         with explain_errors(self, **episodes.named()):
-            steps = _known_steps(self.rule) if self.start is None and not self.checkpoint else None
+            steps = _linear_steps(self.rule) if self.start is None and not self.checkpoint else None
             if steps is not None:
                 execution = self.execution  # refuses a network that no longer has these parameters
                 theta = self.rule.layout.flatten(self.model)
@@ -357,7 +360,7 @@ class MetaLearner(FewShotLearner):
         path = self.path(support_x, support_y)
         return [self.end(path), *self._outputs(path, support_x, support_x)]
 
-    def _outputs(self, path: Path, query_x: Tensor, support_x: Tensor | None) -> list[Tensor]:
+    def _outputs(self, path: Trajectory, query_x: Tensor, support_x: Tensor | None) -> list[Tensor]:
         """Outputs for the queries at every point, then the tasks that the guard reverted."""
         steps = range(len(path.points))
         if query_x is support_x and path.outputs:  # the path has them already
@@ -400,7 +403,7 @@ def descends_support_loss(rule: Rule) -> bool:
     return type(rule).objective is Rule.objective
 
 
-def _known_steps(rule: Rule) -> LinearSteps | None:
+def _linear_steps(rule: Rule) -> LinearSteps | None:
     """`Rule.linear_steps`, or None if a subclass overrides the steps but not `linear_steps`."""
     for cls in type(rule).__mro__:
         if "linear_steps" in vars(cls):

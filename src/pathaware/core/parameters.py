@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 from types import MethodType
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import torch
@@ -22,6 +22,7 @@ from torch.nn.parameter import is_lazy
 
 from pathaware.core.batch_norm import FrozenBatchNorm
 from pathaware.core.errors import UsageError
+from pathaware.core.settings import one_of
 
 Granularity = Literal["model", "layer", "tensor", "filter", "tensor-channel", "parameter"]
 
@@ -185,9 +186,7 @@ class Layout:
                      and, as in the paper, per parameter of a fully-connected layer |
         | `tensor-channel` | output channel or unit, separately in each tensor |
         """
-        if granularity not in get_args(Granularity):
-            allowed = ", ".join(get_args(Granularity))
-            raise UsageError(f"granularity: {granularity!r} must be one of {allowed}")
+        one_of(Granularity, granularity=granularity)
         first: dict[str, int] = {}
         parts, count = [], 0
         for entry in self.entries:

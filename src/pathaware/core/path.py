@@ -39,7 +39,7 @@ def check_order(order: str, known: tuple[Order, ...] = ORDERS) -> None:
 
 
 @dataclass
-class Path:
+class Trajectory:
     """The points that T tasks visited, and their support losses.
 
     `points` holds θ₀ … θₙ, each `[T, D]`; `losses` the support loss at these points, each `[T]`, up to the
@@ -86,7 +86,7 @@ class Path:
         For losses on different examples per point, where a larger loss alone does not mean divergence.
         """
         kept = self.losses[-1] <= divergence_bound(self.losses[0])  # False for NaN
-        if known_full(kept):
+        if all_true_on_host(kept):
             return self.end, self.losses[-1]
         losses = torch.stack(self.losses)
         last = len(self.points) - 1
@@ -101,7 +101,7 @@ class Path:
     def _guarded(self, values: list[Tensor], j: int) -> Tensor:
         """The values of each task at θⱼ, or at its best point so far if it is reverted."""
         kept = self._kept(j)
-        if known_full(kept):
+        if all_true_on_host(kept):
             return values[j]
         last = range(len(self.points))[j]
         best = torch.stack(self.losses[: last + 1]).nan_to_num(nan=torch.inf).argmin(0)
@@ -172,18 +172,18 @@ def unroll(
     guard: bool = True,
     checkpoint: bool = False,
     memory: Memory = None,
-) -> Path:
+) -> Trajectory:
     """Follow `rule` for `steps` steps from the points and the memory that `Rule.begin` returned.
 
     With `guard` a task that has diverged takes no further step: its loss would square with every step, and
-    derivatives would overflow even though `Path.guarded` reverts the task in the end. On a CPU a task whose
-    gradient overflows stops, too, and leaves the meta-gradient of the others unchanged. On a GPU, where
+    derivatives would overflow even though `Trajectory.guarded` reverts the task in the end. On a CPU a task
+    whose gradient overflows stops, too, and leaves the meta-gradient of the others unchanged. On a GPU, where
     checking would be a sync, it may make the meta-gradient of the batch NaN; training then skips the step.
 
     With `checkpoint` the activations of each step are recomputed in the backward pass instead of stored; the
     result is the same to the last bit.
     """
-    path = Path(rule.layout, [initial])
+    path = Trajectory(rule.layout, [initial])
     bounds: list[Tensor] = []  # of each task's support loss
     started: list[Tensor] = []  # the tasks whose first gradient is finite, if that is not true of all
 
@@ -196,11 +196,11 @@ def unroll(
         points = path.points[: j + 1]
         loss, descent = gradient(j, point)
         below = loss.detach() <= bounds[0] if guard and j > 0 else None  # False for NaN
-        if not guard or not may_branch(point):
+        if not guard or not on_host(point):
             following, memory = step(j, points, descent, loss, memory)
             return loss, following if below is None else torch.where(below[:, None], following, point), memory
         goes_on = _finite(loss, descent) if below is None else below & started[0] if started else below
-        if known_full(goes_on):
+        if all_true_on_host(goes_on):
             return loss, *step(j, points, descent, loss, memory)
         if j == 0:
             started[:] = [goes_on]
@@ -268,11 +268,11 @@ def full_precision(values: Tensor) -> AbstractContextManager[None]:
     return torch.autocast(values.device.type, enabled=False) if autocasts(values) else nullcontext()
 
 
-def may_branch(values: Tensor) -> bool:
+def on_host(values: Tensor) -> bool:
     """True if control flow may depend on tensor values: on CUDA that would be a sync."""
     return not values.is_cuda and not being_traced()
 
 
-def known_full(tasks: Tensor) -> bool:
+def all_true_on_host(tasks: Tensor) -> bool:
     """True if all tasks are flagged. On CUDA returns False without checking, to avoid a sync."""
-    return may_branch(tasks) and bool(tasks.all())
+    return on_host(tasks) and bool(tasks.all())

@@ -189,7 +189,7 @@ def grid(model: TrainedModel, split: str) -> list[tuple[int, int]]:
     problem: Any = model.config.problem
     spans = open_store(problem.data, Path(problem.data_dir) if problem.data_dir else None).split(split)
     classes, images = len(spans), int(spans.counts.min()) if len(spans) else 0
-    more = "more classes" in get_method(model.config.method).kind.allows
+    more = "more classes" in get_method(model.config.method).adapter.allows
     most = max(classes // 2, model.ways) if more else model.ways
     ways = sorted({way for way in (*WAYS, model.ways) if way <= min(most, classes)})
     shots = sorted({shot for shot in (*SHOTS, problem.shots) if shot + QUERIES <= images})

@@ -1,7 +1,7 @@
 """The methods by name, one per file: citation, equations, departures from the authors' code, `METHOD`.
 
-To add a method, write a file that defines `METHOD` and add its name to `_FILES`; see `Method`. Outside of
-this package, name your own `Method` as `package.module:METHOD`.
+To add one, write a file that defines `METHOD` and add its name to `pathaware.METHOD_FILES`, see `Method`.
+Outside of this package, name your own `Method` as `package.module:METHOD`.
 
 All methods that adapt step by step share some things that are not in their papers: the divergence guard (see
 `MetaLearner`), and what training does to the meta-gradient (Adam, clipping, a learning-rate schedule).
@@ -13,51 +13,18 @@ import inspect
 import sys
 from importlib import import_module
 
+import pathaware
 from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.settings import load_plugin
+from pathaware.methods.maml import GradientDescent
+from pathaware.methods.meta_sgd import MetaSGD
 from pathaware.methods.method import Method
+from pathaware.methods.pamela import Pamela
+from pathaware.methods.reptile import Reptile
 
-_FILES = (
-    "maml",
-    "fomaml",
-    "umtra",
-    "reptile",
-    "meta_sgd",
-    "pamela",
-    "maml_plus_plus",
-    "anil",
-    "boil",
-    "meta_curvature",
-    "mt_net",
-    "warp_grad",
-    "imaml",
-    "imaml_hf",
-    "l2l",
-    "meta_lstm",
-    "l_maml",
-    "hsml",
-    "l2f",
-    "alfa",
-    "metal",
-    "gap",
-    "r2d2",
-    "lr_d2",
-    "prototypical",
-    "proto_pamela",
-    "matching",
-    "relation",
-    "siamese",
-    "mann",
-    "meta_networks",
-    "lstm",
-)
-
-_MODULES = {module.METHOD.name: module for module in (import_module(f"{__name__}.{file}") for file in _FILES)}
-METHODS: dict[str, Method] = {name: module.METHOD for name, module in _MODULES.items()}
-FUNCTIONS = {
-    module.METHOD.function_name: module.METHOD.function(inspect.getdoc(module) or "")
-    for module in _MODULES.values()
-}
+_MODULES = {name: import_module(f"{__name__}.{name}") for name in pathaware.METHOD_FILES}
+METHODS: dict[str, Method] = {module.METHOD.name: module.METHOD for module in _MODULES.values()}
+FUNCTIONS = {name: module.METHOD.function(inspect.getdoc(module) or "") for name, module in _MODULES.items()}
 """The methods as functions, such as `imaml(network, loss, steps=10, strength=0.5)`, by their names."""
 
 
@@ -79,8 +46,17 @@ def get_method(name: str) -> Method:
 def describe_method(name: str) -> str:
     """The docstring of the file that defines a method, or else of its rule or head."""
     method = get_method(name)
-    module = _MODULES.get(name) or sys.modules[name.partition(":")[0]]
-    return inspect.getdoc(module) or inspect.getdoc(method.kind) or ""
+    module = _MODULES[method.function_name] if name in METHODS else sys.modules[name.partition(":")[0]]
+    return inspect.getdoc(module) or inspect.getdoc(method.adapter) or ""
 
 
-__all__ = ["METHODS", "Method", "describe_method", "get_method"]
+__all__ = [
+    "METHODS",
+    "GradientDescent",
+    "MetaSGD",
+    "Method",
+    "Pamela",
+    "Reptile",
+    "describe_method",
+    "get_method",
+]

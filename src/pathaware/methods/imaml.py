@@ -39,7 +39,7 @@ from pathaware.core.learner import require_path
 from pathaware.core.meta_gradient import MetaGradient
 from pathaware.core.parameters import Layout
 from pathaware.core.rule import Allowed, Context, Memory
-from pathaware.core.settings import at_least
+from pathaware.core.settings import at_least, positive
 from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method, once
 from pathaware.methods.second_order import TRIALS, backtrack, conjugate_gradients, dots, stuck, tries_all
@@ -81,7 +81,7 @@ class LineSearchDescent(ProximalDescent):
     def __init__(
         self, network: nn.Module | Layout, steps: int = 10, *, rate: float = 0.01, strength: float = STRENGTH
     ) -> None:
-        require_positive(strength)
+        positive(strength=strength)
         super().__init__(network, steps, rate=rate, strength=strength)
 
     def default_meta_gradient(self) -> MetaGradient:
@@ -141,7 +141,7 @@ class Implicit(MetaGradient):
         damping: float = 10.0,
         cg_damping: float = 1.0,
     ) -> None:
-        require_positive(strength)
+        positive(strength=strength)
         at_least(1, cg_steps=cg_steps)
         at_least(0, damping=damping, cg_damping=cg_damping)
         self.divisor, self.identity, self.cg_steps = strength + damping, 1 + cg_damping, cg_steps
@@ -166,11 +166,6 @@ class Implicit(MetaGradient):
         solution = torch.where(stuck(solution), gradient / self.identity, solution)
         layout.flatten(learner.model).backward(solution.sum(0) * weight)
         return losses.detach()
-
-
-def require_positive(strength: float) -> None:
-    if strength <= 0:
-        raise UsageError(f"strength: {strength} is not allowed; must be above 0")
 
 
 METHOD = Method(

@@ -26,19 +26,18 @@ Departures from the authors' code:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from pathaware.core.episodes import Episodes
-from pathaware.core.errors import UsageError
 from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.learner import require_path
 from pathaware.core.meta_gradient import MetaGradient
 from pathaware.core.parameters import Layout
 from pathaware.core.rule import Allowed, Context, Memory, Rule
-from pathaware.core.settings import at_least
+from pathaware.core.settings import at_least, one_of, positive
 from pathaware.methods.lstm_cell import Columns, State, lstm_cell
 from pathaware.methods.meta_lstm import preprocessed
 from pathaware.methods.method import Method
@@ -83,12 +82,8 @@ class LearnedOptimizer(Rule):
     ) -> None:
         super().__init__(network, steps)
         at_least(1, hidden=hidden, layers=layers)
-        if scale <= 0:
-            raise UsageError(f"scale: {scale} is not allowed; must be above 0")
-        if initialisation not in get_args(Initialisation):
-            raise UsageError(
-                f"initialisation: {initialisation!r} must be one of {', '.join(get_args(Initialisation))}"
-            )
+        positive(scale=scale)
+        one_of(Initialisation, initialisation=initialisation)
         self.scale, self.random = scale, initialisation == "random"
         self.cells = nn.ModuleList(CoordinateLSTM(hidden if i else 2, hidden) for i in range(layers))
         self.output = nn.Linear(hidden, 1)

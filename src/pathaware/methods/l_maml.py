@@ -29,11 +29,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pathaware.core.episodes import Episodes
-from pathaware.core.errors import UsageError
 from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.learner import MetaLearner, require_path
 from pathaware.core.meta_gradient import MetaGradient
-from pathaware.core.settings import at_least
+from pathaware.core.settings import at_least, positive
 from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method
 
@@ -49,8 +48,7 @@ class Laplace(MetaGradient):
         self, *, curvature_weight: float = 1e-3, prior_precision: float = 1.0, directions: int | None = 5
     ) -> None:
         at_least(0, curvature_weight=curvature_weight)
-        if prior_precision <= 0:
-            raise UsageError(f"prior_precision: {prior_precision} is not allowed; must be above 0")
+        positive(prior_precision=prior_precision)
         if directions is not None:
             at_least(1, directions=directions)
         self.weight, self.precision, self.directions = curvature_weight, prior_precision, directions
@@ -114,9 +112,7 @@ def log_determinants(rows: Tensor, precision: float) -> Tensor:
     exact = rows.double()
     gram = exact @ exact.transpose(1, 2) / precision
     gram = gram + torch.diag_embed(torch.ones_like(gram[..., 0]))
-    factor: Tensor = torch.linalg.cholesky_ex(gram)[
-        0
-    ]  # `cholesky` would synchronise with the GPU to check for errors
+    factor: Tensor = torch.linalg.cholesky_ex(gram)[0]  # without a sync with the GPU to check for errors
     return 2 * factor.diagonal(dim1=1, dim2=2).log().sum(1).to(rows.dtype)
 
 

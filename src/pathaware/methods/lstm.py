@@ -28,16 +28,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pathaware.core.errors import UsageError
 from pathaware.core.head import Fitted, Head, one_hot
 from pathaware.core.rule import Allowed
-from pathaware.core.settings import at_least
+from pathaware.core.settings import at_least, one_of
 from pathaware.methods.method import Method
 
 Label = Literal["with", "after"]
@@ -62,8 +61,7 @@ class SequenceLearner(Head):
     ) -> None:
         super().__init__(network)
         at_least(1, hidden=hidden, layers=layers)
-        if label not in get_args(Label):
-            raise UsageError(f"label: {label!r} must be one of {', '.join(get_args(Label))}")
+        one_of(Label, label=label)
         self.after = label == "after"
         sizes = [self.features + self.outputs, *[hidden] * layers]
         cells = [nn.LSTMCell(*size) for size in pairwise(sizes)]

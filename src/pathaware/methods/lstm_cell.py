@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pathaware.core.operations import fused
-from pathaware.core.path import differentiable_once, full_precision, may_branch
+from pathaware.core.path import differentiable_once, full_precision, on_host
 
 State = tuple[Tensor, Tensor]
 """The state of an LSTM: h and c."""
@@ -38,7 +38,7 @@ class Columns:
 
     def after(self, gradient: Tensor) -> Columns:
         """Columns with more of them for the coordinates that have their first gradient `[T, D]` here."""
-        if not may_branch(gradient):
+        if not on_host(gradient):
             return self
         place = torch.zeros_like(gradient, dtype=torch.long) if self.place is None else self.place
         first = (gradient != 0) & (place == 0)

@@ -41,13 +41,12 @@ class GradientDescent(Rule):
         at_least(0, rate=rate)
         self.rate = rate
 
-    def linear_steps(self) -> LinearSteps:
+    def linear_steps(self) -> LinearSteps | None:
         return LinearSteps(self.steps, self.rate)
 
     def step(self, j: int, points: Sequence[Tensor], gradient: Tensor) -> Tensor:
-        return torch.add(
-            points[-1], gradient, alpha=-self.rate
-        )  # the backward pass of `sub` has one operation more
+        # the backward pass of `sub` has one operation more
+        return torch.add(points[-1], gradient, alpha=-self.rate)
 
 
 METHOD = Method(

@@ -27,13 +27,12 @@ import torch
 from torch import Tensor, nn
 
 from pathaware.core.episodes import Episodes
-from pathaware.core.errors import UsageError
 from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.learner import require_path
 from pathaware.core.meta_gradient import MetaGradient, Unrolled
 from pathaware.core.parameters import NORMS, GroupBroadcast
 from pathaware.core.rule import Coefficient
-from pathaware.core.settings import at_least
+from pathaware.core.settings import at_least, fractions
 from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method
 
@@ -109,9 +108,7 @@ class MultiStep(Unrolled):
         multi_step_share: float = 0.15,
         first_order_share: float = 0.0,
     ) -> None:
-        for name, share in (("multi_step_share", multi_step_share), ("first_order_share", first_order_share)):
-            if not 0 <= share <= 1:
-                raise UsageError(f"{name}: {share} is not allowed; must be 0 to 1, a fraction of training")
+        fractions(multi_step_share=multi_step_share, first_order_share=first_order_share)
         self.multi_step_share = multi_step_share if multi_step_loss else 0.0
         self.first_order_share = first_order_share
         self.weights: Tensor | None = None

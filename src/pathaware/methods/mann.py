@@ -31,10 +31,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from pathaware.core.errors import UsageError
 from pathaware.core.head import Fitted, Head, one_hot
 from pathaware.core.rule import Allowed
-from pathaware.core.settings import at_least
+from pathaware.core.settings import at_least, fractions
 from pathaware.methods.method import Method
 
 FAINT = 0.01
@@ -62,9 +61,8 @@ class Mann(Head):
     ) -> None:
         super().__init__(network)
         at_least(1, slots=slots, size=size, hidden=hidden)
-        at_least(0, decay=decay, gain=gain)
-        if decay > 1:
-            raise UsageError(f"decay: {decay} is not allowed; must be 0 to 1")
+        at_least(0, gain=gain)
+        fractions(decay=decay)
         self.slots, self.size, self.decay = slots, size, decay
         self.controller = nn.LSTMCell(self.features + self.outputs + size, hidden)
         self.key = nn.Linear(hidden, size)

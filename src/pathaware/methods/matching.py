@@ -28,9 +28,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pathaware.core.errors import UsageError
 from pathaware.core.head import Fitted, Head, one_hot
-from pathaware.core.settings import at_least
+from pathaware.core.settings import at_least, positive
 from pathaware.methods.method import Method
 
 
@@ -41,8 +40,7 @@ class Matching(Head):
         self, network: nn.Module, sharpness: float = 10.0, full_context: bool = False, reads: int = 5
     ) -> None:
         super().__init__(network)
-        if sharpness <= 0:
-            raise UsageError(f"sharpness: {sharpness} is not allowed; must be above 0")
+        positive(sharpness=sharpness)
         at_least(1, reads=reads)
         self.log_sharpness = nn.Parameter(torch.tensor(math.log(sharpness)))
         self.context = FullContext(self.features, reads) if full_context else None

@@ -17,14 +17,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from math import prod
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from pathaware.core.errors import UsageError
 from pathaware.core.parameters import Layout
 from pathaware.core.rule import Context, Memory
+from pathaware.core.settings import one_of
 from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method
 
@@ -57,8 +57,7 @@ class MetaCurvature(GradientDescent):
         self, network: nn.Module | Layout, steps: int = 5, *, rate: float = 0.01, matrices: Matrices = "full"
     ) -> None:
         super().__init__(network, steps, rate=rate)
-        if matrices not in get_args(Matrices):
-            raise UsageError(f"matrices: {matrices!r} must be one of {', '.join(get_args(Matrices))}")
+        one_of(Matrices, matrices=matrices)
         self.curvatures = nn.ModuleList(Curvature(entry.shape, matrices) for entry in self.layout.entries)
         self.vectors: list[int] = []
         """Tensors that are multiplied element by element."""

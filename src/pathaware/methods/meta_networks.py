@@ -33,9 +33,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pathaware.core.errors import UsageError
 from pathaware.core.head import Fitted, Head, one_hot
-from pathaware.core.settings import at_least
+from pathaware.core.settings import at_least, positive
 from pathaware.methods.l2l import CoordinateLSTM, coordinatewise
 from pathaware.methods.meta_lstm import preprocessed
 from pathaware.methods.method import Method
@@ -76,8 +75,7 @@ class MetaNetworks(Head):
     ) -> None:
         super().__init__(network)
         at_least(1, hidden=hidden, generator=generator)
-        if sharpness <= 0:
-            raise UsageError(f"sharpness: {sharpness} is not allowed; must be above 0")
+        positive(sharpness=sharpness)
         self.base = TwoLayers(self.features, hidden, self.outputs)
         self.embedding = TwoLayers(self.features, hidden, self.outputs)
         self.task_lstm = CoordinateLSTM(2, generator)

@@ -161,7 +161,7 @@ METHOD = Method(
     2021,
     TaskAdaptiveLoss,
     meta_gradient=SupportAndQueries,
-    queries=True,
+    transductive=True,
     version=2,
     earlier=once(adapt_norms=True, outer_support=False),
 )

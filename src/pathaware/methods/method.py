@@ -11,6 +11,7 @@ from torch import nn
 
 from pathaware.core.errors import UsageError, no_such_setting
 from pathaware.core.execution import ExecutionName
+from pathaware.core.exports import Renamed
 from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.head import Head, HeadLearner
 from pathaware.core.learner import HeadStart, MetaLearner
@@ -63,15 +64,15 @@ class Method:
     >>> METHOD.settings()
     {'steps': 5, 'rate': 0.01}
 
-    - `kind`: the rule or the head; `meta_gradient`: how the query loss becomes a gradient of all learned
+    - `adapter`: the rule or the head; `meta_gradient`: how the query loss becomes a gradient of all learned
       parameters; `network`: changes the network first, for example inserts layers that do not adapt.
-    - Its settings are the arguments of `kind` that have defaults, and the keyword-only arguments of
+    - Its settings are the arguments of `adapter` that have defaults, and the keyword-only arguments of
       `meta_gradient` and `network`. Several of them may share a name; `options` replaces defaults.
     - `version`: grows when the method's mathematics changes, so that results of different versions are not
       mixed; it is recorded when training starts. `earlier`: from the stored settings of an older run, those
       that mean the same today; from version `compatible` on they give the same numbers.
-    - `order`: the highest order of derivatives in the meta-gradient; `queries`: True if adaptation uses the
-      queries, which is transductive by design (by batch norm all methods are, unless evaluated inductively).
+    - `order`: the highest order of derivatives in the meta-gradient; `transductive`: True if adaptation uses
+      the queries by design (by batch norm all methods are, unless evaluated inductively).
     - `problem`: settings of the classification problem that the method is defined by, such as
       `{"labels": False}`; a configuration takes them over.
     """
@@ -80,21 +81,23 @@ class Method:
     summary: str
     paper: str
     year: int
-    kind: type[Rule] | type[Head]
+    adapter: type[Rule] | type[Head]
     meta_gradient: Callable[..., MetaGradient] = Unrolled
     order: Literal["second", "first", "none"] = "second"
     network: Callable[..., nn.Module] = identity
     options: Mapping[str, Any] = field(default_factory=dict)
-    queries: bool = False
+    transductive: bool = False
     version: int = 1
     compatible: int = 0
     earlier: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
     problem: Mapping[str, Any] = field(default_factory=dict)
 
+    kind, queries = Renamed("adapter"), Renamed("transductive")
+
     @property
     def regression(self) -> bool:
         """True if it can fit functions as well as classify."""
-        return not self.problem and (issubclass(self.kind, Rule) or "values" in self.kind.allows)
+        return not self.problem and (issubclass(self.adapter, Rule) or "values" in self.adapter.allows)
 
     def same_numbers(self, version: int) -> int:
         """The newest version that gives the numbers of this one."""
@@ -128,8 +131,8 @@ class Method:
     ) -> FewShotLearner:
         """Build the learner for this network and these settings."""
         network = self.network(model, **self._part(self.network, given))
-        kind: Any = self.kind
-        part = kind(network, **self._part(self.kind, given))
+        adapter: Any = self.adapter
+        part = adapter(network, **self._part(self.adapter, given))
         meta_gradient = self.meta_gradient(**self._part(self.meta_gradient, given))
         if isinstance(part, Head):
             if head != "learned":
@@ -156,7 +159,7 @@ class Method:
             settings = {name: bound[own] for own, name in names.items() if own in bound}
             return self.build(network, settings, loss, **{n: v for n, v in bound.items() if n in LEARNER})
 
-        learner: type[FewShotLearner] = MetaLearner if issubclass(self.kind, Rule) else HeadLearner
+        learner: type[FewShotLearner] = MetaLearner if issubclass(self.adapter, Rule) else HeadLearner
         hints = self._hints()
         own, kinds = inspect.signature(learner).parameters, inspect.Parameter
         signature = inspect.Signature(
@@ -198,7 +201,7 @@ class Method:
         return hints
 
     def _owners(self) -> list[Any]:
-        return [self.kind, self.meta_gradient, self.network]
+        return [self.adapter, self.meta_gradient, self.network]
 
     def _part(self, owner: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         """The settings that `owner`, a part of the method, takes."""

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from pathaware.core.errors import UsageError
 from pathaware.core.parameters import Layout
 from pathaware.core.rule import Context, Memory, Rule
-from pathaware.core.settings import at_least
+from pathaware.core.settings import at_least, positive
 from pathaware.methods.method import Method
 from pathaware.models.surgery import LAYERS
 
@@ -65,8 +65,7 @@ class MTNet(Rule):
         at_least(0, rate=rate)
         if not 0 < probability < 1:
             raise UsageError(f"probability: {probability} is not allowed; must be above 0 and below 1")
-        if temperature <= 0:
-            raise UsageError(f"temperature: {temperature} is not allowed; must be above 0")
+        positive(temperature=temperature)
         adapted = {name for name, module in network.named_modules() if isinstance(module, LAYERS)}
         super().__init__(Layout.of(network, lambda name: name.rpartition(".")[0] in adapted), steps)
         self.rate, self.temperature = rate, temperature

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ from pathaware.core.errors import UsageError
 from pathaware.core.operations import broadcast, preconditioned_step
 from pathaware.core.parameters import Granularity, GroupBroadcast, Layout
 from pathaware.core.rule import Coefficient, LinearSteps, Memory, Rule
-from pathaware.core.settings import at_least
+from pathaware.core.settings import at_least, one_of
 from pathaware.methods.method import Method
 
 if TYPE_CHECKING:
@@ -77,8 +77,7 @@ class Pamela(Rule):
             )
         if skip is not None and not 1 <= skip <= steps:
             raise UsageError(f"skip: {skip} is not allowed; must be 1 to {steps} (steps = {steps}), or none")
-        if q not in get_args(QSharing):
-            raise UsageError(f"q: {q!r} must be one of {', '.join(get_args(QSharing))}")
+        one_of(QSharing, q=q)
         self.interval = skip or steps  # w; one of n steps never skips
         self.skips = list(range(self.interval, steps, self.interval))  # the steps j that end in a skip
         self.q_groups = GroupBroadcast(self.layout, q_granularity)

@@ -48,9 +48,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
-from pathaware.core.head import Fitted, TrainingStatistics, one_hot
+from pathaware.core.head import Fitted, WhitenedHead, one_hot
 from pathaware.core.rule import Allowed
-from pathaware.core.settings import at_least
+from pathaware.core.settings import at_least, positive
 from pathaware.methods.method import Method
 
 ABSENT = -1e4
@@ -59,7 +59,7 @@ SMALLEST_SIZE = 1e-3
 """Added to the size of a feature, in units of the root mean square, for a gradient of its power at zero."""
 
 
-class ProtoPamela(TrainingStatistics):
+class ProtoPamela(WhitenedHead):
     """A linear head that begins at the class means and follows a learned path.
 
     - `steps`: n, 0 for the class means alone; `skip`: the interval w, or none; `rate`: initial step size.
@@ -88,10 +88,7 @@ class ProtoPamela(TrainingStatistics):
         at_least(0, steps=steps)
         if skip is not None and skip < 1:
             raise UsageError(f"skip: {skip} is not allowed; must be at least 1, or none")
-        positive = {"rate": rate, "scale": scale, "shrinkage": shrinkage, "power": power}
-        for name, value in positive.items():
-            if value <= 0:
-                raise UsageError(f"{name}: {value} is not allowed; must be above 0")
+        positive(rate=rate, scale=scale, shrinkage=shrinkage, power=power)
         at_least(0, centring=centring)
         if anchors and not adaptive:
             raise UsageError(f"anchors: {anchors} is not allowed without adaptive = true")

@@ -25,9 +25,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from pathaware.core.errors import UsageError
 from pathaware.core.head import Fitted, Head, one_hot, solve
 from pathaware.core.rule import Allowed
+from pathaware.core.settings import positive
 from pathaware.methods.method import Method
 
 PAPER = "Bertinetto, Henriques, Torr and Vedaldi, ICLR 2019, arXiv:1805.08136"
@@ -40,9 +40,7 @@ class R2D2(Head):
 
     def __init__(self, network: nn.Module, penalty: float = 0.1, scale: float = 10.0) -> None:
         super().__init__(network)
-        for name, value in (("penalty", penalty), ("scale", scale)):
-            if value <= 0:
-                raise UsageError(f"{name}: {value} is not allowed; must be above 0")
+        positive(penalty=penalty, scale=scale)
         self.height = scale
         self.log_penalty = nn.Parameter(torch.tensor(math.log(penalty)))
         self.alpha = nn.Parameter(torch.tensor(1.0))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pathaware.core import path
-from pathaware.core.path import being_traced, known_full
+from pathaware.core.path import all_true_on_host, being_traced
 
 TRIALS = 5
 """Step sizes that a line search tries, each half of the one before."""
@@ -16,7 +16,7 @@ TRIALS = 5
 
 def tries_all(point: Tensor) -> bool:
     """True if `backtrack` tries all step sizes, and all at once: a captured CUDA graph cannot branch."""
-    return not path.may_branch(point) and not being_traced()
+    return not path.on_host(point) and not being_traced()
 
 
 def backtrack(
@@ -36,7 +36,7 @@ def backtrack(
         return largest[:, None] * size
     for trial in range(TRIALS):
         grows = ~(objective(point - size * direction) <= limit)
-        if known_full(~grows):
+        if all_true_on_host(~grows):
             break
         smaller = size / 2 if trial < TRIALS - 1 else torch.zeros_like(size)
         size = torch.where(grows[:, None], smaller, size)

@@ -22,7 +22,7 @@ Departures from the authors' code:
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -33,8 +33,8 @@ from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.learner import MetaLearner, require_path
 from pathaware.core.meta_gradient import MetaGradient
 from pathaware.core.parameters import Layout
-from pathaware.core.path import divergence_bound, known_full, may_branch
-from pathaware.core.settings import at_least
+from pathaware.core.path import all_true_on_host, divergence_bound, on_host
+from pathaware.core.settings import at_least, one_of
 from pathaware.methods.maml import GradientDescent
 from pathaware.methods.method import Method
 from pathaware.models.surgery import LAYERS, identity_after, insert, inserted
@@ -91,8 +91,7 @@ class WarpGrad(MetaGradient):
     head_start = False
 
     def __init__(self, *, start: Start = "maml") -> None:
-        if start not in get_args(Start):
-            raise UsageError(f"start: {start!r} must be one of {', '.join(get_args(Start))}")
+        one_of(Start, start=start)
         self.start = start
 
     def backward(self, learner: FewShotLearner, episodes: Episodes, weight: float) -> Tensor:
@@ -120,7 +119,7 @@ class WarpGrad(MetaGradient):
                     if not bounds:
                         bounds.append(divergence_bound(losses.detach()))
                     kept = torch.maximum(losses, query_losses).detach() <= bounds[0]  # False for NaN
-                    if may_branch(point) and not known_full(kept):
+                    if on_host(point) and not all_true_on_host(kept):
                         query_losses = after(torch.where(kept[:, None], gradient, 0))  # zero · ∞ is NaN
                     query_losses = torch.where(kept, query_losses, 0)
                 (query_losses.sum() * (weight / learner.rule.steps)).backward(inputs=shared)

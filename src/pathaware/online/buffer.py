@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from pathaware.core.errors import UsageError
-from pathaware.core.settings import at_least
+from pathaware.core.settings import at_least, one_of
 
 Item = tuple[Tensor, Tensor]
 """Inputs `[N, …]` and targets `[N, …]` of a few examples that arrive together."""
@@ -40,8 +40,7 @@ class Buffer:
 
     def __init__(self, capacity: int, forget: Forget = "reservoir") -> None:
         at_least(1, buffer=capacity)
-        if forget not in get_args(Forget):
-            raise UsageError(f"forget: {forget!r} must be one of {', '.join(get_args(Forget))}")
+        one_of(Forget, forget=forget)
         self.capacity, self.forget = capacity, forget
         self.seen = 0
         self.samples: list[ReplaySample] = []

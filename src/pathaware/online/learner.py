@@ -12,8 +12,9 @@ The algorithm is read as follows:
   here φ ← θ for every data set, at the call of `begin`.
 - The dependence of φ⁺ on θ. `order="second"`: φ starts at θ and each step is pulled towards it, so the path
   over the items learned so far is repeated from the current θ and differentiated as a whole. `order="first"`
-  leaves out the Hessians. `order="last"` takes the line literally: φ is constant but for its last step, in
-  which θ appears in the regulariser only, so that ∂φ⁺/∂θ = α₁λ I.
+  leaves out the Hessians. Two readings take the line literally. `order="last"`: φ is constant but for its
+  last step, in which θ appears in the regulariser only, so that ∂φ⁺/∂θ = α₁λ I. `order="pull"`: φ is
+  constant, which leaves ∇_θ R = λ (θ − φ); θ moves towards φ, as in Reptile, whatever the held-out item is.
 - The buffer. It keeps held-out items, each with the items learned before it, and an update of θ averages over
   the newest and some others: a single data set would draw θ to itself.
 - The optimiser of θ. Adam, as in MAML; `descent="sgd"` is the printed update.
@@ -22,8 +23,8 @@ The algorithm is read as follows:
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -34,16 +35,12 @@ from pathaware.core.learner import MetaLearner
 from pathaware.core.losses import Loss
 from pathaware.core.parameters import clone_with_parameters
 from pathaware.core.path import Order, unroll
-from pathaware.core.settings import at_least
+from pathaware.core.settings import at_least, one_of
 from pathaware.methods.imaml import ProximalDescent
 from pathaware.online.buffer import Buffer, Forget, Item, ReplaySample, group_by_shape
 
-OnlineOrder = Literal["second", "first", "last"]
+OnlineOrder = Literal["second", "first", "last", "pull"]
 Descent = Literal["adam", "sgd"]
-OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "sgd": torch.optim.SGD,
-}
 
 
 class Replay:
@@ -123,16 +120,16 @@ class OnlineLearner:
     ) -> None:
         at_least(0, rate=rate, pull=pull, meta_rate=meta_rate, seed=seed)
         at_least(1, every=every, steps=steps, replay=replay, meta_steps=meta_steps, trail=trail)
-        for name, value, known in (("order", order, OnlineOrder), ("descent", descent, Descent)):
-            if value not in get_args(known):
-                raise UsageError(f"{name}: {value!r} must be one of {', '.join(get_args(known))}")
+        one_of(OnlineOrder, order=order)
+        one_of(Descent, descent=descent)
         self.rule = ProximalDescent(model, steps, rate=rate, strength=pull)
         self.meta = MetaLearner(model, self.rule, loss, guard=False)
         self.paths = Replay(self.meta, steps, "second" if order == "second" else "first")
         self.every, self.steps, self.replay, self.meta_steps = every, steps, replay, meta_steps
         self.trail, self.order = trail, order
         self.buffer = Buffer(buffer, forget)
-        self.optimiser = OPTIMISERS[descent](model.parameters(), lr=meta_rate)
+        make: Any = torch.optim.Adam if descent == "adam" else torch.optim.SGD
+        self.optimiser: torch.optim.Optimizer = make(model.parameters(), lr=meta_rate)
         self._generator = torch.Generator().manual_seed(seed)
         self._own_gradients = 0
         self.begin()
@@ -154,7 +151,7 @@ class OnlineLearner:
 
     @property
     def gradients(self) -> int:
-        """Number of gradients of an item's loss so far; a Hessian-vector product counts as one."""
+        """Number of gradients of an item's loss so far, as in `Replay`."""
         return self._own_gradients + self.paths.gradients
 
     def begin(self) -> None:
@@ -195,8 +192,8 @@ class OnlineLearner:
         return self._loss_and_gradient(samples)[1]
 
     def _loss_and_gradient(self, samples: Sequence[ReplaySample]) -> tuple[Tensor, Tensor]:
-        if self.order == "last":
-            return self._through_the_last_step(samples[0])
+        if self.order in ("last", "pull"):
+            return self._without_the_path(samples[0])
         loss = self.paths.held_out_loss(samples)
         parameters = dict(self.model.named_parameters())
         adapted = [parameters[entry.name] for entry in self.rule.layout.entries]
@@ -213,7 +210,8 @@ class OnlineLearner:
 
     def _hold_out(self, item: Item) -> None:
         newest = ReplaySample(tuple(self._learned), item)
-        others = 0 if self.order == "last" else self.replay - 1  # φ has learned the current data set only
+        whole_path = self.order in ("second", "first")
+        others = self.replay - 1 if whole_path else 0  # φ has learned the current data set only
         for _ in range(self.meta_steps):
             samples = [newest, *self.buffer.draw(others, self._generator)]
             loss, gradient = self._loss_and_gradient(samples)
@@ -229,11 +227,16 @@ class OnlineLearner:
         if samples and samples[0] is newest:  # if it diverges, all draws with it would be computed one by one
             self.buffer.add(newest, self._generator)
 
-    def _through_the_last_step(self, sample: ReplaySample) -> tuple[Tensor, Tensor]:
-        """Loss and gradient for `order="last"`: ∂φ⁺/∂θ is α₁λ I, or I before the first step, where φ = θ."""
+    def _without_the_path(self, sample: ReplaySample) -> tuple[Tensor, Tensor]:
+        """Loss and gradient where φ is constant.
+
+        For `order="last"` but for its last step: ∂φ⁺/∂θ is α₁λ I, or I before the first step, where φ = θ.
+        """
         x, y = (tensor[None] for tensor in sample.held_out)
         losses, gradient = self.meta.gradient_at(self._phi, x, y)
         self._own_gradients += 1
+        if self.order == "pull":
+            return losses, self.rule.strength * (self.theta - self._phi[0])
         return losses, gradient[0] * (self.rule.rate * self.rule.strength if sample.learned else 1.0)
 
     def state_dict(self) -> dict[str, Any]:
@@ -253,9 +256,7 @@ class OnlineLearner:
         """Load the state of a learner with the same network and settings."""
         self.model.load_state_dict(state["model"])
         self.buffer.load_state_dict(state["buffer"])
-        self.optimiser.load_state_dict(
-            copy.deepcopy(state["optimiser"])
-        )  # the optimiser would share the tensors
+        self.optimiser.load_state_dict(copy.deepcopy(state["optimiser"]))  # it would share the tensors
         self._generator.set_state(state["generator"])
         self._phi = state["phi"].clone()
         self._items = int(state["items"])

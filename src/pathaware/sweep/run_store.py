@@ -176,9 +176,10 @@ def own_level(config: Config) -> str:
     or, if all statistics are constant, alone. It is that of `FewShotLearner.query_level`, without a learner.
     """
     method = get_method(config.method)
-    joint = method.queries and config.method_settings.get("transductive", True)
+    joint = method.transductive and config.method_settings.get("transductive", True)
     constant = getattr(config.problem, "constant_statistics", False)
-    normalises = issubclass(method.kind, Head) and method.kind.predict_inductive is not Head.predict_inductive
+    adapter = method.adapter
+    normalises = issubclass(adapter, Head) and adapter.predict_inductive is not Head.predict_inductive
     constant = constant and not normalises  # over the queries
     return "joint" if joint else "alone" if constant else "batch"
 

@@ -139,7 +139,7 @@ class Config:
             if problem.get(setting, needed) != needed:
                 given, only = json.dumps(problem[setting]), json.dumps(needed)
                 raise UsageError(f"{setting}: {given} is not allowed with {name}; {only}")
-        training = {**PROBLEMS[kind].training, **tables.get("training", {})}
+        training = {**PROBLEMS[kind].training_defaults, **tables.get("training", {})}
         if training.pop("pretrain", 0) != 0:  # a setting of versions up to 0.2.0
             raise UsageError(
                 "training.pretrain: no longer a setting; run `pathaware pretrain` and name its folder in "
@@ -189,10 +189,10 @@ def config_schema() -> dict[str, Any]:
 
 def _method_schema(method: Method) -> dict[str, Any]:
     hints: dict[str, Any] = {}
-    for owner in (method.network, method.kind, method.meta_gradient):
+    for owner in (method.network, method.adapter, method.meta_gradient):
         hints |= type_hints(owner.__init__ if inspect.isclass(owner) else owner)
-    settings = method.settings().items()
-    return table_schema({name: (hints[name], default) for name, default in settings}, described(method.kind))
+    settings = {name: (hints[name], default) for name, default in method.settings().items()}
+    return table_schema(settings, described(method.adapter))
 
 
 def _named(name: str, table: dict[str, Any]) -> dict[str, Any]:

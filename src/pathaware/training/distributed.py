@@ -159,7 +159,7 @@ class Processes(World):
         return value
 
 
-ALONE = World()
+ALONE: World = World()
 
 
 @contextmanager

@@ -40,7 +40,7 @@ class Problem(Protocol):
     metric: ClassVar[Metric]
     regression: ClassVar[bool]
     """True if targets are values, False if they are classes."""
-    training: ClassVar[Mapping[str, Any]]
+    training_defaults: ClassVar[Mapping[str, Any]]
     """Defaults of the training settings for this problem."""
 
     evaluation_tasks: ClassVar[int]
@@ -99,7 +99,7 @@ class Classification(ClassificationSettings):
     regression: ClassVar[bool] = False
     evaluation_tasks: ClassVar[int] = 600
     evaluation_batch: ClassVar[int] = 10  # with 84×84 images: about a gigabyte of activations
-    training: ClassVar[Mapping[str, Any]] = {"validate": 1000}
+    training_defaults: ClassVar[Mapping[str, Any]] = {"validate": 1000}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -322,7 +322,7 @@ class Sine(SineSettings):
     frozen: ClassVar[bool] = False
     evaluation_tasks: ClassVar[int] = 1000
     evaluation_batch: ClassVar[int] = 100
-    training: ClassVar[Mapping[str, Any]] = {
+    training_defaults: ClassVar[Mapping[str, Any]] = {
         "iterations": 40_000,
         "tasks": 25,
         "rate": 2e-3,

@@ -353,7 +353,7 @@ class _Workspace:
 
     def _revert(self) -> None:
         """Find the tasks that the guard reverts, and the point where each of them ends, as `unroll` and
-        `Path.guarded` do.
+        `Trajectory.guarded` do.
 
         Here a task that has diverged continues, but none of its later points is used.
         """

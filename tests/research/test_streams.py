@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pathaware import UsageError
-from pathaware.online.streams import DataSet, glyph_stream, open_stream, sine_stream
+from pathaware_research.online.streams import DataSet, glyph_stream, open_stream, sine_stream
 
 
 def same(a: DataSet, b: DataSet) -> bool:

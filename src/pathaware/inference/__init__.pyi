@@ -1,0 +1,10 @@
+# Made by `python -m tools.stub`.
+from pathaware.inference.calibration import Calibration as Calibration
+from pathaware.inference.calibration import fit_calibration as fit_calibration
+from pathaware.inference.export.learner import export_learner as export_learner
+from pathaware.inference.influence import explain as explain
+from pathaware.inference.influence import suspicious_labels as suspicious_labels
+from pathaware.inference.open_set import unknown_images as unknown_images
+from pathaware.inference.support_folder import SupportFolder as SupportFolder
+from pathaware.inference.trained_model import AdaptationStep as AdaptationStep
+from pathaware.inference.trained_model import AdaptedClassifier as AdaptedClassifier
