@@ -12,13 +12,14 @@ from torch import nn
 
 from pathaware.cli import main
 from pathaware.core.errors import UsageError
+from pathaware.core.few_shot import part_of
 from pathaware.core.seeding import generator
 from pathaware.data import open_store
 from pathaware.data.episodes import Augmentation, EpisodePlan, ImageViews
 from pathaware.data.pixels import ImageInput
 from pathaware.data.store import MANIFEST, PIXELS, ClassSpan, ImageStore, checksum
 from pathaware.inference.change_ways import load_for
-from pathaware.models.backbones import frozen_backbone
+from pathaware.models.backbones import FrozenBackbone
 from pathaware.sweep.run_store import Result, Results
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate, tasks_for
@@ -172,7 +173,7 @@ def test_a_frozen_network_takes_features_of_the_converted_images(tmp_path, monke
     drawn = tasks_for(learner, problem, problem.tasks("test", "cpu", torch.float32))
     plan = drawn.draw(1, generator(0, "a task"))
     images = ImageViews(store, Augmentation()).show(EpisodePlan(plan.images))
-    backbone = frozen_backbone(learner.model)
+    backbone = part_of(learner.model, FrozenBackbone)
     assert backbone is not None
     expected = backbone(images)[: 3 * 2]
     assert torch.allclose(drawn.gather(plan).support_x[0], expected, rtol=1e-2, atol=1e-2)  # kept in half

@@ -28,7 +28,8 @@ from pathaware.core.episodes import Episodes
 from pathaware.core.seeding import fork
 from pathaware.core.settings import trust
 from pathaware.data import episodes as image_tasks
-from pathaware.data.episodes import EpisodePlan, ImageEpisodes, crop_padding
+from pathaware.data.augmentation import crop_padding
+from pathaware.data.episodes import EpisodePlan, ImageEpisodes
 from pathaware.methods.maml_plus_plus import MultiStep
 from pathaware.methods.pamela import METHOD as PAMELA
 from pathaware.methods.pamela import Pamela

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,7 @@ QueryLevel = Literal["alone", "batch", "joint"]
 Pair = tuple[Tensor, Tensor]
 Within = AbstractContextManager[None] | None
 QUERY_LEVELS: tuple[QueryLevel, ...] = get_args(QueryLevel)
+Part = TypeVar("Part", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -205,6 +206,11 @@ class FewShotLearner(nn.Module, ABC):
     def forward(self, episodes: Episodes) -> Tensor:
         """`meta_loss`, for wrappers that call a module, such as `DistributedDataParallel`."""
         return self.meta_loss(episodes)
+
+
+def part_of(learner: nn.Module, kind: type[Part]) -> Part | None:
+    """The first part of this kind in a learner or a network, such as its `Rule`; None if it has none."""
+    return next((module for module in learner.modules() if isinstance(module, kind)), None)
 
 
 def _check_tasks(episodes: Episodes) -> None:

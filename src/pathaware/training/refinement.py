@@ -18,8 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pathaware.core.few_shot import FewShotLearner, StepPredictions
+from pathaware.core.few_shot import FewShotLearner, StepPredictions, part_of
 from pathaware.core.head import one_hot
+from pathaware.core.prototype_start import PrototypeStart
 
 Refinement = Literal["none", "centre", "means", "sinkhorn", "tim"]
 REFINEMENTS: tuple[Refinement, ...] = get_args(Refinement)
@@ -102,9 +103,9 @@ def balanced_means(learner: FewShotLearner, x: Tensor, y: Tensor, queries: Tenso
     class with its probability, and all classes are equally probable (see `sinkhorn`).
     """
     features = learner.adapted_features(x, y, queries)
-    projection = getattr(getattr(learner, "start", None), "projection", None)
-    if projection is not None:
-        features = F.linear(features[0], projection), F.linear(features[1], projection)
+    start = part_of(learner, PrototypeStart)
+    if start is not None and start.projection is not None:
+        features = F.linear(features[0], start.projection), F.linear(features[1], start.projection)
     support, query = (F.normalize(z, dim=-1) for z in features)
     known = one_hot(y, int(y.max()) + 1, support).mT @ support
     logits = SHARPNESS * query @ F.normalize(known, dim=-1).mT
