@@ -116,7 +116,7 @@ def _quick(
         "pathaware.training.train.run_to_end",
         "pathaware.training.supervised.run_to_end",
         "pathaware.sweep.run_store.run_to_end",
-        "pathaware.sweep.worker_pool.WorkerPool.train",
+        "pathaware.sweep.worker_pool.WorkerPool.run",
         "pathaware.sweep.search.run_grid",
         "pathaware.sweep.search.Search",
         "pathaware.report.figures.figures",

@@ -22,7 +22,6 @@ from pathaware.data.labelled import ClassImages, Distortion, resized
 from pathaware.data.store import ClassSpan, ImageStore, Manifest
 from pathaware.engine import kernels
 from pathaware.models import conv4, resnet12
-from pathaware.sweep.run_store import own_level
 from pathaware.training import supervised
 from pathaware.training.checksummed import load_parameters
 from pathaware.training.evaluation import evaluate
@@ -46,6 +45,7 @@ from pathaware.training.supervised import (
     pretrain,
     turn,
 )
+from pathaware_research.experiments import own_level
 from pathaware_research.studies import pretraining as study
 from tests.conftest import distance
 from tests.training.fits import in_memory, pretraining

@@ -20,7 +20,6 @@ from pathaware.data.pixels import ImageInput
 from pathaware.data.store import MANIFEST, PIXELS, ClassSpan, ImageStore, checksum
 from pathaware.inference.change_ways import load_for
 from pathaware.models.backbones import FrozenBackbone
-from pathaware.sweep.run_store import Result, Results
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate, tasks_for
 from pathaware.training.problems import CrossDomain
@@ -28,6 +27,7 @@ from pathaware.training.provenance import evaluation_record
 from pathaware.training.run_folder import Run
 from pathaware.training.train import train
 from pathaware_research import records
+from pathaware_research.experiments import Result, Results
 from pathaware_research.studies import cross_domain
 from pathaware_research.verification import obstacle, verify
 from tests.training.test_classifier import small_store
@@ -199,7 +199,7 @@ def test_the_record_says_what_it_was_evaluated_on_and_no_table_takes_it_for_anot
     assert Results.read(tmp_path).found == []
     plain = {**record}
     del plain["evaluated"]
-    assert Result.of(record).conditions != Result.of(plain).conditions
+    assert Result(record).conditions != Result(plain).conditions
     assert command(*line, "--record", target, "--replace") == 0
     assert "evaluated" not in json.loads(target.read_text())
     assert len(Results.read(tmp_path).found) == 1

@@ -12,11 +12,11 @@ from pathaware.data import open_store
 from pathaware.data.episodes import ImageEpisodes
 from pathaware.data.unbalanced import UnbalancedQueries, VaryingTasks
 from pathaware.models.backbones import FrozenBackbone
-from pathaware.sweep.run_store import own_level
 from pathaware.training import features
 from pathaware.training.config import Config
 from pathaware.training.features import FeatureBaseline, FeatureMemory, cache_dir, feature_tasks
 from pathaware.training.meta_training import build
+from pathaware_research.experiments import own_level
 from pathaware_research.studies.photos.training import MixedTasks
 from tests.models.residual18 import pretrained
 from tests.training.fits import in_memory

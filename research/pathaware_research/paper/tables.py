@@ -13,7 +13,6 @@ from pathaware.data.store import MANIFEST
 from pathaware.methods import METHODS
 from pathaware.methods.method import Method
 from pathaware.report.paper_numbers import ABLATION, IMAGE_ACCURACY, SINE_MSE, sine_mse
-from pathaware.sweep.run_store import Experiment
 from pathaware.training.metric import ACCURACY, MSE, Metric
 from pathaware.training.presets import (
     DIRECT,
@@ -26,6 +25,7 @@ from pathaware.training.presets import (
     presets,
 )
 from pathaware.training.tables import NOTHING
+from pathaware_research.experiments import Experiment
 
 
 @dataclass(frozen=True)
