@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -176,7 +175,8 @@ def test_class_means_follow_the_queries():
     classes, shared = torch.eye(3, 8), 3 * torch.eye(8)[7]
     queries = classes.repeat_interleave(5, 0) + shared + 0.1 * torch.randn(15, 8, generator=random)
     support = classes + torch.tensor([1.0, 0.1, 0.1])[:, None] * shared
-    learner = SimpleNamespace(adapted_features=lambda *_: (support[None], queries[None]))
+    learner = nn.Module()
+    learner.adapted_features = lambda *_: (support[None], queries[None])
     y, truth = torch.arange(3)[None], torch.arange(3).repeat_interleave(5)
     found = balanced_means(learner, None, y, None)[0].argmax(-1)
     normalise = torch.nn.functional.normalize
