@@ -6,16 +6,13 @@ import importlib.util
 import os
 import signal
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 
-from pathaware.cli import main
+from tests.calling import Ended, pathaware, refused
 from tests.forked import Command
 
 ROOT = Path(__file__).parents[2]
@@ -39,24 +36,9 @@ def _hold(file: Path) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
 
 
-@dataclass(frozen=True)
-class Ended:
-    code: object
-    out: str
-    err: str
-
-
-@pytest.fixture
-def sweep(capfd) -> Callable[..., Ended]:
+def sweep(path: Path, *arguments: str) -> Ended:
     """Run the command in this process, which has imported everything; its workers are processes anyway."""
-
-    def run(path: Path, *arguments: str) -> Ended:
-        torch.set_default_dtype(torch.float32)
-        with pytest.raises(SystemExit) as end:
-            main(words(path, *arguments))
-        return Ended(end.value.code, *capfd.readouterr())
-
-    return run
+    return pathaware(*words(path, *arguments))
 
 
 @pytest.fixture
@@ -74,7 +56,7 @@ def written(folder: Path, text: str, base: str = BASE) -> Path:
     return path
 
 
-def test_runs_are_trained_evaluated_and_kept_and_one_that_fails_stops_no_other(tmp_path, sweep):
+def test_runs_are_trained_evaluated_and_kept_and_one_that_fails_stops_no_other(tmp_path):
     path = written(
         tmp_path, "[training]\niterations = 3\n[sweep]\ntraining.seed = [0, 1]\nmethod.steps = [1, 2]\n"
     )
@@ -102,10 +84,7 @@ def test_runs_are_trained_evaluated_and_kept_and_one_that_fails_stops_no_other(t
     changed = written(
         tmp_path, path.read_text().removeprefix(BASE).replace("iterations = 3", "iterations = 4")
     )
-    refused = sweep(changed)
-    assert refused.code == 2
-    assert "holds a run of other settings" in refused.err
-    assert refused.err.count("\n") == 1
+    assert "holds a run of other settings" in refused(*words(changed))
 
 
 SEEDS = "[training]\niterations = 500\ntasks = 1\nsave = 10\n[sweep]\ntraining.seed = [0, 1, 2]\n"
@@ -127,7 +106,7 @@ def assert_each_ended_once(folder: Path, runs: list[Path], before: list[str]) ->
 
 
 @LINUX
-def test_a_worker_that_is_killed_is_replaced_and_a_sweep_that_is_interrupted_resumes(tmp_path, sweep, hold):
+def test_a_worker_that_is_killed_is_replaced_and_a_sweep_that_is_interrupted_resumes(tmp_path, hold):
     path = written(tmp_path, SEEDS, HELD)
     runs = [tmp_path / "out/runs" / name for name in ("seed=0", "seed=1")]
     interrupted = started(path, hold)
@@ -166,7 +145,7 @@ def test_workers_end_when_the_sweep_is_killed(tmp_path, hold):
 @LINUX
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_sweep_on_a_dask_cluster_survives_the_death_of_a_worker(tmp_path, hold, sweep, workers):
+def test_a_sweep_on_a_dask_cluster_survives_the_death_of_a_worker(tmp_path, hold, workers):
     distributed = pytest.importorskip("distributed")
     path = written(tmp_path, SEEDS, HELD)
     runs = [tmp_path / "out/runs" / name for name in ("seed=0", "seed=1")][:workers]
@@ -194,7 +173,7 @@ def test_a_sweep_on_a_dask_cluster_survives_the_death_of_a_worker(tmp_path, hold
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
-def test_without_ray_its_backend_is_an_error(tmp_path, sweep):
+def test_without_ray_its_backend_is_an_error(tmp_path):
     done = sweep(written(tmp_path, SEEDS), "--backend", "ray")
     assert done.code == 2
     assert done.err == "error: --backend: ray needs ray, which is not installed; pip install ray\n"
@@ -202,15 +181,10 @@ def test_without_ray_its_backend_is_an_error(tmp_path, sweep):
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense://nowhere", "tcp://127.0.0.1:x"])
-def test_a_cluster_that_cannot_be_reached_is_an_error(tmp_path, capsys, address):
+def test_a_cluster_that_cannot_be_reached_is_an_error(tmp_path, address):
     pytest.importorskip("distributed")
-    path = str(written(tmp_path, SEEDS))
-    with pytest.raises(SystemExit) as exit:
-        main(["sweep", path, "--out", str(tmp_path / "out"), "--backend", "dask", "--cluster", address])
-    told = capsys.readouterr().err
-    assert exit.value.code == 2
+    told = refused(*words(written(tmp_path, SEEDS)), "--backend", "dask", "--cluster", address)
     assert told.startswith(f"error: --cluster: {address} cannot be reached (")
-    assert told.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 

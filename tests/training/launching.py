@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def launch(*command: str, cwd: Path, timeout: float = 100, **more: str) -> tuple[str, str]:
+def launch(*command: str, cwd: Path, timeout: float = 300, **more: str) -> tuple[str, str]:
     """Run `python -m command`; return standard output and error."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = {

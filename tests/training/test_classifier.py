@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 
 from pathaware import UsageError
-from pathaware.cli import main
 from pathaware.core.errors import Stopped
 from pathaware.core.prototype_start import directions
 from pathaware.core.seeding import generator
@@ -47,6 +46,7 @@ from pathaware.training.supervised import (
 )
 from pathaware_research.experiments import own_level
 from pathaware_research.studies import pretraining as study
+from tests.calling import done, refused
 from tests.conftest import distance
 from tests.training.fits import in_memory, pretraining
 from tests.training.test_classification import config
@@ -478,12 +478,9 @@ def test_settings_that_cannot_be_used(wrong, message):
         settings(**wrong)
 
 
-def test_the_command_trains_and_prints_json(tmp_path, capsys):
+def test_the_command_trains_and_prints_json(tmp_path):
     words = ["pretrain", "shapes", "--width", "4", "--epochs", "1", "--json", "--set", "batch=40"]
-    with pytest.raises(SystemExit) as left:
-        main([*words, "--device", "cpu", "--out", str(tmp_path / "run")])
-    assert left.value.code == 0
-    printed = json.loads(capsys.readouterr().out)
+    printed = json.loads(done(*words, "--device", "cpu", "--out", tmp_path / "run"))
     assert printed["classes"] == 5
     assert printed["checkpoint_epoch"] == 1
     assert 0 <= printed["prototype_accuracy"] <= 1
@@ -502,12 +499,8 @@ def test_the_command_trains_and_prints_json(tmp_path, capsys):
         (["pretrain", "shapes", "--width", "4,5"], "widths: conv4 has no such setting"),
     ],
 )
-def test_calls_that_cannot_work(words, message, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as left:
-        main(words)
-    assert left.value.code == 2
-    assert message in capsys.readouterr().err
+def test_calls_that_cannot_work(words, message, tmp_path):
+    assert message in refused(*words, cwd=tmp_path)
     assert not list(tmp_path.iterdir())
 
 

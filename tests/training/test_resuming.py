@@ -7,13 +7,12 @@ import os
 import signal
 
 import pytest
-import torch
 
 from pathaware.core.errors import Stopped
 from pathaware.training.loop import Fit, run_to_end
 from pathaware.training.run_folder import Run
 from pathaware.training.train import train
-from tests.training.fits import continued, in_folder, in_memory, resumed
+from tests.training.fits import in_folder, resumed
 from tests.training.runs import assert_same_end
 from tests.training.test_training import config
 
@@ -60,19 +59,6 @@ def test_a_run_killed_at_any_moment_ends_as_one_that_was_not(tmp_path, at_iterat
     at_iteration(None, kill)
     assert not Run.open(tmp_path / "killed").finished
     assert_same_end(train(settings(), tmp_path / "killed", resume=True), calm)
-
-
-def test_a_saved_state_brings_back_the_optimiser_too(tmp_path):
-    fit = in_memory(settings())
-    for _ in range(7):
-        fit.advance()
-    with continued(fit, tmp_path / "run") as restored:
-        for _ in range(5):
-            fit.advance()
-            restored.advance()
-    assert restored.iteration == 12
-    both = (each.objective.learner.parameters() for each in (fit, restored))
-    assert all(torch.equal(a, b) for a, b in zip(*both, strict=True))
 
 
 def test_a_line_cut_off_by_the_kill_is_dropped_when_the_run_goes_on(tmp_path):

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from pathaware import UsageError
-from pathaware.cli import main
 from pathaware.data.store import ClassSpan, ImageStore, Manifest
 from pathaware.models.backbones import FrozenBackbone
 from pathaware.training import supervised
@@ -22,6 +21,7 @@ from pathaware.training.pretrained_classifier import (
 )
 from pathaware.training.settings import Pretraining
 from pathaware.training.supervised import ClassifierStep, pretrain, similarity_loss
+from tests.calling import refused
 from tests.training.fits import in_memory, pretraining
 from tests.training.test_classification import config
 
@@ -129,13 +129,10 @@ def test_a_model_of_other_classes_teaches_by_its_frozen_backbone(tmp_path, monke
     assert 'teacher = "shipped"' in (run.folder / "config.toml").read_text()
 
 
-def test_what_cannot_teach_is_refused(tmp_path, capsys):
+def test_what_cannot_teach_is_refused(tmp_path):
     with pytest.raises(UsageError, match=r"match: 1.0 needs a teacher"):
         settings(match=1.0)
     for name, reason in {"sine": "sine can only teach", "nothing": "nothing is not a run folder"}.items():
-        with pytest.raises(SystemExit) as stopped:
-            main(["pretrain", "ink", "--teacher", name, "--out", str(tmp_path / "x")])
-        assert stopped.value.code == 2
-        assert reason in (shown := capsys.readouterr().err)
-        assert shown.startswith("error: --teacher: ")
+        shown = refused("pretrain", "ink", "--teacher", name, "--out", tmp_path / "x")
+        assert shown.startswith(f"error: --teacher: {reason}")
     assert not (tmp_path / "x").exists()

@@ -79,7 +79,10 @@ def feature_file(store: ImageStore, members: Tensor, backbone: FrozenBackbone, *
     """The file in the cache for features of these images of a store."""
     manifest = store.manifest
     chosen = hashlib.sha256(members.numpy().data).hexdigest()
-    content = f"{manifest.sha256} {manifest.mean} {manifest.std} {chosen} {mirrored}"
+    return _cache_path(backbone, f"{manifest.sha256} {manifest.mean} {manifest.std} {chosen} {mirrored}")
+
+
+def _cache_path(backbone: FrozenBackbone, content: str) -> Path:
     key = hashlib.sha256(f"{backbone_digest(backbone)} {content}".encode()).hexdigest()
     return cache_dir() / "features" / f"{key[:32]}.safetensors"
 
