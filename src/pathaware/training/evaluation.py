@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Literal, Protocol, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -49,23 +49,6 @@ SIDE_BY_SIDE = 10
 _ROOM = 4 * 2**30  # bytes of free GPU memory per `evaluation_batch` of tasks, four times what they take
 
 
-class Measured(Protocol):
-    """How the predictions for tasks are measured: by a `Problem`, or as in `OwnTasks`."""
-
-    @property
-    def label(self) -> str: ...
-
-    @property
-    def metric(self) -> Metric: ...
-
-    @property
-    def regression(self) -> bool: ...
-
-    def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The metric of each task, `[T]`, from outputs and targets `[T, N, …]`."""
-        ...
-
-
 @dataclass(frozen=True)
 class OwnTasks:
     """The measure of tasks that belong to no problem: accuracy of classes, squared error of values."""
@@ -92,7 +75,7 @@ class Evaluation:
     and `refine` are those of `evaluate`; `snapshots` is the number of averaged checkpoints.
     """
 
-    problem: Measured
+    problem: Problem | OwnTasks
     values: Tensor
     reverted: float
     split: str
@@ -259,7 +242,7 @@ def _own_tasks(
     batch: int,
     like: Tensor,
     world: World,
-) -> tuple[Measured, Iterator[Episodes]]:
+) -> tuple[Problem | OwnTasks, Iterator[Episodes]]:
     """How tasks that belong to no problem are measured, and the tasks of this process."""
     if isinstance(given, TaskSource):
         plans = _plans(given, split, seed, world.part(tasks or 600), batch)
