@@ -17,8 +17,8 @@ from torch import Tensor
 from pathaware.core.episodes import Episodes, TaskSource, share_of
 from pathaware.core.errors import UsageError
 from pathaware.core.seeding import fork
+from pathaware.data.augmentation import Augmentation as Augmentation
 from pathaware.data.augmentation import (
-    Augmentation,
     crop_and_flip,
     crop_padding,
     random_affine,
