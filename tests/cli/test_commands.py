@@ -156,6 +156,8 @@ def test_commands_to_copy_are_quoted_and_trust_the_code_of_the_run(run, tmp_path
     hint = "plot it with: PATHAWARE_TRUST=copied_maml python -m pathaware plot 'my runs/a'\n"
     assert done(*line, cwd=tmp_path).endswith(hint)
     assert plugin_modules(run) == []
+    monkeypatch.setattr("pathaware.core.settings._trusted", set())  # as in a new process
+    del sys.modules["copied_maml"]
     for command in ("train", "pretrain"):
         assert refused(command, "--resume", "my runs/a", cwd=tmp_path).startswith(
             "error: --resume: my runs/a"
