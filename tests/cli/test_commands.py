@@ -202,7 +202,9 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
 
 
 def test_the_demo_writes_one_report_that_needs_nothing_else(tmp_path):
-    done("demo", "--out", "demo", "--scale", "0.004", cwd=tmp_path)
+    told = done("demo", "--out", "demo", "--scale", "0.004", cwd=tmp_path)
+    assert "the report is demo/report.html: open it in a browser\n" in told
+    assert told.endswith(" serve glyphs --open\n")
     page = (tmp_path / "demo" / "report.html").read_text()
     assert "0.41 ± 0.04" in page
     assert page.count("data:image/svg+xml;base64,") == 8
