@@ -43,10 +43,12 @@ class StepPredictions:
     """Outputs for the query sets of T tasks, each `[T, Q, …]`: before adaptation, then after every step.
 
     `reverted [T]` marks the tasks that the divergence guard returned to an earlier point of their path.
+    `learners` is the number of learners whose predictions were averaged.
     """
 
     outputs: list[Tensor]
     reverted: Tensor
+    learners: int = 1
 
 
 class FewShotLearner(nn.Module, ABC):

@@ -209,13 +209,14 @@ def evaluate(
         measured_by, every = known, map(source.gather, _plans(source, split, seed, own, side_by_side))
     if refine != "none" and measured_by.metric is not ACCURACY:
         raise UsageError(f"{refine}: {measured_by.label} has no classes; use none", field="refine")
-    values, reverted, outputs, targets, done = [], [], [], [], 0
+    values, reverted, outputs, targets, done, averaged = [], [], [], [], 0, 1
     for episodes in every:
         how: dict[str, Any] = {"steps": steps, "extend": extend, "queries": level}
         predictions = predict_episodes(learner, episodes, views, refine, **how)
         measured = [measured_by.measure(output, episodes.query_y) for output in predictions.outputs]
         values.append(torch.stack(measured, dim=1))
         reverted.append(predictions.reverted)
+        averaged = predictions.learners
         if keep_outputs:
             outputs.append(predictions.outputs[-1])
             targets.append(episodes.query_y)
@@ -225,7 +226,6 @@ def evaluate(
     # Only now: a look at a result would keep the host from preparing the next batch while a GPU computes.
     fraction = world.gather([part.cpu() for part in reverted]).double().mean().item()
     gathered = world.gather([part.cpu() for part in values])
-    averaged = len(learner.learners) if isinstance(learner, SnapshotMean) else 1
     options = (balance, seed, views, refine, averaged)
     result = Evaluation(measured_by, gathered, fraction, split, level, *options)
     if not keep_outputs:
@@ -301,7 +301,7 @@ def _predict_episodes(
         options["queries"] = "joint" if learner.query_level(None) == "joint" else "batch"
         found = learner.predictions_per_step(x, y, queries, **options)
         found = refined(refine, learner, found, (x, y, queries), average, options)
-    return StepPredictions([average(output) for output in found.outputs], found.reverted)
+    return replace(found, outputs=[average(output) for output in found.outputs])
 
 
 class SnapshotMean(FewShotLearner):
@@ -323,7 +323,7 @@ class SnapshotMean(FewShotLearner):
         steps = zip(*(each.outputs for each in found), strict=True)
         logs = [torch.stack([o.log_softmax(-1) for o in outputs]) for outputs in steps]
         means = [each.logsumexp(0) - math.log(len(found)) for each in logs]
-        return StepPredictions(means, torch.stack([each.reverted for each in found]).any(0))
+        return StepPredictions(means, torch.stack([each.reverted for each in found]).any(0), len(found))
 
     def adapted_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
         raise UsageError("snapshots: a mean of learners is for evaluation only")

@@ -81,9 +81,11 @@ class MetaTraining(Fitting):
             start_from(self.learner, Path(training.start))
         recipe, estimator = None, self.learner.meta_gradient
         if config.has_recipe:
-            from pathaware.training.recipe import recipe_of
+            from pathaware.training.recipe import Recipe, RecipeGradient, check_recipe
 
-            recipe, estimator = recipe_of(config, self.learner, self.source, estimator)
+            order = check_recipe(config, self.learner, estimator)
+            recipe = Recipe(config, self.learner, self.source)
+            estimator = RecipeGradient(recipe, order)
         self.step = meta_step(training, self.learner, self.source, estimator, self.world, recipe)
         return self.step
 

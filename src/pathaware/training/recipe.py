@@ -246,15 +246,6 @@ def _features(learner: FewShotLearner) -> int:
     return last_linear(learner.model)[1].in_features if head is None else head.features
 
 
-def recipe_of(
-    config: Config, learner: FewShotLearner, source: TaskSource, estimator: MetaGradient
-) -> tuple[Recipe, RecipeGradient]:
-    """The recipe of a configuration, and the meta-gradient that replaces that of its method."""
-    order = check_recipe(config, learner, estimator)
-    recipe = Recipe(config, learner, source)
-    return recipe, RecipeGradient(recipe, order)
-
-
 def insert_dropout(model: nn.Module, fraction: float) -> nn.Module:
     """Insert dropout after every block of a network; it is inactive but for the queries of a recipe."""
     from pathaware.models.networks import ResidualBlock

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -51,11 +52,11 @@ def refined(
     last prediction only.
     """
     if refine == "centre":
-        return StepPredictions([centred(output) for output in found.outputs], found.reverted)
+        return replace(found, outputs=[centred(output) for output in found.outputs])
     if refine == "sinkhorn":
         return readapted(learner, found, *examples, average, options)
     last = (balanced_means if refine == "means" else tim)(learner, *examples)
-    return StepPredictions([*found.outputs[:-1], last], found.reverted)
+    return replace(found, outputs=[*found.outputs[:-1], last])
 
 
 def centred(logits: Tensor) -> Tensor:
