@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from pathaware import UsageError
+from pathaware.data import catalogue
 from pathaware.data.store import ClassSpan, ImageStore, Manifest
 from pathaware.models.backbones import FrozenBackbone
 from pathaware.training import supervised
@@ -36,7 +37,9 @@ def _store(monkeypatch):
     spans = [ClassSpan(f"c{k}", "train" if k < 4 else "val", EACH * k, EACH) for k in range(WAYS)]
     manifest = Manifest("ink", (1, SIZE, SIZE), tuple(spans), (0.5,), (0.2,), False, "", "test")
     store = ImageStore(manifest, images.flatten(0, 1).to(torch.uint8))
-    monkeypatch.setattr("pathaware.data.catalogue.open_store", lambda name, directory: store)
+    plain = catalogue.open_store
+    only_ink = lambda name, *where: store if name == "ink" else plain(name, *where)  # noqa: E731
+    monkeypatch.setattr(catalogue, "open_store", only_ink)
 
 
 def settings(**changes: object) -> Pretraining:
