@@ -61,6 +61,20 @@ def at_least(least: float, **settings: float) -> None:
             raise UsageError(f"{name}: {value} is not allowed; must be at least {least}")
 
 
+def fractions(**settings: float) -> None:
+    """Raise if any of these settings is not between 0 and 1."""
+    for name, value in settings.items():
+        if not 0 <= value <= 1:
+            raise UsageError(f"{name}: {value} is not allowed; must be 0 to 1")
+
+
+def positive(**settings: float) -> None:
+    """Raise if any of these settings is not above 0."""
+    for name, value in settings.items():
+        if value <= 0:
+            raise UsageError(f"{name}: {value} is not allowed; must be a positive number")
+
+
 def at_most(most: int, **settings: int) -> None:
     """Raise if any of these settings is above `most`."""
     for name, value in settings.items():

@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pathaware.core.errors import UsageError
-from pathaware.core.settings import at_least
+from pathaware.core.settings import fractions
 
 ASPECT = (3 / 4, 4 / 3)
 """Proportions of a random crop, width to height."""
@@ -37,11 +36,7 @@ class Augmentation:
     cutmix: float = 0.0
 
     def __post_init__(self) -> None:
-        strengths = {name: value for name, value in vars(self).items() if name != "crop"}
-        at_least(0, **strengths)
-        for name, value in strengths.items():
-            if value > 1:
-                raise UsageError(f"{name}: {value} is not allowed; must be 0 to 1")
+        fractions(**{name: value for name, value in vars(self).items() if name != "crop"})
 
 
 def crop_and_flip(
