@@ -47,12 +47,16 @@ class TrainingCommand(TyperCommand):
 
     def get_help(self, ctx: Any) -> str:
         shown = default_texts(str(ctx.info_name))
+        needed = [p for p in self.params if ctx.info_name == FOLDER and p.name == "data"]
         for parameter in self.params:
-            if ctx.info_name == FOLDER and parameter.name == "data":
-                parameter.required = True  # for the help; `images` has a better message
-            elif parameter.name in shown:
+            if parameter.name in shown:
                 parameter.show_default = shown[parameter.name]  # type: ignore[attr-defined]
-        return super().get_help(ctx)
+        for parameter in needed:
+            parameter.required = True  # for the help; the command has a better message
+        text = super().get_help(ctx)
+        for parameter in needed:
+            parameter.required = False
+        return text
 
 
 class Problems(TyperGroup):
