@@ -160,7 +160,9 @@ class GradientProbe:
                 inner_gradients(step.learner, tasks, self.histograms.of)
                 for tasks in episodes.chunks(step.chunk)
             ]
-        return [world.gather(list(part)) for part in zip(*parts, strict=True)]
+        # A rank without tasks takes part in every exchange.
+        steps = require_path(step.learner).rule.steps
+        return [world.gather([part[j] for part in parts]) for j in range(steps)]
 
     def meta_gradient(self, outcome: StepOutcome) -> Tensor:
         """The meta-gradient before `clip_grad_norm_` multiplied it by min(1, clip / (norm + 1e-6))."""
