@@ -271,8 +271,17 @@ def predict_episodes(
 
     Dropout is off, as it is in use.
     """
+    x, y, queries = episodes.support_x, episodes.support_y, episodes.query_x
+    if views == "mirror":
+        x, y, queries = with_mirror_images(x), torch.cat([y, y], dim=1), with_mirror_images(queries)
+    average = mean_of_views if views == "mirror" else _unchanged
+    if refine != "none":
+        options["queries"] = "joint" if learner.query_level(None) == "joint" else "batch"
     with _without_dropout(learner):
-        return _predict_episodes(learner, episodes, views, refine, options)
+        found = learner.predictions_per_step(x, y, queries, **options)
+        if refine != "none":
+            found = refined(refine, learner, found, (x, y, queries), average, options)
+    return replace(found, outputs=[average(output) for output in found.outputs])
 
 
 @contextmanager
@@ -286,22 +295,6 @@ def _without_dropout(learner: FewShotLearner) -> Iterator[None]:
     finally:
         for module in active:
             module.training = True
-
-
-def _predict_episodes(
-    learner: FewShotLearner, episodes: Episodes, views: Views, refine: Refinement, options: dict[str, Any]
-) -> StepPredictions:
-    x, y, queries = episodes.support_x, episodes.support_y, episodes.query_x
-    if views == "mirror":
-        x, y, queries = with_mirror_images(x), torch.cat([y, y], dim=1), with_mirror_images(queries)
-    average = mean_of_views if views == "mirror" else _unchanged
-    if refine == "none":
-        found = learner.predictions_per_step(x, y, queries, **options)
-    else:
-        options["queries"] = "joint" if learner.query_level(None) == "joint" else "batch"
-        found = learner.predictions_per_step(x, y, queries, **options)
-        found = refined(refine, learner, found, (x, y, queries), average, options)
-    return replace(found, outputs=[average(output) for output in found.outputs])
 
 
 class SnapshotMean(FewShotLearner):

@@ -231,7 +231,9 @@ class Supervised(Objective):
 
     def __init__(self, settings: Pretraining, images: ClassImages, teacher: Classifier | None = None) -> None:
         self.chosen, self.images, self.teacher = settings, images, teacher
-        matched = _features_of(teacher) if teacher is not None and settings.match else 0
+        matched = 0
+        if teacher is not None and settings.match:
+            matched = teacher.head.get_parameter("weight").shape[1]
         self.model = initialised(settings, len(images.names), images.inputs, matched)
         self.title = f"pretraining on {settings.label}"
         self.device = images.device
@@ -396,8 +398,3 @@ def _validation_images(settings: Pretraining) -> ClassImages | None:
         return None
     usable = int(images.counts.min()) >= SHOTS + QUERIES and len(images.counts) > 1
     return images if usable else None
-
-
-def _features_of(model: Classifier) -> int:
-    """The number of features of a network."""
-    return model.head.get_parameter("weight").shape[1]
