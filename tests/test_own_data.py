@@ -17,7 +17,7 @@ from PIL import Image
 
 from pathaware.data.catalogue import open_store
 from pathaware.training.problems import Classification
-from tests.cli.test_commands import pathaware
+from tests.calling import pathaware
 from tests.forked import Command
 
 GUIDE = Path(__file__).parents[1] / "docs/own-data.md"
@@ -57,8 +57,8 @@ def test_five_commands_lead_from_a_folder_of_pictures_to_a_served_model(somebody
     assert [command[0] for command in commands] == ["data", "train", "evaluate", "predict", "serve"]
     for command in commands[:4]:
         done = pathaware(*command, *shlex.split(SHORTER.get(command[0], "")), cwd=somebody)
-        assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count(".jpg") == 9  # a label for every new picture
+        assert done.code == 0, done.out + done.err
+    assert done.out.count(".jpg") == 9  # a label for every new picture
     with Image.open(somebody / "sheet.png") as sheet:
         assert sheet.width > 300
     assert served(commands[4], somebody)["name"] == "mine"

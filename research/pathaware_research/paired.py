@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from pathaware.sweep.intervals import over_seeds
-from pathaware.sweep.run_store import Result
 from pathaware.training.evaluation import interval_over_tasks
 from pathaware.training.provenance import task_values
+from pathaware_research.experiments import Result
 
 
 def mean_lead(per_seed: Sequence[Tensor]) -> str:

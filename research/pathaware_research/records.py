@@ -24,8 +24,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from pathaware.core.errors import UsageError
-from pathaware.sweep.run_store import PlannedRun, Results, RunStore, usual_result
+from pathaware.sweep.run_store import PlannedRun
 from pathaware.training.provenance import task_values
+from pathaware_research.experiments import Results, RunStore, usual_result
 
 Record = dict[str, Any]
 RESULTS = Path("results")

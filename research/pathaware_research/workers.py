@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 
 from pathaware.core.errors import UsageError
 from pathaware.data.store import counted
-from pathaware.sweep.run_store import PlannedRun, RunStore
+from pathaware.sweep.run_store import PlannedRun
 from pathaware.sweep.worker_backends import LokyBackend, device_slots
 from pathaware.sweep.worker_pool import Ended, WorkerPool
 from pathaware.training.run_files import FolderLock
+from pathaware_research.experiments import RunStore
 
 
 def train_in_workers(
@@ -49,7 +50,7 @@ def train_in_workers(
         FolderLock(folder, f"other workers are training in {folder}", field="out"),
         WorkerPool(store, backend, say) as pool,
     ):
-        pool.train(runs, on_ended, report)
+        pool.run(runs, on_ended, report)
     if failed:
         logs = ", ".join(str(folder / "logs" / f"{name}.log") for name in failed[:3])
         raise UsageError(f"{len(failed)} of {counted(len(runs), 'run')} failed; see {logs}")

@@ -1,9 +1,7 @@
-"""The commands, in this process where possible: starting Python and importing PyTorch takes seconds."""
+"""The commands as they are called."""
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import re
@@ -11,43 +9,18 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-import typer
 
-from pathaware.cli import app, main
+from pathaware.cli import main
 from pathaware.cli.show import command_line, plugin_modules
 from pathaware.core.errors import Stopped
 from pathaware.methods import METHODS
 from pathaware.training.provenance import task_values
 from pathaware.training.run_folder import Run
+from tests.calling import done, pathaware, refused
 
 SMALL = ("--iterations", "20", "--tasks", "5")
-
-
-def pathaware(*arguments: str, cwd: Path, columns: int = 200) -> subprocess.CompletedProcess[str]:
-    """Run a command in this process."""
-    out, err, code = io.StringIO(), io.StringIO(), None
-    dtype = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
-    try:
-        with (
-            pytest.MonkeyPatch.context() as patch,
-            contextlib.chdir(cwd),
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-        ):
-            patch.setenv("COLUMNS", str(columns))
-            main(list(arguments))
-    except SystemExit as end:
-        code = end.code
-    finally:
-        torch.set_default_dtype(dtype)
-    return subprocess.CompletedProcess(
-        arguments, code if isinstance(code, int) else 0, out.getvalue(), err.getvalue()
-    )
 
 
 def process(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -66,24 +39,25 @@ def process(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "sine"
-    done = process("train", "sine", *SMALL, "--out", str(folder), cwd=folder.parent)
-    assert done.returncode == 0, done.stderr
-    assert "of tasks reverted by the divergence guard" in done.stdout
-    assert "20/20" in done.stderr
+    ended = pathaware("train", "sine", *SMALL, "--out", folder)
+    assert ended.code == 0, ended.err
+    assert "of tasks reverted by the divergence guard" in ended.out
+    assert "20/20" in ended.err
     return folder
 
 
 def test_evaluate_prints_one_json_object_with_stable_keys(run):
-    done = process("evaluate", str(run), "--tasks", "20", "--json", cwd=run.parent)
-    result = json.loads(done.stdout)
+    """In a process of its own, with all that libraries print."""
+    ended = process("evaluate", str(run), "--tasks", "20", "--json", cwd=run.parent)
+    result = json.loads(ended.stdout)
     assert {"mse", "mse_ci95", "mse_max", "tasks", "mse_per_step"} <= set(result)
     assert result["tasks"] == 20
-    assert done.stderr == ""
+    assert ended.stderr == ""
 
 
 def test_evaluate_records_what_made_the_result(run, tmp_path):
     target = tmp_path / "record.json"
-    pathaware("evaluate", str(run), "--tasks", "20", "--record", str(target), cwd=run.parent)
+    done("evaluate", run, "--tasks", 20, "--record", target)
     record = json.loads(target.read_text())
     assert record["config"]["method"]["name"] == "pamela"
     assert record["result"]["tasks"] == 20
@@ -103,36 +77,31 @@ def test_evaluate_records_what_made_the_result(run, tmp_path):
 
 
 def test_more_steps_than_trained_must_be_asked_for(run):
-    refused = pathaware("evaluate", str(run), "--steps", "7", "--tasks", "5", cwd=run.parent)
-    assert refused.returncode == 2
-    assert "--extend: is needed for 7 steps, more than the 5" in refused.stderr
-    allowed = pathaware(
-        "evaluate", str(run), "--steps", "7", "--tasks", "5", "--extend", "--json", cwd=run.parent
-    )
-    assert len(json.loads(allowed.stdout)["mse_per_step"]) == 8
+    line = "evaluate", run, "--steps", 7, "--tasks", 5
+    assert "--extend: is needed for 7 steps, more than the 5" in refused(*line)
+    assert len(json.loads(done(*line, "--extend", "--json"))["mse_per_step"]) == 8
 
 
 def test_plot_writes_the_figures(run):
-    done = pathaware("plot", str(run), cwd=run.parent)
-    assert done.returncode == 0, done.stderr
+    done("plot", run)
     names = {path.name for path in (run / "figures").iterdir()}
     assert names == {"curves.png", "mse-per-step.png", "trend.png", "training.png"}
     assert all((run / "figures" / name).read_bytes()[:4] == b"\x89PNG" for name in names)
 
 
-def test_methods_lists_every_method(tmp_path):
-    listed = pathaware("methods", cwd=tmp_path, columns=80).stdout
+def test_methods_lists_every_method():
+    listed = pathaware("methods", columns=80).out
     assert all(f" {name} " in listed for name in METHODS)
     assert "…" not in listed  # no word is cut off
     assert "arXiv" not in listed
-    assert "arXiv:2010.09291" in pathaware("methods", cwd=tmp_path).stdout
+    assert "arXiv:2010.09291" in done("methods")
 
 
-def test_methods_shows_the_update_and_the_settings_of_one(tmp_path):
-    shown = pathaware("methods", "l-maml", cwd=tmp_path).stdout
+def test_methods_shows_the_update_and_the_settings_of_one():
+    shown = done("methods", "l-maml")
     assert "L_query(θₙ) + η/2 log det(F + τI)" in shown
     assert "--set method.prior_precision=1.0\n" in shown
-    (told,) = json.loads(pathaware("methods", "metal", "--json", cwd=tmp_path).stdout)
+    (told,) = json.loads(done("methods", "metal", "--json"))
     assert (told["transductive"], told["settings"]["transductive"]) == ("queries", True)
 
 
@@ -160,53 +129,46 @@ def test_methods_shows_the_update_and_the_settings_of_one(tmp_path):
     ],
 )
 def test_bad_input_is_one_line_that_names_the_option_and_exit_code_2(tmp_path, arguments, message):
-    done = pathaware("train", *arguments, "--out", str(tmp_path / "run"), cwd=tmp_path)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
+    assert message in refused("train", *arguments, "--out", tmp_path / "run", cwd=tmp_path)
     assert not (tmp_path / "run").exists()
 
 
 def test_another_runs_folder_is_refused_and_left_alone(run):
     before = {path.name: path.stat().st_mtime_ns for path in run.iterdir()}
-    done = pathaware("train", "sine", *SMALL, "--out", str(run), cwd=run.parent)
-    assert done.returncode == 2
-    assert done.stderr == f"error: --out: {run} holds another run; name a new folder or remove it\n"
+    error = refused("train", "sine", *SMALL, "--out", run)
+    assert error == f"error: --out: {run} holds another run; name a new folder or remove it\n"
     assert {path.name: path.stat().st_mtime_ns for path in run.iterdir()} == before
 
 
 def test_a_place_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "file", tmp_path / "file" / "run"):
-        done = pathaware("train", "sine", *SMALL, "--out", str(place), cwd=tmp_path)
-        assert done.returncode == 2
-        assert done.stderr.startswith("error: --out: ")
-        assert done.stderr.count("\n") == 1
+        assert refused("train", "sine", *SMALL, "--out", place).startswith("error: --out: ")
 
 
-def test_commands_to_copy_are_quoted_and_trust_the_code_of_the_run(run, tmp_path):
+def test_commands_to_copy_are_quoted_and_trust_the_code_of_the_run(run, tmp_path, monkeypatch):
     assert command_line("plot", "a b", modules=()) == "pathaware plot 'a b'"
     code = "import dataclasses\nfrom pathaware.methods.maml import METHOD as MAML\n"
     code += 'METHOD = dataclasses.replace(MAML, name="copied_maml:METHOD")\n'
     (tmp_path / "copied_maml.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
     line = ["train", "sine", *SMALL, "--method", "copied_maml:METHOD", "--out", "my runs/a"]
-    done = process(*line, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
     hint = "plot it with: PATHAWARE_TRUST=copied_maml python -m pathaware plot 'my runs/a'\n"
-    assert done.stdout.endswith(hint)
+    assert done(*line, cwd=tmp_path).endswith(hint)
     assert plugin_modules(run) == []
+    monkeypatch.setattr("pathaware.core.settings._trusted", set())  # as in a new process
+    del sys.modules["copied_maml"]
     for command in ("train", "pretrain"):
-        refused = pathaware(command, "--resume", "my runs/a", cwd=tmp_path)
-        assert refused.stderr.startswith("error: --resume: my runs/a")
+        assert refused(command, "--resume", "my runs/a", cwd=tmp_path).startswith(
+            "error: --resume: my runs/a"
+        )
     (tmp_path / "my runs/a/checkpoint.safetensors").unlink()
     (tmp_path / "my runs/a/metrics.jsonl").write_text("")
-    environment = {**os.environ, "PATHAWARE_TRUST": "copied_maml"}
+    monkeypatch.setenv("PATHAWARE_TRUST", "copied_maml")
     resume = "PATHAWARE_TRUST=copied_maml python -m pathaware train --resume 'my runs/a'"
     for name in ("report", "evaluate"):
-        words = [sys.executable, "-m", "pathaware", name, "my runs/a"]
-        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
-        assert done.stderr == f"error: RUN: my runs/a is not finished; resume it with: {resume}\n"
+        error = refused(name, "my runs/a", cwd=tmp_path)
+        assert error == f"error: RUN: my runs/a is not finished; resume it with: {resume}\n"
 
 
 def test_the_command_that_resumes_a_stopped_run_trusts_its_code(tmp_path, monkeypatch, capsys):
@@ -230,20 +192,19 @@ def test_a_file_that_cannot_be_written_is_refused_with_the_reason(tmp_path):
         ("file/x.json", "file is not a folder"),
         (".", "it is a folder"),
     ):
-        done = pathaware("evaluate", "sine", "--record", path, cwd=tmp_path)
-        assert done.stderr == f"error: --record: {path} cannot be written ({reason})\n"
+        error = refused("evaluate", "sine", "--record", path, cwd=tmp_path)
+        assert error == f"error: --record: {path} cannot be written ({reason})\n"
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
     for command in ("evaluate", "plot", "report"):
-        done = pathaware(command, str(tmp_path), cwd=tmp_path)
-        assert done.returncode == 2
-        assert "is not a run folder" in done.stderr
+        assert "is not a run folder" in refused(command, tmp_path)
 
 
 def test_the_demo_writes_one_report_that_needs_nothing_else(tmp_path):
-    done = pathaware("demo", "--out", "demo", "--scale", "0.004", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    told = done("demo", "--out", "demo", "--scale", "0.004", cwd=tmp_path)
+    assert "the report is demo/report.html: open it in a browser\n" in told
+    assert told.endswith(" serve glyphs --open\n")
     page = (tmp_path / "demo" / "report.html").read_text()
     assert "0.41 ± 0.04" in page
     assert page.count("data:image/svg+xml;base64,") == 8
@@ -251,6 +212,7 @@ def test_the_demo_writes_one_report_that_needs_nothing_else(tmp_path):
     assert set(re.findall(r"https?://[^\s\"<]+", page)) == {"https://arxiv.org/abs/2010.09291"}
 
 
+@pytest.mark.slow
 def test_importing_the_package_adds_little_to_importing_torch():
     """The best of up to four pairs, since machines are noisy."""
 
@@ -274,48 +236,12 @@ def test_a_name_that_the_system_refuses_is_one_line(capsys):
     assert capsys.readouterr().err.startswith("error: xxx")
 
 
-COMMANDS = (
-    *("train", "train sine", "train glyphs", "train preset", "evaluate", "plot", "report", "demo", "methods"),
-    *(
-        "data",
-        "data import",
-        "data show",
-        "predict",
-        "export",
-        "serve",
-        "online",
-        "reproduce",
-        "sweep",
-        "bench",
-        "results",
-        "results verify",
-    ),
-)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_no_text_of_a_help_page_is_taken_for_markup(command, capsys, monkeypatch):
-    """Rich drops what stands in square brackets, such as defaults."""
-    monkeypatch.setenv("COLUMNS", "300")
-    with pytest.raises(SystemExit) as left:
-        main([*command.split(), "--help"])
-    assert left.value.code == 0
-    page = " ".join(re.sub(r"[│╭╮╰╯─]", " ", capsys.readouterr().out).split())
-    found: Any = typer.main.get_command(app)
-    for name in command.split():
-        found = found.commands[name]
-    for parameter in found.params:
-        text = getattr(parameter, "help", None) or ""
-        assert " ".join(text.split()) in page
-
-
 def test_evaluate_knows_three_levels_and_refuses_joint_where_the_method_has_none(run):
-    done = pathaware("evaluate", str(run), "--tasks", "5", "--queries", "alone", "--json", cwd=run.parent)
-    result = json.loads(done.stdout)
+    line = "evaluate", run, "--tasks", 5, "--queries"
+    result = json.loads(done(*line, "alone", "--json"))
     assert (result["queries"], result["transductive"], result["balance"]) == ("alone", False, "balanced")
-    refused = pathaware("evaluate", str(run), "--tasks", "5", "--queries", "joint", cwd=run.parent)
-    assert refused.returncode == 2
-    assert refused.stderr == "error: --queries: the method has no joint inference; use alone or batch\n"
+    error = refused(*line, "joint")
+    assert error == "error: --queries: the method has no joint inference; use alone or batch\n"
 
 
 def test_what_follows_training_is_announced_unless_quiet(tmp_path, monkeypatch):
@@ -327,15 +253,14 @@ def test_what_follows_training_is_announced_unless_quiet(tmp_path, monkeypatch):
     monkeypatch.setattr(Classification, "evaluation_tasks", 4)
     line = ["train", "glyphs", "--width", "4", "--iterations", "1", "--set", "training.validate=1"]
     line += ["--set", "training.validation_tasks=2"]
-    done = pathaware(*line, "--out", "a", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    ended = pathaware(*line, "--out", "a", cwd=tmp_path)
     title = "pamela on glyphs-5way-1shot"
-    assert done.stderr.splitlines()[-2:] == [
+    assert ended.err.splitlines()[-2:] == [
         f"{title}: evaluating 4 test tasks …",
         f"{title}: calibrating on validation classes …",
     ]
     quiet = pathaware(*line, "--out", "b", "--json", cwd=tmp_path)
-    assert (quiet.returncode, quiet.stderr) == (0, "")
+    assert (quiet.code, quiet.err) == (0, "")
 
 
 def test_stopping_the_evaluation_after_training_says_that_training_is_complete(tmp_path, monkeypatch):
@@ -343,23 +268,19 @@ def test_stopping_the_evaluation_after_training_says_that_training_is_complete(t
         raise KeyboardInterrupt
 
     monkeypatch.setattr("pathaware.training.evaluation.evaluate", interrupted)
-    done = pathaware("train", "sine", "--iterations", "2", "--out", "a", cwd=tmp_path)
-    assert done.returncode == 130
-    assert done.stderr.splitlines()[-1] == "stopped; the training in a is complete"
+    ended = pathaware("train", "sine", "--iterations", "2", "--out", "a", cwd=tmp_path)
+    assert ended.code == 130
+    assert ended.err.splitlines()[-1] == "stopped; the training in a is complete"
     assert Run.open(tmp_path / "a").finished
 
 
 def test_the_evaluation_after_training_may_be_small_or_left_out(tmp_path):
     line = ["train", "sine", "--iterations", "2", "--test-tasks"]
-    small = pathaware(*line, "3", "--out", "a", "--json", cwd=tmp_path)
-    assert json.loads(small.stdout)["tasks"] == 3
-    none = pathaware(*line, "0", "--out", "b", cwd=tmp_path)
-    assert none.returncode == 0
-    assert "evaluating" not in none.stderr
-    assert none.stdout == "the run is in b; evaluate it with: pathaware evaluate b\n"
-    assert json.loads(pathaware(*line, "0", "--out", "c", "--json", cwd=tmp_path).stdout)["tasks"] == 0
-    again = pathaware("train", "--resume", "b", "--test-tasks", "5", "--json", cwd=tmp_path)
-    assert json.loads(again.stdout)["tasks"] == 5
-    refused = pathaware(*line, "-1", cwd=tmp_path)
-    assert refused.returncode == 2
-    assert "test-tasks" in refused.stderr
+    assert json.loads(done(*line, 3, "--out", "a", "--json", cwd=tmp_path))["tasks"] == 3
+    none = pathaware(*line, 0, "--out", "b", cwd=tmp_path)
+    assert "evaluating" not in none.err
+    assert none.out == "the run is in b; evaluate it with: pathaware evaluate b\n"
+    assert json.loads(done(*line, 0, "--out", "c", "--json", cwd=tmp_path))["tasks"] == 0
+    again = done("train", "--resume", "b", "--test-tasks", 5, "--json", cwd=tmp_path)
+    assert json.loads(again)["tasks"] == 5
+    assert "test-tasks" in refused(*line, "-1", cwd=tmp_path)

@@ -12,18 +12,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from pathaware.cli import PANELS, command, main, options
 from pathaware.cli import options as shared
 from pathaware.cli.train import default_texts
+from pathaware.core import VERSION
 from pathaware.data import IMPORTERS, imported_stores, open_store
 from pathaware.data.store import MANIFEST
 from pathaware.inference.trained_model import shipped
 from pathaware.methods import METHODS
 from pathaware.training.config import Config
 from pathaware.training.presets import load_preset, presets
+from tests.calling import done, refused
 from tests.cli.test_commands import process
 
 Command = Any
@@ -68,7 +69,7 @@ def option_parameters(command: Command) -> list[Any]:
     return [p for p in command.params if p.param_type_name == "option" and p.name != "help"]
 
 
-@pytest.mark.parametrize("width", [80, 100, 140, 300])
+@pytest.mark.parametrize("width", [80, 140])
 @pytest.mark.parametrize("path", LEAVES, ids=" ".join)
 def test_help_shows_the_default_of_every_option(path, width, capsys, monkeypatch):
     """Rich drops words in square brackets that look like markup, such as a default in a help text."""
@@ -77,6 +78,7 @@ def test_help_shows_the_default_of_every_option(path, width, capsys, monkeypatch
     found_later = default_texts(path[-1]) if path[0] == "train" and path[-1] != "preset" else {}
     for parameter in option_parameters(LEAVES[path]):
         text = text_of_option(page, parameter)
+        assert text.startswith(parameter.help.replace(" ", ""))
         if parameter.required or (path == ("train", "folder") and parameter.name == "data"):
             assert text.endswith("[required]")
             continue
@@ -206,26 +208,9 @@ def workplace(tmp_path_factory) -> Path:
             target.mkdir(parents=True, exist_ok=True)
             pixels = store.images[20 * row + index].numpy().squeeze()
             Image.fromarray(np.asarray(pixels, dtype=np.uint8)).save(target / f"{name}{index}.png")
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
-        for method in ("pamela", "maml"):
-            with pytest.raises(SystemExit) as left:
-                main(
-                    [
-                        "train",
-                        "sine",
-                        "--method",
-                        method,
-                        "--iterations",
-                        "2",
-                        "--set",
-                        "training.compile=off",
-                    ]
-                )
-            assert not left.value.code
-    finally:
-        os.chdir(before)
+    for method in ("pamela", "maml"):
+        line = "train", "sine", "--method", method, "--iterations", "2", "--set", "training.compile=off"
+        done(*line, cwd=folder)
     return folder
 
 
@@ -236,9 +221,7 @@ CHEAP = (
 
 
 @pytest.mark.parametrize("path", CHEAP, ids=" ".join)
-def test_cheap_examples_run(path, workplace, monkeypatch, capsys):
-    monkeypatch.chdir(workplace)
-    torch.set_default_dtype(torch.float32)
+def test_cheap_examples_run(path, workplace):
     figures = path in (("plot",), ("report",))  # seconds each: the one with the most runs will do
     for example in examples(path)[-1:] if figures else examples(path):
         words = shlex.split(example)[1:]
@@ -246,9 +229,7 @@ def test_cheap_examples_run(path, workplace, monkeypatch, capsys):
             continue  # needs an import
         if path in (("report",), ("evaluate",)):
             words += ["--tasks", "10"]  # instead of hundreds
-        with pytest.raises(SystemExit) as left:
-            main(words)
-        assert not left.value.code, capsys.readouterr().err
+        done(*words, cwd=workplace)
 
 
 @pytest.mark.parametrize(
@@ -278,17 +259,8 @@ def test_cheap_examples_run(path, workplace, monkeypatch, capsys):
         ("bench --only highr", "did you mean higher?"),
     ],
 )
-def test_a_misspelled_name_is_answered_with_the_nearest(
-    arguments, suggestion, workplace, monkeypatch, capsys
-):
-    monkeypatch.chdir(workplace)
-    with pytest.raises(SystemExit) as left:
-        main(shlex.split(arguments))
-    error = capsys.readouterr().err
-    assert left.value.code == 2
-    assert suggestion in error
-    assert error.startswith("error: ")
-    assert error.count("\n") == 1
+def test_a_misspelled_name_is_answered_with_the_nearest(arguments, suggestion, workplace):
+    assert suggestion in refused(*arguments.split(), cwd=workplace)
 
 
 @pytest.mark.parametrize("path", [path for path in COMMANDS if path], ids=" ".join)
@@ -312,13 +284,8 @@ def test_help_does_not_wait_for_torch():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 
-def test_version(capsys):
-    import pathaware as package
-
-    with pytest.raises(SystemExit) as left:
-        main(["--version"])
-    assert left.value.code == 0
-    assert capsys.readouterr().out == f"pathaware {package.__version__}\n"
+def test_version():
+    assert done("--version") == f"pathaware {VERSION}\n"
 
 
 def test_completed_names_are_those_of_the_library(monkeypatch, workplace, tmp_path):
@@ -347,9 +314,7 @@ def test_completed_names_are_those_of_the_library(monkeypatch, workplace, tmp_pa
         ("pathaware tr", ["train"]),
         ("pathaware train sine --method protot", ["prototypical"]),
         ("pathaware train sine --me", ["--method"]),
-        ("pathaware data show gly", ["glyphs"]),
         ("pathaware predict gly", ["glyphs"]),
-        ("pathaware methods meta-s", ["meta-sgd"]),
     ],
 )
 def test_bash_completes_names(line, expected, tmp_path):
@@ -368,6 +333,6 @@ def test_bash_completes_names(line, expected, tmp_path):
 
 
 def test_the_script_for_completion_is_printed(tmp_path):
-    done = process("--show-completion", "bash", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "complete" in done.stdout
+    ended = process("--show-completion", "bash", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert "complete" in ended.stdout

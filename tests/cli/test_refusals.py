@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import resource
-import signal
 from pathlib import Path
 
 import pytest
 
 from pathaware.inference.trained_model import find_run
 from tests.data.image_trees import class_folder
-from tests.forked import Command
 from tests.fuzz.calling import call, must_be_sound
 
 REFUSED = {
@@ -117,37 +114,3 @@ def test_empty_arguments_are_refused(arguments: list[str]) -> None:
     assert called.code == 2
     assert "empty" in called.errors
     must_be_sound(called)
-
-
-SLOW = pytest.mark.slow
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "predict glyphs --support letters --images letters --out /dev/null --show sheet.png",
-        "export glyphs --support letters --to torch --out o.pt2",
-        "evaluate sine --tasks 5 --record r.json",
-        pytest.param("predict glyphs --support letters --images letters --out o.json", marks=SLOW),
-        pytest.param("export glyphs --support letters --to onnx --out o.onnx", marks=SLOW),
-        pytest.param("export glyphs --support letters --to safetensors --out o.safetensors", marks=SLOW),
-        pytest.param("data show glyphs --out x.png", marks=SLOW),
-        pytest.param("plot sine --out figures", marks=SLOW),
-        pytest.param("bench --rows sine --only pathaware --repeats 1 --json b.json", marks=SLOW),
-    ],
-)
-def test_on_a_full_disk_a_file_is_whole_or_absent(line: str, tmp_path: Path) -> None:
-    """A limit on the size of files stands for the disk: writing beyond it fails in the same way."""
-    for name in ("a", "b"):
-        class_folder(tmp_path / "letters" / name, 1)
-    before = {path for path in tmp_path.rglob("*") if path.is_file()}
-    command = Command(line.split(), tmp_path, _limited)
-    assert command.wait() == 2, command.err
-    assert "Traceback" not in command.err
-    assert command.err.splitlines()[-1].startswith("error: "), command.err
-    assert {path for path in tmp_path.rglob("*") if path.is_file()} == before
-
-
-def _limited() -> None:
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))

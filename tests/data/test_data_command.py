@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 from pathaware.cli.data import app, shown_progress
 from pathaware.cli.train import app as train_app
 from pathaware.core.errors import UsageError
-from pathaware.data.catalogue import IMPORTERS, open_store
+from pathaware.data.catalogue import open_store
 from pathaware.data.episodes import USUAL, ImageEpisodes
 from pathaware.data.store import SPLITS
 from tests.data.image_trees import class_folder, encoded, write
@@ -162,10 +162,6 @@ def test_a_picture_that_cannot_be_written_is_named(data: Path, source: Path, tmp
     options = ("--ways", 2, "--shots", 1, "--queries", 1)
     assert "out: " in refusal("show", "pets", *options, "--out", tmp_path / "no/such.png")
     assert "out: " in refusal("show", "pets", *options, "--out", tmp_path / "such.xyz")
-
-
-def test_the_known_sets_are_the_ones_promised() -> None:
-    assert list(IMPORTERS) == ["miniimagenet", "cifar-fs", "fc100", "tieredimagenet", "omniglot"]
 
 
 def test_progress_on_a_terminal_is_a_bar(

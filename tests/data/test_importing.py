@@ -180,7 +180,7 @@ def test_a_source_that_changed_since_the_interruption_is_packed_from_the_start(
     store.verify()
 
 
-@pytest.mark.parametrize("length", [0, 1, 30, 64, 65, 80, 200, -1, -30])
+@pytest.mark.parametrize("length", [0, 1, 65, 80, -1])
 def test_an_import_killed_while_it_wrote_its_journal_resumes(source: Path, data: Path, length: int) -> None:
     with pytest.raises(KeyboardInterrupt):
         import_dataset("mine", IMPORTER, source, data, progress=interrupt_after(3))
@@ -192,7 +192,7 @@ def test_an_import_killed_while_it_wrote_its_journal_resumes(source: Path, data:
     assert left_behind(data) == ["mine"]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_an_import_recovers_from_any_journal(source: Path, data: Path, seed: int) -> None:
     whole = import_dataset("whole", IMPORTER, source, data)
     with pytest.raises(KeyboardInterrupt):

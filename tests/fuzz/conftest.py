@@ -115,8 +115,8 @@ def _quick(
     for place in (
         "pathaware.training.train.run_to_end",
         "pathaware.training.supervised.run_to_end",
-        "pathaware.sweep.run_store.run_to_end",
-        "pathaware.sweep.worker_pool.WorkerPool.train",
+        "pathaware_research.experiments.run_to_end",
+        "pathaware.sweep.worker_pool.WorkerPool.run",
         "pathaware.sweep.search.run_grid",
         "pathaware.sweep.search.Search",
         "pathaware.report.figures.figures",

@@ -14,11 +14,12 @@ from torch.nn.functional import cross_entropy
 from pathaware import MetaLearner, Pamela, UsageError
 from pathaware.core.batch_norm import FrozenBatchNorm, TaskStatistics, freeze_running_statistics
 from pathaware.core.execution import select_execution
+from pathaware.core.few_shot import part_of
 from pathaware.core.parameters import Layout
 from pathaware.models import conv4, resnet12
 from pathaware.models.backbones import (
+    FrozenBackbone,
     PreparedInput,
-    frozen_backbone,
     last_block,
     load_weights,
     read_weights,
@@ -148,7 +149,7 @@ def test_what_cannot_be_restricted_is_refused():
 
 def test_a_frozen_backbone_takes_images_or_their_features(images):
     network = restrict(fresh(), "head").float().train()
-    backbone = frozen_backbone(network)
+    backbone = part_of(network, FrozenBackbone)
     features = backbone(images)
     assert features.shape == (5, backbone.features)
     assert torch.equal(network(images), network(features))

@@ -11,7 +11,6 @@ import matplotlib.pyplot as plt
 import pytest
 
 from pathaware import Pamela
-from pathaware.cli import main
 from pathaware.models import mlp
 from pathaware.report.figures import coefficients, training_curves
 from pathaware.report.run_report import compare, differences
@@ -20,6 +19,7 @@ from pathaware.training.config import Config
 from pathaware.training.run_files import METRICS
 from pathaware.training.run_folder import Run
 from pathaware.training.train import train
+from tests.calling import done, refused
 
 VOID = {"meta", "img"}
 
@@ -74,9 +74,7 @@ def runs(tmp_path_factory) -> dict[str, Run]:
 
 def report(out: Path | None, *chosen: Run) -> str:
     where = ["--out", str(out)] if out else []
-    with pytest.raises(SystemExit) as done:
-        main(["report", *(str(run.folder) for run in chosen), *where, "--tasks", "5"])
-    assert done.value.code == 0
+    done("report", *(run.folder for run in chosen), *where, "--tasks", "5")
     return (out or chosen[0].folder / "report.html").read_text(encoding="utf-8")
 
 
@@ -167,32 +165,22 @@ def test_learned_coefficients_are_shown_at_the_steps_that_use_them(settings, pan
     plt.close(figure)
 
 
-def refused(capsys, *arguments: str) -> str:
-    with pytest.raises(SystemExit) as done:
-        main(["report", *arguments])
-    assert done.value.code == 2
-    message = capsys.readouterr().err
-    assert message.startswith("error: ")
-    assert message.count("\n") == 1
-    return message
-
-
-def test_invalid_arguments_are_one_line_errors_before_any_evaluation(runs, tmp_path, capsys):
+def test_invalid_arguments_are_one_line_errors_before_any_evaluation(runs, tmp_path):
     good = str(runs["pamela"].folder)
-    assert "is not a run folder" in refused(capsys, str(tmp_path / "nowhere"))
-    assert "--out: " in refused(capsys, good, "--out", str(tmp_path))
-    assert "--out: " in refused(capsys, good, "--out", str(tmp_path / "none" / "r.html"))
-    assert "tasks: 0" in refused(capsys, good, "--tasks", "0")
+    assert "is not a run folder" in refused("report", str(tmp_path / "nowhere"))
+    assert "--out: " in refused("report", good, "--out", str(tmp_path))
+    assert "--out: " in refused("report", good, "--out", str(tmp_path / "none" / "r.html"))
+    assert "tasks: 0" in refused("report", good, "--tasks", "0")
     assert not (runs["pamela"].folder / "report.html").exists()
 
 
-def test_an_unfinished_or_damaged_run_is_refused(tmp_path, capsys):
+def test_an_unfinished_or_damaged_run_is_refused(tmp_path):
     run = tiny(tmp_path / "run", "maml", validate=2, validation_tasks=3)
     metrics = run.folder / METRICS
     lines = [line for line in metrics.read_text().splitlines() if json.loads(line)["iteration"] < 4]
     metrics.write_text("\n".join(lines) + "\n")
-    assert "is not finished" in refused(capsys, str(run.folder))
+    assert "is not finished" in refused("report", str(run.folder))
     metrics.write_text("\n".join([*lines, '{"iteration": 4, "lo']))
-    assert "is not finished" in refused(capsys, str(run.folder))  # its last line was cut off
+    assert "is not finished" in refused("report", str(run.folder))  # its last line was cut off
     metrics.write_text("\n".join([*lines, '{"iteration": 4, "lo', ""]))
-    assert "metrics.jsonl is damaged (line" in refused(capsys, str(run.folder))
+    assert "metrics.jsonl is damaged (line" in refused("report", str(run.folder))

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from pathaware.cli import main
-from tests.cli.test_commands import pathaware
+from tests.calling import pathaware
 
 SMALL = ("online", "sine", "--tasks", "4", "--seeds", "2", "--only", "scratch", "--only", "online")
 QUICK = ("--set", "online.rate=0.01", "--set", "online.pull=0.1")
@@ -16,17 +16,17 @@ QUICK = ("--set", "online.rate=0.01", "--set", "online.pull=0.1")
 def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("online")
     done = pathaware(*SMALL, *QUICK, "--out", "out", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     return folder, done
 
 
 def test_a_comparison_prints_a_table_and_its_progress_on_stderr(compared):
     _, done = compared
-    assert "| method | mse, first tenth | mse, last quarter |" in done.stdout
-    assert "**online, Algorithm 2**" in done.stdout
-    assert "from scratch: 4 settings to choose from" in done.stderr
-    assert "online, Algorithm 2: 3 settings to choose from" in done.stderr
-    assert "from scratch: seed 1, " in done.stderr
+    assert "| method | mse, first tenth | mse, last quarter |" in done.out
+    assert "**online, Algorithm 2**" in done.out
+    assert "from scratch: 4 settings to choose from" in done.err
+    assert "online, Algorithm 2: 3 settings to choose from" in done.err
+    assert "from scratch: seed 1, " in done.err
 
 
 def test_a_comparison_writes_its_record_and_its_figure(compared):
@@ -44,15 +44,15 @@ def test_nothing_is_overwritten(compared):
     folder, _ = compared
     before = {path.name: path.stat().st_mtime_ns for path in (folder / "out").iterdir()}
     done = pathaware(*SMALL, "--out", "out", cwd=folder)
-    assert done.returncode == 2
-    assert done.stderr == ("error: --out: out/online-sine.json exists; name another folder or remove it\n")
+    assert done.code == 2
+    assert done.err == ("error: --out: out/online-sine.json exists; name another folder or remove it\n")
     assert {path.name: path.stat().st_mtime_ns for path in (folder / "out").iterdir()} == before
 
 
 def test_json_is_one_object_and_nothing_else(tmp_path):
     one = ("online", "glyphs", "--tasks", "4", "--seeds", "1", "--only", "tuning", "--set", "tuning.rate=0.1")
     done = pathaware(*one, "--json", cwd=tmp_path)
-    record = json.loads(done.stdout)
+    record = json.loads(done.out)
     assert record["metric"] == "error rate"
     assert record["contestants"]["tuning"]["tried"] == []
     assert list(tmp_path.iterdir()) == []

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from pathaware.core.errors import UsageError
-from pathaware.sweep.run_store import PlannedRun, RunStore
+from pathaware.sweep.run_store import PlannedRun
 from pathaware.training.provenance import task_values
 from pathaware_research import records, verification
+from pathaware_research.experiments import RunStore
 from pathaware_research.paper.tables import sine_experiment
 from pathaware_research.records import Records, RecordStore, read_results
 

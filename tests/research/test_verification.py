@@ -10,9 +10,9 @@ import torch
 
 from pathaware.cli import main
 from pathaware.core.errors import UsageError
-from pathaware.sweep.run_store import RunStore
 from pathaware.training.provenance import encode_values, task_values
 from pathaware_research import verification
+from pathaware_research.experiments import RunStore
 from pathaware_research.paper.tables import sine_experiment
 
 ROOT = Path(__file__).parents[2]

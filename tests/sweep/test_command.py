@@ -5,18 +5,15 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 
-from pathaware.cli import main
+from tests.calling import Ended, pathaware, refused
+from tests.forked import Command
 
 ROOT = Path(__file__).parents[2]
 LINUX = pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at processes as Linux shows them")
@@ -24,29 +21,24 @@ BASE = '[problem]\nname = "sine"\npoints = 10\n[method]\nname = "maml"\nsteps = 
 HELD = BASE.replace("maml", "tests.sweep.held_method:METHOD")
 
 
-def command(path: Path, *arguments: str) -> list[str]:
-    line = [sys.executable, "-m", "pathaware", "sweep", str(path), "--out", str(path.parent / "out")]
+def words(path: Path, *arguments: str) -> list[str]:
+    line = ["sweep", str(path), "--out", str(path.parent / "out")]
     return [*line, "--tasks", "5", "--workers", "2", *arguments]
 
 
-@dataclass(frozen=True)
-class Ended:
-    code: object
-    out: str
-    err: str
+def started(path: Path, hold: Path) -> Command:
+    """The command in a process of its own, with runs that `hold` holds."""
+    return Command(words(path), path.parent, partial(_hold, hold))
 
 
-@pytest.fixture
-def sweep(capfd) -> Callable[..., Ended]:
+def _hold(file: Path) -> None:
+    os.environ["HOLD"] = str(file)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+
+
+def sweep(path: Path, *arguments: str) -> Ended:
     """Run the command in this process, which has imported everything; its workers are processes anyway."""
-
-    def run(path: Path, *arguments: str) -> Ended:
-        torch.set_default_dtype(torch.float32)
-        with pytest.raises(SystemExit) as end:
-            main(command(path, *arguments)[3:])
-        return Ended(end.value.code, *capfd.readouterr())
-
-    return run
+    return pathaware(*words(path, *arguments))
 
 
 @pytest.fixture
@@ -64,7 +56,7 @@ def written(folder: Path, text: str, base: str = BASE) -> Path:
     return path
 
 
-def test_runs_are_trained_evaluated_and_kept_and_one_that_fails_stops_no_other(tmp_path, sweep):
+def test_runs_are_trained_evaluated_and_kept_and_one_that_fails_stops_no_other(tmp_path):
     path = written(
         tmp_path, "[training]\niterations = 3\n[sweep]\ntraining.seed = [0, 1]\nmethod.steps = [1, 2]\n"
     )
@@ -92,65 +84,10 @@ def test_runs_are_trained_evaluated_and_kept_and_one_that_fails_stops_no_other(t
     changed = written(
         tmp_path, path.read_text().removeprefix(BASE).replace("iterations = 3", "iterations = 4")
     )
-    refused = sweep(changed)
-    assert refused.code == 2
-    assert "holds a run of other settings" in refused.err
-    assert refused.err.count("\n") == 1
+    assert "holds a run of other settings" in refused(*words(changed))
 
 
-def test_ctrl_c_stops_the_workers_and_the_same_command_resumes(tmp_path, sweep, hold):
-    path = written(
-        tmp_path,
-        "[training]\niterations = 1000\ntasks = 1\nsave = 0\n[sweep]\ntraining.seed = [0, 1]\n",
-        HELD,
-    )
-    runs = [tmp_path / "out/runs" / name for name in ("seed=0", "seed=1")]
-    process = subprocess.Popen(command(path), stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 200
-    while not all((run / "metrics.jsonl").exists() for run in runs) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    begun = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    try:
-        _, told = process.communicate(timeout=40)
-    except subprocess.TimeoutExpired:  # Python drops an interrupt that arrives in a destructor
-        begun = time.monotonic()
-        process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=160)
-    assert process.returncode == 130, told
-    assert time.monotonic() - begun < 60  # two seconds, if no other process uses the machine
-    assert "run the same command to resume" in told
-    assert all(list(run.glob("state-*.safetensors")) for run in runs)
-    first = [(run / "metrics.jsonl").read_text().splitlines()[0] for run in runs]
-
-    hold.unlink()
-    done = sweep(path)
-    assert done.code == 0, done.err
-    lines = [(run / "metrics.jsonl").read_text().splitlines() for run in runs]
-    assert [each[0] for each in lines] == first  # with its seconds: it was not trained again
-    assert all('"iteration": 1000' in each[-1] for each in lines)
-
-
-@LINUX
-def test_workers_end_when_the_sweep_is_killed(tmp_path, hold):
-    path = written(
-        tmp_path, "[training]\niterations = 10000000\ntasks = 1\n[sweep]\ntraining.seed = [0]\n", HELD
-    )
-    process = subprocess.Popen(command(path), stderr=subprocess.DEVNULL)
-    metrics = tmp_path / "out/runs/seed=0/metrics.jsonl"
-    while not metrics.exists():
-        time.sleep(0.05)
-    children = children_of(process)
-    assert children
-    process.kill()
-    process.wait()
-    deadline = time.monotonic() + 20
-    while any(_alive(child) for child in children) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(_alive(child) for child in children)
-
-
-LONG = "[training]\niterations = 500\ntasks = 1\nsave = 10\n[sweep]\ntraining.seed = [0, 1, 2]\n"
+SEEDS = "[training]\niterations = 500\ntasks = 1\nsave = 10\n[sweep]\ntraining.seed = [0, 1, 2]\n"
 
 
 def first_lines(runs: list[Path]) -> list[str]:
@@ -158,38 +95,59 @@ def first_lines(runs: list[Path]) -> list[str]:
     return [(run / "metrics.jsonl").read_text().splitlines()[0] for run in runs]
 
 
-def wait_for_states(runs: list[Path]) -> None:
-    deadline = time.monotonic() + 200
-    while not all(list(run.glob("state-*.safetensors")) for run in runs):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+def saved(runs: list[Path]) -> bool:
+    return all(list(run.glob("state-*.safetensors")) for run in runs)
+
+
+def assert_each_ended_once(folder: Path, runs: list[Path], before: list[str]) -> None:
+    assert first_lines(runs) == before
+    assert all('"iteration": 500' in (r / "metrics.jsonl").read_text().splitlines()[-1] for r in runs)
+    assert len(list((folder / "out/results").glob("*-val.json"))) == 3
 
 
 @LINUX
-def test_the_run_of_a_worker_that_is_killed_is_resumed_and_no_other_is_touched(tmp_path, hold):
-    path = written(tmp_path, LONG, HELD)
+def test_a_worker_that_is_killed_is_replaced_and_a_sweep_that_is_interrupted_resumes(tmp_path, hold):
+    path = written(tmp_path, SEEDS, HELD)
     runs = [tmp_path / "out/runs" / name for name in ("seed=0", "seed=1")]
-    process = subprocess.Popen(command(path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_for_states(runs)
+    interrupted = started(path, hold)
+    interrupted.wait_until(lambda: saved(runs), 300)
     before = first_lines(runs)
-    workers = [pid for pid in children_of(process) if "popen_loky" in _command_line(pid)]
+    workers = [pid for pid in children_of(interrupted.pid) if "popen_loky" in _command_line(pid)]
     assert len(workers) == 2
     os.kill(workers[0], signal.SIGKILL)
+    interrupted.wait_until(lambda: "another one resumes it" in interrupted.err, 300)
+    interrupted.send(signal.SIGINT)
+    assert interrupted.wait() == 130, interrupted.err
+    assert interrupted.err.count("its worker process died (SIGKILL(-9)); another one resumes it") == 1
+    assert "run the same command to resume" in interrupted.err
     hold.unlink()
-    shown, told = process.communicate(timeout=400)
-    assert process.returncode == 0, told
-    assert told.count("its worker process died (SIGKILL(-9)); another one resumes it") == 1
-    assert "failed" not in shown
-    assert first_lines(runs) == before
-    assert len(list((tmp_path / "out/results").glob("*-val.json"))) == 3
+    done = sweep(path)
+    assert done.code == 0, done.err
+    assert "failed" not in done.out
+    assert_each_ended_once(tmp_path, runs, before)
+
+
+@LINUX
+def test_workers_end_when_the_sweep_is_killed(tmp_path, hold):
+    path = written(tmp_path, SEEDS.replace("500", "10000000").replace("0, 1, 2", "0"), HELD)
+    killed = started(path, hold)
+    killed.wait_until((tmp_path / "out/runs/seed=0/metrics.jsonl").exists, 300)
+    children = children_of(killed.pid)
+    assert children
+    killed.process.kill()
+    killed.wait()
+    deadline = time.monotonic() + 20
+    while any(_alive(child) for child in children) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(_alive(child) for child in children)
 
 
 @LINUX
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_sweep_on_a_dask_cluster_survives_the_death_of_a_worker(tmp_path, hold, sweep, workers):
+def test_a_sweep_on_a_dask_cluster_survives_the_death_of_a_worker(tmp_path, hold, workers):
     distributed = pytest.importorskip("distributed")
-    path = written(tmp_path, LONG, HELD)
+    path = written(tmp_path, SEEDS, HELD)
     runs = [tmp_path / "out/runs" / name for name in ("seed=0", "seed=1")][:workers]
     options = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
     with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
@@ -198,7 +156,8 @@ def test_a_sweep_on_a_dask_cluster_survives_the_death_of_a_worker(tmp_path, hold
         before: list[str] = []
 
         def kill() -> None:
-            wait_for_states(runs)
+            while not saved(runs):
+                time.sleep(0.05)
             before.extend(first_lines(runs))
             os.kill(next(iter(pids.values())), signal.SIGKILL)
             hold.unlink()
@@ -210,33 +169,27 @@ def test_a_sweep_on_a_dask_cluster_survives_the_death_of_a_worker(tmp_path, hold
     assert done.code == 0, done.err
     assert f"3 runs, 3 to train or evaluate, {workers} at a time" in done.err
     assert "failed" not in done.out
-    assert first_lines(runs) == before
-    assert len(list((tmp_path / "out/results").glob("*-val.json"))) == 3
+    assert_each_ended_once(tmp_path, runs, before)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
-def test_without_ray_its_backend_is_an_error(tmp_path, sweep):
-    done = sweep(written(tmp_path, LONG), "--backend", "ray")
+def test_without_ray_its_backend_is_an_error(tmp_path):
+    done = sweep(written(tmp_path, SEEDS), "--backend", "ray")
     assert done.code == 2
     assert done.err == "error: --backend: ray needs ray, which is not installed; pip install ray\n"
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense://nowhere", "tcp://127.0.0.1:x"])
-def test_a_cluster_that_cannot_be_reached_is_an_error(tmp_path, capsys, address):
+def test_a_cluster_that_cannot_be_reached_is_an_error(tmp_path, address):
     pytest.importorskip("distributed")
-    path = str(written(tmp_path, LONG))
-    with pytest.raises(SystemExit) as exit:
-        main(["sweep", path, "--out", str(tmp_path / "out"), "--backend", "dask", "--cluster", address])
-    told = capsys.readouterr().err
-    assert exit.value.code == 2
+    told = refused(*words(written(tmp_path, SEEDS)), "--backend", "dask", "--cluster", address)
     assert told.startswith(f"error: --cluster: {address} cannot be reached (")
-    assert told.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 
-def children_of(process: subprocess.Popen) -> list[int]:
-    return [int(p) for p in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+def children_of(pid: int) -> list[int]:
+    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def _command_line(pid: int) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib.util
 
 import pytest
-import torch
 
-from pathaware.cli import main
+from tests.calling import pathaware
 
 FILE = """
 [problem]
@@ -33,15 +32,12 @@ training.clip = [1.0, 10.0]
 
 
 @pytest.fixture
-def search(tmp_path, capsys):
-    torch.set_default_dtype(torch.float32)
-
+def search(tmp_path):
     def run(trials: int, *arguments: str) -> tuple[int, str, str]:
         path = tmp_path / "search.toml"
         path.write_text(FILE.replace("TRIALS", str(trials)), encoding="utf-8")
-        with pytest.raises(SystemExit) as exit:
-            main(["sweep", str(path), "--out", str(tmp_path / "out"), "--tasks", "4", *arguments])
-        return int(exit.value.code or 0), *capsys.readouterr()
+        ended = pathaware("sweep", path, "--out", tmp_path / "out", "--tasks", "4", *arguments)
+        return ended.code, ended.out, ended.err
 
     return run
 

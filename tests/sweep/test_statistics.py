@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from pathaware.sweep.intervals import bootstrap, over_seeds, over_seeds_and_tasks
-from pathaware.sweep.run_store import Result, Results
 from pathaware.training.evaluation import interval_over_tasks
 from pathaware.training.metric import ACCURACY, MSE
 from pathaware.training.provenance import encode_values, identity
+from pathaware_research.experiments import Result, Results
 from pathaware_research.paired import mean_lead, paired_differences
 from pathaware_research.paper.tables import sine_experiment, table2
 
@@ -40,11 +40,11 @@ def result(values: torch.Tensor, seed: int = 0, metric=MSE, method: str = "maml"
         "environment": {"device": "x86_64"},
         "task_values": encode_values(values),
     }
-    return Result.of(record)
+    return Result(record)
 
 
 def without_values(found: Result) -> Result:
-    return Result.of({key: value for key, value in found.record.items() if key != "task_values"})
+    return Result({key: value for key, value in found.record.items() if key != "task_values"})
 
 
 def normal(seed: int, count: int = 400) -> torch.Tensor:
@@ -113,12 +113,12 @@ def test_differences_are_paired_by_seed_and_only_under_equal_conditions():
     assert not paired_differences(pamela, warmed_up, except_for=["iterations"])
     record = result(other, 0, ACCURACY).record
     record["config"]["training"]["iterations"] *= 5
-    longer = [Result.of(record)]
+    longer = [Result(record)]
     assert not paired_differences(pamela, longer)
     assert torch.equal(paired_differences(pamela, longer, except_for=["iterations"])[0], difference)
     other_shots = result(other, 0, ACCURACY).record
     other_shots["config"]["problem"]["shots"] = 7
-    assert not paired_differences(pamela, [Result.of(other_shots)])
+    assert not paired_differences(pamela, [Result(other_shots)])
     (shorter,) = paired_differences(pamela, [result(other[:9], 0, ACCURACY)])
     assert shorter.equal(difference[:9])  # an evaluation draws its tasks in a fixed order
     assert not paired_differences(pamela, [without_values(result(other, 0, ACCURACY))])
@@ -153,5 +153,5 @@ def test_older_records_have_a_level_and_a_version():
     del old["identity"], old["result"]["queries"]
     for transductive, level in ((True, "batch"), (False, "alone")):
         old["result"]["transductive"] = transductive
-        assert Result.of(old).queries == level
-    assert Result.of(old).identity["method_version"] == 1
+        assert Result(old).queries == level
+    assert Result(old).identity["method_version"] == 1

@@ -15,7 +15,7 @@ def outcomes(axes, values) -> list[Outcome]:
     """One outcome per value, which is an error or the reason why there is none."""
     found = []
     for run, value in zip(SweepPlan(TABLES, axes).grid(), values, strict=True):
-        result = Result({"result": {"mse": value, "mse_ci95": 0.1}}, "", 1, 0)
+        result = Result({"result": {"mse": value, "mse_ci95": 0.1}})
         found.append(Outcome(run, None, value) if isinstance(value, str) else Outcome(run, result))
     return found
 

@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def launch(*command: str, cwd: Path, timeout: float = 100, **more: str) -> tuple[str, str]:
+def launch(*command: str, cwd: Path, timeout: float = 300, **more: str) -> tuple[str, str]:
     """Run `python -m command`; return standard output and error."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = {
@@ -24,13 +24,12 @@ def launch(*command: str, cwd: Path, timeout: float = 100, **more: str) -> tuple
         **more,
     }
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen([sys.executable, "-m", *command], cwd=cwd, env=environment, **pipes)
-    try:
-        output, errors = process.communicate(timeout=timeout)
-    except BaseException:
-        end([process.pid, *descendants(process.pid)])
-        process.wait()
-        raise
+    with subprocess.Popen([sys.executable, "-m", *command], cwd=cwd, env=environment, **pipes) as process:
+        try:
+            output, errors = process.communicate(timeout=timeout)
+        except BaseException:
+            end([process.pid, *descendants(process.pid)])
+            raise
     assert process.returncode == 0, errors
     return output, errors
 

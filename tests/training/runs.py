@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -39,11 +43,19 @@ def glyphs(iterations: int = 200) -> Config:
 
 def stopped_run(folder: Path) -> Run:
     """A run stopped after 22 iterations, with states after 10 and 20, a checkpoint and histograms."""
-    run = Run.create(folder, sine(validate=5, histograms=5))
-    with in_folder(run) as fit:
+    shutil.copytree(_stopped(), folder)
+    return Run.open(folder)
+
+
+@cache
+def _stopped() -> Path:
+    """The run that each test gets a copy of."""
+    folder = Path(tempfile.mkdtemp()) / "run"
+    atexit.register(shutil.rmtree, folder.parent, ignore_errors=True)
+    with in_folder(Run.create(folder, sine(validate=5, histograms=5))) as fit:
         for _ in range(22):
             fit.advance()
-    return run
+    return folder
 
 
 def rows(run: Run) -> list[dict]:

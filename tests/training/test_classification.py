@@ -36,7 +36,7 @@ def own_network(ways: int, size: int, channels: int) -> nn.Module:
 
 
 def test_adaptation_turns_chance_into_knowledge_on_held_out_scripts(tmp_path):
-    settings = config(iterations=160, rate=5e-3, validate=160, validation_tasks=20)
+    settings = config(iterations=100, tasks=2, rate=1e-2, validate=100, validation_tasks=20)
     run = train(settings, tmp_path / "run")
     result = evaluate(run.load(), settings.problem, tasks=60)
     before, after = (result.values[:, j].mean().item() for j in (0, -1))

@@ -10,16 +10,15 @@ import pytest
 import torch
 from torch import nn
 
-from pathaware.cli import main
 from pathaware.core.errors import UsageError
+from pathaware.core.few_shot import part_of
 from pathaware.core.seeding import generator
 from pathaware.data import open_store
 from pathaware.data.episodes import Augmentation, EpisodePlan, ImageViews
 from pathaware.data.pixels import ImageInput
 from pathaware.data.store import MANIFEST, PIXELS, ClassSpan, ImageStore, checksum
 from pathaware.inference.change_ways import load_for
-from pathaware.models.backbones import frozen_backbone
-from pathaware.sweep.run_store import Result, Results
+from pathaware.models.backbones import FrozenBackbone
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate, tasks_for
 from pathaware.training.problems import CrossDomain
@@ -27,8 +26,10 @@ from pathaware.training.provenance import evaluation_record
 from pathaware.training.run_folder import Run
 from pathaware.training.train import train
 from pathaware_research import records
+from pathaware_research.experiments import Result, Results
 from pathaware_research.studies import cross_domain
 from pathaware_research.verification import obstacle, verify
+from tests.calling import done, refused
 from tests.training.test_classifier import small_store
 
 COLOUR, GREY, WIDE = "colour", "grey", "wide"
@@ -83,12 +84,6 @@ def runs(tmp_path_factory, stores):
 def two_layers(ways: int, size: int, channels: int) -> nn.Module:
     """A network without batch norm, which can be frozen without pretrained weights."""
     return nn.Sequential(nn.Flatten(), nn.Linear(channels * size * size, 6), nn.ReLU(), nn.Linear(6, ways))
-
-
-def command(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as left:
-        main([str(each) for each in arguments])
-    return int(left.value.code or 0)
 
 
 @pytest.mark.parametrize(("model", "data"), [(COLOUR, GREY), (COLOUR, WIDE), (GREY, COLOUR)])
@@ -163,28 +158,25 @@ def test_a_frozen_network_takes_features_of_the_converted_images(tmp_path, monke
     monkeypatch.setenv("PATHAWARE_CACHE", str(tmp_path / "cache"))
     run = trained(tmp_path, COLOUR, adapt="head", model_name=f"{__name__}:two_layers", width=0)
     line = "evaluate", run.folder, "--tasks", 2, "--device", "cpu", "--baselines"
-    assert command(*line) == 0
+    done(*line)
     cached = len(list((tmp_path / "cache").rglob("*.safetensors")))
-    assert command(*line, "--data", WIDE) == 0
+    done(*line, "--data", WIDE)
     assert len(list((tmp_path / "cache").rglob("*.safetensors"))) == cached + 1
     learner, problem = load_for(run, "cpu", data=WIDE)
     store = ImageInput.of(open_store(COLOUR)).converted(open_store(WIDE), "test")
     drawn = tasks_for(learner, problem, problem.tasks("test", "cpu", torch.float32))
     plan = drawn.draw(1, generator(0, "a task"))
     images = ImageViews(store, Augmentation()).show(EpisodePlan(plan.images))
-    backbone = frozen_backbone(learner.model)
+    backbone = part_of(learner.model, FrozenBackbone)
     assert backbone is not None
     expected = backbone(images)[: 3 * 2]
     assert torch.allclose(drawn.gather(plan).support_x[0], expected, rtol=1e-2, atol=1e-2)  # kept in half
 
 
-def test_the_record_says_what_it_was_evaluated_on_and_no_table_takes_it_for_another(
-    runs, tmp_path, capsys, stores
-):
+def test_the_record_says_what_it_was_evaluated_on_and_no_table_takes_it_for_another(runs, tmp_path, stores):
     run, target = runs[COLOUR], tmp_path / f"{runs[COLOUR].folder.name}.json"
     line = "evaluate", run.folder, "--tasks", 5, "--device", "cpu"
-    assert command(*line, "--data", GREY, "--record", target) == 0
-    assert f"5 test tasks of {GREY}-3way-2shot" in capsys.readouterr().out
+    assert f"5 test tasks of {GREY}-3way-2shot" in done(*line, "--data", GREY, "--record", target)
     text = target.read_text()
     record = json.loads(text)
     assert record["evaluated"] == {"data": GREY, "ways": 3, "shots": 2}
@@ -198,21 +190,20 @@ def test_the_record_says_what_it_was_evaluated_on_and_no_table_takes_it_for_anot
     assert Results.read(tmp_path).found == []
     plain = {**record}
     del plain["evaluated"]
-    assert Result.of(record).conditions != Result.of(plain).conditions
-    assert command(*line, "--record", target, "--replace") == 0
+    assert Result(record).conditions != Result(plain).conditions
+    done(*line, "--record", target, "--replace")
     assert "evaluated" not in json.loads(target.read_text())
     assert len(Results.read(tmp_path).found) == 1
 
 
-def test_records_with_other_ways_are_in_no_table_either(runs, tmp_path, capsys):
+def test_records_with_other_ways_are_in_no_table_either(runs, tmp_path):
     run, target = runs[COLOUR], tmp_path / "record.json"
     line = "evaluate", run.folder, "--tasks", 2, "--device", "cpu", "--record", target, "--json"
-    assert command(*line, "--ways", 4) == 0
     expected = {"data": COLOUR, "ways": 4, "shots": 2}
-    assert json.loads(capsys.readouterr().out)["evaluated"] == expected
+    assert json.loads(done(*line, "--ways", 4))["evaluated"] == expected
     assert json.loads(target.read_text())["evaluated"] == expected
     assert Results.read(tmp_path).found == []
-    assert command(*line, "--ways", 4, "--data", GREY, "--replace") == 0
+    done(*line, "--ways", 4, "--data", GREY, "--replace")
     assert json.loads(target.read_text())["evaluated"] == {**expected, "data": GREY}
 
 
@@ -243,11 +234,8 @@ def test_the_training_data_set_is_not_needed(runs, stores, tmp_path, monkeypatch
         ("evaluate {run} --data grey --ways 50", "the test split of grey has only 8 classes"),
     ],
 )
-def test_refusals_are_one_line(runs, line, expected, capsys):
-    assert command(*line.format(run=runs[COLOUR].folder).split(), "--device", "cpu") == 2
-    told = capsys.readouterr().err
-    assert expected in told
-    assert told.count("\n") == 1
+def test_refusals_are_one_line(runs, line, expected):
+    assert expected in refused(*line.format(run=runs[COLOUR].folder).split(), "--device", "cpu")
 
 
 def test_the_study_evaluates_each_run_on_each_other_data_set_once(runs, tmp_path, capsys, monkeypatch):

@@ -6,16 +6,17 @@ import pytest
 import torch
 
 from pathaware import UsageError
+from pathaware.core.few_shot import part_of
 from pathaware.core.seeding import generator
 from pathaware.data import open_store
 from pathaware.data.episodes import ImageEpisodes
 from pathaware.data.unbalanced import UnbalancedQueries, VaryingTasks
-from pathaware.models.backbones import frozen_backbone
-from pathaware.sweep.run_store import own_level
+from pathaware.models.backbones import FrozenBackbone
 from pathaware.training import features
 from pathaware.training.config import Config
 from pathaware.training.features import FeatureBaseline, FeatureMemory, cache_dir, feature_tasks
 from pathaware.training.meta_training import build
+from pathaware_research.experiments import own_level
 from pathaware_research.studies.photos.training import MixedTasks
 from tests.models.residual18 import pretrained
 from tests.training.fits import in_memory
@@ -66,7 +67,7 @@ def few_images(monkeypatch):
 @pytest.mark.usefixtures("few_images")
 def test_features_are_those_of_the_same_images_and_are_computed_once(config, monkeypatch):
     learner = build(config)
-    backbone = frozen_backbone(learner.model)
+    backbone = part_of(learner.model, FrozenBackbone)
     for wrap in (lambda source: source, UnbalancedQueries):
         images = wrap(small()).sample(3, generator(0, "tasks"))
         found = feature_tasks(wrap(small()), learner).sample(3, generator(0, "tasks"))
@@ -112,7 +113,7 @@ def test_training_on_features_takes_statistics_and_leaves_the_backbone_alone(con
 @pytest.mark.usefixtures("few_images")
 def test_mirrored_support_is_the_mean_of_both_views(config):
     learner = build(config)
-    backbone = frozen_backbone(learner.model)
+    backbone = part_of(learner.model, FrozenBackbone)
     images = small().sample(2, generator(0, "tasks"))
     found = feature_tasks(small(), learner, mirror_support=True).sample(2, generator(0, "tasks"))
     x = images.support_x.flatten(0, 1)
@@ -127,7 +128,7 @@ def test_mirrored_support_is_the_mean_of_both_views(config):
 
 
 def test_the_memory_forgets_the_oldest(config):
-    backbone = frozen_backbone(build(config).model)
+    backbone = part_of(build(config).model, FrozenBackbone)
     memory = FeatureMemory(backbone, lambda p: p.float(), most=2)
     pixels = open_store("glyphs").images[:3]
     assert torch.allclose(memory(pixels[[0, 1, 0]])[0], memory(pixels[:1])[0])
@@ -160,7 +161,7 @@ def test_varying_tasks_keep_what_they_promise():
 def test_baselines_separate_what_is_separate(config, kind, ways):
     baseline = FeatureBaseline(build(config), kind)
     torch.manual_seed(0)
-    centres = torch.eye(baseline.model[0].features)[:ways]
+    centres = torch.eye(baseline.model.features)[:ways]
     y = torch.arange(ways).repeat(4)
     x = centres[y] + 0.1 * torch.randn(4 * ways, centres.shape[1])
     network = baseline.adapt(x, y)
@@ -172,7 +173,7 @@ def test_baselines_separate_what_is_separate(config, kind, ways):
 def test_a_weaker_penalty_gives_larger_weights(config):
     torch.manual_seed(0)
     learner, y = build(config), torch.arange(3).repeat(4)
-    x = torch.randn(12, FeatureBaseline(learner, "logistic").model[0].features)
+    x = torch.randn(12, FeatureBaseline(learner, "logistic").model.features)
     size = {c: FeatureBaseline(learner, "logistic", penalty=c).rows(x, y)[0].norm() for c in (0.1, 1.0, 10.0)}
     assert size[0.1] < size[1.0] < size[10.0]
     assert torch.equal(FeatureBaseline(learner, "logistic").rows(x, y)[0].norm(), size[1.0])

@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 import time
 
-import pytest
-
 from pathaware.inference.trained_model import find_run
 from pathaware.training import loop, progress
 from pathaware.training.evaluation import evaluate
 from pathaware.training.meta_training import MetaTraining
-from pathaware.training.progress import EventFile, Progress, ProgressDisplay, duration, pace
+from pathaware.training.progress import EventFile, Progress, ProgressDisplay
 from pathaware.training.run_folder import Run
 from tests.training.fits import in_folder
 from tests.training.runs import glyphs, sine
@@ -64,19 +62,6 @@ def test_advice_names_settings_that_the_run_has():
     assert "width" not in MetaTraining(sine()).faster()
     assert "prototypical" in MetaTraining(glyphs()).faster()
     assert loop.LONG > 60
-
-
-@pytest.mark.parametrize(
-    ("iterations", "seconds", "shown"), [(1, 90.0, "90.0 s/it"), (3, 2.0, "1.5 it/s"), (900, 3.0, "300 it/s")]
-)
-def test_slow_training_is_shown_in_seconds_per_iteration(iterations, seconds, shown):
-    assert pace(iterations, seconds) == shown
-
-
-def test_durations_are_in_words():
-    assert [duration(s) for s in (0.4, 99, 100, 5900, 6000, 90_000)] == [
-        "0 s", "99 s", "2 min", "98 min", "1 h 40 min", "25 h 0 min",
-    ]  # fmt: skip
 
 
 def test_counted_work_says_how_long_the_rest_takes(monkeypatch, capsys):

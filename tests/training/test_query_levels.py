@@ -12,11 +12,11 @@ from pathaware.core.errors import UsageError
 from pathaware.core.seeding import generator
 from pathaware.data.unbalanced import UnbalancedQueries, counts
 from pathaware.methods import METHODS
-from pathaware.sweep.run_store import own_level
 from pathaware.training import evaluation
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
 from pathaware.training.meta_training import build
+from pathaware_research.experiments import own_level
 
 PROBLEM = {"name": "classification", "data": "glyphs", "ways": 3, "shots": 2, "queries": 3, "width": 8}
 

@@ -336,6 +336,7 @@ def test_the_best_snapshots_are_kept_and_averaged(tmp_path):
     assert torch.allclose(mean, torch.stack(each).mean(0), atol=1e-6)
     result = evaluate(SnapshotMean(learners), settings.problem, split="val", tasks=3, views="mirror")
     assert result.values.shape == (3, 6)
+    assert result.snapshots == 3
 
 
 def test_the_recipe_leaves_the_estimator_of_other_runs_alone():

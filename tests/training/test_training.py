@@ -34,8 +34,8 @@ def error(settings: Config, learner) -> float:
     return evaluate(learner, settings.problem, tasks=100).values[:, -1].mean().item()
 
 
-@pytest.mark.parametrize("method", ["maml", "fomaml", "reptile", "meta-sgd", "pamela"])
-def test_every_method_learns_to_adapt(method):
+@pytest.mark.parametrize("method", ["fomaml", "reptile", "pamela"])
+def test_methods_learn_to_adapt(method):
     """Some hundred iterations bring the error after adaptation well below that of an untrained start."""
     settings = config(method, rate=5e-3)
     assert error(settings, trained(settings)) < 0.75 * error(settings, build(settings))
@@ -143,14 +143,6 @@ def test_a_finished_run_is_opened_not_trained_again(tmp_path):
     assert (first.folder / "checkpoint.safetensors").stat().st_mtime_ns == stamp
     with pytest.raises(UsageError, match=r"out: .* holds another run"):
         train(config(iterations=6), tmp_path / "run", resume=True)
-
-
-def test_a_truncated_checkpoint_is_an_error_not_a_wrong_model(tmp_path):
-    run = train(config(iterations=2), tmp_path / "run")
-    path = run.folder / "checkpoint.safetensors"
-    path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(UsageError, match=r"checkpoint\.safetensors cannot be read"):
-        run.load()
 
 
 def test_the_best_checkpoint_by_validation_is_the_one_kept(tmp_path, monkeypatch):

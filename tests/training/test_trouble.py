@@ -9,12 +9,17 @@ from pathaware.core.errors import RunError
 from pathaware.core.meta_gradient import Unrolled
 from pathaware.training.config import Config
 from pathaware.training.distributed import World
-from pathaware.training.loop import MOST_SKIPPED
+from pathaware.training.loop import Objective
 from pathaware.training.meta_step import MetaStep
 from pathaware.training.progress import StepOutcome
 from tests.training.fits import in_memory, resumed
 from tests.training.runs import stopped_run
 from tests.training.test_training import config
+
+
+@pytest.fixture(autouse=True)
+def _few_skipped(monkeypatch):
+    monkeypatch.setattr(Objective, "most_skipped", 10)
 
 
 def test_meta_gradients_that_stay_unusable_end_the_run_and_keep_what_was_good(tmp_path, monkeypatch):
@@ -25,19 +30,19 @@ def test_meta_gradients_that_stay_unusable_end_the_run_and_keep_what_was_good(tm
         "run",
         lambda self, plan: StepOutcome(plain(self, plan).losses, torch.tensor(torch.nan), torch.tensor(1.0)),
     )
-    with pytest.raises(RunError, match=rf"last {MOST_SKIPPED} gradients were not finite: lower"):
+    with pytest.raises(RunError, match="last 10 gradients were not finite: lower"):
         resumed(run.folder)
     assert run.state() is not None
 
 
 def test_a_few_unusable_meta_gradients_do_not_end_a_run(monkeypatch):
-    fit = in_memory(config(iterations=3 * MOST_SKIPPED))
-    fit.objective.log_every = 10
+    fit = in_memory(config(iterations=30))
+    fit.objective.log_every = 5
     plain, count = MetaStep.run, iter(range(10**6))
 
     def run(self, plan):
         outcome = plain(self, plan)
-        return StepOutcome(outcome.losses, outcome.norm, torch.tensor(float(next(count) % MOST_SKIPPED != 0)))
+        return StepOutcome(outcome.losses, outcome.norm, torch.tensor(float(next(count) % 10 != 0)))
 
     monkeypatch.setattr(MetaStep, "run", run)
     while not fit.done:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -177,8 +176,8 @@ def test_class_means_follow_the_queries():
     classes, shared = torch.eye(3, 8), 3 * torch.eye(8)[7]
     queries = classes.repeat_interleave(5, 0) + shared + 0.1 * torch.randn(15, 8, generator=random)
     support = classes + torch.tensor([1.0, 0.1, 0.1])[:, None] * shared
-    adapted = AdaptedTasks(features=lambda x: x, outputs=lambda x: x)
-    learner = SimpleNamespace(adapted=lambda *_, **__: adapted)
+    learner = nn.Module()
+    learner.adapted = lambda *_, **__: AdaptedTasks(features=lambda x: x, outputs=lambda x: x)
     y, truth = torch.arange(3)[None], torch.arange(3).repeat_interleave(5)
     found = balanced_means(learner, support[None], y, queries[None])[0].argmax(-1)
     normalise = torch.nn.functional.normalize

@@ -21,7 +21,8 @@ import numpy as np
 import torch
 
 from pathaware.core.seeding import generator
-from pathaware.data.episodes import Augmentation, ImageEpisodes
+from pathaware.data.augmentation import Augmentation
+from pathaware.data.episodes import ImageEpisodes
 from pathaware.data.importing import in_memory
 from pathaware.data.pixels import ImageFormat
 from pathaware.training.config import Training

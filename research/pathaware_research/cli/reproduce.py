@@ -133,7 +133,7 @@ def reproduce(
     paper.check_data(data)
     chosen = paper.TARGETS if "all" in targets else tuple(dict.fromkeys(targets))
     reproduction = paper.Reproduction(
-        RecordStore(out, results, tasks),
+        RecordStore(out, tasks, records=results),
         out,
         _print,
         seeds,

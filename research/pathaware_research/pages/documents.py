@@ -22,11 +22,11 @@ from torch import Tensor
 
 from pathaware.report.paper_numbers import SINE_MSE
 from pathaware.sweep.intervals import mean, over_seeds, over_seeds_and_tasks
-from pathaware.sweep.run_store import Experiment, Result, Results, own_level, signature
 from pathaware.training.config import Config
 from pathaware.training.evaluation import interval_over_tasks
 from pathaware.training.metric import ACCURACY, MSE, Metric
 from pathaware.training.tables import NOTHING, Table, pipe_table
+from pathaware_research.experiments import Experiment, Result, Results, own_level, signature
 from pathaware_research.pages import (
     convergence,
     evidence_page,
@@ -391,7 +391,7 @@ def _others(folder: Path, goals: Sequence[TableSpec], studied: Iterable[Sequence
     known = {signature(experiment.config()) for experiment in shown}
     rows = []
     for study, name, record in sorted(read_records(folder), key=lambda found: f"{found[1]}.json"):
-        result = Result.of(record)
+        result = Result(record)
         if result.signature in known and result.queries == own_level(result.config):
             continue
         if name.startswith(evidence_page.STUDIES) or record["result"]["split"] != "test":

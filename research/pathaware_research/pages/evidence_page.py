@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from pathaware.sweep.intervals import Estimate, bootstrap, mean, over_seeds, over_seeds_and_tasks
-from pathaware.sweep.run_store import Experiment, PlannedRun, Result, Results
+from pathaware.sweep.run_store import PlannedRun
 from pathaware.training.metric import ACCURACY, MSE, Metric, median
 from pathaware.training.tables import NOTHING, Remark, Table, pipe_table
+from pathaware_research.experiments import Experiment, Result, Results
 from pathaware_research.paired import mean_lead, paired_differences
 from pathaware_research.paper.tables import (
     ABLATION_ROWS,
@@ -384,7 +385,7 @@ def cross_domain_cell(
         return SHARED
     study, name = ("cross-domain", f"{run}-on-{data}") if data != trained else (f"tables-{trained}", run)
     record = records[study].get(name)
-    return ACCURACY.with_interval(*Result.of(record).value(ACCURACY)) if record else NOT_RUN
+    return ACCURACY.with_interval(*Result(record).value(ACCURACY)) if record else NOT_RUN
 
 
 def error_per_step(results: Results) -> Table:

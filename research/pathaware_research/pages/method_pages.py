@@ -25,8 +25,8 @@ from pathaware.core.rule import Rule
 from pathaware.methods import METHODS, describe_method
 from pathaware.methods.method import Method, identity, python_name
 from pathaware.sweep.intervals import with_interval
-from pathaware.sweep.run_store import Result, Results
 from pathaware.training.tables import Table, pipe_table
+from pathaware_research.experiments import Result, Results
 from pathaware_research.paper.method_table import method_table
 from pathaware_research.paper.tables import TableSpec, table1, table2, table3
 from pathaware_research.records import read_results

@@ -8,9 +8,9 @@ from pathlib import Path
 from pathaware.methods import METHODS
 from pathaware.methods.method import Method
 from pathaware.sweep.intervals import mean
-from pathaware.sweep.run_store import Result, Results
 from pathaware.training.metric import ACCURACY
 from pathaware.training.tables import NOTHING, Remark, Table, pipe_table
+from pathaware_research.experiments import Result, Results
 from pathaware_research.pages.method_pages import page_name
 from pathaware_research.paper.method_table import method_table, render
 from pathaware_research.paper.tables import TableSpec, table1, table2

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pathaware.sweep.intervals import over_seeds_and_tasks
-from pathaware.sweep.run_store import Result
 from pathaware.training.metric import ACCURACY, MSE, Metric
 from pathaware.training.tables import NOTHING, Table, pipe_table
+from pathaware_research.experiments import Result
 from pathaware_research.pages import methods_page
 from pathaware_research.pages.evidence_page import NOT_RUN
 from pathaware_research.records import Records, measurements

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from pathaware.report.style import colour, styled, subplots
 from pathaware.sweep.intervals import mean
-from pathaware.sweep.run_store import Results
 from pathaware.training.metric import ACCURACY
 from pathaware.training.provenance import task_values
+from pathaware_research.experiments import Results
 from pathaware_research.pages.evidence_page import image_steps, of_runs
 from pathaware_research.paper.tables import STEPPED, STEPS
 from pathaware_research.studies import steps

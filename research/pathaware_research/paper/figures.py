@@ -15,11 +15,11 @@ from pathaware.core.errors import UsageError
 from pathaware.core.learner import require_path
 from pathaware.report.figures import fitted_curves, metric_per_step, step_metrics
 from pathaware.report.gradient_histograms import gradient_histograms
-from pathaware.sweep.run_store import Experiment
 from pathaware.training.gradient_probe import Histograms
 from pathaware.training.meta_training import build
 from pathaware.training.provenance import write_record
 from pathaware.training.run_folder import Run
+from pathaware_research.experiments import Experiment
 from pathaware_research.paper.gradient_flow import flow_figure, of_trained, with_constant_skips
 from pathaware_research.paper.tables import base, is_imported, sine_experiment
 

@@ -10,10 +10,10 @@ from pathaware.data.store import counted
 from pathaware.methods import METHODS
 from pathaware.report.paper_numbers import IMAGE_ACCURACY
 from pathaware.sweep.intervals import mean, value_range, with_interval
-from pathaware.sweep.run_store import Experiment, Result, Results, own_level
 from pathaware.training.metric import ACCURACY, Metric
 from pathaware.training.presets import load_preset, paper_problem, presets
 from pathaware.training.tables import NOTHING, Remark, Row, Table
+from pathaware_research.experiments import Experiment, Result, Results, own_level
 from pathaware_research.paper.tables import DATA, CellSpec, RowSpec, TableSpec, is_imported
 
 

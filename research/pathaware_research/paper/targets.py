@@ -16,10 +16,11 @@ from pathaware.data.catalogue import GLYPHS, IMPORTERS
 from pathaware.data.store import counted
 from pathaware.report.style import save
 from pathaware.report.table_files import write_table
-from pathaware.sweep.run_store import Experiment, PlannedRun, RunStore, experiment_key
+from pathaware.sweep.run_store import PlannedRun
 from pathaware.training.progress import duration
 from pathaware.training.provenance import environment, write_record
 from pathaware.training.tables import Table
+from pathaware_research.experiments import Experiment, RunStore, experiment_key
 from pathaware_research.paper import complexity, figures, tables
 from pathaware_research.paper.method_table import method_table, render
 from pathaware_research.paper.tables import TableSpec

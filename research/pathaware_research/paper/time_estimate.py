@@ -14,12 +14,13 @@ from typing import Any
 import torch
 
 from pathaware.core.errors import UsageError
-from pathaware.sweep.run_store import Experiment, PlannedRun, Results, RunStore, experiment_key
+from pathaware.sweep.run_store import PlannedRun
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
 from pathaware.training.loop import Fit
 from pathaware.training.meta_training import MetaTraining
 from pathaware.training.progress import duration
+from pathaware_research.experiments import Experiment, Results, RunStore, experiment_key
 
 ENOUGH = 0.3
 """Seconds of work to time."""

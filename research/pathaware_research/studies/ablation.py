@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pathaware.sweep.run_store import Experiment, PlannedRun
+from pathaware.sweep.run_store import PlannedRun
 from pathaware.training.presets import load_preset
+from pathaware_research.experiments import Experiment
 from pathaware_research.paper.tables import ABLATION_ROWS, speeds
 from pathaware_research.studies import additions, train_runs
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pathaware.sweep.run_store import Experiment, PlannedRun
+from pathaware.sweep.run_store import PlannedRun
 from pathaware.training.presets import PRINTED, load_preset
+from pathaware_research.experiments import Experiment
 from pathaware_research.studies import train_runs, with_q_learned_directly
 
 TASKS = 2000

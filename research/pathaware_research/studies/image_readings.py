@@ -28,16 +28,17 @@ from pathaware.core.episodes import Episodes
 from pathaware.core.seeding import fork
 from pathaware.core.settings import trust
 from pathaware.data import episodes as image_tasks
-from pathaware.data.episodes import EpisodePlan, ImageEpisodes, crop_padding
+from pathaware.data.augmentation import crop_padding
+from pathaware.data.episodes import EpisodePlan, ImageEpisodes
 from pathaware.methods.maml_plus_plus import MultiStep
 from pathaware.methods.pamela import METHOD as PAMELA
 from pathaware.methods.pamela import Pamela
-from pathaware.sweep.run_store import Experiment, RunStore
 from pathaware.training.evaluation import SnapshotMean, evaluate
 from pathaware.training.presets import DIRECT, PRINTED, paper_problem
 from pathaware.training.provenance import evaluation_record, task_values, write_record
 from pathaware.training.tables import Table
 from pathaware.training.train import train
+from pathaware_research.experiments import Experiment, RunStore
 from pathaware_research.paired import mean_lead
 from pathaware_research.records import READINGS as STUDY
 from pathaware_research.records import Records

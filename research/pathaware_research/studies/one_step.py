@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pathaware.sweep.run_store import Experiment, PlannedRun
+from pathaware.sweep.run_store import PlannedRun
 from pathaware.training.presets import load_preset
+from pathaware_research.experiments import Experiment
 from pathaware_research.studies import train_runs, with_q_learned_directly
 
 TASKS = 2000

@@ -20,13 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pathaware.sweep.run_store import Experiment, PlannedRun, Result
+from pathaware.sweep.run_store import PlannedRun
 from pathaware.training.evaluation import Views, evaluate
 from pathaware.training.metric import ACCURACY
 from pathaware.training.presets import RECIPE_ITERATIONS, load_preset
 from pathaware.training.provenance import evaluation_record, write_record
 from pathaware.training.refinement import Refinement
 from pathaware.training.tables import NOTHING, Table
+from pathaware_research.experiments import Experiment, Result
 from pathaware_research.paired import mean_lead, paired_differences
 from pathaware_research.records import RESULTS, Records, RecordStore
 
@@ -113,7 +114,7 @@ def train(store: RecordStore, planned: PlannedRun, evaluations: Sequence[Evaluat
     """Train a run and evaluate it in several ways."""
     run, problem = store.open(planned), planned.config.problem
     if not run.finished or store.result(planned) is None:
-        store.train_unless_stopped(planned, lambda: False)
+        store.complete(planned, lambda: False)
     for each in evaluations:
         path = store.results_folder / f"{planned.name}{each.ending}.json"
         if not path.exists() and path.stem not in store.packed:
@@ -132,7 +133,7 @@ def results(records: Records, data: str, shots: int, part: str, evaluation: Eval
 
 def read_results(records: Records, name: str) -> list[Result]:
     """The results of the runs whose names match a regular expression."""
-    return [Result.of(record) for record in records.named(name).values()]
+    return [Result(record) for record in records.named(name).values()]
 
 
 def worth(records: Records, data: str, shots: int) -> Table:
@@ -163,8 +164,9 @@ def paired(one: list[Result], other: list[Result]) -> str:
 
 def _with_config(result: Result, like: Result) -> Result:
     """A result that may be compared with `like` although it was trained with other settings."""
-    record = {**result.record, "config": like.record["config"]}
-    return Result(record, like.signature, result.iterations, result.seed)
+    config = like.record["config"]
+    length = {"iterations": result.iterations, "seed": result.seed}
+    return Result({**result.record, "config": {**config, "training": {**config["training"], **length}}})
 
 
 def main() -> None:

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pathaware.sweep.run_store import Experiment, PlannedRun
+from pathaware.sweep.run_store import PlannedRun
 from pathaware.training.presets import DIRECT, load_preset
+from pathaware_research.experiments import Experiment
 from pathaware_research.paper.tables import STEPS, steps_method
 from pathaware_research.studies import additions, train_runs
 

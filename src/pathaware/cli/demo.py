@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from shutil import which
 from typing import Annotated, Any
 
 from pathaware.cli.options import OUTPUT, TRAINING, examples, panel_option
@@ -48,5 +50,8 @@ def demo(
             runs.append(train(config, folder, resume=True, display=ProgressDisplay))
         groups.append(compare(runs, max(10, round(min(scale, 1) * tasks))))
         print_table(groups[-1].results)
+    print("drawing the figures …", file=sys.stderr, flush=True)
     write_report(out / REPORT, "Learning to learn", groups)
-    print(f"report: {out / REPORT}")
+    program = "pathaware" if which("pathaware") else sys.argv[0]
+    print(f"the report is {out / REPORT}: open it in a browser")
+    print(f"next, teach a model classes of your own in a browser: {program} serve glyphs --open")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import shlex
+from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pathaware.cli.options import COMPUTE, OUTPUT, TASKS, Json, Replace, examples, flag, panel_option
 from pathaware.cli.predict import Model, Support
-
-if TYPE_CHECKING:
-    from pathaware.inference.export.export import Exported
 
 EXAMPLES = examples(
     "pathaware export glyphs --support letters --to torch --out letters.pt2",
@@ -93,7 +91,16 @@ def export(
     done = write(adapt(model, labelled), labelled.classes, labelled.pixels, path, to)
     written = write_script(path, to) if script else None
     if json:
-        _print_json(done, labelled.classes, written)
+        found = {
+            "file": str(done.path),
+            "format": done.format,
+            "bytes": done.bytes,
+            "classes": labelled.classes,
+            "pictures": done.images,
+            "largest_difference": done.difference,
+            "script": str(written) if written else None,
+        }
+        print(dumps(found))
         return
     print(
         f"{path}: {counted(len(labelled.classes), 'class')}, {done.bytes:,} bytes; probabilities of "
@@ -115,7 +122,6 @@ def _export_learner(
     json: bool,
 ) -> None:
     from dataclasses import asdict
-    from json import dumps
 
     from pathaware.cli.options import must_be_new, open_model
     from pathaware.core.errors import UsageError
@@ -141,18 +147,3 @@ def _export_learner(
         f"{done.bytes:,} bytes; its probabilities differ from the package's by at most "
         f"{done.difference:.1e} on {counted(done.tasks, 'task')}"
     )
-
-
-def _print_json(done: Exported, classes: tuple[str, ...], script: Path | None) -> None:
-    import json
-
-    found = {
-        "file": str(done.path),
-        "format": done.format,
-        "bytes": done.bytes,
-        "classes": classes,
-        "pictures": done.images,
-        "largest_difference": done.difference,
-        "script": str(script) if script else None,
-    }
-    print(json.dumps(found))

@@ -85,7 +85,7 @@ def sweep(
         optuna()
     runs = list(plan.grid())
     folder = out or Path("sweeps") / file.stem
-    store = RunStore(folder, tasks=tasks, split=split, suffix=f"-{split}", exact=True)
+    store = RunStore(folder, tasks=tasks, split=split, suffix=f"-{split}")
     if not plan.trials:
         for run in runs:
             store.check_settings(run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as jsonlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,12 +47,16 @@ class TrainingCommand(TyperCommand):
 
     def get_help(self, ctx: Any) -> str:
         shown = default_texts(str(ctx.info_name))
+        needed = [p for p in self.params if ctx.info_name == FOLDER and p.name == "data"]
         for parameter in self.params:
-            if ctx.info_name == FOLDER and parameter.name == "data":
-                parameter.required = True  # for the help; `images` has a better message
-            elif parameter.name in shown:
+            if parameter.name in shown:
                 parameter.show_default = shown[parameter.name]  # type: ignore[attr-defined]
-        return super().get_help(ctx)
+        for parameter in needed:
+            parameter.required = True  # for the help; the command has a better message
+        text = super().get_help(ctx)
+        for parameter in needed:
+            parameter.required = False
+        return text
 
 
 class Problems(TyperGroup):
@@ -124,65 +128,38 @@ def resume(
     train_and_evaluate(opened.config, opened.folder, json, resume=True, test_tasks=test_tasks)
 
 
-@app.command(
-    "sine",
-    cls=TrainingCommand,
-    epilog=examples(
-        "pathaware train sine --method maml --iterations 2000",
-        "pathaware train sine --set method.q=shared --seed 1",
-    ),
-)
-@with_settings
-def sine(
-    method: Method = "pamela",
-    problem: Given = of_settings(SineSettings, "shots", "queries"),
-    steps: Steps = None,
-    skip: Skip = None,
-    rate: Rate = None,
-    training: Given = of_settings(Training, "iterations", "tasks", "seed", "device", "fit_memory"),
-    test_tasks: TestTasks = None,
-    out: Out = None,
-    setting: Setting = None,
-    json: Json = False,
-) -> None:
-    """Few-shot regression of sine waves."""
-    tables = {
-        "problem": {"name": "sine", **problem},
-        "method": method_table(method, steps, skip, rate),
-        "training": training,
-    }
-    check_problem("sine", setting)
-    run_training(tables, setting, out, json, test_tasks)
+def command_of(settings: type, *names: str) -> Callable[..., None]:
+    """The command that trains on `sine` or, by the name of a data set, on its images."""
 
+    @with_settings
+    def problem(
+        context: typer.Context,
+        method: Method = "pamela",
+        problem: Given = of_settings(settings, *names),
+        steps: Steps = None,
+        skip: Skip = None,
+        rate: Rate = None,
+        training: Given = of_settings(Training, "iterations", "tasks", "seed", "device", "fit_memory"),
+        test_tasks: TestTasks = None,
+        out: Out = None,
+        setting: Setting = None,
+        json: Json = False,
+    ) -> None:
+        named = str(context.info_name)
+        if named == FOLDER and "data" not in problem:
+            raise UsageError(
+                "name the imported data set to train on; see `pathaware data list`", field="data"
+            )
+        kind = {"name": "sine"} if named == "sine" else {"name": "classification", "data": named}
+        tables = {
+            "problem": {**kind, **problem},
+            "method": method_table(method, steps, skip, rate),
+            "training": training,
+        }
+        check_problem(kind["name"], setting)
+        run_training(over_preset(named, tables), setting, out, json, test_tasks)
 
-@with_settings
-def images(
-    context: typer.Context,
-    method: Method = "pamela",
-    problem: Given = of_settings(
-        ClassificationSettings,
-        *("ways", "shots", "queries", "model_name", "width", "weights", "adapt", "data", "data_dir"),
-    ),
-    steps: Steps = None,
-    skip: Skip = None,
-    rate: Rate = None,
-    training: Given = of_settings(Training, "iterations", "tasks", "seed", "device", "fit_memory"),
-    test_tasks: TestTasks = None,
-    out: Out = None,
-    setting: Setting = None,
-    json: Json = False,
-) -> None:
-    """Few-shot classification; the name of the command is that of the data set."""
-    named = str(context.info_name)
-    if named == FOLDER and "data" not in problem:
-        raise UsageError("name the imported data set to train on; see `pathaware data list`", field="data")
-    tables = {
-        "problem": {"name": "classification", "data": named, **problem},
-        "method": method_table(method, steps, skip, rate),
-        "training": training,
-    }
-    check_problem("classification", setting)
-    run_training(over_preset(named, tables), setting, out, json, test_tasks)
+    return problem
 
 
 def method_table(method: str, steps: int | None, skip: str | None, rate: float | None) -> dict[str, Any]:
@@ -230,6 +207,19 @@ def default_texts(command: str) -> dict[str, str]:
     return texts
 
 
+images = command_of(
+    ClassificationSettings,
+    *("ways", "shots", "queries", "model_name", "width", "weights", "adapt", "data", "data_dir"),
+)
+app.command(
+    "sine",
+    cls=TrainingCommand,
+    help="Few-shot regression of sine waves.",
+    epilog=examples(
+        "pathaware train sine --method maml --iterations 2000",
+        "pathaware train sine --set method.q=shared --seed 1",
+    ),
+)(command_of(SineSettings, "shots", "queries"))
 for _name in DATA_SETS:
     _short = (
         "pathaware train glyphs --iterations 200"

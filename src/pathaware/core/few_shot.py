@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,7 @@ QueryLevel = Literal["alone", "batch", "joint"]
 - `joint`: the method may use all queries together, for example in its inner loop.
 """
 QUERY_LEVELS: tuple[QueryLevel, ...] = get_args(QueryLevel)
+Part = TypeVar("Part", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,12 @@ class StepPredictions:
     """Outputs for the query sets of T tasks, each `[T, Q, …]`: before adaptation, then after every step.
 
     `reverted [T]` marks the tasks that the divergence guard returned to an earlier point of their path.
+    `learners` is the number of learners whose predictions were averaged.
     """
 
     outputs: list[Tensor]
     reverted: Tensor
+    learners: int = 1
 
 
 @dataclass(frozen=True)
@@ -233,6 +236,11 @@ class FewShotLearner(nn.Module, ABC):
     def forward(self, episodes: Episodes) -> Tensor:
         """`meta_loss`, for wrappers that call a module, such as `DistributedDataParallel`."""
         return self.meta_loss(episodes)
+
+
+def part_of(learner: nn.Module, kind: type[Part]) -> Part | None:
+    """The first part of this kind in a learner or a network, such as its `Rule`; None if it has none."""
+    return next((module for module in learner.modules() if isinstance(module, kind)), None)
 
 
 def _check_tasks(episodes: Episodes) -> None:

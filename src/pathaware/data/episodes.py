@@ -1,4 +1,4 @@
-"""Few-shot episodes and labelled batches from an image store.
+"""Few-shot episodes from an image store.
 
 Every source works in two stages: `draw` makes all random choices on the CPU and returns an `EpisodePlan`, so
 a seed gives the same images on every device; `gather` (or `show`) computes the images where they are stored.
@@ -6,18 +6,27 @@ a seed gives the same images on every device; `gather` (or `show`) computes the 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from pathaware.core.episodes import Episodes, TaskSource, share_of
 from pathaware.core.errors import UsageError
 from pathaware.core.seeding import fork
-from pathaware.core.settings import at_least
+from pathaware.data.augmentation import Augmentation as Augmentation
+from pathaware.data.augmentation import (
+    crop_and_flip,
+    crop_padding,
+    random_affine,
+    random_boxes,
+    recolour,
+    square,
+    transform,
+)
 from pathaware.data.store import ImageStore, SplitClasses, counted
 
 Placement = Literal["auto", "device", "host"]
@@ -78,33 +87,24 @@ class EpisodePlan:
         return self[own.start : own.stop]
 
 
-@dataclass(frozen=True)
-class Augmentation:
-    """How training images are augmented.
+class Views(Protocol):
+    """The examples that tasks are made of, images or what is computed from them."""
 
-    `crop` crops the zero-padded image at random and, where the store allows it, mirrors at random. `jitter`
-    is the range of brightness, contrast and saturation: 0.4 means factors from 0.6 to 1.4. `erase` is the
-    side of a square blanked in every second image, as a fraction of the image's side. `affine` is the
-    strength of a random affine map: 0.2 means a shift of up to 20 % of the side, a scale from 0.8 to 1.2, a
-    shear of up to 0.2 and a rotation of up to 20 % of a right angle. `grey` is the fraction of images
-    without colour, `drop` the fraction of pixels set to zero. `cutmix` is the fraction of queries with a part
-    of another query of their task.
-    """
+    store: ImageStore
+    augmentation: Augmentation
+    device: torch.device
+    dtype: torch.dtype
+    padding: int
+    mirror: bool
+    on_device: bool
 
-    crop: bool = False
-    jitter: float = 0.0
-    erase: float = 0.0
-    affine: float = 0.0
-    grey: float = 0.0
-    drop: float = 0.0
-    cutmix: float = 0.0
+    def draw(self, images: Tensor, generator: torch.Generator) -> EpisodePlan:
+        """Choose the augmentation of these images `[T, E]`."""
+        ...
 
-    def __post_init__(self) -> None:
-        strengths = {name: value for name, value in vars(self).items() if name != "crop"}
-        at_least(0, **strengths)
-        for name, value in strengths.items():
-            if value > 1:
-                raise UsageError(f"{name}: {value} is not allowed; must be 0 to 1")
+    def episodes(self, plan: EpisodePlan, support: int) -> Episodes:
+        """Compute the tasks of a plan, the first `support` examples of each being its support set."""
+        ...
 
 
 class ImageViews:
@@ -137,7 +137,6 @@ class ImageViews:
         self._side = round(augmentation.erase * store.shape[1])
 
     def draw(self, images: Tensor, generator: torch.Generator) -> EpisodePlan:
-        """Choose the augmentation of these images `[T, E]`."""
         size, shape = self.store.shape[1], images.shape
         augmentation = self.augmentation
         offsets = flips = colours = holes = affine = dropped = None
@@ -162,7 +161,6 @@ class ImageViews:
         return EpisodePlan(images, offsets, flips, colours, holes, affine=affine, dropped=dropped)
 
     def episodes(self, plan: EpisodePlan, support: int) -> Episodes:
-        """Compute the tasks of a plan, the first `support` images of each being its support set."""
         assert plan.labels is not None
         x = self.show(plan).view(*plan.images.shape, *self.store.shape)
         y = plan.labels.to(x.device)
@@ -194,62 +192,6 @@ class ImageViews:
         if plan.holes is not None:
             x = x.masked_fill_(square(plan.holes, self._side, x.shape[-1]), 0.0)
         return x.to(self.dtype)
-
-
-def crop_and_flip(
-    images: Tensor, index: Tensor, offsets: Tensor, flips: Tensor | None, padding: int
-) -> Tensor:
-    """Zero-pad each of `images[index]`, crop it at its offset to the original size, and mirror some."""
-    height, width = images.shape[-2:]
-    padded = F.pad(images.index_select(0, index), (padding,) * 4)
-    # A view of all possible crops; indexing copies only the chosen one.
-    crops = padded.unfold(2, height, 1).unfold(3, width, 1)
-    each = torch.arange(len(index), device=images.device)
-    found = crops[each, :, offsets[:, 0], offsets[:, 1]]
-    return found if flips is None else torch.where(flips[:, None, None, None], found.flip(-1), found)
-
-
-def recolour(pixels: Tensor, factors: Tensor) -> Tensor:
-    """Scale brightness, contrast (about the image's mean) and saturation (about grey) of pixels 0…255."""
-    brightness, contrast, saturation = factors[:, :, None, None, None].unbind(1)
-    x = pixels * brightness
-    x = torch.lerp(x.mean((1, 2, 3), keepdim=True), x, contrast)
-    x = torch.lerp(x.mean(1, keepdim=True), x, saturation)
-    return x.clamp_(0, 255)
-
-
-def random_affine(strength: float, shape: torch.Size, generator: torch.Generator) -> Tensor:
-    """Random affine maps `[*shape, 2, 3]` of coordinates from −1 to 1, see `Augmentation`."""
-    drawn = torch.rand(*shape, 6, generator=generator, dtype=torch.float32).mul_(2).sub_(1).mul_(strength)
-    turn, shear, wider, taller, right, down = drawn.unbind(-1)
-    cos, sin = (turn * (torch.pi / 2)).cos(), (turn * (torch.pi / 2)).sin()
-    rotation = torch.stack([cos, -sin, sin, cos], -1).view(*shape, 2, 2)
-    zero = torch.zeros_like(shear)
-    # The map goes from the new image to the old one, so a larger image has smaller factors.
-    scale = torch.stack([1 / (1 + wider), shear, zero, 1 / (1 + taller)], -1).view(*shape, 2, 2)
-    shift = 2 * torch.stack([right, down], -1).unsqueeze(-1)  # coordinates from −1 to 1: the side is 2
-    return torch.cat([rotation @ scale, shift], -1)
-
-
-def transform(pixels: Tensor, affine: Tensor) -> Tensor:
-    """Map each image by its affine map, with bilinear interpolation; zero where the old image ends.
-
-    Unlike the other augmentations it is equal on all devices up to rounding only.
-    """
-    grid = F.affine_grid(affine, list(pixels.shape), align_corners=False)
-    return F.grid_sample(pixels, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
-
-
-def square(corners: Tensor, side: int, size: int) -> Tensor:
-    """Return the mask `[N, 1, size, size]` of the square at each corner `[N, 2]`."""
-    away = torch.arange(size, device=corners.device) - corners[:, :, None]
-    within = (away >= 0) & (away < side)
-    return within[:, None, 0, :, None] & within[:, None, 1, None, :]
-
-
-def crop_padding(size: int) -> int:
-    """Return the customary padding: 4 for images of 32 pixels, 8 for 84, in proportion otherwise."""
-    return size // 8 if size <= 32 else size // 10
 
 
 def _per_channel(values: tuple[float, ...], dtype: torch.dtype) -> Tensor:
@@ -294,13 +236,24 @@ class ImageEpisodes(TaskSource):
         self.shuffle, self.mirror_support = shuffle, mirror_support
         self.keep_indices = False
         """True if episodes should carry the indices of their queries in the store."""
-        self.views = ImageViews(
+        self.views: Views = ImageViews(
             store, augmentation or Augmentation(), device, dtype, padding=padding, placement=placement
         )
         self.capturable = self.views.on_device and self.views.device.type == "cuda"
         self._starts, self._counts = classes.starts, classes.counts
         self._most = int(classes.counts.max())
         self._labels = torch.arange(ways).repeat(shots + queries)
+
+    @property
+    def images(self) -> ImageEpisodes:
+        """The tasks from which these are made: themselves."""
+        return self
+
+    def with_views(self, views: Views) -> ImageEpisodes:
+        """The same tasks with other views of their images."""
+        changed = copy.copy(self)
+        changed.views, changed.capturable = views, False
+        return changed
 
     def draw(self, tasks: int, generator: torch.Generator) -> EpisodePlan:
         """Choose classes, then images of each class, both without replacement; then shuffle.
@@ -325,8 +278,6 @@ class ImageEpisodes(TaskSource):
             plan = plan.reordered(keys.argsort(1))
         if not self.views.augmentation.cutmix:
             return plan
-        from pathaware.data.labelled import random_boxes
-
         count = tasks * self.queries * self.ways
         chance, size = self.views.augmentation.cutmix, self.store.shape[1]
         boxes = random_boxes(count, size, chance, fork(generator, "cutmix"))

@@ -143,6 +143,22 @@ class SplitClasses:
     def __len__(self) -> int:
         return len(self.names)
 
+    @property
+    def members(self) -> Tensor:
+        """Indices of all images, class by class."""
+        before = self.counts.cumsum(0) - self.counts
+        return (self.starts - before).repeat_interleave(self.counts) + torch.arange(int(self.counts.sum()))
+
+    @property
+    def labels(self) -> Tensor:
+        """The class of each of the `members`."""
+        return torch.arange(len(self)).repeat_interleave(self.counts)
+
+    def of_each(self, images: Tensor) -> list[Tensor]:
+        """The images of each class, of all images of the store."""
+        spans = zip(self.starts.tolist(), self.counts.tolist(), strict=True)
+        return [images[start : start + count] for start, count in spans]
+
 
 class ImageStore:
     """Images `[N, C, H, W]` in uint8, grouped by class.

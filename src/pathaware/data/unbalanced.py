@@ -10,14 +10,16 @@ tasks of the same seed.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from pathaware.core.episodes import Episodes, TaskSource, share_of
 from pathaware.core.errors import UsageError
-from pathaware.data.episodes import EpisodePlan, ImageEpisodes
+from pathaware.data.episodes import EpisodePlan, ImageEpisodes, Views
 
 ALPHA = 2
 """Concentration of the Dirichlet distribution; larger values are closer to balance."""
@@ -41,7 +43,19 @@ class UnbalancedPlan:
         return self[own.start : own.stop]
 
 
-class UnbalancedQueries(TaskSource):
+class DerivedTasks(TaskSource):
+    """Tasks that are made from those of `images`."""
+
+    images: ImageEpisodes
+
+    def with_views(self, views: Views) -> Self:
+        """The same tasks with other views of their images."""
+        changed = copy.copy(self)
+        changed.images = self.images.with_views(views)
+        return changed
+
+
+class UnbalancedQueries(DerivedTasks):
     """The tasks of `balanced` with the same number of queries, unevenly divided among the classes.
 
     No class can have more queries than it has images beside the support set. Where a draw asks for more, the
@@ -59,14 +73,14 @@ class UnbalancedQueries(TaskSource):
                 field="balance",
             )
         views = balanced.views
-        self.wide = ImageEpisodes(
+        self.images = ImageEpisodes(
             *(balanced.store, balanced.split, balanced.ways, balanced.shots, self.most),
             *(views.augmentation, views.device, views.dtype),
             padding=views.padding,
         )
 
     def draw(self, tasks: int, generator: torch.Generator) -> UnbalancedPlan:
-        episodes = self.wide.draw(tasks, generator)
+        episodes = self.images.draw(tasks, generator)
         # A gamma variable of integer shape is a sum of exponential ones.
         uniform = 1 - torch.rand(tasks, self.ways, ALPHA, generator=generator, dtype=torch.float64)
         gamma = -uniform.log().sum(-1)
@@ -74,7 +88,7 @@ class UnbalancedQueries(TaskSource):
 
     def gather(self, plan: UnbalancedPlan) -> Episodes:
         """Keep the first queries of each class, in whatever order they come."""
-        wide = self.wide.gather(plan.episodes)
+        wide = self.images.gather(plan.episodes)
         member = wide.query_y[:, :, None] == torch.arange(self.ways, device=wide.query_y.device)
         rank = (member.cumsum(1) * member).sum(-1)  # 1 for the first query of its class
         kept = rank <= plan.counts.to(rank.device).gather(1, wide.query_y)
@@ -93,24 +107,24 @@ def counts(proportions: Tensor, total: int, most: int) -> Tensor:
     return found.long()
 
 
-class VaryingTasks(TaskSource):
+class VaryingTasks(DerivedTasks):
     """Tasks with 2 to `ways` classes and 1 to `shots` support images per class.
 
-    `widest` draws tasks of `ways` classes with `shots` images, shot by shot; each task keeps some of them.
+    `images` draws tasks of `ways` classes with `shots` images, shot by shot; each task keeps some of them.
     The number of classes is uniform and the largest number of shots is uniform in its logarithm. In every
     second task all classes have that many, in the others each has its own number, uniform up to the largest.
     A support set ends in padding, examples of the label −1, so that tasks of a batch have equal shapes. A
     query set has twice `queries` images, each of any class of the task.
     """
 
-    def __init__(self, widest: ImageEpisodes) -> None:
-        if widest.shuffle:
+    def __init__(self, images: ImageEpisodes) -> None:
+        if images.shuffle:
             raise ValueError("the widest tasks must be laid out shot by shot")
-        self.widest, self.total = widest, 2 * widest.queries
+        self.images, self.total = images, 2 * images.queries
 
     def draw(self, tasks: int, generator: torch.Generator) -> UnbalancedPlan:
-        plan = self.widest.draw(tasks, generator)
-        ways, shots = self.widest.ways, self.widest.shots
+        plan = self.images.draw(tasks, generator)
+        ways, shots = self.images.ways, self.images.shots
         chosen = torch.randint(2, ways + 1, (tasks, 1), generator=generator)
         uniform = torch.rand(tasks, 1, generator=generator, dtype=torch.float64)
         most = ((shots + 1) ** uniform).floor().clamp(1, shots)
@@ -137,4 +151,4 @@ class VaryingTasks(TaskSource):
         # Queries of one task may reach into the support part of another one's row: these are padding.
         padding = torch.arange(size) >= plan.counts.sum(1, keepdim=True)
         labels = torch.cat([labels[:, :size].masked_fill(padding, -1), labels[:, size:]], 1)
-        return self.widest.views.episodes(replace(part, labels=labels), size)
+        return self.images.views.episodes(replace(part, labels=labels), size)

@@ -9,7 +9,8 @@ import torch
 from pathaware.core.episodes import Episodes, TaskSource
 from pathaware.core.errors import UsageError
 from pathaware.core.settings import at_least
-from pathaware.data.episodes import Augmentation, EpisodePlan, ImageViews, Placement
+from pathaware.data.augmentation import Augmentation
+from pathaware.data.episodes import EpisodePlan, ImageViews, Placement
 from pathaware.data.store import ImageStore, counted
 
 CHARACTERS = Augmentation(affine=0.2, drop=0.5)
@@ -43,9 +44,7 @@ class UnlabelledEpisodes(TaskSource):
         placement: Placement = "auto",
     ) -> None:
         at_least(1, ways=ways, shots=shots, queries=queries)
-        spans = store.split(split)
-        inside = zip(spans.starts.tolist(), spans.counts.tolist(), strict=True)
-        self._images = torch.tensor([i for start, count in inside for i in range(start, start + count)])
+        self._images = store.split(split).members
         if len(self._images) < ways:
             raise UsageError(
                 f"ways {ways}: the {split} split of {store.name} has only "

@@ -20,9 +20,8 @@ import torch
 from torch import Tensor
 
 from pathaware.core.errors import UsageError
-from pathaware.core.few_shot import FewShotLearner
+from pathaware.core.few_shot import FewShotLearner, part_of
 from pathaware.core.head import Head
-from pathaware.core.learner import MetaLearner
 from pathaware.core.parameters import GroupBroadcast, Layout
 from pathaware.core.rule import Rule
 from pathaware.training.config import Config
@@ -96,8 +95,8 @@ def _converted_state(
     """Return the state of `trained` in the shapes of `changed`; `ways` are their numbers of classes."""
     source, target = trained.state_dict(), changed.state_dict()
     broadcasts, step_sizes, layouts = {}, set(), None
-    if isinstance(trained, MetaLearner) and isinstance(changed, MetaLearner):
-        old, new = trained.rule, changed.rule
+    old, new = part_of(trained, Rule), part_of(changed, Rule)
+    if old is not None and new is not None:
         layouts = old.layout, new.layout
         pairs = {f"rule.{n}": (c, new.coefficients()[n]) for n, c in old.coefficients().items()}
         step_sizes = {name for name, (c, _) in pairs.items() if c.step_size is not None}

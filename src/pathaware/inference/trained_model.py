@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pathaware.core.errors import UsageError, did_you_mean
-from pathaware.core.few_shot import FewShotLearner, StepPredictions
+from pathaware.core.few_shot import FewShotLearner, StepPredictions, part_of
 from pathaware.data.pixels import ImageInput, ImageLike, TypicalImages
 from pathaware.inference.calibration import Calibration
 from pathaware.inference.change_ways import change_ways
-from pathaware.models.backbones import frozen_backbone
+from pathaware.models.backbones import FrozenBackbone
 from pathaware.training.checksummed import (
     CHECKPOINT,
     CorruptFile,
@@ -245,7 +245,7 @@ class TrainedModel:
     def memory(self) -> FeatureMemory | None:
         """The features of images that were seen before, if the model has a frozen backbone."""
         if self._memory is None and self.config.problem.frozen:
-            backbone = frozen_backbone(self.learner(self.ways).model)
+            backbone = part_of(self.learner(self.ways), FrozenBackbone)
             assert backbone is not None
             self._memory = FeatureMemory(backbone, self.image_input.normalised)
             if self.support is not None:

@@ -90,11 +90,6 @@ class PreparedInput(nn.Module):
         return x * self.scale + self.shift
 
 
-def frozen_backbone(model: nn.Module) -> FrozenBackbone | None:
-    """The frozen part of a network whose features can be cached, or None if there is none."""
-    return next((module for module in model.modules() if isinstance(module, FrozenBackbone)), None)
-
-
 def restrict(model: nn.Module, adapt: Adapt) -> nn.Module:
     """Freeze all parameters that do not adapt; return the network, for `head` in two parts."""
     if adapt not in get_args(Adapt):

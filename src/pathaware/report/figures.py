@@ -13,8 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from pathaware.core.few_shot import FewShotLearner
-from pathaware.core.learner import MetaLearner
+from pathaware.core.few_shot import FewShotLearner, part_of
 from pathaware.core.parameters import Layout
 from pathaware.core.rule import Rule
 from pathaware.core.seeding import generator
@@ -42,10 +41,8 @@ def figures(runs: Sequence[Run], tasks: int = 100) -> Iterator[tuple[str, str, F
         )
     caption = "Results on new tasks after each inner step."
     yield f"{problem.metric.name}-per-step", caption, metric_per_step(trained, tasks)
-    rules = [
-        (n, x.rule) for n, (_, x) in zip(labels(runs), trained, strict=True) if isinstance(x, MetaLearner)
-    ]
-    learned = [(n, rule) for n, rule in rules if any(c.groups for c in rule.coefficients().values())]
+    rules = [(name, part_of(x, Rule)) for name, (_, x) in zip(labels(runs), trained, strict=True)]
+    learned = [(n, r) for n, r in rules if r is not None and any(c.groups for c in r.coefficients().values())]
     for name, rule in learned:
         caption = (
             f"Learned coefficients of {name}, averaged over each layer. Columns: inner steps. Rows: layers."

@@ -57,26 +57,6 @@ IMAGE_ACCURACY: dict[tuple[str, int], dict[str, str]] = {
     ("tieredimagenet", 5): {"maml": "70.30 ± 1.75", "meta-sgd": "69.28 ± 0.80", "pamela": "74.39 ± 0.71"},
 }
 
-# Table 4: accuracy in % on 5-way 5-shot tasks of miniImageNet, by what is added to MAML.
-ABLATION = {
-    "maml": "63.11 ± 0.92",
-    "q0-single": "64.03 ± 0.94",
-    "q0-multiple": "62.71 ± 0.69",
-    "q": "69.71 ± 0.66",
-    "p": "68.30 ± 0.67",
-    "qp1": "70.72 ± 0.63",
-    "qp2": "70.17 ± 0.67",
-    "qp3": "70.31 ± 0.69",
-    "qp4": "70.51 ± 0.65",
-}
-
-# Table 5: parameters, inner steps, and milliseconds per task in training and at test time.
-COMPLEXITY: dict[str, tuple[int, int, float, float]] = {
-    "maml": (121_090, 5, 205.50, 41.33),
-    "meta-sgd": (242_180, 1, 53.75, 16.67),
-    "pamela": (162_390, 5, 215.84, 43.33),
-}
-
 
 def sine_mse(shots: int, method: str) -> str:
     """The paper's error of sine regression, or a dash."""

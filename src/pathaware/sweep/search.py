@@ -40,7 +40,7 @@ def run_grid(
     with pool:
         at_once = min(pool.size, len(runs))
         say(f"{counted(len(runs), 'run')}, {len(missing)} to train or evaluate, {at_once} at a time")
-        pool.train(missing, on_ended)
+        pool.run(missing, on_ended)
     return [Outcome(run, store.result(run), failed.get(run.name, "")) for run in runs]
 
 

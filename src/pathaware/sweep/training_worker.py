@@ -144,7 +144,7 @@ def work(task: Task) -> tuple[str, str]:
             try:
                 trust(task.tables)
                 planned = PlannedRun(task.name, Config.from_dict(task.tables))
-                finished = task.store.train_unless_stopped(planned, stop, task.patience)
+                finished = task.store.complete(planned, stop, task.patience)
             except (UsageError, RunError) as error:
                 reason = error.message if isinstance(error, UsageError) else str(error)
                 print(f"error: {reason}", file=sys.stderr)

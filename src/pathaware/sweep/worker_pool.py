@@ -71,7 +71,7 @@ class WorkerPool:
     def running(self) -> list[PlannedRun]:
         return [each.run for each in self._running.values()]
 
-    def train(
+    def run(
         self,
         runs: Iterable[PlannedRun],
         on_ended: Callable[[Ended], None],

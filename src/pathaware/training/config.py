@@ -89,7 +89,7 @@ class Config:
     def _check_pretrained(self, chosen: Method) -> None:
         """Refuse combinations that have no meaning with a pretrained network or with varying tasks."""
         problem: Any = self.problem
-        if getattr(problem, "varying", False) and "any shots" not in chosen.kind.allows:
+        if getattr(problem, "varying", False) and "any shots" not in chosen.adapter.allows:
             raise UsageError(f"varying: {self.method} needs tasks of equal sizes; proto-pamela does not")
         if getattr(problem, "statistics", "batch") == "running" and not self.training.start:
             raise UsageError("statistics: running ones come from a pretraining; set training.start")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Literal, Protocol, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -49,23 +49,6 @@ SIDE_BY_SIDE = 10
 _ROOM = 4 * 2**30  # bytes of free GPU memory per `evaluation_batch` of tasks, four times what they take
 
 
-class Measured(Protocol):
-    """How the predictions for tasks are measured: by a `Problem`, or as in `OwnTasks`."""
-
-    @property
-    def label(self) -> str: ...
-
-    @property
-    def metric(self) -> Metric: ...
-
-    @property
-    def regression(self) -> bool: ...
-
-    def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The metric of each task, `[T]`, from outputs and targets `[T, N, …]`."""
-        ...
-
-
 @dataclass(frozen=True)
 class OwnTasks:
     """The measure of tasks that belong to no problem: accuracy of classes, squared error of values."""
@@ -92,7 +75,7 @@ class Evaluation:
     and `refine` are those of `evaluate`; `snapshots` is the number of averaged checkpoints.
     """
 
-    problem: Measured
+    problem: Problem | OwnTasks
     values: Tensor
     reverted: float
     split: str
@@ -226,13 +209,14 @@ def evaluate(
         measured_by, every = known, map(source.gather, _plans(source, split, seed, own, side_by_side))
     if refine != "none" and measured_by.metric is not ACCURACY:
         raise UsageError(f"{refine}: {measured_by.label} has no classes; use none", field="refine")
-    values, reverted, outputs, targets, done = [], [], [], [], 0
+    values, reverted, outputs, targets, done, averaged = [], [], [], [], 0, 1
     for episodes in every:
         how: dict[str, Any] = {"steps": steps, "extend": extend, "queries": level}
         predictions = predict_episodes(learner, episodes, views, refine, **how)
         measured = [measured_by.measure(output, episodes.query_y) for output in predictions.outputs]
         values.append(torch.stack(measured, dim=1))
         reverted.append(predictions.reverted)
+        averaged = predictions.learners
         if keep_outputs:
             outputs.append(predictions.outputs[-1])
             targets.append(episodes.query_y)
@@ -242,7 +226,6 @@ def evaluate(
     # Only now: a look at a result would keep the host from preparing the next batch while a GPU computes.
     fraction = world.gather([part.cpu() for part in reverted]).double().mean().item()
     gathered = world.gather([part.cpu() for part in values])
-    averaged = len(learner.learners) if isinstance(learner, SnapshotMean) else 1
     options = (balance, seed, views, refine, averaged)
     result = Evaluation(measured_by, gathered, fraction, split, level, *options)
     if not keep_outputs:
@@ -259,7 +242,7 @@ def _own_tasks(
     batch: int,
     like: Tensor,
     world: World,
-) -> tuple[Measured, Iterator[Episodes]]:
+) -> tuple[Problem | OwnTasks, Iterator[Episodes]]:
     """How tasks that belong to no problem are measured, and the tasks of this process."""
     if isinstance(given, TaskSource):
         plans = _plans(given, split, seed, world.part(tasks or 600), batch)
@@ -288,8 +271,17 @@ def predict_episodes(
 
     Dropout is off, as it is in use.
     """
+    x, y, queries = episodes.support_x, episodes.support_y, episodes.query_x
+    if views == "mirror":
+        x, y, queries = with_mirror_images(x), torch.cat([y, y], dim=1), with_mirror_images(queries)
+    average = mean_of_views if views == "mirror" else _unchanged
+    if refine != "none":
+        options["queries"] = "joint" if learner.query_level(None) == "joint" else "batch"
     with _without_dropout(learner):
-        return _predict_episodes(learner, episodes, views, refine, options)
+        found = learner.predictions_per_step(x, y, queries, **options)
+        if refine != "none":
+            found = refined(refine, learner, found, (x, y, queries), average, options)
+    return replace(found, outputs=[average(output) for output in found.outputs])
 
 
 @contextmanager
@@ -303,22 +295,6 @@ def _without_dropout(learner: FewShotLearner) -> Iterator[None]:
     finally:
         for module in active:
             module.training = True
-
-
-def _predict_episodes(
-    learner: FewShotLearner, episodes: Episodes, views: Views, refine: Refinement, options: dict[str, Any]
-) -> StepPredictions:
-    x, y, queries = episodes.support_x, episodes.support_y, episodes.query_x
-    if views == "mirror":
-        x, y, queries = with_mirror_images(x), torch.cat([y, y], dim=1), with_mirror_images(queries)
-    average = mean_of_views if views == "mirror" else _unchanged
-    if refine == "none":
-        found = learner.predictions_per_step(x, y, queries, **options)
-    else:
-        options["queries"] = "joint" if learner.query_level(None) == "joint" else "batch"
-        found = learner.predictions_per_step(x, y, queries, **options)
-        found = refined(refine, learner, found, (x, y, queries), average, options)
-    return StepPredictions([average(output) for output in found.outputs], found.reverted)
 
 
 class SnapshotMean(FewShotLearner):
@@ -340,7 +316,7 @@ class SnapshotMean(FewShotLearner):
         steps = zip(*(each.outputs for each in found), strict=True)
         logs = [torch.stack([o.log_softmax(-1) for o in outputs]) for outputs in steps]
         means = [each.logsumexp(0) - math.log(len(found)) for each in logs]
-        return StepPredictions(means, torch.stack([each.reverted for each in found]).any(0))
+        return StepPredictions(means, torch.stack([each.reverted for each in found]).any(0), len(found))
 
     def adapted_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
         raise UsageError("snapshots: a mean of learners is for evaluation only")

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -20,17 +20,15 @@ from torch import Tensor, nn
 
 from pathaware.core.episodes import Episodes, TaskSource
 from pathaware.core.errors import UsageError
-from pathaware.core.few_shot import FewShotLearner, QueryLevel, StepPredictions
-from pathaware.core.head import HeadLearner
-from pathaware.core.last_layer import replace_last_linear
-from pathaware.core.learner import MetaLearner
-from pathaware.core.losses import per_task
+from pathaware.core.few_shot import FewShotLearner, QueryLevel, StepPredictions, part_of
+from pathaware.core.head import Head
 from pathaware.core.path import Order
-from pathaware.data.episodes import Augmentation, EpisodePlan, ImageEpisodes, ImageViews
+from pathaware.data.augmentation import Augmentation
+from pathaware.data.episodes import EpisodePlan, ImageEpisodes, ImageViews, Views
 from pathaware.data.store import ImageStore, SplitClasses, counted
-from pathaware.data.unbalanced import UnbalancedQueries, VaryingTasks
+from pathaware.data.unbalanced import DerivedTasks
 from pathaware.methods.prototypical import class_means
-from pathaware.models.backbones import FrozenBackbone, frozen_backbone
+from pathaware.models.backbones import FrozenBackbone
 from pathaware.training.checksummed import CorruptFile, read_checksummed, tensor_digest, write_checksummed
 from pathaware.training.progress import with_progress
 
@@ -59,29 +57,40 @@ def backbone_digest(backbone: nn.Module) -> str:
     return hashlib.sha256((tensor_digest(backbone.state_dict()) + structure).encode()).hexdigest()
 
 
-def cached_features(
-    backbone: FrozenBackbone, content: str, batches: Callable[[], Iterable[Tensor]], count: int
+def store_features(
+    store: ImageStore, members: Tensor, backbone: FrozenBackbone, *, mirrored: bool = False
 ) -> Tensor:
-    """The features `[N, F]` of images, from the cache if it has them.
-
-    `content` identifies the images and their normalisation; `batches` yields them normalised, `[n, C, H, W]`
-    each, `count` in all.
-    """
-    path = _cache_path(backbone, content)
+    """The features `[N, F]` of these images of a store, from the cache if it has them."""
+    path = feature_file(store, members, backbone, mirrored=mirrored)
     with suppress(CorruptFile, KeyError):
         features = read_checksummed(path)[0]["features"]
-        if features.shape == (count, backbone.features):
+        if features.shape == (len(members), backbone.features):
             return features
-    features = torch.cat(list(_embedded(backbone, batches(), count)))
+    views = ImageViews(store, Augmentation(), next(backbone.parameters()).device)
+    batches = (views.show(EpisodePlan(part[None])) for part in members.split(BATCH))
+    shown = (x.flip(-1) for x in batches) if mirrored else batches
+    features = torch.cat(list(_embedded(backbone, shown, len(members))))
     with suppress(OSError):  # a cache that cannot be written is no cache, and no error
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_checksummed(path, {"features": features}, {"images": count})
+        write_features(path, features)
     return features
+
+
+def feature_file(store: ImageStore, members: Tensor, backbone: FrozenBackbone, *, mirrored: bool) -> Path:
+    """The file in the cache for features of these images of a store."""
+    manifest = store.manifest
+    chosen = hashlib.sha256(members.numpy().data).hexdigest()
+    return _cache_path(backbone, f"{manifest.sha256} {manifest.mean} {manifest.std} {chosen} {mirrored}")
 
 
 def _cache_path(backbone: FrozenBackbone, content: str) -> Path:
     key = hashlib.sha256(f"{backbone_digest(backbone)} {content}".encode()).hexdigest()
     return cache_dir() / "features" / f"{key[:32]}.safetensors"
+
+
+def write_features(path: Path, features: Tensor) -> None:
+    """Write features `[N, F]` to a file of the cache."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_checksummed(path, {"features": features.to(PRECISION)}, {"images": len(features)})
 
 
 @torch.no_grad()
@@ -138,7 +147,7 @@ class FeatureMemory:
 
 
 class FeatureViews:
-    """Takes the place of `ImageViews` in a source of tasks: features instead of images.
+    """Views of images for a source of tasks (see `Views`): features instead of pixels.
 
     The features of all images of a split are looked up in a table `[views, N, F]`. The second view, where
     there is one, is of the mirrored images: queries of training tasks take either at random, and with
@@ -146,9 +155,11 @@ class FeatureViews:
     because every image would need a pass through the backbone.
     """
 
+    on_device = False
+
     def __init__(
         self,
-        images: ImageViews,
+        images: Views,
         classes: SplitClasses,
         backbone: FrozenBackbone,
         *,
@@ -157,8 +168,7 @@ class FeatureViews:
         self.device, self.dtype, self.padding = images.device, images.dtype, images.padding
         self.store, self.augmentation = images.store, images.augmentation
         self.mirror, self.mirror_support = images.mirror, mirror_support
-        spans = zip(classes.starts.tolist(), classes.counts.tolist(), strict=True)
-        members = torch.cat([torch.arange(start, start + count) for start, count in spans])
+        members = classes.members
         self.row = torch.full((len(self.store),), -1)
         self.row[members] = torch.arange(len(members))
         views = [False, True] if self.mirror or mirror_support else [False]
@@ -166,12 +176,10 @@ class FeatureViews:
         self.table = torch.stack(tables).to(self.device, self.dtype)
 
     def draw(self, images: Tensor, generator: torch.Generator) -> EpisodePlan:
-        """Choose the view of each of these images `[T, E]`."""
         flips = torch.randint(2, images.shape, generator=generator, dtype=torch.bool) if self.mirror else None
         return EpisodePlan(images, flips=flips)
 
     def episodes(self, plan: EpisodePlan, support: int) -> Episodes:
-        """Look up the tasks of a plan, the first `support` examples of each being its support set."""
         assert plan.labels is not None
         rows = self.row[plan.images.cpu()].to(self.device)
         view = torch.zeros_like(rows) if plan.flips is None else plan.flips.to(self.device).long()
@@ -180,64 +188,23 @@ class FeatureViews:
         return Episodes(shown, y[:, :support], x[:, support:], y[:, support:])
 
 
-def store_features(
-    store: ImageStore, members: Tensor, backbone: FrozenBackbone, *, mirrored: bool = False
-) -> Tensor:
-    """The features `[N, F]` of these images of a store, from the cache if it has them."""
-    device = next(backbone.parameters()).device
-
-    def batches() -> Iterator[Tensor]:
-        views = ImageViews(store, Augmentation(), device)
-        for part in members.split(BATCH):
-            x = views.show(EpisodePlan(part[None]))
-            yield x.flip(-1) if mirrored else x
-
-    return cached_features(backbone, _content(store, members, mirrored), batches, len(members))
-
-
-def _content(store: ImageStore, members: Tensor, mirrored: bool) -> str:
-    manifest = store.manifest
-    chosen = hashlib.sha256(members.numpy().data).hexdigest()
-    return f"{manifest.sha256} {manifest.mean} {manifest.std} {chosen} {mirrored}"
-
-
-def seed_cache(
-    store: ImageStore, members: Tensor, backbone: FrozenBackbone, features: Tensor, *, mirrored: bool = False
-) -> None:
-    """Put features into the cache that were computed elsewhere, such as on a GPU."""
-    path = _cache_path(backbone, _content(store, members, mirrored))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_checksummed(path, {"features": features.to(PRECISION)}, {"images": len(members)})
-
-
-def observe_training_images(learner: FewShotLearner, store: ImageStore, device: torch.device) -> None:
-    """Let the head take statistics of the features of all training classes."""
-    backbone, classes = frozen_backbone(learner.model), store.split("train")
-    if backbone is None or not isinstance(learner, HeadLearner):
-        return
-    views = FeatureViews(ImageViews(store, Augmentation(), device), classes, backbone)
-    labels = torch.arange(len(classes)).repeat_interleave(classes.counts)
-    learner.head.observe(views.table[0], labels.to(device))
-
-
 def feature_tasks(
     source: TaskSource, learner: FewShotLearner, *, mirror_support: bool = False, observe: bool = False
 ) -> TaskSource:
-    """The same tasks with features in place of images, for a learner with a frozen backbone."""
-    backbone = frozen_backbone(learner.model)
-    owner: Any = source
-    if isinstance(source, UnbalancedQueries):
-        owner = source.wide
-    elif isinstance(source, VaryingTasks):
-        owner = source.widest
-    if backbone is None or not isinstance(owner, ImageEpisodes):
+    """The same tasks with features in place of images, for a learner with a frozen backbone.
+
+    With `observe`, its head first takes statistics of the features of all training classes.
+    """
+    backbone, head = part_of(learner, FrozenBackbone), part_of(learner, Head)
+    if backbone is None or not isinstance(source, ImageEpisodes | DerivedTasks):
         raise UsageError("adapt: head needs tasks of labelled images")
-    if observe:
-        observe_training_images(learner, owner.store, owner.views.device)
-    classes = owner.store.split(owner.split)
-    owner.views = FeatureViews(owner.views, classes, backbone, mirror_support=mirror_support)  # type: ignore[assignment]
-    owner.capturable = False
-    return source
+    images, store = source.images.views, source.images.store
+    if observe and head is not None:
+        training = store.split("train")
+        features = store_features(store, training.members, backbone).to(images.device, images.dtype)
+        head.observe(features, training.labels.to(images.device))
+    own = store.split(source.images.split)
+    return source.with_views(FeatureViews(images, own, backbone, mirror_support=mirror_support))
 
 
 BaselineName = Literal["nearest-mean", "logistic"]
@@ -254,9 +221,10 @@ class FeatureBaseline(FewShotLearner):
 
     def __init__(self, learner: FewShotLearner, kind: BaselineName, *, penalty: float = 1.0) -> None:
         super().__init__()
-        self.model = (
-            replace_last_linear(learner.model, nn.Identity()) if _has_linear(learner) else learner.model
-        )
+        backbone = part_of(learner, FrozenBackbone)
+        if backbone is None:
+            raise UsageError("baselines: the learner has no frozen features")
+        self.model = backbone
         self.kind, self.loss, self.penalty = kind, learner.loss, penalty
 
     def rows(self, features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -278,22 +246,18 @@ class FeatureBaseline(FewShotLearner):
         self, support_x: Tensor, support_y: Tensor, query_x: Tensor, level: QueryLevel, steps: int
     ) -> StepPredictions:
         """Two predictions: zeros, and those of the fitted layer."""
-        outputs = []
-        for x, y, query in zip(support_x, support_y, query_x, strict=True):
-            weights, bias = self.rows(self.model(x), y)
-            outputs.append(F.linear(F.normalize(self.model(query), dim=-1), weights, bias))
-        after = torch.stack(outputs)
+        tasks = zip(support_x, support_y, query_x, strict=True)
+        after = torch.stack([self.adapt(x, y)(queries) for x, y, queries in tasks])
         return StepPredictions([torch.zeros_like(after), after], torch.zeros(len(after), dtype=torch.bool))
 
     def adapted_losses(self, episodes: Episodes, order: Order = "second") -> Tensor:
-        after = self.predictions_per_step(*episodes.tensors()[:3]).outputs[-1]
-        return per_task(self.loss)(after, episodes.query_y)
+        raise self._lacks("meta-gradient")
 
     def adapt(self, support_x: Tensor, support_y: Tensor) -> nn.Module:
         """Fit to one task; return the backbone with the fitted layer."""
         with torch.no_grad():
             weights, bias = self.rows(self.model(support_x), support_y)
-        layer = nn.Linear(weights.shape[1], len(weights)).to(weights)
+        layer: nn.Linear = nn.utils.skip_init(nn.Linear, weights.shape[1], len(weights)).to(weights)
         layer.load_state_dict({"weight": weights, "bias": bias})
         return nn.Sequential(self.model, UnitLength(), layer)
 
@@ -303,8 +267,3 @@ class UnitLength(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.normalize(x, dim=-1)
-
-
-def _has_linear(learner: FewShotLearner) -> bool:
-    """True if the network still has its last layer, which heads replace."""
-    return isinstance(learner, MetaLearner)

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from pathaware.core.episodes import Episodes
 from pathaware.core.errors import UsageError
-from pathaware.core.few_shot import FewShotLearner
-from pathaware.core.learner import MetaLearner, require_path
-from pathaware.core.rule import Context
+from pathaware.core.few_shot import FewShotLearner, part_of
+from pathaware.core.learner import require_path
+from pathaware.core.rule import Context, Rule
 from pathaware.training.checksummed import CorruptFile, read_checksummed, write_checksummed
 
 if TYPE_CHECKING:
@@ -106,9 +106,10 @@ def probed_tensor(learner: FewShotLearner) -> str:
 
     Biases are left out, since the gradient of a bias ahead of batch norm is rounding error.
     """
-    if not isinstance(learner, MetaLearner):
+    rule = part_of(learner, Rule)
+    if rule is None:
         raise UsageError("histograms: the method takes no inner gradients; set training.histograms=0")
-    adapted = {entry.name for entry in learner.rule.layout.entries}
+    adapted = {entry.name for entry in rule.layout.entries}
     modules = [(f"{name}.weight".lstrip("."), module) for name, module in learner.model.named_modules()]
     modules = [(name, module) for name, module in modules if name in adapted]
     convolutions = [n for n, module in modules if isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d))]
@@ -159,7 +160,9 @@ class GradientProbe:
                 inner_gradients(step.learner, tasks, self.histograms.of)
                 for tasks in episodes.chunks(step.chunk)
             ]
-        return [world.gather(list(part)) for part in zip(*parts, strict=True)]
+        # A rank without tasks takes part in every exchange.
+        steps = require_path(step.learner).rule.steps
+        return [world.gather([part[j] for part in parts]) for j in range(steps)]
 
     def meta_gradient(self, outcome: StepOutcome) -> Tensor:
         """The meta-gradient before `clip_grad_norm_` multiplied it by min(1, clip / (norm + 1e-6))."""

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from pathaware.core.errors import UsageError
-from pathaware.core.few_shot import FewShotLearner
+from pathaware.core.few_shot import FewShotLearner, part_of
 from pathaware.core.last_layer import last_linear
-from pathaware.core.learner import require_path
+from pathaware.core.rule import Rule
 from pathaware.core.seeding import generator
 from pathaware.methods import get_method
 from pathaware.training.config import Config
@@ -81,9 +81,11 @@ class MetaTraining(Fitting):
             start_from(self.learner, Path(training.start))
         recipe, estimator = None, self.learner.meta_gradient
         if config.has_recipe:
-            from pathaware.training.recipe import recipe_of
+            from pathaware.training.recipe import Recipe, RecipeGradient, check_recipe
 
-            recipe, estimator = recipe_of(config, self.learner, self.source, estimator)
+            order = check_recipe(config, self.learner, estimator)
+            recipe = Recipe(config, self.learner, self.source)
+            estimator = RecipeGradient(recipe, order)
         self.step = meta_step(training, self.learner, self.source, estimator, self.world, recipe)
         return self.step
 
@@ -199,9 +201,10 @@ def build(
 
 def set_head_rate(learner: FewShotLearner, rate: float) -> None:
     """Initialise the learned step sizes of the last layer to `rate`."""
-    rule = require_path(learner).rule
-    step_sizes = {name: c for name, c in rule.coefficients().items() if c.step_size is not None}
-    if not step_sizes:
+    rule = part_of(learner, Rule)
+    learned = {} if rule is None else rule.coefficients()
+    step_sizes = {name: c for name, c in learned.items() if c.step_size is not None}
+    if rule is None or not step_sizes:
         raise UsageError("head_rate: the method learns no step sizes; leave it out")
     name, _ = last_linear(learner.model)
     ranges = rule.layout.index("tensor")[0]

@@ -21,10 +21,9 @@ from torch.optim.swa_utils import update_bn
 
 from pathaware.core.batch_norm import FrozenBatchNorm
 from pathaware.core.errors import UsageError
-from pathaware.core.few_shot import FewShotLearner
+from pathaware.core.few_shot import FewShotLearner, part_of
 from pathaware.core.last_layer import last_linear, replace_last_linear
-from pathaware.core.learner import MetaLearner
-from pathaware.core.prototype_start import directions
+from pathaware.core.prototype_start import PrototypeStart, directions
 from pathaware.core.schema import read_table
 from pathaware.core.seeding import generator
 from pathaware.data.labelled import ClassImages
@@ -210,8 +209,8 @@ def start_from(learner: FewShotLearner, folder: Path) -> None:
     """
     kept, projection = read_start(learner, folder)
     learner.model.load_state_dict({**learner.model.state_dict(), **kept})
-    if isinstance(learner, MetaLearner) and learner.start is not None:
-        learner.start.project(projection)
+    if (start := part_of(learner, PrototypeStart)) is not None:
+        start.project(projection)
 
 
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from pathaware.core.episodes import TaskSource
 from pathaware.core.errors import UsageError
 from pathaware.core.losses import Loss
-from pathaware.data.episodes import Augmentation
+from pathaware.data.augmentation import Augmentation
 from pathaware.data.sine import SineWaves
 from pathaware.models import mlp
 from pathaware.training.metric import ACCURACY, MSE, Metric, accuracies, squared_errors
@@ -303,8 +303,7 @@ def _typical(store: ImageStore) -> dict[str, Any]:
     from pathaware.data.pixels import TypicalImages
 
     classes = store.split("train")
-    spans = zip(classes.starts.tolist(), classes.counts.tolist(), strict=True)
-    members = torch.cat([torch.arange(start, start + count) for start, count in spans])
+    members = classes.members
     chosen = members[torch.linspace(0, len(members) - 1, min(500, len(members))).long()]
     return TypicalImages.of(store.images[chosen]).to_dict()
 

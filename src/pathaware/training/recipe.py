@@ -28,13 +28,14 @@ from torch import Tensor, nn
 
 from pathaware.core.episodes import Episodes, TaskSource
 from pathaware.core.errors import UsageError
-from pathaware.core.few_shot import FewShotLearner
-from pathaware.core.head import Head, HeadLearner
+from pathaware.core.few_shot import FewShotLearner, part_of
+from pathaware.core.head import Head
 from pathaware.core.last_layer import last_linear
 from pathaware.core.meta_gradient import MetaGradient
 from pathaware.core.path import Order
+from pathaware.data.augmentation import cutmix
 from pathaware.data.episodes import ImageEpisodes
-from pathaware.data.labelled import ClassImages, cutmix
+from pathaware.data.labelled import ClassImages
 from pathaware.data.store import ImageStore
 from pathaware.training.config import Config
 from pathaware.training.pretrained_classifier import load_classifier
@@ -226,7 +227,8 @@ def teacher_logits(folder: Path, store: ImageStore, device: torch.device) -> Ten
 def check_recipe(config: Config, learner: FewShotLearner, estimator: MetaGradient) -> Order:
     """The order of a method's meta-gradient; raise if it cannot be trained with a recipe."""
     order = estimator.compilable_order
-    own_loss = isinstance(learner, HeadLearner) and type(learner.head).losses is not Head.losses
+    head = part_of(learner, Head)
+    own_loss = head is not None and type(head).losses is not Head.losses
     if config.problem.regression or order is None or own_loss:
         raise UsageError(
             f"method: {config.method} on {config.problem.name} has another outer loss than the cross-entropy "
@@ -239,24 +241,13 @@ def _class_indices(store: ImageStore) -> Tensor:
     """The index of each image's class among the training classes, `[images]`; −1 for all other classes."""
     spans = store.split("train")
     found = torch.full((len(store),), -1)
-    for i, (start, count) in enumerate(zip(spans.starts.tolist(), spans.counts.tolist(), strict=True)):
-        found[start : start + count] = i
+    found[spans.members] = spans.labels
     return found
 
 
 def _features(learner: FewShotLearner) -> int:
-    if isinstance(learner, HeadLearner):
-        return learner.head.features
-    return last_linear(learner.model)[1].in_features
-
-
-def recipe_of(
-    config: Config, learner: FewShotLearner, source: TaskSource, estimator: MetaGradient
-) -> tuple[Recipe, RecipeGradient]:
-    """The recipe of a configuration, and the meta-gradient that replaces that of its method."""
-    order = check_recipe(config, learner, estimator)
-    recipe = Recipe(config, learner, source)
-    return recipe, RecipeGradient(recipe, order)
+    head = part_of(learner, Head)
+    return last_linear(learner.model)[1].in_features if head is None else head.features
 
 
 def insert_dropout(model: nn.Module, fraction: float) -> nn.Module:

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pathaware.core.few_shot import FewShotLearner, StepPredictions
+from pathaware.core.few_shot import FewShotLearner, StepPredictions, part_of
 from pathaware.core.head import one_hot
+from pathaware.core.prototype_start import PrototypeStart
 
 Refinement = Literal["none", "centre", "means", "sinkhorn", "tim"]
 REFINEMENTS: tuple[Refinement, ...] = get_args(Refinement)
@@ -50,11 +52,11 @@ def refined(
     last prediction only.
     """
     if refine == "centre":
-        return StepPredictions([centred(output) for output in found.outputs], found.reverted)
+        return replace(found, outputs=[centred(output) for output in found.outputs])
     if refine == "sinkhorn":
         return readapted(learner, found, *examples, average, options)
     last = (balanced_means if refine == "means" else tim)(learner, *examples)
-    return StepPredictions([*found.outputs[:-1], last], found.reverted)
+    return replace(found, outputs=[*found.outputs[:-1], last])
 
 
 def centred(logits: Tensor) -> Tensor:
@@ -101,11 +103,10 @@ def balanced_means(learner: FewShotLearner, x: Tensor, y: Tensor, queries: Tenso
     Features are those of the adapted network, in its learned subspace if it has one. A query belongs to each
     class with its probability, and all classes are equally probable (see `sinkhorn`).
     """
-    adapted = learner.adapted(x, y, query_x=queries)
+    adapted, start = learner.adapted(x, y, query_x=queries), part_of(learner, PrototypeStart)
     features = adapted.features(x), adapted.features(queries)
-    projection = getattr(getattr(learner, "start", None), "projection", None)
-    if projection is not None:
-        features = F.linear(features[0], projection), F.linear(features[1], projection)
+    if start is not None and start.projection is not None:
+        features = F.linear(features[0], start.projection), F.linear(features[1], start.projection)
     support, query = (F.normalize(z, dim=-1) for z in features)
     known = one_hot(y, int(y.max()) + 1, support).mT @ support
     logits = SHARPNESS * query @ F.normalize(known, dim=-1).mT

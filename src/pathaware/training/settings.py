@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from pathaware.core.errors import UsageError
 from pathaware.core.schema import read_table
-from pathaware.core.settings import at_least
+from pathaware.core.settings import at_least, fractions, positive
 
 if TYPE_CHECKING:
     import torch
@@ -47,20 +47,6 @@ def option(default: T, panel: str, help: str, *, shown: str = "", name: str = ""
     metadata = {"panel": panel, "help": help, "shown": shown, "name": name, "path": path}
     setting: Any = field(default=default, metadata=metadata)
     return setting  # type: ignore[no-any-return]
-
-
-def fractions(**settings: float) -> None:
-    """Raise if any of these settings is not between 0 and 1."""
-    for name, value in settings.items():
-        if not 0 <= value <= 1:
-            raise UsageError(f"{name}: {value} is not allowed; must be 0 to 1")
-
-
-def positive(**settings: float) -> None:
-    """Raise if any of these settings is not above 0."""
-    for name, value in settings.items():
-        if value <= 0:
-            raise UsageError(f"{name}: {value} is not allowed; must be a positive number")
 
 
 def table(settings: Any) -> dict[str, Any]:

@@ -26,10 +26,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from pathaware.core.errors import Stopped, UsageError
 from pathaware.core.execution import engine
+from pathaware.core.few_shot import part_of
 from pathaware.core.seeding import generator, seed_all
-from pathaware.data.labelled import BatchPlan, ClassImages, Distortion
+from pathaware.data.episodes import EpisodePlan
+from pathaware.data.labelled import ClassImages, Distortion
 from pathaware.data.pixels import ImageInput
-from pathaware.models.backbones import PreparedInput, frozen_backbone
+from pathaware.models.backbones import FrozenBackbone, PreparedInput
 from pathaware.training.loop import MOST_SKIPPED, QUIET, Fit, MakeDisplay, Objective, run_to_end
 from pathaware.training.pretrained_classifier import (
     QUERIES,
@@ -104,11 +106,11 @@ class ClassifierStep:
     def changed(self) -> list[Tensor]:
         return [*self.pair.parameters(), *self.pair.buffers()]
 
-    def __call__(self, plan: BatchPlan, rate: float) -> StepOutcome:
+    def __call__(self, plan: EpisodePlan, rate: float) -> StepOutcome:
         self.rate.fill_(rate)
         return self.run(plan)
 
-    def run(self, plan: BatchPlan) -> StepOutcome:
+    def run(self, plan: EpisodePlan) -> StepOutcome:
         self.optimizer.zero_grad()
         loss = self._loss(plan, *self.images.show(plan))
         loss.backward()
@@ -119,7 +121,7 @@ class ClassifierStep:
         self._average()
         return StepOutcome(loss.detach()[None], norm.detach(), skipped)
 
-    def _loss(self, plan: BatchPlan, x: Tensor, own: Tensor, other: Tensor, fraction: Tensor) -> Tensor:
+    def _loss(self, plan: EpisodePlan, x: Tensor, own: Tensor, other: Tensor, fraction: Tensor) -> Tensor:
         settings, model = self.settings, self.model
         shown, group = x, len(x) // ROTATED // 4
         if model.turns is not None:
@@ -140,13 +142,13 @@ class ClassifierStep:
         return loss
 
     @torch.no_grad()
-    def _lesson(self, teacher: Classifier, plan: BatchPlan, x: Tensor, fraction: Tensor) -> TeacherOutputs:
+    def _lesson(self, teacher: Classifier, plan: EpisodePlan, x: Tensor, fraction: Tensor) -> TeacherOutputs:
         """The teacher's outputs for a batch. Stored ones are for whole images and are mixed like these."""
         if self.stored is None:
             features = self._features(teacher, x)
             centred = features if self.middle is None else F.normalize(features, dim=-1) - self.middle
             return TeacherOutputs(teacher.head(features), F.normalize(centred, dim=-1))
-        own = (part[plan.images.to(part.device)] for part in self.stored)
+        own = (part[plan.images[0].to(part.device)] for part in self.stored)
         return TeacherOutputs(*(torch.lerp(part, part.roll(1, 0), fraction[:, None]) for part in own))
 
     @torch.no_grad()
@@ -229,7 +231,9 @@ class Supervised(Objective):
 
     def __init__(self, settings: Pretraining, images: ClassImages, teacher: Classifier | None = None) -> None:
         self.chosen, self.images, self.teacher = settings, images, teacher
-        matched = _features_of(teacher) if teacher is not None and settings.match else 0
+        matched = 0
+        if teacher is not None and settings.match:
+            matched = teacher.head.get_parameter("weight").shape[1]
         self.model = initialised(settings, len(images.names), images.inputs, matched)
         self.title = f"pretraining on {settings.label}"
         self.device = images.device
@@ -260,7 +264,7 @@ class Supervised(Objective):
             return rate * (iteration + 1) / warm, False
         return rate * 0.5 * (1 + math.cos(math.pi * (iteration - warm) / (self.steps - warm))), False
 
-    def plan(self, iteration: int) -> BatchPlan:
+    def plan(self, iteration: int) -> EpisodePlan:
         settings = self.chosen
         epoch, place = divmod(iteration, self.unit)
         if self._order[0] != epoch:
@@ -368,7 +372,7 @@ def _teacher(settings: Pretraining, images: ClassImages, find: Callable[[str], P
 def _frozen_teacher(name: str, folder: Path, images: ClassImages) -> Classifier:
     """The frozen backbone of a model, with a classifier by class means."""
     run = Run.open(folder)
-    backbone = frozen_backbone(run.load("cpu").model)
+    backbone = part_of(run.load("cpu"), FrozenBackbone)
     if backbone is None:
         raise UsageError(
             f"{name} can only teach if it is a pretraining or has a frozen backbone", field="teacher"
@@ -394,8 +398,3 @@ def _validation_images(settings: Pretraining) -> ClassImages | None:
         return None
     usable = int(images.counts.min()) >= SHOTS + QUERIES and len(images.counts) > 1
     return images if usable else None
-
-
-def _features_of(model: Classifier) -> int:
-    """The number of features of a network."""
-    return model.head.get_parameter("weight").shape[1]

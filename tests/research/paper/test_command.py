@@ -13,10 +13,10 @@ import torch
 from pathaware.data.importing import PartialStore
 from pathaware.data.pixels import ImageFormat
 from pathaware.sweep import worker_pool
-from pathaware.sweep.run_store import Results, RunStore, experiment_key
 from pathaware.training import provenance
 from pathaware.training.provenance import encode_values
 from pathaware.training.run_files import FolderLock
+from pathaware_research.experiments import Results, RunStore, experiment_key
 from pathaware_research.paper import figures, tables, targets
 from pathaware_research.paper.method_table import render
 from pathaware_research.paper.tables import full_length, further, table1, table2, table3, table4
@@ -158,7 +158,7 @@ def test_an_interrupt_says_how_to_resume(reproduce, tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(worker_pool.WorkerPool, "train", interrupted)
+    monkeypatch.setattr(worker_pool.WorkerPool, "run", interrupted)
     options = ("table3", "--only", "k5-maml", "--seeds", "2", "--iterations", "3", *TINY, "--workers", "2")
     code, _, told = reproduce(*options, out=tmp_path)
     assert code == 130

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pathaware.sweep.run_store import Results, experiment_key
+from pathaware_research.experiments import Results, experiment_key
 from pathaware_research.paper.method_table import render
 from pathaware_research.paper.tables import STEPPED, STEPS, steps_table, table1, table2, table4
 from pathaware_research.records import read_results

@@ -9,8 +9,8 @@ import pytest
 
 from pathaware.core.errors import UsageError
 from pathaware.methods import METHODS
-from pathaware.sweep.run_store import Result, Results, RunStore
 from pathaware.training.tables import NOTHING
+from pathaware_research.experiments import Result, Results, RunStore
 from pathaware_research.pages.methods_page import compared_on_images, glyph_ranking
 from pathaware_research.paper.method_table import method_experiment, method_table
 from pathaware_research.paper.tables import BEYOND, LABELS

@@ -9,9 +9,11 @@ import torch
 
 from pathaware.core.errors import UsageError
 from pathaware.sweep import run_store
-from pathaware.sweep.run_store import Experiment, PlannedRun, Results, RunStore, identity, signature
+from pathaware.sweep.run_store import PlannedRun
 from pathaware.training.meta_training import MetaTraining
+from pathaware.training.provenance import identity
 from pathaware.training.run_folder import Run
+from pathaware_research.experiments import Experiment, Results, RunStore, signature
 from pathaware_research.paper import time_estimate
 from pathaware_research.paper.tables import sine_experiment
 from pathaware_research.paper.time_estimate import (
@@ -101,7 +103,7 @@ def test_a_run_that_another_process_finishes_meanwhile_is_evaluated_and_not_trai
                 other.advance()
 
     monkeypatch.setattr("pathaware.sweep.run_store.time.sleep", finish)
-    assert store.train_unless_stopped(planned, lambda: False, patience=20.0)
+    assert store.complete(planned, lambda: False, patience=20.0)
     assert store.result(planned) is not None
     assert len(run.provenance()) == 1
 
@@ -115,7 +117,7 @@ def test_only_a_folder_in_use_is_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(MetaTraining, "prepare", refuse)
     monkeypatch.setattr("pathaware.sweep.run_store.time.sleep", lambda seconds: pytest.fail("waits"))
     with pytest.raises(UsageError, match="the real reason"):
-        store.train_unless_stopped(planned, lambda: False, patience=20.0)
+        store.complete(planned, lambda: False, patience=20.0)
 
 
 def test_two_processes_can_evaluate_a_run_at_the_same_time(tmp_path, monkeypatch):

@@ -14,15 +14,17 @@ import torch.nn.functional as F
 from torch import nn
 
 from pathaware.core.episodes import Episodes, TaskSource
+from pathaware.core.few_shot import part_of
 from pathaware.data.catalogue import open_store
 from pathaware.data.pixels import ImageInput
 from pathaware.data.store import ImageStore
 from pathaware.inference.trained_model import SHIPPED, find_run
-from pathaware.models.backbones import FrozenBackbone, frozen_backbone
+from pathaware.models.backbones import FrozenBackbone
 from pathaware.training.checksummed import CHECKPOINT, read_checksummed, write_checksummed
 from pathaware.training.config import Config
 from pathaware.training.evaluation import tasks_for
-from pathaware.training.features import BATCH, ON_A_CPU, seed_cache
+from pathaware.training.features import BATCH, ON_A_CPU, feature_file
+from pathaware.training.features import write_features as write_to_cache
 from pathaware.training.loop import Fit
 from pathaware.training.meta_training import MetaTraining
 from pathaware.training.progress import ProgressDisplay
@@ -122,9 +124,8 @@ def use_features(
                 classes = store.split(split)
                 if not len(classes):
                     continue
-                spans = zip(classes.starts.tolist(), classes.counts.tolist(), strict=True)
-                members = torch.cat([torch.arange(start, start + count) for start, count in spans])
-                seed_cache(store, members, backbone, table[members], mirrored=view == "mirror")
+                path = feature_file(store, classes.members, backbone, mirrored=view == "mirror")
+                write_to_cache(path, table[classes.members])
 
 
 def shown(store: ImageStore, chosen: torch.Tensor, form: ImageInput, *, mirrored: bool) -> torch.Tensor:
@@ -168,7 +169,7 @@ def write_features(backbone: Path, folder: Path) -> None:
 
 def backbone_of(model: nn.Module) -> FrozenBackbone:
     """The frozen part of a network."""
-    backbone = frozen_backbone(model)
+    backbone = part_of(model, FrozenBackbone)
     assert backbone is not None
     return backbone.eval()
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pathaware.core.errors import RunError, UsageError
-from pathaware.core.learner import MetaLearner
+from pathaware.core.learner import MetaLearner, require_path
 from pathaware.inference.export.export import TOLERANCE
 from pathaware.inference.export.formats import metadata, quiet_tracing, require_package, write_proto
 from pathaware.inference.trained_model import TrainedModel, arrange
@@ -85,13 +85,13 @@ def export_learner(
     for package in ("onnx", "onnxscript", "onnxruntime"):
         require_package("onnx", package)
     learner = model.learner(ways)
-    if not isinstance(learner, MetaLearner) or learner.execution.program is None:
+    if learner.execution is None or learner.execution.program is None:
         raise UsageError(
             f"{model.config.method} with this network has no hand-written gradients, which onnx needs",
             field="learner",
         )
     temperature = model.calibration.temperature(ways, shots) if model.calibration else 1.0
-    module = Learner(learner, model, temperature).eval().requires_grad_(False)
+    module = Learner(require_path(learner), model, temperature).eval().requires_grad_(False)
     shape = (ways * shots, *model.image_input.shape)
     labels = torch.arange(ways).repeat_interleave(shots)
     example = torch.zeros(shape, dtype=torch.uint8), labels, torch.zeros(2, *shape[1:], dtype=torch.uint8)
