@@ -35,11 +35,12 @@ from pathaware_research.pages import (
     recipe_page,
     use_page,
 )
-from pathaware_research.pages.evidence_page import NOT_RUN, lead
+from pathaware_research.pages.evidence_page import lead
 from pathaware_research.paired import mean_lead, paired_differences
 from pathaware_research.paper.complexity import table5
 from pathaware_research.paper.method_table import render
 from pathaware_research.paper.tables import (
+    NOT_RUN,
     CellSpec,
     TableSpec,
     full_length,

@@ -36,9 +36,10 @@ from pathaware.sweep.run_store import Experiment, RunStore
 from pathaware.training.evaluation import SnapshotMean, evaluate
 from pathaware.training.presets import DIRECT, PRINTED, paper_problem
 from pathaware.training.provenance import evaluation_record, task_values, write_record
-from pathaware.training.tables import Table
+from pathaware.training.tables import NOTHING, Table
 from pathaware.training.train import train
 from pathaware_research.paired import mean_lead
+from pathaware_research.paper.tables import NOT_RUN
 from pathaware_research.records import READINGS as STUDY
 from pathaware_research.records import Records
 
@@ -125,7 +126,7 @@ READINGS: dict[str, tuple[str, Settings]] = {
         {"method": {"name": MULTI_STEP.name, "multi_step_share": 1.0}},
     ),
     "normalised": ("Q normalised over the kernels of a layer", {"method": {"name": NORMALISED.name}}),
-    "copies": ("support sets of five cropped and mirrored copies, in training as well", {}),
+    "copies": ("support sets of five cropped and mirrored copies in training and test", {}),
 }
 """A title and the settings that differ from those of `BASE`, by name."""
 WAYS: dict[str, dict[str, Any]] = {
@@ -137,10 +138,10 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 """Ways to evaluate a run, by the ending of the names of its records."""
 WAY_TITLES = {
-    "-mirror": "mirrored views",
+    "-mirror": "with mirrored views",
     "-10steps": "ten steps at test",
-    "-copies": "support sets of five copies at test",
-    "-snapshots": "mean of the five best checkpoints",
+    "-copies": "five copies at test",
+    "-snapshots": "mean of five checkpoints",
 }
 
 
@@ -183,30 +184,29 @@ def make(
 
 
 def table(results: Path) -> Table:
-    """Accuracy of every reading and way that has records, and its paired difference to `BASE`."""
-    found: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
+    """The accuracy of every reading, and its differences to `BASE` on the same tasks, for each way."""
+    found: dict[tuple[str, str], dict[int, Mapping[str, Any]]] = {}
     for record in Records(STUDY, results).values():
         if record["result"]["split"] == "val":
             seeds = found.setdefault((record["reading"], record["way"]), {})
             seeds[record["config"]["training"]["seed"]] = record
-    rows = []
-    for (reading, way), seeds in sorted(found.items(), key=lambda item: _order(*item[0])):
-        title = READINGS[reading][0] + (f"; {WAY_TITLES[way]}" if way else "")
-        accuracies = ", ".join(f"{100 * each['result']['accuracy']:.2f}" for _, each in sorted(seeds.items()))
-        rows.append([title, accuracies, _difference(seeds, found.get((BASE, ""), {}))])
-    header = ("reading", "validation accuracy by seed, %", "difference to the first row, points")
+    base, rows = found.get((BASE, ""), {}), []
+    for reading, (title, _) in READINGS.items():
+        own = found.get((reading, ""), {})
+        accuracies = ", ".join(f"{100 * own[seed]['result']['accuracy']:.2f}" for seed in sorted(own))
+        worth = [_difference(found.get((reading, way), {}), base) for way in WAYS]
+        if reading == "copies" and own:  # the way that is the other one
+            worth[list(WAYS).index("-copies")] += ", without copies"
+        rows.append([title, *([accuracies, *worth] if own else [NOT_RUN, *[NOTHING] * len(WAYS)])])
+    header = ("reading", "accuracy by seed, %", "worth, points", *WAY_TITLES.values())
     return Table.of("", header, rows)
-
-
-def _order(reading: str, way: str) -> tuple[int, int]:
-    return list(READINGS).index(reading), list(WAYS).index(way)
 
 
 def _difference(seeds: Mapping[int, Any], base: Mapping[int, Any]) -> str:
     both = sorted(seeds.keys() & base.keys())
-    if not both or seeds == base:
-        return ""
-    return mean_lead([_values(seeds[seed]) - _values(base[seed]) for seed in both])
+    if not both or seeds is base:
+        return NOTHING
+    return mean_lead([_values(seeds[seed]) - _values(base[seed]) for seed in both]).partition(",")[0]
 
 
 def _values(record: Mapping[str, Any]) -> Tensor:
