@@ -1,7 +1,6 @@
 """Readings of the points that the paper leaves open, on images: the worth of one change at a time.
 
-    python -m pathaware_research.studies.image_readings rate --seed 0 \\
-        --out runs/readings  train and evaluate one reading
+    python -m pathaware_research.studies.image_readings rate --seed 0 --out runs/readings
 
 All readings begin with the paper's rule, θ − 0.01 Q ∘ ∇L with Q from 1, and our other settings: miniImageNet,
 5-way 5-shot, 12,000 iterations, bf16. They are compared on the same 2,000 tasks of validation classes, which
@@ -156,19 +155,11 @@ def experiment(reading: str, data: str = "miniimagenet", shots: int = 5) -> Expe
 
 
 def make(
-    reading: str,
-    seed: int,
-    folder: Path,
-    *,
-    data: str = "miniimagenet",
-    shots: int = 5,
-    iterations: int = ITERATIONS,
-    split: str = "val",
-    tasks: int = TASKS,
+    reading: str, seed: int, out: Path, data: str, shots: int, iterations: int, split: str, tasks: int
 ) -> None:
-    """Train a reading, or resume it, and write its records to `folder / "results"`."""
+    """Train a reading, or resume it, and write its records to `out / "results"`."""
     planned = experiment(reading, data, shots).run(seed, iterations)
-    store = RunStore(folder, split=split, tasks=tasks)
+    store = RunStore(out, split=split, tasks=tasks)
     store.create()
     run = store.open(planned)
     with copied_supports(reading == "copies"):
@@ -217,7 +208,7 @@ def _values(record: Mapping[str, Any]) -> Tensor:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("reading", nargs="?", choices=READINGS)
+    parser.add_argument("reading", choices=READINGS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/readings"))
     parser.add_argument("--data", default="miniimagenet")
@@ -225,17 +216,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=ITERATIONS)
     parser.add_argument("--tasks", type=int, default=TASKS)
     parser.add_argument("--split", default="val", choices=("val", "test"))
-    options = parser.parse_args()
-    make(
-        options.reading,
-        options.seed,
-        options.out,
-        data=options.data,
-        shots=options.shots,
-        iterations=options.iterations,
-        split=options.split,
-        tasks=options.tasks,
-    )
+    make(**vars(parser.parse_args()))
 
 
 if __name__ == "__main__":
