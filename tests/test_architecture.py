@@ -83,6 +83,13 @@ def test_the_map_in_the_documents_is_drawn_from_the_imports():
     assert architecture.package_map() in INTERNALS.read_text(encoding="utf-8"), "run `make tables`"
 
 
+def test_the_files_of_the_walk_exist():
+    text = INTERNALS.read_text(encoding="utf-8")
+    named = set(re.findall(r"`(?!tests)([a-z]+/[a-z_/]+\.py)`", text))
+    assert len(named) > 15
+    assert all((architecture.PACKAGE / name).exists() for name in named), named
+
+
 def test_file_names_say_something():
     stems = {path.stem for path in architecture.files()}
     vague = {"base", "document", "core", "utils", "helpers", "misc", "common"}

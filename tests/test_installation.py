@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import http.server
 import importlib.util
-import itertools
-import os
 import re
 import shutil
 import subprocess
@@ -16,25 +14,14 @@ import tomllib
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
-PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-# How the names of wheels end, and what environment markers say there.
-PLATFORMS = {
-    "manylinux_2_28_x86_64": {"platform_system": "Linux", "sys_platform": "linux", "os_name": "posix"},
-    "manylinux_2_28_aarch64": {"platform_system": "Linux", "sys_platform": "linux", "os_name": "posix"},
-    "macosx_14_0_arm64": {"platform_system": "Darwin", "sys_platform": "darwin", "os_name": "posix"},
-    "win_amd64": {"platform_system": "Windows", "sys_platform": "win32", "os_name": "nt"},
-}
 
 
 def constraints() -> dict[str, Requirement]:
@@ -47,115 +34,6 @@ def pin(requirement: Requirement) -> str | None:
     """The version that it asks for, where it asks for exactly one."""
     exact = [one.version for one in requirement.specifier if one.operator in ("==", "===")]
     return exact[0] if exact else None
-
-
-def fetch(address: str) -> str | None:
-    """The text at this address, None where the index has none; OSError where it cannot be asked."""
-    try:
-        with urllib.request.urlopen(address, timeout=5) as answer:
-            return str(answer.read().decode())
-    except urllib.error.HTTPError as error:
-        if error.code == 404:
-            return None
-        raise
-
-
-def index() -> str:
-    """The index that pip asks, by its configuration or by default: its own help names it."""
-    asked = subprocess.run(
-        [sys.executable, "-m", "pip", "install", "--help"],
-        check=False,
-        text=True,
-        capture_output=True,
-        env={**os.environ, "COLUMNS": "400"},
-    )
-    found = re.search(r"--index-url <url>.*?\(default\s+(\S+?)\)", asked.stdout, re.DOTALL)
-    if found is None:
-        pytest.skip("there is no pip here to say which package index is used")
-    return found[1].rstrip("/")
-
-
-def cannot_be_asked(why: object) -> NoReturn:
-    pytest.skip(f"the package index cannot be asked what the pinned PyTorch requires: {why}")
-
-
-@pytest.fixture(scope="module")
-def wheels() -> dict[tuple[str, str], str]:
-    """The addresses of the pinned PyTorch's published wheels, by platform and Python."""
-    page_address = f"{index()}/torch/"
-    try:
-        page = fetch(page_address)
-    except OSError as error:
-        cannot_be_asked(error)
-    if page is None:
-        cannot_be_asked("it knows of no torch")
-    found = {}
-    for platform, python in itertools.product(PLATFORMS, PYTHONS):
-        tag = "cp" + python.replace(".", "")
-        name = rf"torch-{pin(constraints()['torch'])}-{tag}-{tag}-{platform}\.whl"
-        for link in re.findall(rf'href="([^"#]*{name})', page):
-            found[platform, python] = urllib.parse.urljoin(page_address, link)
-    return found
-
-
-@pytest.fixture(scope="module")
-def published(wheels) -> dict[tuple[str, str], list[Requirement]]:
-    """What these wheels require. The index serves that beside a wheel; not every mirror does for all."""
-    try:
-        with ThreadPoolExecutor(8) as pool:
-            texts = list(pool.map(fetch, (address + ".metadata" for address in wheels.values())))
-    except OSError as error:
-        cannot_be_asked(error)
-    found = {
-        place: [Requirement(line) for line in re.findall(r"^Requires-Dist: (.*)$", text, re.MULTILINE)]
-        for place, text in zip(wheels, texts, strict=True)
-        if text is not None
-    }
-    if not any("linux" in platform for platform, _ in found):
-        cannot_be_asked("it serves no metadata of the wheels for Linux")
-    return found
-
-
-def applying(requirements: list[Requirement], platform: str, python: str) -> Iterator[Requirement]:
-    environment = {**PLATFORMS[platform], "python_version": python, "python_full_version": python + ".0"}
-    for requirement in requirements:
-        if requirement.marker is None or requirement.marker.evaluate({**environment, "extra": ""}):
-            yield requirement
-
-
-def test_the_pinned_torch_has_a_wheel_wherever_the_pins_are_meant_for(wheels):
-    assert set(wheels) == {(platform, python) for platform in PLATFORMS for python in PYTHONS}
-
-
-def test_the_pins_are_versions_that_the_published_torch_accepts(published):
-    ours = constraints()
-    for (platform, python), requirements in published.items():
-        for theirs in applying(requirements, platform, python):
-            own = ours.get(canonicalize_name(theirs.name))
-            version = own and pin(own)
-            if version is not None:
-                where = f"{platform}, Python {python}"
-                assert theirs.specifier.contains(version), f"{where}: torch asks for {theirs}, we pin {own}"
-
-
-def test_what_torch_pins_is_left_to_torch(published):
-    ours = constraints()
-    for (platform, python), requirements in published.items():
-        for theirs in applying(requirements, platform, python):
-            version = pin(theirs)
-            own = ours.get(canonicalize_name(theirs.name))
-            if version is not None and own is not None:
-                assert pin(own) is None, f"torch pins {theirs}, and so do we: {own}"
-                # A range is there for the build that asks for nothing; torch's own version lies in it.
-                assert own.specifier.contains(version), f"torch asks for {theirs}, we allow {own}"
-
-
-def test_the_triton_of_the_cpu_build_is_the_one_that_the_cuda_build_asks_for(published):
-    for (platform, python), requirements in published.items():
-        asked = [theirs for theirs in applying(requirements, platform, python) if theirs.name == "triton"]
-        assert len(asked) == int("linux" in platform)
-        for triton in asked:
-            assert str(constraints()["triton"].specifier) == f"~={pin(triton)}"
 
 
 def test_every_direct_dependency_is_pinned_within_its_bounds():

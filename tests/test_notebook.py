@@ -16,8 +16,6 @@ from tools.run_notebook import run
 from pathaware import FewShotClassifier, FewShotRegressor, Pamela
 from pathaware.models import mlp
 from pathaware.report import coefficients, style
-from pathaware.training.progress import ProgressDisplay, in_notebook
-from pathaware.training.tables import Table
 
 NOTEBOOK = Path(__file__).parents[1] / "examples/first_steps.ipynb"
 
@@ -61,13 +59,6 @@ def test_a_page_is_made_of_it():
     assert "18 of 18 are right" in page
 
 
-def test_outside_of_a_notebook_there_are_lines(capsys):
-    assert not in_notebook()
-    with ProgressDisplay("work", 1) as display:
-        display.update(1, "detail", "a line")
-    assert capsys.readouterr().err == "work: a line\n"
-
-
 def test_figures_leave_pyplot_alone():
     torch.set_default_dtype(torch.float32)
     before = matplotlib.get_backend()
@@ -88,8 +79,3 @@ def test_an_estimator_is_shown_with_its_parameters(estimator):
     assert type(estimator).__name__ in shown
     assert "sk-top-container" in shown
     assert "device" in shown
-
-
-def test_a_table_is_shown_as_markdown():
-    table = Table.of("Title", ("method", "error"), [("maml", "0.5")])
-    assert table._repr_markdown_() == "**Title**\n\n| method | error |\n| --- | ---: |\n| maml | 0.5 |"

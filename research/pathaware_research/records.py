@@ -41,6 +41,7 @@ STUDIES = {
     "additions": "additions-.*",
     "inner-steps": "inner-steps-.*",
     "methods": "(methods|mann)-.*",
+    "more-seeds": "more-.*",
     "shipped": "shipped-.*",
     "tables-cifar-fs": "cifar-fs-.*",
     "tables-further": "(fc100|omniglot)-.*",
@@ -49,8 +50,9 @@ STUDIES = {
 }
 """The study of a run by its name; the first that matches counts. Readings say what they are themselves."""
 READINGS = "readings-images"
-APART = ("cross-domain", READINGS, "recipe")
-"""Studies whose runs are in no table of methods: they were trained or evaluated in another way."""
+APART = ("cross-domain", "more-seeds", READINGS, "recipe")
+"""Studies whose runs are in no table of methods: they were trained or evaluated in another way, or are of seeds
+beyond the three of a table."""
 
 
 class Records(Mapping[str, Record]):

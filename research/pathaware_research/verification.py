@@ -7,6 +7,7 @@ import math
 import random
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,19 +144,24 @@ def _moves_linearly(method: str) -> bool:
     return issubclass(kind, Rule) and kind.linear_steps is not Rule.linear_steps
 
 
-def choose(folder: Path, seed: int | None = None) -> tuple[str, dict[str, Any]]:
-    """A random record that can be trained again here; an error that gives the reasons if there is none."""
-    reasons: dict[str, int] = {}
-    possible = []
+def repeatable(folder: Path) -> tuple[list[tuple[str, dict[str, Any]]], Counter[str]]:
+    """The records that can be trained again here, and for how many others each reason forbids it."""
+    possible, reasons = [], Counter[str]()
     for name, record in records(folder):
         reason = obstacle(record)
         if reason is None:
             possible.append((name, record))
         else:
-            reasons[reason] = reasons.get(reason, 0) + 1
+            reasons[reason] += 1
+    return possible, reasons
+
+
+def choose(folder: Path, seed: int | None = None) -> tuple[str, dict[str, Any]]:
+    """A random record that can be trained again here; an error that gives the reasons if there is none."""
+    possible, reasons = repeatable(folder)
     if not possible:
-        counted = "; ".join(f"{reason} ({count} records)" for reason, count in reasons.items())
-        raise UsageError(f"no record can be trained again: {counted or 'there are none'}", field="retrain")
+        told = "; ".join(f"{reason} ({count} records)" for reason, count in reasons.items())
+        raise UsageError(f"no record can be trained again: {told or 'there are none'}", field="retrain")
     return random.Random(seed).choice(possible)
 
 

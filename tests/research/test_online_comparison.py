@@ -19,7 +19,6 @@ from pathaware_research.online.baselines import (
     with_settings,
 )
 from pathaware_research.online.comparison import (
-    CANDIDATES,
     candidate_settings,
     compare,
     early_error,
@@ -28,7 +27,7 @@ from pathaware_research.online.comparison import (
     run,
     validate,
 )
-from pathaware_research.online.report import comparison_table, draw, running_mean
+from pathaware_research.online.report import comparison_table, draw
 from pathaware_research.online.streams import Stream, sine_stream
 from tests.conftest import distance
 
@@ -155,11 +154,6 @@ def test_intervals_are_by_students_t():
     assert math.isnan(interval([1.0])[1])
 
 
-def test_every_candidate_is_allowed():
-    for name in CANDIDATES:
-        assert set(candidate_settings(name)) == set(BASELINES)
-
-
 def test_what_is_given_is_set_in_every_candidate_and_leaves_no_choice_of_it():
     found = candidate_settings(
         "sine", ["scratch", "online"], {"scratch": {"rate": 0.3}, "online": {"buffer": 7}}
@@ -194,7 +188,3 @@ def test_the_figure_has_a_line_and_a_band_for_each(seeds):
     assert axes.get_yscale() == "log"
     assert axes.get_xlabel()
     assert axes.get_ylabel() == "mean squared error"
-
-
-def test_a_running_mean_starts_where_its_window_is_full():
-    assert running_mean([1, 2, 3, 4], 2) == [1.5, 2.5, 3.5]

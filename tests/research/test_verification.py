@@ -91,7 +91,9 @@ def test_a_record_without_values_is_listed(folder, capsys):
 def test_files_of_other_measurements_are_counted(folder, capsys):
     (folder / "times.json").write_text("{}")
     assert command(str(folder)) == 0
-    assert "1 files hold other measurements" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "1 files without values of tasks, not checked: . 1" in shown
+    assert "1 trainings can be repeated here" in shown
 
 
 def test_values_that_cannot_be_read_are_a_mismatch(folder):

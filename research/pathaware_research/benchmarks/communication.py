@@ -1,8 +1,6 @@
 """The cost of summing meta-gradients over many GPUs.
 
-    python research/pathaware_research/benchmarks/communication.py  # the model, as tables
-    # measured, on CPUs
-    torchrun --nproc-per-node 2 research/pathaware_research/benchmarks/communication.py --json FILE
+    python research/pathaware_research/benchmarks/communication.py
 
 The model is arithmetic on the assumptions below; only the time of a meta-iteration is measured
 (`results/timings/bench-scaling-h200.json`: PAMELA, Conv-4, 84×84, 5-way 5-shot).
@@ -10,24 +8,10 @@ The model is arithmetic on the assumptions below; only the time of a meta-iterat
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-import statistics
-import time
 from pathlib import Path
 
-import numpy as np
-import torch
-
-from pathaware.core.seeding import generator
-from pathaware.data.augmentation import Augmentation
-from pathaware.data.episodes import ImageEpisodes
-from pathaware.data.importing import in_memory
-from pathaware.data.pixels import ImageFormat
-from pathaware.training.config import Training
-from pathaware.training.distributed import World, process_group
-from pathaware.training.provenance import to_json, write_record
 from pathaware.training.tables import Table, markdown
 
 # Assumptions, none of them measured here.
@@ -97,63 +81,5 @@ def strong(tasks: int = 64) -> Table:
     return Table.of("", header, rows)
 
 
-def measured(world: World, repeats: int) -> dict[str, list[float]]:
-    """Quartiles in milliseconds of summing one meta-gradient over the ranks, by method."""
-    found = {}
-    for method, count in PARAMETERS.items():
-        parameter = torch.zeros(count, requires_grad=True)
-        parameter.grad = torch.ones(count)
-        times = []
-        for _ in range(repeats + 5):
-            started = time.perf_counter()
-            world.sum_gradients([parameter])
-            times.append(time.perf_counter() - started)
-        found[method] = _quartiles(times[5:])
-    return found
-
-
-def _quartiles(seconds: list[float]) -> list[float]:
-    return [1e3 * value for value in statistics.quantiles(seconds, n=4)]
-
-
-def drawing(repeats: int = 15) -> dict[int, list[float]]:
-    """Quartiles in milliseconds of drawing all tasks of a meta-batch on one core, which every rank does."""
-    blank = np.zeros((600, 3, 4, 4), np.uint8)  # draws do not depend on the size of images
-    store = in_memory("blank", [(f"c{i}", "train", blank) for i in range(64)], ImageFormat(4, 3), "")
-    source = ImageEpisodes(store, "train", 5, 5, 15, Augmentation(crop=True))
-    found = {}
-    for tasks in (4, 64, 256, 1024, 4096):
-        times = []
-        for i in range(repeats):
-            started = time.perf_counter()
-            source.draw(tasks, generator(0, "train", i))
-            times.append(time.perf_counter() - started)
-        found[tasks] = _quartiles(times)
-    return found
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=200)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    training = Training(device="cpu", threads=1)
-    training.apply()
-    with process_group(training) as world:
-        times = measured(world, options.repeats) if world.size > 1 else None
-    if times is None:
-        print(f"Weak scaling\n\n{markdown(weak())}\n\nStrong scaling\n\n{markdown(strong())}")
-    elif world.is_writer:
-        result = {
-            "what": "sum of a meta-gradient over processes of one machine, gloo, float32; drawing of tasks",
-            "processes": world.size,
-            "sum_quartiles_ms": times,
-            "drawing_quartiles_ms": drawing(),
-        }
-        print(to_json(result))
-        if options.json:
-            write_record(options.json, result, field="json")
-
-
 if __name__ == "__main__":
-    main()
+    print(f"Weak scaling\n\n{markdown(weak())}\n\nStrong scaling\n\n{markdown(strong())}")

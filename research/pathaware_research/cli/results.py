@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -38,11 +39,14 @@ def verify(
 ) -> None:
     """Recompute the numbers of all records from their per-task values.
 
-    The exit code is 1 if a number does not follow from them, or if a repeated training is not identical.
+    Trainings are repeated to the last bit only on the same model of CPU and version of PyTorch; the command
+    says how many can be, and why the others cannot. The exit code is 1 if a number does not follow from the
+    values, or if a repeated training is not identical.
     """
     from pathaware_research import verification
 
     found = verification.verify(folder)
+    possible, reasons = verification.repeatable(folder)
     mismatches = list(found.mismatches)
     trained = again = None
     if retrain:
@@ -57,6 +61,8 @@ def verify(
             "without_values": found.without_values,
             "others": found.others,
             "mismatches": mismatches,
+            "repeatable": [name for name, _ in possible],
+            "not_repeatable": reasons,
             "retrained": trained,
             "rounding": None if again is None else again.rounding,
         }
@@ -72,7 +78,14 @@ def verify(
                 equal = f"tensors {equal}, errors of {again.differing} tasks to {again.rounding:.0e}"
             print(f"{trained}: trained again, {equal}")
         if found.others:
-            print(f"{len(found.others)} files hold other measurements, not checked; --json names them")
+            kinds = Counter(Path(name).parent.as_posix() for name in found.others)
+            told = ", ".join(f"{kind} {count}" for kind, count in kinds.items())
+            print(
+                f"{len(found.others)} files without values of tasks, not checked: {told}; --json names them"
+            )
+        for reason, count in reasons.most_common():
+            print(f"{count} trainings cannot be repeated here: {reason}")
+        print(f"{len(possible)} trainings can be repeated here, one of them at random with --retrain")
         print(f"{len(found.checked)} records checked, {len(mismatches)} mismatches")
     raise typer.Exit(1 if mismatches else 0)
 

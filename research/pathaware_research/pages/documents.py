@@ -35,11 +35,12 @@ from pathaware_research.pages import (
     recipe_page,
     use_page,
 )
-from pathaware_research.pages.evidence_page import NOT_RUN, lead
+from pathaware_research.pages.evidence_page import lead
 from pathaware_research.paired import mean_lead, paired_differences
 from pathaware_research.paper.complexity import table5
 from pathaware_research.paper.method_table import render
 from pathaware_research.paper.tables import (
+    NOT_RUN,
     CellSpec,
     TableSpec,
     full_length,
@@ -222,12 +223,6 @@ def _value(results: Sequence[Result], metric: Metric) -> str:
     return f"{metric.with_interval(*mean(results, metric))}{seeds}"
 
 
-def _with_iterations(results: Sequence[Result], metric: Metric) -> str:
-    if not results:
-        return NOTHING
-    return f"{metric.with_interval(*mean(results, metric))} ({results[0].iterations:,})"
-
-
 def reproduction_page(folder: Path) -> dict[str, str]:
     """The paper's tables, our settings, and every other result."""
     results = read_results(folder)
@@ -247,7 +242,6 @@ def reproduction_page(folder: Path) -> dict[str, str]:
         "readings": pipe_table(_readings(measurement(folder, "other/readings-sine"))),
         "verdicts": pipe_table(_verdicts(results)),
         "image-readings": pipe_table(image_readings.table(folder)),
-        "standing": pipe_table(_standing(folder, results)),
         "paired": pipe_table(_paired(results)),
         "against-all": pipe_table(_against_all([methods_page.compared_on_images(folder, d) for d in SETS])),
         "full": pipe_table(_full(full, results)),
@@ -266,28 +260,6 @@ def _rendered(goal: TableSpec, results: Results) -> str:
     return "\n\n".join([pipe_table(table), *table.notes[len(goal.notes) :]])
 
 
-def _standing(folder: Path, results: Results) -> Table:
-    """Results on images with both settings, and PAMELA's lead over MAML at equal settings and iterations."""
-    rows, recipe = [], Records("recipe", folder)
-    for each in compared_problems(results):
-        key, pamela, maml = each.compared()
-        if each.metric is not ACCURACY or not maml:
-            continue
-        printed = each.cells["pamela"].printed, each.cells["maml"].printed
-        first, second = (float(text.partition(" ")[0]) for text in printed)
-        ahead = f"{100 * (mean(pamela, ACCURACY)[0] - mean(maml, ACCURACY)[0]):+.1f}"
-        ours = (_with_iterations(found, ACCURACY) for found in (pamela, maml))
-        name = each.name.removesuffix(", %, batch")
-        cell = recipe_page.cell(recipe, name)
-        rows.append((name, printed[0], cell, SPEEDS[key], *ours, f"{first - second:+.1f}", ahead))
-    header = (
-        *("", "PAMELA, the paper", "PAMELA, our recipe, alone", "speed of Q"),
-        *("PAMELA, the paper's settings", "MAML, the paper's settings"),
-        *("lead over MAML, the paper", "lead at equal iterations, ours"),
-    )
-    return Table.of("", header, rows)
-
-
 SETS = ("miniImageNet", "CIFAR-FS")
 USUAL_LENGTH = 12_000
 """The number of iterations of most rows of Tables 1 and 2."""
@@ -302,11 +274,14 @@ def _paired(results: Results) -> Table:
             cells = {row.key: row.cells[column].experiment for row in spec.rows}
             chosen = results.in_one_precision([*cells.values()])
             length = chosen.common_length([*cells.values()])
+            printed = {row.key: row.cells[column].printed.partition(" ")[0] for row in spec.rows}
             for one, other in PAIRS:
                 per_seed = paired_differences(*(chosen.of(cells[key], length) for key in (one, other)))
                 if per_seed:
-                    rows.append((column, f"{one} − {other}", *_difference_cells(per_seed)))
-    return Table.of("", ("", "difference", "each seed", "mean, ± over tasks", "± over seeds"), rows)
+                    theirs = float(printed[one.removesuffix("-direct")]) - float(printed[other])
+                    rows.append((column, f"{one} − {other}", *_difference_cells(per_seed), f"{theirs:+.1f}"))
+    header = ("", "difference", "each seed", "mean, ± over tasks", "± over seeds", "the paper")
+    return Table.of("", header, rows)
 
 
 def _full(spec: TableSpec, results: Results) -> Table:

@@ -23,8 +23,11 @@ from pathaware_research.experiments import Experiment, Result, Results
 from pathaware_research.paired import mean_lead, paired_differences
 from pathaware_research.paper.tables import (
     ABLATION_ROWS,
+    CITED,
     COLUMN,
     DATA,
+    DIRECT_SPEED,
+    NOT_RUN,
     STEPPED,
     STEPS,
     CellSpec,
@@ -39,7 +42,6 @@ from pathaware_research.paper.tables import (
 from pathaware_research.records import Records, measurement, measurements
 from pathaware_research.studies import ablation, additions, cross_domain, one_step, sine_gap, steps
 
-NOT_RUN = Remark("not run yet")
 STUDIES = ("ablation-", "additions-", "sine-gap-", "inner-steps-")
 """Beginnings of the names of records that only the tables here show."""
 
@@ -206,7 +208,8 @@ def image_claims_table(results: Results) -> Table:
         each = ", ".join(f"{100 * seed.mean().item():+z.2f}" for seed in per_seed)
         first, second = (float(cells[key].printed.partition(" ")[0]) for key in keys)
         lead = mean_lead(per_seed) if per_seed else NOT_RUN
-        rows.append((claim, compared(keys), f"{first - second:+.2f}", lead, each or NOTHING))
+        theirs = f"{first - second:+.2f}{' (cited)' if {*keys} & {*CITED} else ''}"
+        rows.append((claim, compared(keys), theirs, lead, each or NOTHING))
     return Table.of("", ("claim", "rows", "the paper", "difference in points, 95 %", "each seed"), rows)
 
 
@@ -353,7 +356,7 @@ def gradient_ratio_table(folder: Path) -> Table:
             for flow in record["flow"].get(view, ()):
                 found = flow["share"]["median"]
                 cells = (f"{found[n - 1]:.2f}" if n <= len(found) else NOTHING for n in NUMBERS_OF_STEPS)
-                label = flow["label"].replace("its P", "P").replace("pamela", "PAMELA")
+                label = flow["label"].replace("its P", "P").replace("pamela", STEPPED["pamela-direct"])
                 rows.append((problem, title, label.replace("maml", "MAML"), *cells))
     return Table.of("", ("", "from", "", *(f"n = {n}" for n in NUMBERS_OF_STEPS)), rows)
 
@@ -410,7 +413,9 @@ def gradient_sentences(folder: Path) -> list[str]:
         meta = {method: each["mean"][-1] for method, each in late.items()}
         most = {method: each["largest"][-1] for method, each in late.items()}
         lengths = {run["iterations"] for run in record.get("runs", {}).values()}
-        title = ", ".join([DATA.get(data, data), *(f"{length:,} iterations" for length in lengths)])
+        title = ", ".join(
+            [DATA.get(data, data), *(f"{length:,} iterations" for length in lengths), DIRECT_SPEED]
+        )
         lines.append(
             f"- {title}: at step 1 the mean |∇L| of conv4 is {_compare(inner)}. "
             f"The mean |meta-gradient| is {_compare(meta)}, the largest {_compare(most)}."

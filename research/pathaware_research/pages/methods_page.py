@@ -9,11 +9,11 @@ from pathaware.methods import METHODS
 from pathaware.methods.method import Method
 from pathaware.sweep.intervals import mean
 from pathaware.training.metric import ACCURACY
-from pathaware.training.tables import NOTHING, Remark, Table, pipe_table
+from pathaware.training.tables import NOTHING, Table, pipe_table
 from pathaware_research.experiments import Result, Results
 from pathaware_research.pages.method_pages import page_name
 from pathaware_research.paper.method_table import method_table, render
-from pathaware_research.paper.tables import TableSpec, table1, table2
+from pathaware_research.paper.tables import NOT_RUN, TableSpec, table1, table2
 from pathaware_research.records import measurement, read_results
 
 COLUMNS = ("CIFAR-FS 1-shot", "CIFAR-FS 5-shot")
@@ -62,7 +62,8 @@ def glyph_ranking(folder: Path) -> Table:
         if iterations != NOTHING and name in times:
             count = int(iterations.replace(",", ""))
             seconds = f"{count * tasks * times[name]['training_ms'] / 1e3:.0f}"
-        rows.append((name, year, order, level, accuracy, iterations, seconds))
+        shown = "pamela-direct" if name == "pamela" else name  # as the preset for glyphs has it
+        rows.append((shown, year, order, level, accuracy, iterations, seconds))
     header = [title for title in table.header if title not in ("before", "seconds")]
     return Table.of("", (*header, "CPU seconds"), rows)
 
@@ -103,7 +104,7 @@ def image_ranking(folder: Path) -> Table:
 
 
 def _accuracy(results: Sequence[Result]) -> str:
-    return ACCURACY.with_interval(*mean(results, ACCURACY)) if results else Remark("not run yet")
+    return ACCURACY.with_interval(*mean(results, ACCURACY)) if results else NOT_RUN
 
 
 def _ratio(times: dict[str, dict[str, float]], name: str, key: str) -> str:

@@ -16,13 +16,13 @@ from pathaware.training.metric import ACCURACY, MSE, Metric
 from pathaware.training.tables import NOTHING, Table, pipe_table
 from pathaware_research.experiments import Result
 from pathaware_research.pages import methods_page
-from pathaware_research.pages.evidence_page import NOT_RUN
+from pathaware_research.paper.tables import NOT_RUN
 from pathaware_research.records import Records, measurements
 from pathaware_research.studies import pretraining, recipe, sine_recipe
 
 DATA = {"cifar-fs": "CIFAR-FS", "miniimagenet": "miniImageNet"}
 METHODS = {
-    recipe.WHOLE: "PAMELA",
+    recipe.WHOLE: "PAMELA, Q learned directly",
     "maml": "MAML",
     "meta-sgd": "Meta-SGD, 5 steps",
     "r2d2": "R2-D2",

@@ -14,7 +14,7 @@ from pathaware.training.metric import ACCURACY, Metric
 from pathaware.training.presets import load_preset, paper_problem, presets
 from pathaware.training.tables import NOTHING, Remark, Row, Table
 from pathaware_research.experiments import Experiment, Result, Results, own_level
-from pathaware_research.paper.tables import DATA, CellSpec, RowSpec, TableSpec, is_imported
+from pathaware_research.paper.tables import DATA, NOT_RUN, CellSpec, RowSpec, TableSpec, is_imported
 
 
 def render(spec: TableSpec, results: Results) -> Table:
@@ -79,7 +79,7 @@ def with_level(column: str, metric: Metric) -> str:
 def _value(cell: CellSpec, results: Sequence[Result], metric: Metric, mark_level: bool = False) -> str:
     """A result, marked if its level of transduction is not that of the heading, see `with_level`."""
     if not results:
-        return Remark(f"not run: {cell.reason}" if cell.reason else "not run yet")
+        return Remark(f"not run: {cell.reason}") if cell.reason else NOT_RUN
     other = mark_level and not metric.lower_is_better and results[0].queries != "batch"
     return with_interval(results, metric) + (f" ({results[0].queries})" if other else "")
 

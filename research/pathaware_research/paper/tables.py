@@ -24,8 +24,12 @@ from pathaware.training.presets import (
     paper_problem,
     presets,
 )
-from pathaware.training.tables import NOTHING
+from pathaware.training.tables import NOTHING, Remark
 from pathaware_research.experiments import Experiment
+
+NOT_RUN = Remark("not run yet")
+CITED = ("maml", "q0-single")
+"""Rows of Table 4 whose printed numbers are those of Finn et al. and of Li et al., from other code."""
 
 
 @dataclass(frozen=True)
@@ -425,7 +429,7 @@ def table4(data: str, available: Callable[[str], bool] = is_imported) -> TableSp
 
 
 def _ablation_cell(data: str, key: str, method: dict[str, Any], available: bool) -> CellSpec:
-    printed = ABLATION.get(key, NOTHING)
+    printed = ABLATION.get(key, NOTHING) + (" (cited)" if key in CITED else "")
     experiment = Experiment(f"{data}-5shot-ablation-{key}{_speed(method)}", base(data, method))
     return CellSpec(experiment, printed, "" if available else "data set not imported")
 

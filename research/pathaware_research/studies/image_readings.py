@@ -1,7 +1,6 @@
 """Readings of the points that the paper leaves open, on images: the worth of one change at a time.
 
-    python -m pathaware_research.studies.image_readings rate --seed 0 \\
-        --out runs/readings  train and evaluate one reading
+    python -m pathaware_research.studies.image_readings rate --seed 0 --out runs/readings
 
 All readings begin with the paper's rule, θ − 0.01 Q ∘ ∇L with Q from 1, and our other settings: miniImageNet,
 5-way 5-shot, 12,000 iterations, bf16. They are compared on the same 2,000 tasks of validation classes, which
@@ -36,10 +35,11 @@ from pathaware.methods.pamela import Pamela
 from pathaware.training.evaluation import SnapshotMean, evaluate
 from pathaware.training.presets import DIRECT, PRINTED, paper_problem
 from pathaware.training.provenance import evaluation_record, task_values, write_record
-from pathaware.training.tables import Table
+from pathaware.training.tables import NOTHING, Table
 from pathaware.training.train import train
 from pathaware_research.experiments import Experiment, RunStore
 from pathaware_research.paired import mean_lead
+from pathaware_research.paper.tables import NOT_RUN
 from pathaware_research.records import READINGS as STUDY
 from pathaware_research.records import Records
 
@@ -126,7 +126,7 @@ READINGS: dict[str, tuple[str, Settings]] = {
         {"method": {"name": MULTI_STEP.name, "multi_step_share": 1.0}},
     ),
     "normalised": ("Q normalised over the kernels of a layer", {"method": {"name": NORMALISED.name}}),
-    "copies": ("support sets of five cropped and mirrored copies, in training as well", {}),
+    "copies": ("support sets of five cropped and mirrored copies in training and test", {}),
 }
 """A title and the settings that differ from those of `BASE`, by name."""
 WAYS: dict[str, dict[str, Any]] = {
@@ -138,10 +138,10 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 """Ways to evaluate a run, by the ending of the names of its records."""
 WAY_TITLES = {
-    "-mirror": "mirrored views",
+    "-mirror": "with mirrored views",
     "-10steps": "ten steps at test",
-    "-copies": "support sets of five copies at test",
-    "-snapshots": "mean of the five best checkpoints",
+    "-copies": "five copies at test",
+    "-snapshots": "mean of five checkpoints",
 }
 
 
@@ -156,19 +156,11 @@ def experiment(reading: str, data: str = "miniimagenet", shots: int = 5) -> Expe
 
 
 def make(
-    reading: str,
-    seed: int,
-    folder: Path,
-    *,
-    data: str = "miniimagenet",
-    shots: int = 5,
-    iterations: int = ITERATIONS,
-    split: str = "val",
-    tasks: int = TASKS,
+    reading: str, seed: int, out: Path, data: str, shots: int, iterations: int, split: str, tasks: int
 ) -> None:
-    """Train a reading, or resume it, and write its records to `folder / "results"`."""
+    """Train a reading, or resume it, and write its records to `out / "results"`."""
     planned = experiment(reading, data, shots).run(seed, iterations)
-    store = RunStore(folder, split=split, tasks=tasks)
+    store = RunStore(out, split=split, tasks=tasks)
     store.create()
     run = store.open(planned)
     with copied_supports(reading == "copies"):
@@ -184,30 +176,29 @@ def make(
 
 
 def table(results: Path) -> Table:
-    """Accuracy of every reading and way that has records, and its paired difference to `BASE`."""
-    found: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
+    """The accuracy of every reading, and its differences to `BASE` on the same tasks, for each way."""
+    found: dict[tuple[str, str], dict[int, Mapping[str, Any]]] = {}
     for record in Records(STUDY, results).values():
         if record["result"]["split"] == "val":
             seeds = found.setdefault((record["reading"], record["way"]), {})
             seeds[record["config"]["training"]["seed"]] = record
-    rows = []
-    for (reading, way), seeds in sorted(found.items(), key=lambda item: _order(*item[0])):
-        title = READINGS[reading][0] + (f"; {WAY_TITLES[way]}" if way else "")
-        accuracies = ", ".join(f"{100 * each['result']['accuracy']:.2f}" for _, each in sorted(seeds.items()))
-        rows.append([title, accuracies, _difference(seeds, found.get((BASE, ""), {}))])
-    header = ("reading", "validation accuracy by seed, %", "difference to the first row, points")
+    base, rows = found.get((BASE, ""), {}), []
+    for reading, (title, _) in READINGS.items():
+        own = found.get((reading, ""), {})
+        accuracies = ", ".join(f"{100 * own[seed]['result']['accuracy']:.2f}" for seed in sorted(own))
+        worth = [_difference(found.get((reading, way), {}), base) for way in WAYS]
+        if reading == "copies" and own:  # the way that is the other one
+            worth[list(WAYS).index("-copies")] += ", without copies"
+        rows.append([title, *([accuracies, *worth] if own else [NOT_RUN, *[NOTHING] * len(WAYS)])])
+    header = ("reading", "accuracy by seed, %", "worth, points", *WAY_TITLES.values())
     return Table.of("", header, rows)
-
-
-def _order(reading: str, way: str) -> tuple[int, int]:
-    return list(READINGS).index(reading), list(WAYS).index(way)
 
 
 def _difference(seeds: Mapping[int, Any], base: Mapping[int, Any]) -> str:
     both = sorted(seeds.keys() & base.keys())
-    if not both or seeds == base:
-        return ""
-    return mean_lead([_values(seeds[seed]) - _values(base[seed]) for seed in both])
+    if not both or seeds is base:
+        return NOTHING
+    return mean_lead([_values(seeds[seed]) - _values(base[seed]) for seed in both]).partition(",")[0]
 
 
 def _values(record: Mapping[str, Any]) -> Tensor:
@@ -218,7 +209,7 @@ def _values(record: Mapping[str, Any]) -> Tensor:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("reading", nargs="?", choices=READINGS)
+    parser.add_argument("reading", choices=READINGS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/readings"))
     parser.add_argument("--data", default="miniimagenet")
@@ -226,17 +217,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=ITERATIONS)
     parser.add_argument("--tasks", type=int, default=TASKS)
     parser.add_argument("--split", default="val", choices=("val", "test"))
-    options = parser.parse_args()
-    make(
-        options.reading,
-        options.seed,
-        options.out,
-        data=options.data,
-        shots=options.shots,
-        iterations=options.iterations,
-        split=options.split,
-        tasks=options.tasks,
-    )
+    make(**vars(parser.parse_args()))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pathaware_research.studies.recipe import WHOLE
 TASKS = 10_000
 SEEDS = 3
 POINTS = tuple(SINE_ITERATIONS)
-METHODS = {WHOLE: "PAMELA", "maml": "MAML", "meta-sgd": "Meta-SGD, 5 steps"}
+METHODS = {WHOLE: "PAMELA, Q learned directly", "maml": "MAML", "meta-sgd": "Meta-SGD, 5 steps"}
 """Title of each method, by the name of its runs."""
 PARTS: dict[str, tuple[str, Mapping[str, Mapping[str, Any]]]] = {
     WHOLE: ("the recipe", {}),

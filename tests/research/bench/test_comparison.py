@@ -7,14 +7,13 @@ import importlib
 import importlib.util
 import json
 import sys
-import time
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
-from pathaware_research.bench import comparison
+from pathaware_research.bench import comparison, timing
 from pathaware_research.bench.comparison import (
     SAME,
     bench,
@@ -192,16 +191,16 @@ def test_an_implementation_that_fails_while_timed_is_not_run_again(monkeypatch):
     assert len(turns) == 5
 
 
-def test_work_shorter_than_a_burst_is_repeated_and_averaged():
-    calls: list[int] = []
+def test_work_shorter_than_a_burst_is_repeated_and_averaged(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock[0])
 
     def short(i: int) -> None:
-        calls.append(i)
-        time.sleep(0.005)
+        clock[0] += 0.005
 
     times, _ = in_turns({"short": short}, 2, CPU, burst=0.05)
-    assert 2 * 3 <= len(calls) - 1 <= 2 * 10  # and one to see how long it takes
-    assert 5 <= times["short"].median < 15
+    assert clock[0] == pytest.approx((1 + 2 * 10) * 0.005)  # once to see how long it takes
+    assert times["short"].median == pytest.approx(5)
 
 
 def test_libraries_are_given_the_same_tasks_as_our_engine(monkeypatch):

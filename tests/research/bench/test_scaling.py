@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pathaware_research.bench.scaling import Growth, Study, changed, draw, growth, lines, measure, verdicts
+from pathaware_research.bench.scaling import Growth, draw, growth, lines, verdicts
 from pathaware_research.bench.workloads import SyntheticImages, Workload
 
 BASE = Workload(
@@ -42,28 +42,6 @@ def test_a_quadratic_cost_is_detected_even_if_it_sets_in_late():
 def test_one_point_has_no_growth():
     assert Growth.of({1: 2.0}) is None
     assert growth([{"value": 1, "ms": 1.0, "memory_mb": None}]) == {"growth": {}}
-
-
-def test_each_quantity_changes_alone():
-    assert changed(BASE, "tasks", 7).tasks == 7
-    assert changed(BASE, "steps", 7).steps == 7
-    assert changed(BASE, "size", 20).problem.size == 20
-    assert changed(BASE, "width", 7).problem.width == 7
-    assert changed(BASE, "width", 7).tasks == BASE.tasks
-
-
-def test_a_study_is_measured_assessed_and_drawn():
-    study = Study(BASE, {"tasks": (1, 2), "width": (2, 3)})
-    record = measure(device=torch.device("cpu"), precision="fp32", repeats=1, threads=1, study=study)
-    assert [line[:2] for line in lines(record)] == [
-        ["tasks", "1"],
-        ["tasks", "2"],
-        ["width", "2"],
-        ["width", "3"],
-    ]
-    assert all(p["ms"] > 0 for one in record["series"].values() for p in one["points"])
-    assert len(verdicts(record)) == 1  # time over tasks; memory is measured on GPUs only
-    assert len(draw(record).axes) == 2
 
 
 def test_a_value_that_does_not_fit_in_memory_is_reported():

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from pathaware.data.importing import PartialStore
 from pathaware.data.pixels import ImageFormat
@@ -16,7 +15,7 @@ from pathaware.sweep import worker_pool
 from pathaware.training import provenance
 from pathaware.training.provenance import encode_values
 from pathaware.training.run_files import FolderLock
-from pathaware_research.experiments import Results, RunStore, experiment_key
+from pathaware_research.experiments import Results, RunStore
 from pathaware_research.paper import figures, tables, targets
 from pathaware_research.paper.method_table import render
 from pathaware_research.paper.tables import full_length, further, table1, table2, table3, table4
@@ -45,20 +44,6 @@ def test_a_table_is_trained_shown_and_written_in_every_form(reproduce, tmp_path)
     assert code == 0
     assert "table3: nothing to train" in told
     assert again == shown
-
-
-def test_rows_that_were_trained_differently_say_so(reproduce, tmp_path):
-    for row, iterations in (("k5-maml", "2"), ("k5-mt-net", "3")):
-        code, shown, _ = reproduce("table3", "--only", row, "--iterations", iterations, *TINY, out=tmp_path)
-        assert code == 0
-        assert f"{iterations} of 40,000 iterations, fp32" in shown
-    options = ("table3", "--only", "k5-maml", "--only", "k5-mt-net", "--no-train")
-    code, shown, _ = reproduce(*options, *TINY[2:], out=tmp_path)
-    assert code == 0
-    assert "All rows" not in shown
-    lines = {line.split(" | ")[0]: line for line in shown.splitlines() if line.startswith("| K = 5")}
-    assert "2 of 40,000 iterations" in lines["| K = 5, MAML"]
-    assert "3 of 40,000 iterations" in lines["| K = 5, MT-Net"]
 
 
 def test_progress_counts_cells_and_columns_can_be_chosen(reproduce, tmp_path):
@@ -107,19 +92,6 @@ def test_workers_train_the_runs_of_several_targets_in_one_pool(reproduce, tmp_pa
     assert "fig4 and table3 and fig5: 5 runs to train" in told
     assert all(f"{target}: nothing to train" in told for target in ("fig4", "table3", "fig5"))
     assert (tmp_path / "fig5.png").exists()
-
-
-def test_targets_that_share_a_training_under_two_names_train_it_once(reproduce, tmp_path, monkeypatch):
-    pools = []
-    monkeypatch.setattr(targets, "train_in_workers", lambda store, runs, *rest: pools.append(runs))
-    monkeypatch.setattr(RunPlanner, "estimate", lambda self, config: TimeEstimate(10.0, 0.0))
-    options = ("--data", "glyphs", "--iterations", "3", "--workers", "2")
-    code, _, _ = reproduce("table4", "steps", *options, out=tmp_path)
-    assert code == 0
-    first, table4_alone, steps_alone = ({experiment_key(run.config) for run in pool} for pool in pools)
-    assert table4_alone & steps_alone  # MAML with five steps, for one
-    assert first == table4_alone | steps_alone
-    assert len(pools[0]) == len(first)
 
 
 def test_workers_begin_with_the_longest_runs(reproduce, tmp_path, monkeypatch):
@@ -189,18 +161,6 @@ def test_a_budget_with_iterations_is_for_the_most_informative_cells(reproduce, t
     names = sorted(path.name for path in (tmp_path / "results").glob("*.json"))
     assert names == ["sine-k5-maml-2-seed0.json", "sine-k5-mt-net-2-seed0.json"]
     assert "All rows: 2 of 40,000 iterations" in shown
-
-
-def test_a_budget_is_for_the_workers_beside_each_other(reproduce, tmp_path, monkeypatch):
-    pools = []
-    monkeypatch.setattr(targets, "train_in_workers", lambda store, runs, *rest: pools.append(runs))
-    monkeypatch.setattr(RunPlanner, "estimate", lambda self, config: TimeEstimate(10.0, 0.0))
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    options = ("table3", "--only", "k5-mt-net", "--only", "k5-maml", "--seeds", "2", "--iterations", "2")
-    code, _, told = reproduce(*options, *TINY, "--budget", "25s", "--workers", "2", out=tmp_path)
-    assert code == 0
-    assert "table3: 4 runs to train, about 20 s in 2 processes, which take some seconds to start\n" in told
-    assert [len(pool) for pool in pools] == [4]
 
 
 def test_the_cells_that_the_papers_claims_are_about_come_first():

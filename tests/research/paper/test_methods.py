@@ -12,19 +12,12 @@ from pathaware.methods import METHODS
 from pathaware.training.tables import NOTHING
 from pathaware_research.experiments import Result, Results, RunStore
 from pathaware_research.pages.methods_page import compared_on_images, glyph_ranking
-from pathaware_research.paper.method_table import method_experiment, method_table
+from pathaware_research.paper.method_table import method_experiment
 from pathaware_research.paper.tables import BEYOND, LABELS
 from pathaware_research.paper.time_estimate import RunPlanner, TimeEstimate, TrainingLength, fit_lengths
 from pathaware_research.records import read_results
 
 ROOT = Path(__file__).parents[3]
-
-
-def test_every_method_has_a_row():
-    spec = method_table("cifar-fs", lambda data: True)
-    assert [row.key for row in spec.rows] == list(METHODS)
-    printed = {row.key: cell.printed for row in spec.rows for cell in row.cells.values()}
-    assert printed["maml"] == "71.5 ± 1.9"
 
 
 def test_timed_runs_get_the_same_seconds():
@@ -93,7 +86,7 @@ def test_rows_of_the_equal_time_table_took_the_same_cpu_time():
     rows = glyph_ranking(ROOT / "results").rows
     seconds = {row.cells[0]: float(row.cells[-1]) for row in rows if row.cells[-1] != NOTHING}
     middle = statistics.median(seconds.values())
-    assert {row.cells[0] for row in rows} == set(METHODS)
+    assert {row.cells[0].removesuffix("-direct") for row in rows} == set(METHODS)
     assert seconds.pop("l2l") < 2 * middle  # the page says so
     for name, each in seconds.items():
         assert 0.75 < each / middle < 1.25, name
