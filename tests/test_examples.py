@@ -16,6 +16,7 @@ EXPECTED = {
     "custom_rule": r"Momentum: error [\d.]+ on 200 new waves; learned, on average \{'alpha': .*'mu'",
     "with_accelerate": r"error on 200 new waves: [\d.]+ before adaptation, [\d.]+ after",
     "with_lightning": r"error on 200 new waves: [\d.]+ after adaptation",
+    "own_tasks": r"iteration 3: error on 200 new tasks [\d.]+",
     "own_images": r"gamma/3\.png: gamma \(\d+ %\)",
 }
 

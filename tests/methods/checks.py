@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -43,6 +44,22 @@ def estimated(learner: FewShotLearner, outer: MetaGradient, episodes: Episodes) 
     return torch.cat(
         [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in learner.parameters()]
     )
+
+
+def most_kept(learner: FewShotLearner, outer: MetaGradient, episodes: Episodes) -> int:
+    """The largest number of bytes that autograd keeps at one time."""
+    held = {"now": 0, "most": 0}
+
+    class Kept:
+        def __init__(self, tensor: Tensor) -> None:
+            self.tensor = tensor.detach()  # its graph would hold on to this
+            held["now"] += tensor.nbytes
+            held["most"] = max(held["most"], held["now"])
+            weakref.finalize(self, lambda size: held.update(now=held["now"] - size), tensor.nbytes)
+
+    with torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor):
+        outer.backward(learner, episodes, 1.0)
+    return held["most"]
 
 
 @torch.no_grad()

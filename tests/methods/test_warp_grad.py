@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import weakref
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from pathaware.methods import get_method
 from pathaware.methods.warp_grad import WarpGrad
 from pathaware.models import conv4
 from tests.conftest import distance, small_problem
-from tests.methods.checks import differences, estimated, learner_of, scattered
+from tests.methods.checks import differences, estimated, learner_of, most_kept, scattered
 
 
 def by_name(learner, vector):
@@ -126,22 +125,6 @@ def test_at_the_identity_its_path_is_that_of_gradient_descent(kind):
     with torch.no_grad():
         learner.model.get_parameter("warp1.weight").add_(torch.randn(()))
     assert distance(learner.path(x, y).end, theirs.end) > 1e-4
-
-
-def most_kept(learner, outer, episodes):
-    """The largest number of bytes that graphs hold at one time."""
-    held = {"now": 0, "most": 0}
-
-    class Kept:
-        def __init__(self, tensor):
-            self.tensor = tensor.detach()  # its graph would hold on to this
-            held["now"] += tensor.nbytes
-            held["most"] = max(held["most"], held["now"])
-            weakref.finalize(self, lambda size: held.update(now=held["now"] - size), tensor.nbytes)
-
-    with torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor):
-        outer.backward(learner, episodes, 1.0)
-    return held["most"]
 
 
 def test_without_derivatives_along_the_path_memory_does_not_grow():

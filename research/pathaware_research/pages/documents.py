@@ -54,7 +54,7 @@ from pathaware_research.paper.tables import (
     table4,
 )
 from pathaware_research.records import Record, Records, measurement, measurements, read_records, read_results
-from pathaware_research.studies import image_readings, one_step
+from pathaware_research.studies import image_readings, one_step, paper_claims
 
 
 def fill(text: str, blocks: Mapping[str, str]) -> str:
@@ -242,6 +242,7 @@ def reproduction_page(folder: Path) -> dict[str, str]:
         "readings": pipe_table(_readings(measurement(folder, "other/readings-sine"))),
         "verdicts": pipe_table(_verdicts(results)),
         "image-readings": pipe_table(image_readings.table(folder)),
+        **paper_claims.blocks(folder),
         "paired": pipe_table(_paired(results)),
         "against-all": pipe_table(_against_all([methods_page.compared_on_images(folder, d) for d in SETS])),
         "full": pipe_table(_full(full, results)),

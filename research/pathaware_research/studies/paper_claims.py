@@ -31,12 +31,17 @@ from pathaware.data import SineWaves
 from pathaware.methods import Pamela
 from pathaware.models import mlp
 from pathaware.training.provenance import revision, write_record
+from pathaware.training.tables import NOTHING, Table, pipe_table
+from pathaware_research.records import measurement
 
 METHODS: dict[str, Callable[..., MetaLearner]] = {
     "maml": pathaware.maml,
     "meta-sgd": pathaware.meta_sgd,
     "pamela": pathaware.pamela,
 }
+RECORD = "other/paper-claims-sine"
+DEVIATIONS = (1, 3, 4, 5, 10)
+"""Steps whose deviation a table shows; beyond the trained ones the last step is repeated."""
 SKIPS = (0.05, 0.1, 0.25, 0.5, 0.75)
 """Values of P for the meta-gradient."""
 
@@ -147,6 +152,34 @@ def curves(learner: MetaLearner, tasks: int) -> dict[str, Any]:
         result["grows with step 4"] = float(grows.float().mean())
         result["and shrinks with step 5"] = float((grows & (errors[5] < errors[4])).float().mean())
     return result
+
+
+def blocks(results: Path) -> dict[str, str]:
+    """Tables of the record: how methods adapt, and the errors of the paper's meta-gradient."""
+    runs = measurement(results, RECORD)["runs"]
+    rows = []
+    for method in METHODS:
+        found = [run for run in runs if run["method"] == method]
+
+        def average(name: str, place: int, found: list[dict[str, Any]] = found) -> str:
+            values = [run[name][place] for run in found if place < len(run[name])]
+            return f"{sum(values) / len(values):.3g}" if values else NOTHING
+
+        grows = [run["grows with step 4"] for run in found if "grows with step 4" in run]
+        share = f"{100 * sum(grows) / len(grows):.0f} %" if grows else NOTHING
+        deviations = [average("deviation", step) for step in DEVIATIONS]
+        rows.append((method, str(len(found)), average("bend", 1), share, *deviations))
+    header = ("method", "seeds", "bend", "grows with step 4", *(f"deviation after {s}" for s in DEVIATIONS))
+    errors = [run["meta-gradient"] for run in runs if "meta-gradient" in run]
+    names = list(errors[0][f"P = {SKIPS[0]}"])
+    by_p = [
+        (f"P = {p}", *(f"{sum(each[f'P = {p}'][n][1] for each in errors) / len(errors):.2f}" for n in names))
+        for p in SKIPS
+    ]
+    return {
+        "paper-claims": pipe_table(Table.of("", header, rows)),
+        "paper-gradients": pipe_table(Table.of("", ("", *names), by_p)),
+    }
 
 
 def main() -> None:
