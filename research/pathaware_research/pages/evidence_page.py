@@ -393,7 +393,7 @@ def cross_domain_cell(
 def error_per_step(results: Results) -> Table:
     """Mean error after every inner step over all test waves, K = 10, seed 0."""
     rows = []
-    for method, label in (("maml", "MAML"), ("pamela", "PAMELA")):
+    for method, label in (("maml", "MAML"), ("pamela", "PAMELA, speed 10")):
         found = [r for r in results.of(sine_experiment(10, method)) if r.seed == 0]
         if found:
             path = found[0].record["result"]["mse_per_step"]
