@@ -51,8 +51,7 @@ STUDIES = {
 """The study of a run by its name; the first that matches counts. Readings say what they are themselves."""
 READINGS = "readings-images"
 APART = ("cross-domain", "more-seeds", READINGS, "recipe")
-"""Studies whose runs are in no table of methods: trained or evaluated in another way, or of seeds beyond the
-three of a table."""
+"""Studies whose runs are in no table of methods: trained or evaluated in another way, or of further seeds."""
 
 
 class Records(Mapping[str, Record]):

@@ -24,7 +24,7 @@ from pathaware_research.records import Records
 METHODS = {
     "maml": "MAML",
     "meta-sgd": "Meta-SGD",
-    "pamela-s1": "PAMELA",
+    "pamela-s1": "PAMELA, speed 1",
     "pamela": "PAMELA, Q learned directly",
 }
 """Titles, by the method and the speed of Q in the names of records."""

@@ -181,7 +181,7 @@ def _length(results: Sequence[Result]) -> str:
 METHODS = {
     "maml": "MAML",
     "meta-sgd": "Meta-SGD",
-    "pamela": "PAMELA",
+    "pamela": "PAMELA, speed 1",
     REPORTED: "PAMELA, Q learned directly",
 }
 

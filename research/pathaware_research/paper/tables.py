@@ -137,7 +137,7 @@ LABELS = {
     "r2d2": "R2D2",
     "l-maml": "L-MAML",
     "hsml": "HSML",
-    "pamela": "PAMELA",
+    "pamela": "PAMELA, speed 1",
     "pamela-direct": "PAMELA, Q learned directly",
 }
 """Q is learned at the paper's speed, or a hundred times as fast, as the step size itself (`DIRECT`)."""
@@ -308,7 +308,7 @@ def sine_experiment(shots: int, method: str, guard: bool = True) -> Experiment:
 STRICT_ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "maml": ("MAML", {"name": "maml"}),
     "meta-sgd": ("Meta-SGD", {"name": "meta-sgd"}),
-    "pamela": ("PAMELA", {"name": "pamela", **PRINTED_PAMELA}),
+    "pamela": ("PAMELA, speed 1", {"name": "pamela", **PRINTED_PAMELA}),
     "pamela-s3": ("PAMELA, speed 3", {"name": "pamela", "rate": 0.03, "q_start": 1 / 3}),
     "pamela-direct": ("PAMELA, Q learned directly", {"name": "pamela", **DIRECT}),
 }
@@ -352,7 +352,11 @@ validation waves after 1,500 iterations."""
 def sine_methods() -> TableSpec:
     """All methods that fit curves, after a quarter of Table 3's iterations."""
     rows = [
-        RowSpec(name, name, {column: _sine_cell(method, guard) for column, guard in GUARDED.items()})
+        RowSpec(
+            name,
+            "pamela, speed 10" if name == "pamela" else name,
+            {column: _sine_cell(method, guard) for column, guard in GUARDED.items()},
+        )
         for name, method in METHODS.items()
         if method.regression
     ]
@@ -438,7 +442,7 @@ def _ablation_cell(data: str, key: str, method: dict[str, Any], available: bool)
 
 
 STEPS = (*range(1, 11), 20)
-STEPPED = {"maml": "MAML", "pamela": "PAMELA", "pamela-direct": "PAMELA, Q learned directly"}
+STEPPED = {"maml": "MAML", "pamela": "PAMELA, speed 1", "pamela-direct": "PAMELA, Q learned directly"}
 
 
 def steps_method(data: str, method: str, steps: int) -> dict[str, Any]:

@@ -26,9 +26,9 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
 }
 """The additions that are left, and the settings, by the name of the run."""
 PROBLEMS = {
-    "sine-k10-pamela": ("sine, 10 points, PAMELA", 3000),
+    "sine-k10-pamela": ("sine, 10 points, PAMELA, Q learned directly", 3000),
     "sine-k10-maml": ("sine, 10 points, MAML", 3000),
-    "glyphs-pamela": ("glyphs 5-way 1-shot, PAMELA", 150),
+    "glyphs-pamela": ("glyphs 5-way 1-shot, PAMELA, Q learned directly", 150),
 }
 """Title and number of iterations of each problem and method."""
 

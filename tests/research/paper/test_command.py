@@ -248,7 +248,7 @@ def test_tiered_image_net_runs_on_a_stand_in_and_is_said_to_be_missing_without(
 ):
     monkeypatch.setenv("PATHAWARE_DATA", str(tmp_path / "data"))
     empty = render(table2(), Results([]))
-    cells = next(row.cells for row in empty.rows if row.cells[0] == "PAMELA")
+    cells = next(row.cells for row in empty.rows if row.cells[0] == "PAMELA, speed 1")
     missing = "not run: data set not imported"
     assert cells[5:9] == (missing, "54.81 ± 0.88", missing, "74.39 ± 0.71")
     form = ImageFormat(16, 3)
