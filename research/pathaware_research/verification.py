@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from pathaware.core.errors import UsageError
-from pathaware.core.rule import Rule
 from pathaware.data.catalogue import GLYPHS
 from pathaware.data.store import counted
 from pathaware.methods import get_method
@@ -130,18 +129,10 @@ def obstacle(record: Mapping[str, Any]) -> str | None:
     trained = record["identity"]["method_version"]
     if get_method(config.method).same_numbers(trained) != method_version(config):
         return f"it is of version {trained} of {config.method}, here is version {method_version(config)}"
-    if config.problem.name == "sine" and _moves_linearly(config.method):
-        numerics = origin[0].get("numerics")
-        if numerics != NUMERICS:
-            made = numerics or "1 or 2"
-            return f"its bits are of version {made} of the programs, here is version {NUMERICS}"
+    numerics = origin[0].get("numerics")
+    if numerics != NUMERICS:
+        return f"its order of sums is of version {numerics or 'unknown'}, here is version {NUMERICS}"
     return None
-
-
-def _moves_linearly(method: str) -> bool:
-    """True for rules whose steps the engine takes as one program, see `Rule.linear_steps`."""
-    kind = get_method(method).adapter
-    return issubclass(kind, Rule) and kind.linear_steps is not Rule.linear_steps
 
 
 def repeatable(folder: Path) -> tuple[list[tuple[str, dict[str, Any]]], Counter[str]]:
