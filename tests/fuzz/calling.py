@@ -92,12 +92,12 @@ def call(
         return called
 
 
-def quietly(arguments: list[str]) -> Called:
+def quietly(arguments: list[str], seconds: float = LONGEST_CALL) -> Called:
     """Run a command in the current folder."""
     folder = Path.cwd()
     names, contents = _files(folder), _contents(folder)
     out, errors = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(out), limited():
+    with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(out), limited(seconds):
         try:
             main(arguments)
         except SystemExit as end:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import shutil
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import filelock
 import torch
 from torch import Tensor
 
 from pathaware.core.errors import UsageError
+from pathaware.core.reading import read_file
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -75,8 +72,8 @@ class Manifest:
     def read(path: Path) -> Manifest:
         """Read and validate `store.json`."""
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            document = json.loads(read_file(path))
+        except (OSError, ValueError, RecursionError) as error:
             raise UsageError(f"{path}: not a readable store description ({error})") from None
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise UsageError(f"{path}: not a store of format {FORMAT}; import the data set again")
@@ -247,31 +244,3 @@ def _indexed(device: torch.device | str) -> torch.device:
 def checksum(images: Tensor) -> str:
     """Return the SHA-256 of the pixels."""
     return hashlib.sha256(images.contiguous().view(-1).numpy().data).hexdigest()
-
-
-def import_lock(folder: Path) -> filelock.BaseFileLock:
-    """Return the lock of imports into this folder.
-
-    It lies beside the folder: Windows does not rename a folder that holds an open file.
-    """
-    return filelock.FileLock(folder.parent / f".{folder.name}.lock")
-
-
-def replaced_folder(folder: Path) -> Path:
-    """Return the folder that holds the old store while a new one takes its place."""
-    return folder.parent / f".{folder.name}.old"
-
-
-def restore(folder: Path) -> None:
-    """Put a store back that was about to be replaced when its import was killed, or remove it if it was."""
-    old = replaced_folder(folder)
-    if not old.exists():
-        return
-    lock = import_lock(folder)
-    # Not while an import is at work, and not in a folder that cannot be written.
-    with suppress(OSError, filelock.Timeout), lock.acquire(timeout=10):
-        if folder.exists():
-            shutil.rmtree(old, ignore_errors=True)
-        elif old.exists():
-            os.rename(old, folder)
-        os.unlink(lock.lock_file)
