@@ -154,7 +154,10 @@ def test_what_an_interruption_damaged_is_packed_again(
     whole = import_dataset("whole", IMPORTER, source, data)
     with pytest.raises(KeyboardInterrupt):
         import_dataset("mine", IMPORTER, source, data, progress=interrupt_after(3))
-    journal, packed = data / ".mine.pathaware-partial/journal.jsonl", data / ".mine.partial/images.u8"
+    journal, packed = (
+        data / ".mine.pathaware-partial/journal.jsonl",
+        data / ".mine.pathaware-partial/images.u8",
+    )
     if damage == "torn line":
         journal.write_text(journal.read_text()[:-20])
     elif damage == "lost pixels":
