@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+from pathaware.core.errors import UsageError
 from pathaware.core.writing import MARK
 from pathaware.inference.trained_model import SUPPORT, TrainedModel
+from pathaware.models.backbones import timm_model
 from pathaware.training.checksummed import CHECKPOINT, read_checksummed, write_checksummed
 from pathaware.training.config import Config
 from pathaware.training.run_files import METRICS
 from pathaware.training.train import train
 from tests.data.image_trees import class_folder
 from tests.forked import Command
-from tests.fuzz.calling import quietly
+from tests.fuzz.calling import ended, quietly
 from tests.inference.models import save_run
 
 SINE = {"problem": {"name": "sine"}, "method": {"name": "maml"}, "training": {"iterations": 4, "save": 2}}
@@ -182,6 +186,60 @@ def test_inputs_that_no_network_has_are_refused(here, changes):
     assert called.code == 2, called
     assert len(called.lines) == 1
     assert CHECKPOINT in called.errors
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("train sine --set training.threads=1000000", "must be at most 1,024"),
+        ("learn letters --model timm:resnet10t", "cannot be imported (torchvision is of another PyTorch)"),
+        ("train glyphs --set problem.model_name=timm:resnet10t", "cannot be imported"),
+    ],
+)
+def test_what_once_was_a_traceback_is_one_line(here, monkeypatch, line, said):
+    def broken(name: str) -> None:
+        raise RuntimeError("torchvision is of another PyTorch")
+
+    monkeypatch.setattr("pathaware.models.backbones.import_module", broken)
+    code, _, errors = ended(line.split())
+    assert (code, errors.count("\n")) == (2, 1), errors
+    assert said in errors
+
+
+def test_folders_in_folders_without_end_are_one_line(here):
+    for name in ("deep", *["d"] * 1500):
+        os.mkdir(name)
+        os.chdir(name)
+    os.chdir(here)
+    command = Command(["learn", "deep", "--model", "model"], here)
+    assert command.wait() == 2
+    subprocess.run(["rm", "-rf", "deep"], check=True)  # pytest could not
+    assert command.err == "error: DIR: deep: cannot be read (maximum recursion depth exceeded)\n"
+
+
+def test_a_run_folder_does_not_make_a_model_hub_be_asked(monkeypatch):
+    monkeypatch.setattr("pathaware.core.settings._trusted", set())
+    monkeypatch.setattr("pathaware.models.backbones.import_module", lambda name: pytest.fail("imported"))
+    for name in ("hf-hub:evil/tracker", "local-dir:/", "hf_hub:x"):
+        with pytest.raises(UsageError, match="PATHAWARE_TRUST=timm"):
+            timm_model(f"timm:{name}", 5, 3, pretrained=False)
+
+
+def to_full_disk() -> None:
+    os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+
+
+def to_nothing() -> None:
+    os.close(1)
+    sys.stdout = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(("output", "code"), [(to_full_disk, 1), (to_nothing, 0)])
+def test_a_full_or_closed_output_is_one_line_or_nothing(here, output, code):
+    command = Command(["methods"], here, output)
+    assert command.wait() == code
+    said = "error: standard output cannot be written (No space left on device)\n"
+    assert command.err == (said if code else "")
 
 
 def learn_at_once(here: Path, processes: int) -> None:

@@ -109,6 +109,17 @@ def quietly(arguments: list[str], seconds: float = LONGEST_CALL) -> Called:
     return Called(arguments, code or 0, out.getvalue(), errors.getvalue(), left, changed)
 
 
+def ended(arguments: list[str]) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command that must end within half a minute, without a traceback."""
+    out, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(out), limited(30):
+        try:
+            main(arguments)
+        except SystemExit as end:
+            return int(end.code or 0), out.getvalue(), errors.getvalue()
+    raise AssertionError("it did not exit")
+
+
 def must_be_sound(called: Called) -> None:
     """The command succeeded, or failed with one line; it replaced nothing unasked and left nothing behind."""
     assert called.code in (0, 1, 2), called
