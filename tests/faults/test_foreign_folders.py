@@ -212,8 +212,10 @@ def test_folders_in_folders_without_end_are_one_line(here):
         os.chdir(name)
     os.chdir(here)
     command = Command(["learn", "deep", "--model", "model"], here)
-    assert command.wait() == 2
-    subprocess.run(["rm", "-rf", "deep"], check=True)  # pytest could not
+    try:
+        assert command.wait() == 2
+    finally:
+        subprocess.run(["rm", "-rf", "deep"], check=True)  # pytest could not
     assert command.err == "error: DIR: deep: cannot be read (maximum recursion depth exceeded)\n"
 
 

@@ -18,6 +18,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,8 +116,10 @@ class Calibration:
             return None
         try:
             found = read_json(path, _Stored)
-            if found.shares != SHARES or not found.cells:
-                raise UsageError(f"{path} is damaged (its shares are not {SHARES}, or it has no cells)")
+            sizes = {(cell.ways, cell.shots) for cell in found.cells}
+            every = set(product(*(set(values) for values in zip(*sizes, strict=True))))
+            if found.shares != SHARES or sizes != every or not len(sizes) == len(found.cells) > 0:
+                raise UsageError(f"{path} is damaged (its cells are no grid, or its shares not {SHARES})")
             return cls(found.cells, found.split, found.seed)
         except UsageError as error:
             message = f"{error.message}; remove it to use the run without calibration"

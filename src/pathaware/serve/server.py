@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from ipaddress import ip_address
 from types import FrameType
@@ -29,6 +29,8 @@ GRACE = 1
 """Seconds for responses in progress when the server ends."""
 REFUSAL = 5.0
 """Seconds for a client to hear that its body is refused, and to stop sending."""
+LOST = "lost"
+"""The stage of a connection that is no more."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -84,7 +86,6 @@ def watched_protocol(limits: Limits) -> type[asyncio.Protocol]:
     class Watched(H11Protocol):
         stage: str | None = None
         """What the server waits for."""
-        since = 0.0
         prefix = ""
         deadline: asyncio.TimerHandle | None = None
 
@@ -92,13 +93,15 @@ def watched_protocol(limits: Limits) -> type[asyncio.Protocol]:
             super().connection_made(transport)
             address = self.client[0] if self.client else ""
             self.prefix = network_prefix(address)
+            number[self.prefix] += 1
             self.watch()
-            others: list[Watched] = [each for each in self.connections if each is not self]  # type: ignore[misc]
-            same = sum(each.prefix == self.prefix for each in others)
-            if same >= limits.connections_per_address and not is_local(address):
+            if number[self.prefix] > limits.connections_per_address and not is_local(address):
                 transport.abort()
-            elif len(others) + 1 >= limits.connections:
-                make_room([each for each in others if each.stage and not each.transport.is_closing()])
+            elif number.total() >= limits.connections:
+                crowd = max(waiting.values(), key=lambda each: len(each))
+                oldest = next(iter(crowd))
+                del crowd[oldest]
+                oldest.transport.abort()
 
         def data_received(self, data: bytes) -> None:
             try:
@@ -122,6 +125,11 @@ def watched_protocol(limits: Limits) -> type[asyncio.Protocol]:
         def connection_lost(self, exc: Exception | None) -> None:
             if self.deadline is not None:
                 self.deadline.cancel()
+            self.stage = LOST
+            waiting[self.prefix].pop(self, None)
+            number[self.prefix] -= 1
+            if not number[self.prefix]:
+                del number[self.prefix], waiting[self.prefix]
             super().connection_lost(exc)
 
         def waits_for(self) -> str | None:
@@ -134,12 +142,14 @@ def watched_protocol(limits: Limits) -> type[asyncio.Protocol]:
 
         def watch(self) -> None:
             stage = self.waits_for()
-            if stage == self.stage:
+            if stage == self.stage or self.stage == LOST:
                 return
             if self.deadline is not None:
                 self.deadline.cancel()
-            self.stage, self.since, self.deadline = stage, self.loop.time(), None
+            self.stage, self.deadline = stage, None
+            waiting[self.prefix].pop(self, None)
             if stage is not None:
+                waiting[self.prefix][self] = None
                 self.deadline = self.loop.call_later(seconds[stage], self.give_up)
 
         def give_up(self) -> None:
@@ -149,11 +159,8 @@ def watched_protocol(limits: Limits) -> type[asyncio.Protocol]:
             else:
                 self.transport.abort()
 
-    def make_room(waiting: list[Watched]) -> None:
-        crowd = Counter(each.prefix for each in waiting)
-        if waiting:
-            max(waiting, key=lambda each: (crowd[each.prefix], -each.since)).transport.abort()
-
+    number = Counter[str]()
+    waiting = defaultdict[str, dict[Watched, None]](dict)  # those that have waited longest first
     return Watched
 
 
