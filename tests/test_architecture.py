@@ -79,6 +79,63 @@ def test_the_library_does_not_name_options_of_the_command_line():
                 assert not re.match(r"""f?['"]--[a-z]""", message), f"{path}: {message}"
 
 
+MAKES = {"write_text", "write_bytes", "mkdir", "makedirs", "touch", "symlink_to", "mkdtemp", "save_file"}
+COPIES = {"copyfile", "copy2", "copytree", "NamedTemporaryFile", "TemporaryDirectory"}
+REMOVES = {"unlink", "rmtree"}
+
+
+def writes(call: ast.Call) -> bool:
+    """True for a call that changes a file or a folder."""
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    owner = getattr(getattr(call.func, "value", None), "id", "")
+    plain = len(call.args) == 1 and not call.keywords  # of a path; texts and dataclasses take more
+    modes = [
+        each.value
+        for each in (*call.args, *(k.value for k in call.keywords))
+        if isinstance(each, ast.Constant)
+    ]
+    opens = name in ("open", "fdopen") and any(
+        re.fullmatch(r"[wax+rbt]*[wax+][wax+rbt]*", str(m)) for m in modes
+    )
+    renames = name in ("rename", "replace") and (plain or owner == "os")
+    return name in MAKES | COPIES | REMOVES or opens or renames or (owner == "torch" and name == "save")
+
+
+def test_one_module_writes():
+    """Except for what is written to a terminal that is closed."""
+    found = {
+        f"{path.relative_to(architecture.PACKAGE)}: {ast.unparse(node)}"
+        for path in architecture.files()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and writes(node)
+    }
+    elsewhere = {line for line in found if not line.startswith("core/writing.py: ")}
+    assert elsewhere == {"cli/__init__.py: os.fdopen(os.open(os.devnull, os.O_WRONLY), 'w')"}
+    assert len(found - elsewhere) > 10
+
+
+READS = {"read_text", "read_bytes"}
+ITS_OWN = {
+    "cli/options.py",
+    "data/importers/source.py",
+    "inference/export/export.py",
+    "inference/trained_model.py",
+    "serve/app.py",
+    "training/provenance.py",
+}
+
+
+def test_one_module_reads_what_others_wrote():
+    """Other files that read are known: they read what belongs to the package, or to the system."""
+    found = {
+        path.relative_to(architecture.PACKAGE).as_posix()
+        for path in architecture.files()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in READS
+    }
+    assert found <= ITS_OWN
+
+
 def test_the_map_in_the_documents_is_drawn_from_the_imports():
     assert architecture.package_map() in INTERNALS.read_text(encoding="utf-8"), "run `make tables`"
 

@@ -154,7 +154,10 @@ def test_what_an_interruption_damaged_is_packed_again(
     whole = import_dataset("whole", IMPORTER, source, data)
     with pytest.raises(KeyboardInterrupt):
         import_dataset("mine", IMPORTER, source, data, progress=interrupt_after(3))
-    journal, packed = data / ".mine.partial/journal.jsonl", data / ".mine.partial/images.u8"
+    journal, packed = (
+        data / ".mine.pathaware-partial/journal.jsonl",
+        data / ".mine.pathaware-partial/images.u8",
+    )
     if damage == "torn line":
         journal.write_text(journal.read_text()[:-20])
     elif damage == "lost pixels":
@@ -184,7 +187,7 @@ def test_a_source_that_changed_since_the_interruption_is_packed_from_the_start(
 def test_an_import_killed_while_it_wrote_its_journal_resumes(source: Path, data: Path, length: int) -> None:
     with pytest.raises(KeyboardInterrupt):
         import_dataset("mine", IMPORTER, source, data, progress=interrupt_after(3))
-    journal = data / ".mine.partial" / importing.JOURNAL
+    journal = data / ".mine.pathaware-partial" / importing.JOURNAL
     journal.write_bytes(journal.read_bytes()[:length])
     store = import_dataset("mine", IMPORTER, source, data)
     assert [c.name for c in store.manifest.classes] == ["a", "b", "c", "d", "e"]
@@ -197,7 +200,7 @@ def test_an_import_recovers_from_any_journal(source: Path, data: Path, seed: int
     whole = import_dataset("whole", IMPORTER, source, data)
     with pytest.raises(KeyboardInterrupt):
         import_dataset("mine", IMPORTER, source, data, progress=interrupt_after(4))
-    journal = data / ".mine.partial" / importing.JOURNAL
+    journal = data / ".mine.pathaware-partial" / importing.JOURNAL
     content = bytearray(journal.read_bytes())
     chance = np.random.default_rng(seed)
     for at in chance.integers(0, len(content), size=1 + seed % 3):

@@ -57,8 +57,10 @@ class Layer:
         self.count = 0
         self.paths: dict[int, str] = {}
 
-    def change(self, path: object, how: str = "write") -> None:
+    def change(self, path: object, how: str = "write", folder: int | None = None) -> None:
+        """A change of a file, whose path may be a descriptor, or relative to that of a folder."""
         text = self.paths.get(path, "") if isinstance(path, int) else os.fsdecode(path)  # type: ignore[arg-type]
+        text = os.path.join(self.paths.get(folder or 0, ""), text)
         if not os.path.abspath(text).startswith(self.folder):
             return
         self.count += 1
@@ -75,56 +77,42 @@ class Layer:
     def install(self) -> None:
         for name in (name for name in CHANGES if hasattr(os, name)):  # sendfile: not on every system
             setattr(os, name, self._counted(getattr(os, name)))
-        opened, low = io.open, os.open
+        opened, low, raw = io.open, os.open, io.FileIO
 
         def opening(file: Any, mode: str = "r", *rest: Any, **options: Any) -> Any:
-            if isinstance(file, int) or not set(mode) & set("wax+"):
-                if self.reads and not isinstance(file, int):
-                    self.change(file)
-                return opened(file, mode, *rest, **options)
-            self.change(file)
+            writes = set(mode) & set("wax+")
+            if not isinstance(file, int) and (writes or self.reads):
+                self.change(file)
             result = opened(file, mode, *rest, **options)
-            self.paths[result.fileno()] = os.fsdecode(file)
-            return _Writing(result, os.fsdecode(file), self)
+            if not writes:
+                return result
+            if not isinstance(file, int):
+                self.paths[result.fileno()] = os.fsdecode(file)
+            return _Writing(result, self.paths.get(result.fileno(), ""), self)
 
         def opening_low(path: Any, flags: int, *rest: Any, **options: Any) -> int:
+            folder = options.get("dir_fd")
             if self.reads or flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-                self.change(path)
-            return low(path, flags, *rest, **options)
+                self.change(path, folder=folder)
+            descriptor = low(path, flags, *rest, **options)
+            self.paths[descriptor] = os.path.join(self.paths.get(folder or 0, ""), os.fsdecode(path))
+            return descriptor
 
         io.open = builtins.open = opening  # type: ignore[assignment]
+        io.FileIO = lambda *a: _Writing(raw(*a), self.paths[a[0]], self)  # type: ignore[assignment,misc]
         os.open = opening_low  # type: ignore[assignment]
-        import safetensors.torch
-
-        safetensors.torch.save_file = self._saving(safetensors.torch.save_file)
         if self.reads:
+            import safetensors
+
             safetensors.safe_open = self._counted(safetensors.safe_open)
 
     def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def counted(path: Any, *rest: Any, **options: Any) -> Any:
-            self.change(path, function.__name__)
+            folder = options.get("dir_fd", options.get("src_dir_fd"))
+            self.change(path, function.__name__, folder)
             return function(path, *rest, **options)
 
         return counted
-
-    def _saving(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """safetensors writes in Rust: before, in the middle (half a file) and after."""
-
-        def saving(tensors: Any, path: Any, **options: Any) -> None:
-            self.change(path)
-            function(tensors, path, **options)
-            whole = Path(path).read_bytes()
-            try:
-                Path(path).unlink()
-                with open(path, "wb", buffering=0) as file:
-                    file.write(whole[: len(whole) // 2])
-                    file.write(whole[len(whole) // 2 :])
-            except OSError as error:
-                from safetensors import SafetensorError
-
-                raise SafetensorError(f"I/O error: {error.strerror}") from None
-
-        return saving
 
 
 class _Writing:

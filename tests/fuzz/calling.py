@@ -92,12 +92,12 @@ def call(
         return called
 
 
-def quietly(arguments: list[str]) -> Called:
+def quietly(arguments: list[str], seconds: float = LONGEST_CALL) -> Called:
     """Run a command in the current folder."""
     folder = Path.cwd()
     names, contents = _files(folder), _contents(folder)
     out, errors = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(out), limited():
+    with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(out), limited(seconds):
         try:
             main(arguments)
         except SystemExit as end:
@@ -107,6 +107,17 @@ def quietly(arguments: list[str]) -> Called:
     changed = {name for name, content in contents.items() if now.get(name) != content}
     left = _without_drawings(_files(folder) ^ names)
     return Called(arguments, code or 0, out.getvalue(), errors.getvalue(), left, changed)
+
+
+def ended(arguments: list[str]) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command that must end within half a minute, without a traceback."""
+    out, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(out), limited(30):
+        try:
+            main(arguments)
+        except SystemExit as end:
+            return int(end.code or 0), out.getvalue(), errors.getvalue()
+    raise AssertionError("it did not exit")
 
 
 def must_be_sound(called: Called) -> None:

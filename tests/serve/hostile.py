@@ -118,6 +118,7 @@ FILES: dict[str, bytes] = {
     "PNG, sizes beyond all": SIGNATURE + header(2**32 - 1, 2**32 - 1) + chunk(b"IEND", b""),
     "PNG, 50000×50000": bomb(50_000),
     "PNG, a little too large": bomb(5_001),
+    "PNG, 1×25000000": SIGNATURE + header(1, 25_000_000) + chunk(b"IDAT", zeros(50_000_000)),
     "PNG, text that unpacks to 50 MB": SIGNATURE
     + header(9, 9)
     + chunk(b"zTXt", b"a\0\0" + zeros(50_000_000))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import signal
 import socket
+import threading
+import time
 
+import httpx
 import pytest
 
 from pathaware.cli import main
 from pathaware.serve.server import bind
-from tests.serve.serving import serving
+from tests.serve.serving import begin, png, serving, teach
 
 
 def refused(capsys, *arguments: str) -> str:
@@ -73,9 +77,32 @@ def test_signals_shut_it_down_cleanly(tmp_path, sent, code):
         assert server.process.stderr.read() == ""
 
 
-def test_listening_to_everybody_is_warned_of_and_numbers_are_names(tmp_path):
-    import httpx
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_signals_end_it_with_work_in_the_queue(tmp_path, sent):
+    """A check of 150 pictures takes minutes, and nobody waits for its answer any more."""
+    with serving(tmp_path) as server, httpx.Client(base_url=server.address, timeout=30) as client:
+        session = begin(client)
+        for number in range(100):
+            teach(client, session, "ab"[number % 2], png(number))
+        with pytest.raises(httpx.ReadTimeout):
+            client.post(f"{session}/check", timeout=1.0)
+        asked = threading.Thread(target=suppressed, args=(client, f"{session}/check"))
+        asked.start()
+        time.sleep(0.5)
+        begun = time.monotonic()
+        server.process.send_signal(sent)
+        assert server.process.wait(20) == (130 if sent == signal.SIGINT else 0)
+        assert time.monotonic() - begun < 5  # two seconds on an idle machine
+        asked.join()
+        assert server.process.stderr.read() == ""
 
+
+def suppressed(client: httpx.Client, path: str) -> None:
+    with contextlib.suppress(httpx.HTTPError):
+        client.post(path)
+
+
+def test_listening_to_everybody_is_warned_of_and_numbers_are_names(tmp_path):
     with serving(tmp_path, "--host", "0.0.0.0", "--allow-host", "teach.example") as server:
         get = lambda host: httpx.get(server.address, headers={"Host": host}).status_code  # noqa: E731
         assert get("192.0.2.7:8765") == 200

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from urllib.parse import quote, urlsplit
 
 import httpx
@@ -208,6 +208,7 @@ def start(path: str, *headers: str) -> bytes:
         (["Content-Length: 3"], png(), (415, 422)),
         (["Transfer-Encoding: chunked"], b"zz\r\nnonsense\r\n", (400,)),
         (["Transfer-Encoding: chunked"], b"5\r\nhello\r\n0\r\n\r\n", (415,)),
+        (["Content-Length: 5", "Transfer-Encoding: chunked"], b"5\r\nhello\r\n0\r\n\r\n", (400,)),
         (["Transfer-Encoding: gzip, chunked"], b"5\r\nhello\r\n0\r\n\r\n", (400, 415, 501)),
         ([f"X-{i}: {'y' * 90}" for i in range(5000)], b"", (400, 431)),
         (["X-Long: " + "y" * 1_000_000], b"", (400, 431)),
@@ -277,6 +278,40 @@ def test_a_client_that_sends_slowly_is_disconnected(tmp_path):
         answer = raw(server, start(f"{session}/pictures?label=c", "Content-Length: 100"), b"x")
         assert answer.startswith(b"HTTP/1.1 408")
         assert 0.9 < time.monotonic() - begun < 10
+
+
+def test_clients_that_fall_silent_lose_their_connections(tmp_path):
+    """As many as there are connections stop in a body, also of a refused request, or read nothing."""
+    limits = {"connections": 40, "header_seconds": 1.0, "upload_seconds": 1.0, "answer_seconds": 1.0}
+    with (
+        serving(tmp_path, limits=limits) as server,
+        httpx.Client(base_url=server.address) as client,
+        ExitStack() as stack,
+    ):
+        session = begin(client)
+        body = "Content-Length: 100"
+        silent = (start(f"{session}/pictures?label=c", body), start("/nothing", body), 2000 * ICON)
+        opened = [stack.enter_context(connected(server)) for _ in range(60)]
+        for number, connection in enumerate(opened):
+            connection.settimeout(20)
+            with suppress(ConnectionError):  # it had to make room already
+                connection.sendall(silent[number % 3] + b"x" * (number % 3 < 2))
+        assert client.get("/api/model").status_code == 200  # there is room
+        time.sleep(8)  # nobody connects, and all are given up
+        for connection in opened:
+            with suppress(ConnectionError):
+                while connection.recv(65536):
+                    pass
+
+
+def test_bytes_that_h11_has_no_answer_to_are_no_traceback(server, client, taught):
+    raw(
+        server,
+        start(f"{taught}/pictures?label=c", "Transfer-Encoding: chunked"),
+        b"-5\r\nhello\r\n",
+        seconds=5,
+    )
+    assert client.get("/api/model").status_code == 200
 
 
 def test_slow_clients_hold_up_nobody(server, client, taught):

@@ -110,6 +110,11 @@ def test_one_address_cannot_take_all_sessions():
         sessions.begin("::1")
     sessions.end(first)
     sessions.begin("10.0.0.1")
+    for address in ("2001:db8::1", "2001:db8::2:0:0:1"):  # of one network
+        sessions.begin(address)
+    with pytest.raises(ApiError, match="too many sessions from this address"):
+        sessions.begin("2001:db8::ffff:ffff:ffff:ffff")
+    sessions.begin("2001:db8:0:1::1")
 
 
 def test_limits_have_room_for_a_saved_classifier():

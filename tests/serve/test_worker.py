@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
 from threading import Event, Thread
 
 import numpy as np
@@ -11,7 +12,14 @@ import torch
 
 from pathaware.inference.trained_model import AdaptedClassifier, SupportSet, TrainedModel
 from pathaware.serve.api_error import ApiError
-from pathaware.serve.worker import IMAGES_SIDE_BY_SIDE, SIDE_BY_SIDE, Adaptations, SharedModel
+from pathaware.serve.worker import (
+    IMAGES_SIDE_BY_SIDE,
+    SIDE_BY_SIDE,
+    Adaptations,
+    SharedModel,
+    Worker,
+    still_computing,
+)
 
 
 def support(classes: int) -> SupportSet:
@@ -112,6 +120,50 @@ def test_an_error_reaches_the_requests_of_its_batch_and_no_others():
 def test_too_many_requests_are_refused_at_once():
     _, results = together([3] * 4, waiting=3)
     assert [getattr(result, "status", 200) for result in results] == [200, 200, 200, 200, 503]
+
+
+def in_turns(jobs: dict[str, list[int]], gone: tuple[str, ...] = ()) -> list[str]:
+    """The owners of the steps that a worker takes: each owner has jobs of these numbers of steps."""
+    taken: list[str] = []
+    go = Event()
+
+    def job(owner: str, steps: int) -> Generator[None, None, int]:
+        assert go.wait(20)
+        for _ in range(steps):
+            taken.append(owner)
+            yield
+        return steps
+
+    async def left() -> bool:
+        return True
+
+    async def requests() -> None:
+        worker = Worker("test", 100, 3)
+        asked = [
+            asyncio.create_task(
+                worker.run(job, owner, steps, owner=owner, gone=left if owner in gone else None)
+            )
+            for owner, all_steps in jobs.items()
+            for steps in all_steps
+        ]
+        await asyncio.sleep(1.5 if gone else 0.05)
+        go.set()
+        results = await asyncio.gather(*asked, return_exceptions=True)
+        expected = [-1 if owner in gone else steps for owner, many in jobs.items() for steps in many]
+        assert [result if isinstance(result, int) else -1 for result in results] == expected
+        worker.close()
+
+    asyncio.run(requests())
+    return taken
+
+
+def test_owners_take_turns_whatever_the_length_of_their_jobs():
+    assert in_turns({"a": [4], "b": [1, 1], "c": [2]}) == list("abcacaba")
+
+
+def test_jobs_of_clients_that_left_are_dropped():
+    assert in_turns({"a": [4], "b": [2]}, gone=("b",)) == list("aaaa")
+    assert not still_computing()
 
 
 def test_adaptations_side_by_side_are_those_of_single_requests():

@@ -18,7 +18,7 @@ from pathaware.training.fitting import learning_rate
 from pathaware.training.meta_training import MetaTraining, build
 from pathaware.training.problems import Classification
 from pathaware.training.recipe import MixedQueries, active_dropout, teacher_logits
-from pathaware.training.run_folder import SNAPSHOTS
+from pathaware.training.run_files import numbered_files
 from pathaware.training.supervised import pretrain
 from pathaware.training.train import train
 from tests.training.fits import continued, in_memory
@@ -324,7 +324,7 @@ def test_the_best_snapshots_are_kept_and_averaged(tmp_path):
     settings = config(validate=1, validation_tasks=4, snapshots=3, rate=0.01)
     run = train(settings, tmp_path / "run")
     values = {row["iteration"]: row["validation"] for row in run.metrics()}
-    kept = [int(path.stem.partition("-")[2]) for path in run.folder.glob(SNAPSHOTS)]
+    kept = [int(path.stem.partition("-")[2]) for path in numbered_files(run.folder, "snapshot")]
     assert len(kept) == 3
     assert min(values[i] for i in kept) >= sorted(values.values())[-3]
     learners = run.load_snapshots("cpu")

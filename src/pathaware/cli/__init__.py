@@ -137,8 +137,12 @@ def main(arguments: list[str] | None = None) -> None:
         fail(f"{before}: must not be empty" if before.startswith("-") else "an argument is empty")
     # Pillow warns about odd image files in several lines; whether a file can be used is for us to say.
     warnings.filterwarnings("ignore", module=r"PIL\.|pathaware\.data\.")
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     try:
         code = command(arguments, standalone_mode=False)
+        sys.stdout.flush()
     except UsageError as error:
         fail(about_option(error, given))
     except RunError as error:
@@ -159,9 +163,10 @@ def main(arguments: list[str] | None = None) -> None:
             message += f"{'' if message.endswith(('.', '?')) else '.'} See `{context.command_path} --help`."
         fail(message)
     except OSError as error:
-        if error.filename is None:
-            raise
-        fail(f"{error.filename}: {error.strerror}")  # a file or folder that cannot be opened
+        if error.filename is not None:
+            fail(f"{error.filename}: {error.strerror}")  # a file or folder that cannot be opened
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left to write there would fail again
+        fail(f"standard output cannot be written ({error.strerror})", 1)
     except typer.Abort:
         sys.exit(130)
     code = code if isinstance(code, int) else 0

@@ -248,10 +248,10 @@ def show(
 
     from pathaware.cli.options import warn_undrawable
     from pathaware.core.seeding import generator
+    from pathaware.core.writing import replace_file
     from pathaware.data.catalogue import open_store
     from pathaware.data.contact_sheet import contact_sheet
     from pathaware.data.episodes import USUAL, ImageEpisodes, fitting_tasks
-    from pathaware.training.checksummed import replace_file
 
     path = out or Path(f"{name}-episode.png")
     must_be_new("--out", path, replace)

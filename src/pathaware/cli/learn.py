@@ -291,11 +291,11 @@ def _summary(
 
 def _draw(learned: Learned, path: Path) -> None:
     """Draw the pictures with wrong labels, if any, beside those that were learned."""
+    from pathaware.core.writing import replace_file
     from pathaware.data.store import counted
     from pathaware.inference.learning import without
     from pathaware.inference.prediction_sheet import prediction_sheet
     from pathaware.inference.predictions import Predictions
-    from pathaware.training.checksummed import replace_file
 
     rows, predictions = learned.wrong, learned.predictions
     chosen = learned.test[rows]

@@ -46,6 +46,6 @@ def plot(
             path = folder / f"{name}.png"
             if out is not None and path.exists() and not replace:  # the default belongs to the run
                 raise UsageError(f"{path} exists; add --replace to overwrite it", field="out")
-            print(save(figure, path))
+            print(save(figure, path, within=opened[0].folder if out is None else None))
     except OSError as error:
         raise UsageError(f"{folder} cannot be written ({error.strerror})", field="out") from None

@@ -133,13 +133,13 @@ def predict(
         warn_undrawable,
     )
     from pathaware.core.errors import RunError, UsageError
+    from pathaware.core.writing import replace_file
     from pathaware.data.store import counted
     from pathaware.inference.calibration import check_share
     from pathaware.inference.class_folders import copy_by_label, find_and_read, folder_name
     from pathaware.inference.influence import reasons
     from pathaware.inference.open_set import unknown_images
     from pathaware.inference.predictions import Predictions, Score, true_labels
-    from pathaware.training.checksummed import replace_file
 
     chosen = _format(format, out)
     if chosen == "csv" and top is not None:
@@ -257,7 +257,7 @@ def _format(given: str | None, out: Path | None) -> str:
 def _write(predictions: Predictions, format: str, out: Path | None, top: int | None) -> None:
     """Write to the file, or to stdout, where nothing else is printed."""
     from pathaware.cli.show import print_table
-    from pathaware.training.checksummed import replace_file
+    from pathaware.core.writing import replace_file
     from pathaware.training.tables import markdown
 
     table = predictions.table(2 if top is None else top)

@@ -56,5 +56,5 @@ def report(
     names = " and ".join(problem.label for problem in groups)
     every = [run for group in groups.values() for run in group]
     what = every[0].config.method if len(every) == 1 else counted(len(every), "run")
-    write_report(path, f"{what} on {names}", comparisons)
+    write_report(path, f"{what} on {names}", comparisons, within=runs[0] if out is None else None)
     print(path)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pathaware.core.reading import read_file
 from pathaware.data.store import counted
 from pathaware.training.evaluation import LEVEL_TITLES, Evaluation
 from pathaware.training.metric import ACCURACY, Metric
@@ -128,7 +129,7 @@ def command_line(*words: str | Path, modules: Sequence[str] = ()) -> str:
 def plugin_modules(folder: Path) -> list[str]:
     """The modules of your own that a run uses, such as that of its method, read from its configuration."""
     try:
-        tables = tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        tables = tomllib.loads(read_file(folder / CONFIG).decode())
     except (OSError, ValueError):
         return []
     nested = (table.values() if isinstance(table, dict) else [table] for table in tables.values())

@@ -1,7 +1,7 @@
 """Declared types of what files hold: checks of values against them, and their JSON schema.
 
 A schema is a dataclass, or a type that JSON and TOML can hold: numbers, texts, `Literal`, `list[T]`,
-`dict[str, T]`, unions of these with None, and `Any`.
+`tuple[T, ...]`, `dict[str, T]`, unions of these with None, and `Any`.
 """
 
 from __future__ import annotations
@@ -32,18 +32,20 @@ def read(name: str, value: Any, hint: Any) -> Any:
         return read(name, value, containers[0]) if containers else coerce(name, value, hint)
     if origin is list and isinstance(value, list):
         return [read(f"{name}[{i}]", each, arguments[0]) for i, each in enumerate(value)]
+    if origin is tuple and isinstance(value, (list, tuple)):
+        return tuple(read(f"{name}[{i}]", each, arguments[0]) for i, each in enumerate(value))
     if origin is dict and isinstance(value, Mapping):
         return {key: read(f"{name}.{key}", each, arguments[1]) for key, each in value.items()}
     if isinstance(hint, type) and dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
         return read_table(name, value, hint)
     if _is_container(hint):
-        wanted = "a list" if origin is list else "a table"
+        wanted = "a list" if origin in (list, tuple) else "a table"
         raise UsageError(f"{name}: {short_repr(value)} is not allowed; must be {wanted}")
     return coerce(name, value, hint)
 
 
 def _is_container(hint: Any) -> bool:
-    return get_origin(hint) in (list, dict) or dataclasses.is_dataclass(hint)
+    return get_origin(hint) in (list, tuple, dict) or dataclasses.is_dataclass(hint)
 
 
 def read_table(table: str, values: Mapping[str, Any], kind: type[S], *, known_only: bool = True) -> S:

@@ -140,11 +140,15 @@ def trust(tables: Mapping[str, Any]) -> None:
                 _trusted.add(value.partition(":")[0])
 
 
+def is_trusted(module: str) -> bool:
+    """True if the user has named this module, or lists it in `PATHAWARE_TRUST`."""
+    return module in _trusted | set(os.environ.get("PATHAWARE_TRUST", "").split(","))
+
+
 def load_plugin(setting: str, name: str) -> Any:
     """Return the object `package.module:attribute`; `setting` is the setting that errors name."""
     module, _, attribute = name.partition(":")
-    allowed = _trusted | set(os.environ.get("PATHAWARE_TRUST", "").split(","))
-    if module not in sys.modules and module not in allowed:
+    if module not in sys.modules and not is_trusted(module):
         raise UsageError(f"{setting}: {name} is code; if you trust it, set PATHAWARE_TRUST={module}")
     try:
         return getattr(importlib.import_module(module), attribute)

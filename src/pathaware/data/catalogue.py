@@ -7,12 +7,13 @@ from pathlib import Path
 
 from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.settings import data_dir as data_dir
+from pathaware.core.writing import beside, restore_folder
 from pathaware.data.importers.cifar import Cifar100
 from pathaware.data.importers.mini_imagenet import MiniImageNet
 from pathaware.data.importers.omniglot import Omniglot
 from pathaware.data.importers.source import Importer
 from pathaware.data.importers.tiered_imagenet import TieredImageNet
-from pathaware.data.store import MANIFEST, ImageStore, restore
+from pathaware.data.store import MANIFEST, ImageStore
 
 GLYPHS = "glyphs"
 IMPORTERS: dict[str, Importer] = {
@@ -32,7 +33,7 @@ def store_folder(name: str, chosen: Path | None = None) -> Path:
             f"data set name {name!r}: must begin with a letter or digit, then only those, '.', '_' and '-'"
         )
     folder = data_dir(chosen) / name
-    restore(folder)
+    restore_folder(folder)
     return folder
 
 
@@ -56,6 +57,7 @@ def open_store(name: str, directory: Path | None = None) -> ImageStore:
 def imported_stores(directory: Path | None = None) -> list[Path]:
     """Return the folders of all stores, sorted by name."""
     folder = data_dir(directory)
-    for old in folder.glob(".*.old"):
-        restore(folder / old.name[1 : -len(".old")])
+    ending = beside(folder / "*", "old").name.partition("*")[2]
+    for old in folder.glob(f".*{ending}"):
+        restore_folder(folder / old.name[1 : -len(ending)])
     return [path.parent for path in sorted(folder.glob(f"[!.]*/{MANIFEST}"))]

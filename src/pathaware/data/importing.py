@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 import os
-import shutil
 import time
 import warnings
 import zlib
@@ -21,12 +20,23 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-import filelock
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from pathaware.core.errors import UsageError
+from pathaware.core.reading import read_file
+from pathaware.core.writing import (
+    Lock,
+    Locked,
+    beside,
+    make_folder,
+    open_to_write,
+    remove_file,
+    remove_folder,
+    replace_file,
+    replace_folder,
+)
 from pathaware.data.catalogue import store_folder
 from pathaware.data.importers.source import (
     Importer,
@@ -46,8 +56,6 @@ from pathaware.data.store import (
     Split,
     checksum,
     counted,
-    import_lock,
-    replaced_folder,
 )
 
 JOURNAL = "journal.jsonl"
@@ -158,22 +166,21 @@ class PartialStore:
 
     def __init__(self, final: Path, form: ImageFormat, fingerprint: str) -> None:
         self.final, self.form = final, form
-        self.folder = final.parent / f".{final.name}.partial"
+        self.folder = beside(final, "partial")
         self.done: list[PackedClass] = []
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = import_lock(final)
+        make_folder(final.parent)
         try:
-            self._lock.acquire(blocking=False)
-        except filelock.Timeout:
+            self._lock = Lock(beside(final, "lock"))
+        except Locked:
             raise UsageError(f"{final}: another import of {final.name} is under way") from None
-        # Unbuffered: pixels are written before the journal line that refers to them.
-        self._pixels = (self.folder / PIXELS).open("a+b", buffering=0)
+        make_folder(self.folder, within=final.parent)
+        self._pixels = open_to_write(self.folder / PIXELS, final.parent, "a+b")
         self._recover(fingerprint)
 
     def _recover(self, fingerprint: str) -> None:
         path = self.folder / JOURNAL
         # A process that is killed while it writes may leave an empty file or half a line.
-        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        text = read_file(path).decode(errors="replace") if path.exists() else ""
         header, *lines = text.splitlines() or [""]
         self._pixels.seek(0)
         if header == fingerprint:
@@ -183,7 +190,7 @@ class PartialStore:
                     break
                 self.done.append(packed)
         self._pixels.truncate(sum(c.count for c in self.done) * self._image_bytes)
-        self._journal = path.open("w", encoding="utf-8")
+        self._journal = open_to_write(path, self.final.parent)
         self._write_line(fingerprint)
         for packed in self.done:
             self._write_line(_journal_line(packed))
@@ -202,8 +209,7 @@ class PartialStore:
         return self.form.channels * self.form.size**2
 
     def _write_line(self, line: str) -> None:
-        self._journal.write(line + "\n")
-        self._journal.flush()
+        self._journal.write(f"{line}\n".encode())
 
     def add(self, name: str, split: Split, images: NDArray[np.uint8]) -> None:
         """Append a class."""
@@ -221,30 +227,22 @@ class PartialStore:
         sha256 = hashlib.file_digest(self._pixels, "sha256").hexdigest()
         manifest = manifest_of(self.final.name, self.done, self.form, sha256, source)
         os.fsync(self._pixels.fileno())
-        (self.folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+        replace_file(self.folder / MANIFEST, manifest.to_json(), within=self.folder)
         self._close_files()
-        (self.folder / JOURNAL).unlink()
-        old = replaced_folder(self.final)
-        shutil.rmtree(old, ignore_errors=True)
-        if self.final.exists():
-            os.rename(self.final, old)  # between these two lines, `restore` finds the data set
-        os.rename(self.folder, self.final)
-        shutil.rmtree(old, ignore_errors=True)
+        remove_file(self.folder / JOURNAL, within=self.folder)
+        replace_folder(self.folder, self.final)
         self.close()
 
     def discard(self) -> None:
         """Delete everything packed so far."""
         self._close_files()
-        shutil.rmtree(self.folder)
+        remove_folder(self.folder)
         self.close()
 
     def close(self) -> None:
         """Stop, keeping what is packed for the next attempt."""
         self._close_files()
-        if self._lock.is_locked:
-            with suppress(OSError):  # Windows deletes the file on release
-                os.unlink(self._lock.lock_file)
-            self._lock.release()
+        self._lock.release()
 
     def _close_files(self) -> None:
         self._pixels.close()

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pathaware.core.errors import UsageError
+from pathaware.core.reading import read_file
+from pathaware.core.schema import read_table
 from pathaware.data.importers.trees import MAX_FILE
 from pathaware.data.store import ClassSpan, ImageStore, checksum, counted
 
@@ -203,6 +205,8 @@ ImageLike: TypeAlias = "str | PathLike[str] | bytes | Image.Image | NDArray[Any]
 """A path, the bytes of an image file, a PIL image, or numbers `[H, W]`, `[H, W, C]` or `[C, H, W]`."""
 
 _BRIGHT = 127
+LEAST_STD = 1e-6
+"""Smallest deviation of pixels by which images are divided."""
 
 
 @dataclass(frozen=True)
@@ -218,6 +222,13 @@ class ImageInput:
     std: tuple[float, ...]
     mirror: bool = False
 
+    def __post_init__(self) -> None:
+        ImageFormat(self.size, self.channels)
+        if not len(self.mean) == len(self.std) == self.channels or min(self.std) < LEAST_STD:
+            raise UsageError(
+                f"image inputs: mean and std must be {self.channels} numbers each, std at least {LEAST_STD:g}"
+            )
+
     @classmethod
     def of(cls, store: ImageStore) -> ImageInput:
         """The input of a network trained on the images of a store."""
@@ -227,8 +238,7 @@ class ImageInput:
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> ImageInput:
         """The inverse of `to_dict`."""
-        known = {name: saved[name] for name in cls.__dataclass_fields__ if name in saved}
-        return cls(**{**known, "mean": tuple(saved["mean"]), "std": tuple(saved["std"])})
+        return read_table("inputs", saved, cls, known_only=False)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values, as checkpoints store them."""
@@ -295,19 +305,16 @@ def _raw(image: ImageLike) -> bytes | NDArray[np.uint8] | Image.Image:
     if isinstance(image, (str, PathLike)):
         return _file(Path(image))
     if isinstance(image, Tensor):
-        image = image.detach().cpu().numpy()
+        image = image.detach().cpu()
+        image = (image.float() if image.dtype == torch.bfloat16 else image).numpy()
     return _array(np.asarray(image))
 
 
 def _file(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE + 1)
+        return read_file(path, MAX_FILE)
     except OSError as error:
         raise BadImage(f"cannot be read ({error.strerror})") from None
-    if len(content) > MAX_FILE:
-        raise BadImage(f"more than the {MAX_FILE:,} bytes allowed for one file")
-    return content
 
 
 def _array(values: NDArray[Any]) -> NDArray[np.uint8]:
@@ -379,6 +386,10 @@ class TypicalImages:
     limit: float
     images: int
 
+    def __post_init__(self) -> None:
+        if {len(self.precision), *map(len, self.precision)} != {len(self.mean)} or len(self.mean) != 6:
+            raise UsageError("typical: mean and precision must have 6 and 6 × 6 numbers")
+
     @classmethod
     def of(cls, pixels: Tensor) -> TypicalImages:
         """Measure training images `[N, C, H, W]`; a thousand of them are enough."""
@@ -393,8 +404,7 @@ class TypicalImages:
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> TypicalImages:
         """The inverse of `to_dict`."""
-        rows = tuple(tuple(map(float, row)) for row in saved["precision"])
-        return cls(tuple(map(float, saved["mean"])), rows, float(saved["limit"]), int(saved["images"]))
+        return read_table("typical", saved, cls, known_only=False)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -5,19 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import shutil
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import filelock
 import torch
 from torch import Tensor
 
 from pathaware.core.errors import UsageError
+from pathaware.core.reading import read_file
+from pathaware.core.schema import read_table
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -75,50 +73,34 @@ class Manifest:
     def read(path: Path) -> Manifest:
         """Read and validate `store.json`."""
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            document = json.loads(read_file(path))
+        except (OSError, ValueError, RecursionError) as error:
             raise UsageError(f"{path}: not a readable store description ({error})") from None
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise UsageError(f"{path}: not a store of format {FORMAT}; import the data set again")
         try:
-            return _checked(document)
-        except (KeyError, TypeError, ValueError) as error:
+            # Older stores lack `ink`; infer it for glyphs and Omniglot.
+            return _checked({"ink": document.get("name") in ("glyphs", "omniglot"), **document})
+        except UsageError as error:
             raise UsageError(
-                f"{path}: damaged store description ({error!r}); import the data set again"
+                f"{path}: damaged store description ({error.message}); import the data set again"
             ) from None
 
 
 def _checked(document: Mapping[str, Any]) -> Manifest:
-    classes = tuple(
-        ClassSpan(str(c["name"]), c["split"], c["start"], c["count"]) for c in document["classes"]
-    )
-    channels, height, width = document["shape"]
-    manifest = Manifest(
-        name=str(document["name"]),
-        shape=(int(channels), int(height), int(width)),
-        classes=classes,
-        mean=tuple(float(m) for m in document["mean"]),
-        std=tuple(float(s) for s in document["std"]),
-        mirror=bool(document["mirror"]),
-        sha256=str(document["sha256"]),
-        source=str(document["source"]),
-        # Older stores lack `ink`; infer it for glyphs and Omniglot.
-        ink=bool(document.get("ink", document["name"] in ("glyphs", "omniglot"))),
-    )
+    manifest = read_table("store", document, Manifest, known_only=False)
     # The sampler indexes raw memory with these spans, so an edited file must not pass unchecked.
     expected = 0
-    for span in classes:
-        if span.split not in SPLITS or span.start != expected or span.count < 1:
-            raise ValueError(f"class {span.name}")
+    for span in manifest.classes:
+        if span.start != expected or span.count < 1:
+            raise UsageError(f"class {span.name}: start and count do not fit")
         expected += span.count
-    if not classes or len({c.name for c in classes}) != len(classes):
-        raise ValueError("classes")
-    if min(manifest.shape) < 1 or not len(manifest.mean) == len(manifest.std) == channels:
-        raise ValueError("shape")
-    if not all(map(math.isfinite, manifest.mean)) or not all(
-        s > 0 and math.isfinite(s) for s in manifest.std
-    ):
-        raise ValueError("mean and std")
+    if not manifest.classes or len({c.name for c in manifest.classes}) != len(manifest.classes):
+        raise UsageError("classes: must be one or more, with names that differ")
+    if len(manifest.shape) != 3 or min(manifest.shape) < 1:
+        raise UsageError("shape: must be three numbers above 0")
+    if not len(manifest.mean) == len(manifest.std) == manifest.shape[0] or min(manifest.std) <= 0:
+        raise UsageError("mean and std: must be a number per channel, std above 0")
     return manifest
 
 
@@ -247,31 +229,3 @@ def _indexed(device: torch.device | str) -> torch.device:
 def checksum(images: Tensor) -> str:
     """Return the SHA-256 of the pixels."""
     return hashlib.sha256(images.contiguous().view(-1).numpy().data).hexdigest()
-
-
-def import_lock(folder: Path) -> filelock.BaseFileLock:
-    """Return the lock of imports into this folder.
-
-    It lies beside the folder: Windows does not rename a folder that holds an open file.
-    """
-    return filelock.FileLock(folder.parent / f".{folder.name}.lock")
-
-
-def replaced_folder(folder: Path) -> Path:
-    """Return the folder that holds the old store while a new one takes its place."""
-    return folder.parent / f".{folder.name}.old"
-
-
-def restore(folder: Path) -> None:
-    """Put a store back that was about to be replaced when its import was killed, or remove it if it was."""
-    old = replaced_folder(folder)
-    if not old.exists():
-        return
-    lock = import_lock(folder)
-    # Not while an import is at work, and not in a folder that cannot be written.
-    with suppress(OSError, filelock.Timeout), lock.acquire(timeout=10):
-        if folder.exists():
-            shutil.rmtree(old, ignore_errors=True)
-        elif old.exists():
-            os.rename(old, folder)
-        os.unlink(lock.lock_file)

@@ -18,6 +18,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +27,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from pathaware.core.errors import UsageError
+from pathaware.core.reading import read_json
+from pathaware.core.writing import replace_file
 from pathaware.data.catalogue import open_store
 from pathaware.methods import get_method
-from pathaware.training.checksummed import replace_file
 
 if TYPE_CHECKING:
     from pathaware.inference.open_set import OpenTask
@@ -67,6 +69,12 @@ class Cell:
     images: int
     spread_weight: float = 0.0
 
+    def __post_init__(self) -> None:
+        if min(self.ways, self.shots) < 1 or self.temperature <= 0 or len(self.thresholds) != len(SHARES):
+            raise UsageError(
+                f"cell: ways and shots must be at least 1, temperature above 0, with {len(SHARES)} thresholds"
+            )
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -98,7 +106,7 @@ class Calibration:
     def write(self, folder: Path) -> None:
         """Write to a run folder."""
         content = {"shares": SHARES, **asdict(self)}
-        replace_file(folder / CALIBRATION, json.dumps(content, indent=1) + "\n")
+        replace_file(folder / CALIBRATION, json.dumps(content, indent=1) + "\n", folder)
 
     @classmethod
     def read(cls, folder: Path) -> Calibration | None:
@@ -107,18 +115,22 @@ class Calibration:
         if not path.exists():
             return None
         try:
-            found = json.loads(path.read_bytes())
-            cells = tuple(
-                Cell(**{**cell, "thresholds": tuple(cell["thresholds"])}) for cell in found["cells"]
-            )
-            valid = tuple(found["shares"]) == SHARES and all(len(c.thresholds) == len(SHARES) for c in cells)
-            if not valid or not cells or not all(0 < c.temperature < math.inf for c in cells):
-                raise ValueError
-            return cls(cells, found["split"], found["seed"])
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            raise UsageError(
-                f"{path} is damaged; remove it to use the run without calibration", field="run"
-            ) from None
+            found = read_json(path, _Stored)
+            sizes = {(cell.ways, cell.shots) for cell in found.cells}
+            every = set(product(*(set(values) for values in zip(*sizes, strict=True))))
+            if found.shares != SHARES or sizes != every or not len(sizes) == len(found.cells) > 0:
+                raise UsageError(f"{path} is damaged (its cells are no grid, or its shares not {SHARES})")
+            return cls(found.cells, found.split, found.seed)
+        except UsageError as error:
+            message = f"{error.message}; remove it to use the run without calibration"
+            raise UsageError(message, field="run") from None
+
+
+@dataclass(frozen=True)
+class _Stored(Calibration):
+    """A calibration as its file has it."""
+
+    shares: tuple[float, ...] = ()
 
 
 def _interpolate(values: dict[tuple[int, int], float], ways: float, shots: float) -> float:

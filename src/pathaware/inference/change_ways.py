@@ -24,6 +24,7 @@ from pathaware.core.few_shot import FewShotLearner, part_of
 from pathaware.core.head import Head
 from pathaware.core.parameters import GroupBroadcast, Layout
 from pathaware.core.rule import Rule
+from pathaware.training.checksummed import CHECKPOINT, load_parameters
 from pathaware.training.config import Config
 from pathaware.training.meta_training import build
 from pathaware.training.problems import CrossDomain, Problem
@@ -44,7 +45,7 @@ def change_ways(
         raise UsageError(f"classes: {classes} is not allowed; must be 2 to {MAX_CLASSES}")
     problem: Any = config.problem
     trained = build(config, device, inputs)
-    trained.load_state_dict(dict(learned))
+    load_parameters(trained, learned, CHECKPOINT)
     if classes == problem.ways:
         return trained
     if (same := trained.for_classes(classes)) is not None:

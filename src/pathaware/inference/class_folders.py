@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-import os
-import shutil
+import functools
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias, TypeVar
@@ -19,9 +17,11 @@ import torch
 from torch import Tensor
 
 from pathaware.core.errors import UsageError
+from pathaware.core.reading import read_file
+from pathaware.core.writing import draft_folder, make_folder, move, new_copy, remove_folder
 from pathaware.data.importers.folder import IMAGE_SUFFIXES, SPLIT_FOLDERS, in_tree
 from pathaware.data.importers.source import SourceImage
-from pathaware.data.importers.trees import open_tree
+from pathaware.data.importers.trees import MAX_FILE, open_tree
 from pathaware.data.pixels import UNREADABLE_SUFFIXES, BadImage, ImageInput
 from pathaware.data.store import Split, counted
 from pathaware.inference.change_ways import MAX_CLASSES
@@ -198,42 +198,29 @@ def copy_by_label(images: Sequence[FoundImage], labels: Sequence[str], folder: P
     """
     names = [folder_name(label, "sort") for label in dict.fromkeys(labels)]
     inside = folder.is_dir()  # it may be the current folder or a mounted disk, which cannot be replaced
-    draft = folder / ".partial" if inside else folder.with_name(f".{folder.name}.partial")
     copies: list[Path] = []
     moved: list[Path] = []
     copying = with_progress(images, len(images), f"copying {counted(len(images), 'picture')}", least=MANY)
     try:
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir()
-        for name in names:
-            (draft / name).mkdir()  # an error on disks that take two of the names for the same
-        for label, (path, image) in zip(labels, copying, strict=True):
-            name = free_name(draft, f"{label}/{path.name}")
-            _copy(image, draft / name)
-            copies.append(folder / name)
-        if inside:
+        with draft_folder(folder if inside else folder.parent) as draft:
             for name in names:
-                os.rename(draft / name, folder / name)
+                make_folder(draft / name, new=True)  # unless a disk takes two names for the same
+            for label, (path, image) in zip(labels, copying, strict=True):
+                name = free_name(draft, f"{label}/{path.name}")
+                new_copy(draft / name, _content(image), image.file)
+                copies.append(folder / name)
+            for name in names if inside else ():
+                move(draft / name, folder / name, folder)
                 moved.append(folder / name)
-            draft.rmdir()
-        else:
-            os.rename(draft, folder)
+            if not inside:
+                move(draft, folder, folder.parent)
     except BaseException as error:  # Ctrl-C included
-        for unfinished in (draft, *moved):
-            shutil.rmtree(unfinished, ignore_errors=True)
+        for unfinished in moved:
+            remove_folder(unfinished)
         if isinstance(error, OSError):
             raise UsageError(f"{folder} cannot be written ({error.strerror or error})", "sort") from None
         raise
     return copies
-
-
-def _copy(image: SourceImage, target: Path) -> None:
-    if image.file is None:
-        target.write_bytes(_content(image))
-        return
-    shutil.copyfile(image.file, target)
-    with suppress(OSError):  # not every disk keeps times and permissions
-        shutil.copystat(image.file, target)
 
 
 def free_name(folder: Path, name: str) -> str:
@@ -267,7 +254,8 @@ def _find_images(source: Path, field: str) -> list[FoundImage]:
     # Photographs that cannot be read are found as well, to be named.
     suffixes = IMAGE_SUFFIXES | UNREADABLE_SUFFIXES
     if source.is_file() and source.suffix.lower() in suffixes:
-        return [(PurePosixPath(source.name), SourceImage(str(source), source.read_bytes, source))]
+        one = SourceImage(str(source), functools.partial(read_file, source, MAX_FILE), source)
+        return [(PurePosixPath(source.name), one)]
     try:
         tree = open_tree(source, "an image, " if field == "images" else "")
     except UsageError as error:

@@ -14,6 +14,7 @@ fit. In a class with one image the mean does not depend on its weight. A last la
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -120,19 +121,21 @@ class SuspiciousLabel(NamedTuple):
     other: int
 
 
-def suspicious_labels(model: TrainedModel, support: SupportSet, odds: float = ODDS) -> list[SuspiciousLabel]:
+def suspicious_labels(
+    model: TrainedModel, support: SupportSet, odds: float = ODDS, *, images: Sequence[int] | None = None
+) -> list[SuspiciousLabel]:
     """Support images whose labels may be wrong, the most suspicious first.
 
     The model learns from all other images and predicts this one. Its label is suspicious if another one is
     `odds` times as probable; with 0, all images of classes with at least two are returned. Methods without
-    an inner loop can do this too.
+    an inner loop can do this too. With `images`, only these are considered.
     """
     classes = len(support.classes)
     learner = model.learner(classes)
     counts = support.labels.bincount(minlength=classes)
     found = []
     for i, label in enumerate(support.labels.tolist()):
-        if counts[label] < 2:
+        if counts[label] < 2 or (images is not None and i not in images):
             continue
         others = torch.arange(len(support.labels)) != i
         pixels, labels = support.pixels[others], support.labels[others]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import shlex
-import shutil
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -24,7 +23,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pathaware.core.errors import UsageError
+from pathaware.core.reading import MOST_TENSORS, read_file, read_json
 from pathaware.core.seeding import generator
+from pathaware.core.writing import (
+    Lock,
+    Locked,
+    beside,
+    draft_folder,
+    make_folder,
+    replace_file,
+    replace_folder,
+    restore_folder,
+)
 from pathaware.data.episodes import ENOUGH
 from pathaware.data.pixels import ImageInput
 from pathaware.data.store import counted
@@ -43,9 +53,6 @@ from pathaware.methods import get_method
 from pathaware.models.backbones import IMAGENET
 from pathaware.training.checksummed import (
     CHECKPOINT,
-    replace_file,
-    replace_folder,
-    restore_folder,
     write_checksummed,
 )
 from pathaware.training.config import Config
@@ -343,52 +350,64 @@ def must_be_free(folder: Path, replace: bool) -> None:
 
 def save_classifier(learned: Learned, model: TrainedModel, folder: Path, *, replace: bool = False) -> None:
     """Write a folder that `TrainedModel.open` opens, with its classes; `replace` an earlier classifier."""
-    source = model.folder
     must_be_free(folder, replace)
-    draft = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(draft, ignore_errors=True)
+    folder = folder.resolve()  # a link stays a link
     try:
-        draft.mkdir(parents=True)
-        if source is None:
-            model.write(draft)
-        else:
-            for name in (CONFIG, CHECKPOINT, CALIBRATION, TYPICAL, METRICS, PROVENANCE):
-                if (source / name).exists():
-                    shutil.copyfile(source / name, draft / name)
-        tensors = {"pixels": learned.support.pixels, "labels": learned.support.labels}
-        if model.memory is not None:  # so that `predict` need not compute them again
-            tensors["features"] = model.memory(learned.support.pixels).cpu()
-            if model.mirrors_support:
-                tensors["mirrored"] = model.memory(learned.support.pixels.flip(-1)).cpu()
-        write_checksummed(
-            draft / SUPPORT, tensors, {"classes": list(learned.support.classes), "names": learned.names}
-        )
-        if learned.score is not None:
-            found = {
-                "accuracy": learned.score.accuracy,
-                "right": learned.score.right,
-                "of": learned.score.total,
-                "interval": learned.score.interval,
-                "class_mean": learned.score.class_mean,
-                "folds": learned.fold_count,
-            }
-            replace_file(draft / MEASURED, json.dumps(found, indent=1) + "\n")
-        replace_folder(draft, folder)
+        make_folder(folder.parent)
+        with draft_folder(folder.parent) as draft:
+            _write_classifier(learned, model, draft)
+            with Lock(beside(folder, "lock"), wait=60):
+                must_be_free(folder, replace)  # another process may have been faster
+                replace_folder(draft, folder)
+    except Locked:
+        raise UsageError(f"{folder} is being replaced by another process", field="out") from None
     except OSError as error:
-        shutil.rmtree(draft, ignore_errors=True)
         raise UsageError(f"{folder} cannot be written ({error.strerror or error})", field="out") from None
 
 
-def measured_accuracy(folder: Path) -> dict[str, Any] | None:
-    """Read the accuracy that `save_classifier` wrote: `right`, `of` and more; None if it was not measured."""
+def _write_classifier(learned: Learned, model: TrainedModel, draft: Path) -> None:
+    source = model.folder
+    if source is None:
+        model.write(draft)
+    else:
+        for name in (CONFIG, CHECKPOINT, CALIBRATION, TYPICAL, METRICS, PROVENANCE):
+            if (source / name).exists():
+                replace_file(draft / name, read_file(source / name, MOST_TENSORS), draft)
+    tensors = {"pixels": learned.support.pixels, "labels": learned.support.labels}
+    if model.memory is not None:  # so that `predict` need not compute them again
+        tensors["features"] = model.memory(learned.support.pixels).cpu()
+        if model.mirrors_support:
+            tensors["mirrored"] = model.memory(learned.support.pixels.flip(-1)).cpu()
+    about = {"classes": list(learned.support.classes), "names": learned.names}
+    write_checksummed(draft / SUPPORT, tensors, about)
+    if learned.score is not None:
+        found = {
+            "accuracy": learned.score.accuracy,
+            "right": learned.score.right,
+            "of": learned.score.total,
+            "interval": learned.score.interval,
+            "class_mean": learned.score.class_mean,
+            "folds": learned.fold_count,
+        }
+        replace_file(draft / MEASURED, json.dumps(found, indent=1) + "\n", draft)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The accuracy of a classifier as its file has it."""
+
+    right: int
+    of: int
+    accuracy: float | None = None
+    interval: tuple[float, ...] = ()
+    class_mean: float | None = None
+    folds: int = 1
+
+
+def measured_accuracy(folder: Path) -> Measured | None:
+    """Read the accuracy that `save_classifier` wrote; None if it was not measured."""
     path = folder / MEASURED
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return found if {"right", "of"} <= found.keys() else None
-    except (FileNotFoundError, NotADirectoryError, ValueError, AttributeError):
-        return None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read ({error.strerror or error})") from None
+    return read_json(path, Measured) if path.exists() else None
 
 
 NEAR = 4

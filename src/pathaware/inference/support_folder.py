@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 
@@ -21,11 +20,13 @@ import numpy as np
 from torch import Tensor
 
 from pathaware.core.errors import UsageError
+from pathaware.core.reading import read_file
+from pathaware.core.writing import make_folder, move, replace_file
 from pathaware.data.importers.folder import IMAGE_SUFFIXES
+from pathaware.data.importers.trees import MAX_FILE
 from pathaware.data.pixels import BadImage, ImageFormat, ImageInput, ImageLike, decode
 from pathaware.inference.class_folders import folder_name, free_name, read_support
 from pathaware.inference.trained_model import SupportSet
-from pathaware.training.checksummed import replace_file
 
 HISTORY, REMOVED = "history.jsonl", ".removed"
 
@@ -53,7 +54,7 @@ class SupportFolder:
         """Open a folder, or create it. Any folder with one folder of images per class will do."""
         self.folder = Path(folder)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
         except (OSError, ValueError) as error:
             raise UsageError(f"{folder} cannot be created ({error})", field="support") from None
 
@@ -75,8 +76,8 @@ class SupportFolder:
         content, name = _file(image)
         new = self._free(f"{folder_name(label)}/{name}")
         hidden = self._free(f"{REMOVED}/{name}")
-        (self.folder / REMOVED).mkdir(exist_ok=True)
-        replace_file(self.folder / hidden, content)
+        make_folder(self.folder / REMOVED, self.folder)
+        replace_file(self.folder / hidden, content, self.folder)
         self._edit("add", [(hidden, new)])
         return new
 
@@ -113,7 +114,7 @@ class SupportFolder:
         """All edits, the oldest first: what was done, and which files it moved."""
         path = self.folder / HISTORY
         try:
-            lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+            lines = read_file(path).decode().splitlines() if path.exists() else []
             edits = [json.loads(line) for line in lines]
             return [(edit["edit"], [(before, after) for before, after in edit["moves"]]) for edit in edits]
         except (OSError, ValueError, KeyError, TypeError):
@@ -128,18 +129,15 @@ class SupportFolder:
         lines = [
             json.dumps({"edit": what, "moves": moves}, ensure_ascii=False) + "\n" for what, moves in edits
         ]
-        replace_file(self.folder / HISTORY, "".join(lines))
+        replace_file(self.folder / HISTORY, "".join(lines), self.folder)
 
     def _move(self, moves: Moves) -> None:
         for before, after in moves:
-            source, target = self.folder / before, self.folder / after
-            target.parent.mkdir(exist_ok=True)
             try:
-                os.replace(source, target)
+                move(self.folder / before, self.folder / after, self.folder)
             except OSError as error:
-                raise UsageError(f"{source} cannot be moved ({error.strerror})", field="support") from None
-            with suppress(OSError):  # not empty
-                source.parent.rmdir()
+                message = f"{self.folder / before} cannot be moved ({error.strerror})"
+                raise UsageError(message, field="support") from None
 
     def _moves(self, names: Sequence[str], folder: str) -> Moves:
         return [(name, self._free(f"{folder}/{PurePosixPath(name).name}")) for name in names]
@@ -166,10 +164,10 @@ def _file(image: ImageLike) -> tuple[bytes, str]:
     if isinstance(image, (str, os.PathLike)):
         path = Path(image)
         if path.suffix.lower() in IMAGE_SUFFIXES:
-            content = path.read_bytes()
+            content = read_file(path, MAX_FILE)
             _check(content)
             return content, path.name.lstrip(".")
-        image = path.read_bytes()
+        image = read_file(path, MAX_FILE)
     if isinstance(image, bytes):
         _check(image)
         image = Image.open(BytesIO(image))

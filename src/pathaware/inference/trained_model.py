@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 import zlib
 from collections.abc import Mapping, Sequence
@@ -17,16 +16,16 @@ from torch.nn.functional import cross_entropy
 
 from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.few_shot import FewShotLearner, StepPredictions, part_of
+from pathaware.core.reading import read_json
+from pathaware.core.writing import replace_file, restore_folder
 from pathaware.data.pixels import ImageInput, ImageLike, TypicalImages
 from pathaware.inference.calibration import Calibration
 from pathaware.inference.change_ways import change_ways
 from pathaware.models.backbones import FrozenBackbone
 from pathaware.training.checksummed import (
     CHECKPOINT,
-    CorruptFile,
-    read_checksummed,
-    replace_file,
-    restore_folder,
+    must_be_finite,
+    read_declared,
     write_checksummed,
 )
 from pathaware.training.config import Config
@@ -215,17 +214,17 @@ class TrainedModel:
             )
         learned, inputs = opened.learned()
         if "typical" not in inputs and (opened.folder / TYPICAL).exists():
-            inputs["typical"] = json.loads((opened.folder / TYPICAL).read_bytes())
+            inputs["typical"] = read_json(opened.folder / TYPICAL, dict[str, Any])
         place = replace(opened.config.training, device=device).torch_device
         model = cls(opened.config, learned, inputs, place, views, Calibration.read(opened.folder))
         model.folder = opened.folder
         if (opened.folder / SUPPORT).exists():
-            model.support, model._features = _read_saved_support(opened.folder)
+            model.support, model._features = _read_saved_support(opened.folder, model.image_input)
         return model
 
     def write(self, folder: Path) -> None:
         """Write configuration and checkpoint, so that `open` finds the model in this folder."""
-        replace_file(folder / CONFIG, self.config.to_toml())
+        replace_file(folder / CONFIG, self.config.to_toml(), folder)
         about = {"iteration": 0, "config": self.config.to_dict(), "inputs": self._inputs}
         write_checksummed(folder / CHECKPOINT, self._learned, about)
 
@@ -250,6 +249,10 @@ class TrainedModel:
             self._memory = FeatureMemory(backbone, self.image_input.normalised)
             if self.support is not None:
                 for name, features in self._features.items():
+                    if features.shape[1:] != (backbone.features,):
+                        raise UsageError(
+                            f"{SUPPORT}: {name} must have {backbone.features} columns", field="run"
+                        )
                     own = self.support.pixels
                     self._memory.learn(own.flip(-1) if name == "mirrored" else own, features)
         return self._memory
@@ -326,15 +329,33 @@ def _steps(predictions: StepPredictions, chosen: Tensor, y: Tensor) -> tuple[Ada
     return tuple(_step(j, output[0, places], y) for j, output in enumerate(predictions.outputs))
 
 
-def _read_saved_support(folder: Path) -> tuple[SupportSet, dict[str, Tensor]]:
+@dataclass(frozen=True)
+class AboutSupport:
+    """The metadata of a saved support set."""
+
+    classes: tuple[str, ...]
+    names: tuple[str, ...]
+
+
+def _read_saved_support(folder: Path, form: ImageInput) -> tuple[SupportSet, dict[str, Tensor]]:
     path = folder / SUPPORT
-    try:
-        tensors, about = read_checksummed(path)
-        images = tensors["pixels"], tensors["labels"]
-        features = {name: value for name, value in tensors.items() if name in ("features", "mirrored")}
-        return SupportSet(tuple(about["classes"]), *images, names=tuple(about["names"])), features
-    except (CorruptFile, KeyError) as error:
-        raise UsageError(f"{path} cannot be read ({error})", field="run") from None
+    tensors, about = read_declared(path, AboutSupport)
+    count, classes = len(about.names), range(len(about.classes))
+    pixels, labels = (tensors.get(name, torch.zeros(0)) for name in ("pixels", "labels"))
+    features = {name: value for name, value in tensors.items() if name in ("features", "mirrored")}
+    wrong = ""
+    if pixels.dtype != torch.uint8 or pixels.shape != (count, *form.shape):
+        wrong = f"pixels must be bytes {[count, *form.shape]}"
+    elif labels.dtype != torch.int64 or labels.shape != (count,) or {*labels.tolist()} != {*classes}:
+        wrong = f"labels must be {count} indices of its {len(classes)} classes, which all have an image"
+    elif not 2 <= len(classes) == len(set(about.classes)):
+        wrong = "classes must be two or more names, all different"
+    elif any(value.dtype != torch.float32 or value.shape[:1] != (count,) for value in features.values()):
+        wrong = f"features must be {count} rows of float32"
+    if wrong:
+        raise UsageError(f"{path} cannot be read ({wrong})", field="run")
+    must_be_finite(features, str(path))
+    return SupportSet(about.classes, pixels, labels, names=about.names), features
 
 
 def _step(j: int, output: Tensor, y: Tensor) -> AdaptationStep:

@@ -7,7 +7,7 @@ and are meta-trained; the others keep the values of the weights.
 
 from __future__ import annotations
 
-import pickle
+import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -22,6 +22,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from pathaware.core.errors import UsageError
 from pathaware.core.last_layer import last_linear, replace_last_linear
 from pathaware.core.parameters import NORMS
+from pathaware.core.reading import must_be_plain
+from pathaware.core.settings import is_trusted
 
 Adapt = Literal["all", "head", "last-block", "adapters"]
 """Which parts of a network adapt to a task.
@@ -142,6 +144,7 @@ def last_block(model: nn.Module, head: str) -> str:
 def read_weights(path: Path) -> dict[str, Tensor]:
     """Read tensors by name from a safetensors file or a PyTorch state dict; no code is executed."""
     try:
+        must_be_plain(path)
         if path.suffix == ".safetensors":
             from safetensors import SafetensorError
             from safetensors.torch import load_file
@@ -154,7 +157,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             found = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror or error})", field="weights") from None
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, AttributeError):
+    except UsageError:
+        raise
+    except Exception:  # the reader raises many kinds for damaged bytes
         raise UsageError(
             f"{path} is neither a safetensors file nor a PyTorch state dict of plain tensors", field="weights"
         ) from None
@@ -226,14 +231,20 @@ TIMM = "timm:"
 
 def timm_model(name: str, ways: int, channels: int, *, pretrained: bool) -> nn.Module:
     """Build the network `timm:NAME`; with `pretrained`, timm downloads its weights."""
+    wanted = name.removeprefix(TIMM)
+    if not re.fullmatch(r"[\w.-]+", wanted) and not is_trusted("timm"):
+        raise UsageError(
+            f"model: {name} is looked up in a model hub; if you trust it, set PATHAWARE_TRUST=timm"
+        )
     try:
         timm = import_module("timm")
-    except ImportError:
+    except ModuleNotFoundError:
         raise UsageError(
             f"model: {name} needs timm, which is not installed; in a clone of pathaware: "
             "pip install '.[timm]'"
         ) from None
-    wanted = name.removeprefix(TIMM)
+    except Exception as error:  # such as a RuntimeError, if its torchvision is of another PyTorch
+        raise UsageError(f"model: {name} needs timm, which cannot be imported ({error})") from None
     try:
         model = timm.create_model(wanted, pretrained=pretrained, num_classes=ways, in_chans=channels)
     except Exception as error:  # an unknown name, or a download that failed

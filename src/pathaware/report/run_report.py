@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from pathaware.core.errors import UsageError
+from pathaware.core.writing import replace_file
 from pathaware.data.store import counted
 from pathaware.report.figures import figures
 from pathaware.report.paper_numbers import ADDRESS, paper_result
 from pathaware.report.style import data_uri, labels
 from pathaware.report.table_files import render_html
-from pathaware.training.checksummed import replace_file
 from pathaware.training.evaluation import LEVEL_TITLES, evaluate
 from pathaware.training.metric import ACCURACY, Metric
 from pathaware.training.progress import ProgressDisplay
@@ -127,7 +127,7 @@ def training_table(runs: Sequence[Run]) -> Table:
     return Table.of("Training", ["run", "iterations", "minutes", "GPU memory, MB", "skipped updates"], lines)
 
 
-def write_report(path: Path, title: str, groups: Sequence[Comparison]) -> None:
+def write_report(path: Path, title: str, groups: Sequence[Comparison], within: Path | None = None) -> None:
     """Write one HTML file with a section per group of runs on the same problem."""
     about = environment() | {"commit": (commit() or "unknown")[:12]}
     page = render_html(
@@ -138,7 +138,7 @@ def write_report(path: Path, title: str, groups: Sequence[Comparison]) -> None:
         address=ADDRESS,
     )
     try:
-        replace_file(path, page)
+        replace_file(path, page, within)
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror})", field="out") from None
 

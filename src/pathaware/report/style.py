@@ -12,7 +12,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from pathaware.training.checksummed import replace_file
+from pathaware.core.writing import make_folder, replace_file
 from pathaware.training.run_folder import Run
 
 # Colours that colour-blind readers can tell apart (Okabe and Ito). A method has the same one in every figure.
@@ -73,12 +73,12 @@ def subplots(rows: int, columns: int, size: tuple[float, float], **options: Any)
     return figure, figure.subplots(rows, columns, **options)
 
 
-def save(figure: Figure, path: Path) -> Path:
+def save(figure: Figure, path: Path, within: Path | None = None) -> Path:
     """Write the figure in the format of the path's ending."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent, within)
     buffer = io.BytesIO()
     figure.savefig(buffer, format=path.suffix[1:] or "png", dpi=DPI)
-    replace_file(path, buffer.getvalue())
+    replace_file(path, buffer.getvalue(), within)
     return path
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import jinja2
 
-from pathaware.training.checksummed import replace_file
+from pathaware.core.writing import make_folder, replace_file
 from pathaware.training.tables import NOTHING, Remark, Row, Table, markdown
 
 
 def write_table(table: Table, folder: Path, name: str) -> list[Path]:
     """Write `name.md`, `name.tex` and `name.html`; return their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     texts = {
         "md": markdown(table) + "\n",
         "tex": latex(table),
@@ -23,7 +23,7 @@ def write_table(table: Table, folder: Path, name: str) -> list[Path]:
     }
     paths = [folder / f"{name}.{ending}" for ending in texts]
     for path, text in zip(paths, texts.values(), strict=True):
-        replace_file(path, text)
+        replace_file(path, text, folder)
     return paths
 
 

@@ -102,8 +102,11 @@ def make_app(
     sessions, uploads, shared = Sessions(limits), Uploads(limits), SharedModel(model)
     measured = None if model.folder is None else measured_accuracy(model.folder)
     # Adapting takes a while; uploads and predictions need not wait for it.
-    adapting, reading = Adaptations(shared, limits.waiting), Worker("read", limits.waiting)
-    explaining = Worker("explain", limits.waiting)
+    adapting, reading = (
+        Adaptations(shared, limits.waiting),
+        Worker("read", limits.waiting, limits.waiting_per_session),
+    )
+    explaining = Worker("explain", limits.waiting, limits.waiting_per_session)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -167,7 +170,8 @@ def make_app(
         label = checked_label(label, limits.label_characters)
         found.check_room(label)  # before the body is read
         async with uploads.body(request) as raw:
-            pixels = await reading.run(read_image, raw, model.image_input, limits.pixels)
+            whose: Any = {"owner": session, "gone": request.is_disconnected}
+            pixels = await reading.run(read_image, raw, model.image_input, limits, **whose)
         sessions.check_room(pixels.nbytes)
         return {"picture": sessions.get(session).add(label, pixels), "label": label}
 
@@ -221,10 +225,11 @@ def make_app(
             _check_unknown(unknown)
         found.classifier()  # before the body is read
         async with uploads.body(request) as raw:
-            pixels = await reading.run(read_image, raw, model.image_input, limits.pixels)
+            whose: Any = {"owner": session, "gone": request.is_disconnected}
+            pixels = await reading.run(read_image, raw, model.image_input, limits, **whose)
         classes, adapted = found.classifier()
         support = found.learned()
-        values = await reading.run(shared.probabilities, adapted, pixels)
+        values = await reading.run(shared.probabilities, adapted, pixels, **whose)
         probabilities = dict(zip(classes, values, strict=True))
         answer: dict[str, Any] = {
             "label": max(classes, key=probabilities.__getitem__),
@@ -232,12 +237,11 @@ def make_app(
             "warning": _warning(model, torch.from_numpy(pixels)[None]),
         }
         if unknown is not None:
-            answer["unknown"] = await reading.run(shared.unknown, adapted, support, pixels, unknown)
+            answer["unknown"] = await reading.run(shared.unknown, adapted, support, pixels, unknown, **whose)
         if why:
             label = classes.index(answer["label"])
-            for side, pairs in zip(
-                ("for", "against"), await explaining.run(shared.reasons, support, pixels, label), strict=True
-            ):
+            found_reasons = await explaining.run(shared.reasons, support, pixels, label, **whose)
+            for side, pairs in zip(("for", "against"), found_reasons, strict=True):
                 answer[side] = [{"picture": support.names[i], "influence": value} for i, value in pairs]
         if keep:
             sessions.check_room(pixels.nbytes)
@@ -245,9 +249,10 @@ def make_app(
         return answer
 
     @app.post("/api/sessions/{session}/check")
-    async def check(session: str) -> dict[str, Any]:
+    async def check(session: str, request: Request) -> dict[str, Any]:
         support = sessions.get(session).support_set()
-        found = await explaining.run(shared.suspicious, support)
+        gone = request.is_disconnected
+        found = await explaining.run(shared.suspicious, support, owner=session, gone=gone)
         return {
             "suspicious": [
                 {"picture": support.names[i], "score": score, "likelier": support.classes[other]}
@@ -256,7 +261,7 @@ def make_app(
         }
 
     @app.post("/api/sessions/{session}/suggest")
-    async def suggest(session: str, count: int = 3) -> dict[str, Any]:
+    async def suggest(session: str, request: Request, count: int = 3) -> dict[str, Any]:
         found = sessions.get(session)
         support, pool = found.learned(), dict(found.unlabelled)
         if not pool:
@@ -264,7 +269,8 @@ def make_app(
         if not 1 <= count <= limits.pictures:
             raise ApiError(422, f"count: must be 1 to {limits.pictures}")
         pixels = np.stack(list(pool.values()))
-        chosen = await explaining.run(shared.suggest, support, pixels, count)
+        gone = request.is_disconnected
+        chosen = await explaining.run(shared.suggest, support, pixels, count, owner=session, gone=gone)
         names = list(pool)
         return {"pictures": [names[i] for i in chosen]}
 

@@ -66,6 +66,11 @@ class HostCheck:
             ) from None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope) if scope["type"] == "http" else {}
+        if "content-length" in headers and "transfer-encoding" in headers:  # a proxy may go by the other
+            error = ApiError(400, "Content-Length and Transfer-Encoding exclude each other")
+            await error.response()(scope, receive, send)
+            return
         if scope["type"] != "http" or self._is_allowed_address(Headers(scope=scope).get("host", "")):
             await self._app(scope, receive, send)
             return

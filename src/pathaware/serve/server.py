@@ -6,22 +6,31 @@ import asyncio
 import errno
 import gc
 import logging
+import os
 import signal
 import socket
+import sys
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from ipaddress import ip_address
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from pathaware.core.errors import UsageError
+from pathaware.serve.limits import is_local, network_prefix
+from pathaware.serve.worker import still_computing
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from pathaware.serve.limits import Limits
 
-GRACE = 5
+GRACE = 1
 """Seconds for responses in progress when the server ends."""
+REFUSAL = 5.0
+"""Seconds for a client to hear that its body is refused, and to stop sending."""
+LOST = "lost"
+"""The stage of a connection that is no more."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -57,45 +66,102 @@ def is_loopback(bound: socket.socket) -> bool:
     return ip_address(bound.getsockname()[0]).is_loopback
 
 
-def impatient_protocol(seconds: float) -> type[asyncio.Protocol]:
-    """uvicorn's HTTP/1.1 protocol, which disconnects clients that take over `seconds` to send headers.
+def watched_protocol(limits: Limits) -> type[asyncio.Protocol]:
+    """uvicorn's HTTP/1.1 protocol, which disconnects clients that keep it waiting.
 
-    A client that sends them slowly, or never, would hold one of the limited connections for as long as it
-    likes: uvicorn limits only the time between requests.
+    uvicorn limits only the time between requests; here headers, a body, and the reading of an answer have
+    limits too. If there are too many connections, one that keeps the server waiting makes room: the oldest of
+    the address that has most of them.
     """
     import h11
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
-    class Impatient(H11Protocol):
+    seconds = {
+        "headers": limits.header_seconds,
+        "body": limits.upload_seconds + REFUSAL,
+        "rest of a body": REFUSAL,
+        "answer": limits.answer_seconds,
+    }
+
+    class Watched(H11Protocol):
+        stage: str | None = None
+        """What the server waits for."""
+        prefix = ""
         deadline: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            self.expect_headers()
+            address = self.client[0] if self.client else ""
+            self.prefix = network_prefix(address)
+            number[self.prefix] += 1
+            self.watch()
+            if number[self.prefix] > limits.connections_per_address and not is_local(address):
+                transport.abort()
+            elif number.total() >= limits.connections:
+                crowd = max(waiting.values(), key=lambda each: len(each))
+                oldest = next(iter(crowd))
+                del crowd[oldest]
+                oldest.transport.abort()
 
         def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            if self.conn.their_state is h11.IDLE:
-                self.expect_headers()
-            elif self.deadline is not None:
-                self.deadline.cancel()
-                self.deadline = None
+            try:
+                super().data_received(data)
+            except Exception:  # bytes that h11 has no answer to
+                self.transport.abort()
+            self.watch()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self.watch()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self.watch()
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self.watch()
 
         def connection_lost(self, exc: Exception | None) -> None:
             if self.deadline is not None:
                 self.deadline.cancel()
+            self.stage = LOST
+            waiting[self.prefix].pop(self, None)
+            number[self.prefix] -= 1
+            if not number[self.prefix]:
+                del number[self.prefix], waiting[self.prefix]
             super().connection_lost(exc)
 
-        def expect_headers(self) -> None:
-            if self.deadline is None:
-                self.deadline = self.loop.call_later(seconds, self.give_up)
+        def waits_for(self) -> str | None:
+            if self.flow.write_paused or self.transport.is_closing():
+                return "answer"
+            if self.conn.their_state is h11.SEND_BODY:
+                answered = self.conn.our_state in (h11.DONE, h11.MUST_CLOSE)
+                return "rest of a body" if answered else "body"
+            return "headers" if self.conn.their_state is h11.IDLE else None
+
+        def watch(self) -> None:
+            stage = self.waits_for()
+            if stage == self.stage or self.stage == LOST:
+                return
+            if self.deadline is not None:
+                self.deadline.cancel()
+            self.stage, self.deadline = stage, None
+            waiting[self.prefix].pop(self, None)
+            if stage is not None:
+                waiting[self.prefix][self] = None
+                self.deadline = self.loop.call_later(seconds[stage], self.give_up)
 
         def give_up(self) -> None:
-            self.deadline = None
-            if self.conn.their_state is h11.IDLE:
+            if self.stage == "headers":
                 self.transport.close()
+                self.watch()
+            else:
+                self.transport.abort()
 
-    return Impatient
+    number = Counter[str]()
+    waiting = defaultdict[str, dict[Watched, None]](dict)  # those that have waited longest first
+    return Watched
 
 
 def serve(app: ASGIApp, bound: socket.socket, limits: Limits, ready: Callable[[], None]) -> int:
@@ -111,7 +177,7 @@ def serve(app: ASGIApp, bound: socket.socket, limits: Limits, ready: Callable[[]
     config = uvicorn.Config(
         app,
         # The tested implementations, even where faster ones are installed.
-        http=impatient_protocol(limits.header_seconds),
+        http=watched_protocol(limits),
         loop="asyncio",
         ws="none",
         lifespan="on",
@@ -139,4 +205,8 @@ def serve(app: ASGIApp, bound: socket.socket, limits: Limits, ready: Callable[[]
         for signum, handler in before.items():
             signal.signal(signum, handler)
         bound.close()
-    return 130 if signal.SIGINT in signals else 0
+    code = 130 if signal.SIGINT in signals else 0
+    if still_computing():  # for clients that are gone; nothing is saved, so nothing can be lost
+        sys.stdout.flush()
+        os._exit(code)
+    return code

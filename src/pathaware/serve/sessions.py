@@ -8,7 +8,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from pathaware.inference.trained_model import AdaptedClassifier, SupportSet
 from pathaware.serve.api_error import ApiError
-from pathaware.serve.limits import Limits
+from pathaware.serve.limits import Limits, is_local, network_prefix
 
 Pixels = NDArray[np.uint8]
 # Invisible, but part of words in Persian and Hindi, and of some emoji.
@@ -74,7 +73,7 @@ class Session:
     adapting: bool = False
     touched: float = 0.0
     address: str = ""
-    """The network address of the visitor."""
+    """The network address of the visitor, or its prefix."""
     _classifier: tuple[VersionedSupportSet, list[str], AdaptedClassifier] | None = None
     _network_bytes: int = 0
     _before: list[Pictures] = field(default_factory=list)
@@ -210,11 +209,6 @@ def network_bytes(adapted: AdaptedClassifier) -> int:
     return adapted.own_bytes
 
 
-def _is_local(address: str) -> bool:
-    """Return True for this machine's own addresses, and where there is none, as with a Unix socket."""
-    return not address or ip_address(address).is_loopback
-
-
 class Sessions:
     """All sessions by unguessable tokens."""
 
@@ -228,14 +222,15 @@ class Sessions:
     def begin(self, address: str = "", pictures: Sequence[tuple[str, Pixels]] = ()) -> str:
         """Begin a session with these labelled pictures for a client at this address; return its token."""
         self.delete_idle()
-        same = sum(session.address == address for session in self._sessions.values())
-        if same >= self._limits.sessions_per_address and not _is_local(address):
+        prefix = network_prefix(address)
+        same = sum(session.address == prefix for session in self._sessions.values())
+        if same >= self._limits.sessions_per_address and not is_local(address):
             raise ApiError(429, "too many sessions from this address; end one or try again later", retry=60)
         if len(self) >= self._limits.sessions:
             raise ApiError(503, "the server has no room for more sessions; try again later", retry=60)
         token = secrets.token_urlsafe(24)
         named = {secrets.token_hex(8): picture for picture in pictures}
-        self._sessions[token] = Session(self._limits, named, touched=self._clock(), address=address)
+        self._sessions[token] = Session(self._limits, named, touched=self._clock(), address=prefix)
         return token
 
     def get(self, token: str) -> Session:

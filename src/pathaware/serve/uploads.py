@@ -25,26 +25,27 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", module=r"pathaware\.(serve|data)\.")
 
 
-def read_image(raw: bytes, form: ImageInput, max_pixels: int) -> NDArray[np.uint8]:
+def read_image(raw: bytes, form: ImageInput, limits: Limits) -> NDArray[np.uint8]:
     """Check the size of an image file, then decode it (its first frame) to pixels `[C, size, size]`."""
     from PIL import Image, UnidentifiedImageError
 
     if not raw:
         raise ApiError(400, "the body is empty; send an image file")
     try:
-        Image.open(BytesIO(raw), formats=FORMATS).verify()  # checksums, where the format has any
         image = Image.open(BytesIO(raw), formats=FORMATS)
+        _check_size(image.size, limits)
+        image.verify()  # checksums, where the format has any
+        image = Image.open(BytesIO(raw), formats=FORMATS)
+    except ApiError:
+        raise
     except UnidentifiedImageError:
         raise ApiError(415, phone_format(raw) or f"not an image in a known format ({FORMAT_NAMES})") from None
     except Image.DecompressionBombError:
-        raise ApiError(413, f"more than the {max_pixels:,} pixels allowed") from None
+        raise ApiError(413, f"more than the {limits.pixels:,} pixels allowed") from None
     # Decoders raise many kinds of exceptions for broken or hostile bytes; all mean "not an image".
     except Exception:
         raise ApiError(422, "the image is damaged") from None
     with image:
-        if image.width * image.height > max_pixels:
-            size = f"{image.width}×{image.height}"
-            raise ApiError(413, f"{size} pixels, more than the {max_pixels:,} allowed")
         if min(image.size) < 1:
             raise ApiError(422, "the image has no pixels")
         if reason := unknown_range(image):
@@ -53,6 +54,15 @@ def read_image(raw: bytes, form: ImageInput, max_pixels: int) -> NDArray[np.uint
             return form.pixels(image).copy()  # a view would keep the whole image in memory
         except (BadImage, MemoryError):
             raise ApiError(422, "the image is damaged") from None
+
+
+def _check_size(size: tuple[int, int], limits: Limits) -> None:
+    """Refuse an image before it is decoded; to scale a long and narrow one would take gigabytes."""
+    width, height = size
+    if width * height > limits.pixels:
+        raise ApiError(413, f"{width}×{height} pixels, more than the {limits.pixels:,} allowed")
+    if max(size) > limits.side:
+        raise ApiError(413, f"{width}×{height} pixels, more than {limits.side:,} wide or high")
 
 
 _DISCARD = 4

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import ParamSpec, TypeVar
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Thread
+from threading import enumerate as enumerate_threads
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,9 +23,11 @@ from pathaware.inference.suggest import suggest
 from pathaware.inference.trained_model import AdaptedClassifier, SupportSet, TrainedModel
 from pathaware.serve.api_error import ApiError
 
-P = ParamSpec("P")
 T = TypeVar("T")
-
+PREFIX = "pathaware-"
+"""How the names of worker threads begin."""
+GONE_SECONDS = 1.0
+"""Seconds between two questions whether a client that waits has left."""
 
 SIDE_BY_SIDE = 16
 """Adaptations in one batch. All of them wait for the last one, so larger batches would delay the first."""
@@ -35,26 +40,107 @@ def busy() -> ApiError:
     return ApiError(503, "too much to compute at once; try again in a moment", retry=1)
 
 
+@dataclass(eq=False)
+class Job:
+    """What a worker computes step by step; the last step returns the result."""
+
+    steps: Generator[None, None, Any]
+    done: asyncio.Future[Any]
+
+
 class Worker:
-    """One thread with a bounded queue."""
+    """One thread, which takes steps of the jobs of its owners in turn, so that a long one holds up nobody."""
 
-    def __init__(self, name: str, waiting: int) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._waiting, self._limit = 0, waiting
+    def __init__(self, name: str, waiting: int, per_owner: int | None = None) -> None:
+        self._limit, self._share = waiting, per_owner or waiting
+        self._queues = dict[str, list[Job]]()
+        """The jobs of each owner, that whose turn it is first."""
+        self._running = False
+        self._tasks = SimpleQueue[Callable[[], None] | None]()
+        self._thread = Thread(target=self._work, name=f"{PREFIX}{name}", daemon=True)
+        self._thread.start()
 
-    async def run(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `job` in the thread, or raise if the queue is full."""
-        if self._waiting >= self._limit:
+    async def run(
+        self,
+        job: Callable[..., Any],
+        *args: Any,
+        owner: str = "",
+        gone: Callable[[], Awaitable[bool]] | None = None,
+    ) -> Any:
+        """Run a job, which may be a generator, or raise if the queue is full.
+
+        It is dropped after the step in progress if the request is cancelled, or its client is `gone`.
+        """
+        mine = self._queues.get(owner, [])
+        if sum(map(len, self._queues.values())) >= self._limit or (owner and len(mine) >= self._share):
             raise busy()
-        self._waiting += 1
+        done = asyncio.get_running_loop().create_future()
+        self._queues.setdefault(owner, []).append(Job(_steps(job, *args), done))
+        self._next()
         try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._thread, lambda: job(*args, **kwargs))
+            while not done.done():
+                await asyncio.wait([done], timeout=GONE_SECONDS)
+                if gone is not None and not done.done() and await gone():
+                    raise ApiError(400, "the client has left")
+            return done.result()
         finally:
-            self._waiting -= 1
+            done.cancel()
+
+    def _next(self) -> None:
+        """Take a step of the first job of the owner whose turn it is."""
+        if self._running:
+            return
+        for owner, jobs in list(self._queues.items()):
+            jobs[:] = [job for job in jobs if not job.done.done()]  # without cancelled requests
+            if not jobs:
+                del self._queues[owner]
+        if not self._queues:
+            return
+        self._running = True
+        owner, jobs = next(iter(self._queues.items()))
+        job, loop = jobs[0], asyncio.get_running_loop()
+
+        def step() -> None:
+            error: BaseException | None = None
+            try:
+                next(job.steps)
+            except BaseException as raised:
+                error = raised
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._stepped, owner, job, error)
+
+        self._tasks.put(step)
+
+    def _stepped(self, owner: str, job: Job, error: BaseException | None) -> None:
+        if isinstance(error, StopIteration) and not job.done.done():
+            job.done.set_result(error.value)
+        elif error is not None and not job.done.done():
+            job.done.set_exception(error)
+        if owner in self._queues:
+            self._queues[owner] = self._queues.pop(owner)  # at the end
+        self._running = False
+        self._next()
+
+    def _work(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            task()
+            del task  # with what it has computed
 
     def close(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        """Drop what waits, and end the thread after the step in progress."""
+        self._queues.clear()
+        self._tasks.put(None)
+        self._thread.join(0.2)
+
+
+def _steps(job: Callable[..., Any], *args: Any) -> Generator[None, None, Any]:
+    result = job(*args)
+    return (yield from result) if isinstance(result, Generator) else result
+
+
+def still_computing() -> bool:
+    """True if a worker that was closed has not ended its step."""
+    return any(thread.name.startswith(PREFIX) for thread in enumerate_threads())
 
 
 class SharedModel:
@@ -79,10 +165,14 @@ class SharedModel:
             (found,) = reasons(self._model, support, torch.from_numpy(pixels)[None], torch.tensor([label]))
         return found.positive, found.negative
 
-    def suspicious(self, support: SupportSet) -> list[SuspiciousLabel]:
-        """Return the pictures whose labels may be wrong, the most suspicious first."""
-        with self._refused():
-            return suspicious_labels(self._model, support)
+    def suspicious(self, support: SupportSet) -> Generator[None, None, list[SuspiciousLabel]]:
+        """Return the pictures whose labels may be wrong, the most suspicious first; a step per picture."""
+        found = []
+        for image in range(len(support.labels)):
+            with self._refused():
+                found += suspicious_labels(self._model, support, images=[image])
+            yield
+        return sorted(found, key=lambda each: each.score)
 
     def suggest(self, support: SupportSet, pixels: NDArray[np.uint8], count: int) -> list[int]:
         """Return the unlabelled pictures to label next."""
@@ -135,7 +225,9 @@ class Adaptations:
         while batch := self._next_batch():
             results = [result for _, result in batch]
             try:
-                adapted = await self._worker.run(self._model.adapt_each, [support for support, _ in batch])
+                adapted: list[AdaptedClassifier] = await self._worker.run(
+                    self._model.adapt_each, [support for support, _ in batch]
+                )
             except BaseException as error:
                 for result in results:
                     _settle(result, error)

@@ -5,19 +5,17 @@ A `PlannedRun` is a run that is to be made, and a `RunStore` holds those that we
 
 from __future__ import annotations
 
-import glob
 import json
-import os
 import time
-import uuid
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pathaware.core.errors import UsageError
+from pathaware.core.reading import read_file
+from pathaware.core.writing import make_folder
 from pathaware.methods import get_method
 from pathaware.training.config import Config
 from pathaware.training.evaluation import evaluate
@@ -102,7 +100,7 @@ class RunStore:
     def create(self) -> None:
         try:
             for folder in (self.folder / "runs", self.results_folder, self.folder / "logs"):
-                folder.mkdir(parents=True, exist_ok=True)
+                make_folder(folder)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise UsageError(f"{self.folder} cannot be written ({reason})", field="out") from None
@@ -137,7 +135,9 @@ class RunStore:
         `patience` seconds.
         """
         run = self.open(planned)
-        if not run.finished:
+        if run.finished:
+            run.tidy()
+        else:
             with _once_free(run, patience) as fit:
                 while not fit.done:
                     if stopped():
@@ -152,15 +152,7 @@ class RunStore:
         problem, path = run.config.problem, self.record_path(planned)
         learner = run.load(planned.config.training.device)
         result = evaluate(learner, problem, split=self.split, tasks=self.evaluation_tasks(run.config))
-        # A record that is there is a whole one, also if another process evaluates the same run: each has a
-        # draft of its own, and the first removes those of others, and of processes that were killed.
-        draft = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.new")
-        write_record(draft, evaluation_record(run, result))
-        with suppress(FileNotFoundError):
-            os.replace(draft, path)
-        for other in path.parent.glob(f"{glob.escape(path.name)}*.new"):
-            with suppress(OSError):
-                other.unlink()
+        write_record(path, evaluation_record(run, result))
 
     def result(self, planned: PlannedRun) -> Result | None:
         """The result of exactly this run, evaluated as this store does; None without an intact record."""
@@ -177,8 +169,8 @@ class RunStore:
 
     def _record(self, planned: PlannedRun) -> dict[str, Any]:
         try:
-            record = json.loads(self.record_path(planned).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            record = json.loads(read_file(self.record_path(planned)))
+        except (OSError, ValueError, RecursionError):
             return {}
         return record if isinstance(record, dict) else {}
 

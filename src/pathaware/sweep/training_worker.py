@@ -22,7 +22,9 @@ from typing import Any
 import torch
 
 from pathaware.core.errors import RunError, UsageError
+from pathaware.core.reading import read_file
 from pathaware.core.settings import trust
+from pathaware.core.writing import make_folder, open_to_write, remove_file, replace_file
 from pathaware.sweep.run_store import PlannedRun, RunStore
 from pathaware.training.config import Config
 
@@ -62,7 +64,7 @@ class Control:
         """Ask all workers to stop."""
         with self._lock, suppress(OSError):
             self._end.set()
-            self.path.unlink()
+            remove_file(self.path, self.path.parent)
 
     def _keep_writing(self) -> None:
         while not self._end.wait(BEAT):
@@ -73,11 +75,9 @@ class Control:
             if self._end.is_set():
                 return
             self._beats += 1
-            draft = self.path.with_name(f"{self.path.name}.new")
-            text = {"sweep": self.sweep, "beat": self._beats, "stop": self._stopped}
+            text = json.dumps({"sweep": self.sweep, "beat": self._beats, "stop": self._stopped})
             try:
-                draft.write_text(json.dumps(text), encoding="utf-8")
-                os.replace(draft, self.path)
+                replace_file(self.path, text, self.path.parent, durable=False)
                 self.error = None
             except OSError as error:  # on Windows, while a worker reads it; there is a next time
                 self.error = error
@@ -106,7 +106,7 @@ class StopCheck:
         self._next = now + 2 * PAUSE
         text = self._text
         try:
-            text = self.path.read_text(encoding="utf-8")
+            text = read_file(self.path).decode()
         except FileNotFoundError:
             return True
         except OSError:  # it is being replaced
@@ -140,7 +140,7 @@ def work(task: Task) -> tuple[str, str]:
         stop = StopCheck(task.store.folder / CONTROL, task.sweep, task.name, task.patience)
         if stop():
             return STOPPED, ""
-        with _output_to(task.store.folder / "logs" / f"{task.name}.log"):
+        with _output_to(task.store.folder, f"{task.name}.log"):
             try:
                 trust(task.tables)
                 planned = PlannedRun(task.name, Config.from_dict(task.tables))
@@ -162,11 +162,11 @@ def work(task: Task) -> tuple[str, str]:
 
 
 @contextmanager
-def _output_to(path: Path) -> Iterator[None]:
-    """Send what this process prints, libraries and compilers included, to a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def _output_to(folder: Path, name: str) -> Iterator[None]:
+    """Send what this process prints, libraries and compilers included, to a file in `logs`."""
+    make_folder(folder / "logs", folder)
     kept = {stream: os.dup(stream) for stream in (1, 2)}
-    with path.open("w", encoding="utf-8") as log:
+    with open_to_write(folder / "logs" / name, folder) as log:
         for stream in kept:
             os.dup2(log.fileno(), stream)
         try:

@@ -1,4 +1,4 @@
-"""Files that are written atomically; files of tensors that also carry a checksum and cannot run code.
+"""Files of tensors that carry a checksum and cannot run code.
 
 safetensors stores numbers only, but without a checksum. Ours covers everything a reader uses: names, types,
 shapes, bytes and metadata.
@@ -8,96 +8,36 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
+from pathaware.core.reading import must_be_plain
+from pathaware.core.schema import read, read_table
+from pathaware.core.writing import replace_file
 
 CHECKPOINT = "checkpoint.safetensors"
 """The name of the file of a trained model in the folder of its training."""
+
+
+S = TypeVar("S")
 
 
 class CorruptFile(Exception):
     """A file that is not what was written. The message gives the reason."""
 
 
-def replace_file(path: Path, content: str | bytes) -> None:
-    """Write a file atomically: a crash or a full disk leaves the old file or the new one, never half.
-
-    If it cannot be written, the `OSError` names the file.
-    """
-    data = content.encode() if isinstance(content, str) else content
-    try:
-        path = path.resolve()  # a link stays a link
-        if path.exists() and not path.is_file():  # a pipe or a device is written, not replaced
-            path.write_bytes(data)
-            return
-        draft = path.with_name(f"{path.name}.new")
-        try:
-            draft.write_bytes(data)
-            os.replace(draft, path)
-        except OSError:
-            with suppress(OSError):
-                draft.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None
-
-
-def replace_folder(draft: Path, folder: Path) -> None:
-    """Move a complete folder to its place; one that is there is replaced, or put back if that fails."""
-    old = _replaced(folder)
-    if folder.exists():
-        os.rename(folder, old)  # between these two lines, `restore_folder` finds the old one
-    try:
-        os.rename(draft, folder)
-    except OSError:
-        restore_folder(folder)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def restore_folder(folder: Path) -> None:
-    """Repair an interrupted `replace_folder`: restore the old folder, or remove it if there is a new one."""
-    old = _replaced(folder)
-    if not old.is_dir():
-        return
-    if folder.exists():
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        with suppress(OSError):  # not in a place that cannot be written
-            os.rename(old, folder)
-
-
-def _replaced(folder: Path) -> Path:
-    return folder.parent / f".{folder.name}.old"
-
-
 def write_checksummed(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """Write atomically, even if the power fails: a reader finds the old file or the new one."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
+    """Write tensors and what is known about them; a link of that name is replaced, not followed."""
+    from safetensors.torch import save
 
     kept = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     text = json.dumps(about, sort_keys=True)
-    draft = path.with_name(f"{path.name}.new")
-    draft.touch()
-    mode = draft.stat().st_mode  # as for every new file; safetensors would let nobody else read it
-    try:
-        save_file(kept, draft, metadata={"about": text, "sha256": _digest(kept, text)})
-        draft.chmod(mode)
-    except SafetensorError as error:  # raised also when the disk is full
-        raise OSError(str(error).rpartition("error: ")[2]) from None
-    _flush(draft)
-    os.replace(draft, path)
-    _flush(path.parent)
+    replace_file(path, save(kept, metadata={"about": text, "sha256": _digest(kept, text)}), path.parent)
 
 
 def read_checksummed(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -105,31 +45,55 @@ def read_checksummed(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     from safetensors import SafetensorError, safe_open
 
     try:
+        must_be_plain(path)
         with safe_open(path, framework="pt") as file:
             about = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, RuntimeError, OverflowError) as error:
-        raise CorruptFile(str(error).splitlines()[0]) from None
+        raise CorruptFile(getattr(error, "strerror", None) or str(error).splitlines()[0]) from None
     if "about" not in about or "sha256" not in about:
         raise CorruptFile("it has no checksum")
     if _digest(tensors, about["about"]) != about["sha256"]:
         raise CorruptFile("its checksum is wrong")
-    found: dict[str, Any] = json.loads(about["about"])
-    return tensors, found
+    try:
+        return tensors, read("metadata", json.loads(about["about"]), dict[str, Any])
+    except (ValueError, RecursionError) as error:
+        raise CorruptFile(str(error)) from None
+
+
+def read_declared(path: Path, kind: type[S], field: str | None = "run") -> tuple[dict[str, Tensor], S]:
+    """Read tensors and metadata of a declared type; the error names the file and what is wrong."""
+    try:
+        tensors, about = read_checksummed(path)
+        return tensors, read_table("metadata", about, kind, known_only=False)
+    except (CorruptFile, UsageError) as error:
+        raise UsageError(f"{path} cannot be read ({error})", field) from None
+
+
+def must_be_finite(tensors: Mapping[str, Tensor], source: str) -> None:
+    """Raise if a tensor has numbers that are infinite or NaN."""
+    for name, value in tensors.items():
+        if value.is_floating_point() and not value.isfinite().all():
+            raise UsageError(f"{source}: {name} has numbers that are not finite", field="run")
 
 
 def load_parameters(learner: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:
     """Load all parameters and buffers of a learner; raise if an earlier version built another network."""
-    try:
-        learner.load_state_dict(tensors)
-    except RuntimeError:
-        own = learner.state_dict()
-        differs = [n for n in {**own, **tensors} if n not in own or n not in tensors]
-        differs += [n for n in own if n in tensors and own[n].shape != tensors[n].shape]
+    must_be_finite(tensors, source)
+    own = learner.state_dict()
+    differs = [n for n in {**own, **tensors} if n not in own or n not in tensors]
+    differs += [n for n in own if n in tensors and _kind(own[n]) != _kind(tensors[n])]
+    if differs:
         message = (
             f"{source} is of another network than this version builds ({differs[0]} differs); train again"
         )
-        raise UsageError(message, field="run") from None
+        raise UsageError(message, field="run")
+    learner.load_state_dict(tensors)
+
+
+def _kind(value: Tensor) -> tuple[torch.Size, bool]:
+    """What a tensor must have in common with another; a network may be saved in half precision."""
+    return value.shape, value.is_floating_point()
 
 
 def tensor_digest(tensors: Mapping[str, Tensor]) -> str:
@@ -144,14 +108,3 @@ def _digest(tensors: Mapping[str, Tensor], about: str) -> str:
         digest.update(f"\n{name} {value.dtype} {list(value.shape)}\n".encode())
         digest.update(value.contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _flush(path: Path) -> None:
-    """Flush to disk, because a rename can survive a power cut that the renamed bytes did not."""
-    if os.name != "posix" and path.is_dir():
-        return  # Windows cannot open folders
-    file = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pathaware.core.errors import UsageError, did_you_mean
+from pathaware.core.reading import read_file
 from pathaware.core.schema import described, json_schema, read_table, table_schema
 from pathaware.core.settings import coerce, short_repr, type_hints
 from pathaware.methods import METHODS, Method, get_method
@@ -36,7 +37,7 @@ def read_toml(text: str) -> dict[str, Any]:
 def read_toml_file(field: str, path: Path) -> dict[str, Any]:
     """Read a TOML file; `field` is the argument that an error names."""
     try:
-        return read_toml(path.read_text(encoding="utf-8-sig"))
+        return read_toml(read_file(path).decode("utf-8-sig"))
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror})", field=field) from None
     except ValueError as error:  # a path that no file can have, not UTF-8, or not TOML

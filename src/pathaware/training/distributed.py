@@ -222,13 +222,13 @@ SECONDS_BETWEEN = 2.0
 
 
 class StopRequest:
-    """A context in which SIGTERM and Ctrl-C are noted instead of obeyed. A second Ctrl-C stops at once.
+    """A context in which SIGTERM, SIGHUP and Ctrl-C are noted, not obeyed. A second Ctrl-C stops at once.
 
     So does the first while `at_once` is set: as long as nothing has been computed, nothing can be lost.
     `notice` is printed at the first signal otherwise.
     """
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
 
     def __init__(self, notice: str = "") -> None:
         self.signum: int | None = None
@@ -238,7 +238,9 @@ class StopRequest:
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():  # handlers can be set there only
-            self.before = {each: signal.signal(each, self._note) for each in self.SIGNALS}
+            ignored = {signal.getsignal(each) for each in self.SIGNALS[2:]} == {signal.SIG_IGN}  # by nohup
+            heard = self.SIGNALS[:2] if ignored else self.SIGNALS
+            self.before = {each: signal.signal(each, self._note) for each in heard}
         return self
 
     def __exit__(self, *_: object) -> None:

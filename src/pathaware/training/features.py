@@ -23,6 +23,7 @@ from pathaware.core.errors import UsageError
 from pathaware.core.few_shot import FewShotLearner, QueryLevel, StepPredictions, part_of
 from pathaware.core.head import Head
 from pathaware.core.path import Order
+from pathaware.core.writing import make_folder
 from pathaware.data.augmentation import Augmentation
 from pathaware.data.episodes import EpisodePlan, ImageEpisodes, ImageViews, Views
 from pathaware.data.store import ImageStore, SplitClasses, counted
@@ -89,7 +90,7 @@ def _cache_path(backbone: FrozenBackbone, content: str) -> Path:
 
 def write_features(path: Path, features: Tensor) -> None:
     """Write features `[N, F]` to a file of the cache."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_checksummed(path, {"features": features.to(PRECISION)}, {"images": len(features)})
 
 

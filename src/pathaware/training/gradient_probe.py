@@ -16,7 +16,7 @@ from pathaware.core.errors import UsageError
 from pathaware.core.few_shot import FewShotLearner, part_of
 from pathaware.core.learner import require_path
 from pathaware.core.rule import Context, Rule
-from pathaware.training.checksummed import CorruptFile, read_checksummed, write_checksummed
+from pathaware.training.checksummed import read_declared, write_checksummed
 
 if TYPE_CHECKING:
     from pathaware.training.meta_step import MetaStep
@@ -44,6 +44,13 @@ def count(values: Tensor) -> Tensor:
     index = place.nan_to_num_(nan=BINS).long()
     counts = torch.zeros(BINS + 1, dtype=torch.int64, device=values.device)
     return counts.scatter_add_(0, index, torch.ones_like(index))[:BINS]  # integers: the order does not matter
+
+
+@dataclass(frozen=True)
+class AboutHistograms:
+    """The metadata of histograms: the name of the parameter tensor."""
+
+    of: str
 
 
 @dataclass
@@ -93,12 +100,13 @@ class Histograms:
 
     @classmethod
     def load(cls, path: Path) -> Histograms:
-        try:
-            tensors, about = read_checksummed(path)
-        except CorruptFile as error:
-            raise UsageError(f"{path} cannot be read ({error})", field="run") from None
-        columns = [list(tensors[name]) for name in ("counts", "mean", "largest")]
-        return cls(about["of"], tensors["iterations"].tolist(), *columns)
+        tensors, about = read_declared(path, AboutHistograms)
+        snapshots = len(tensors.get("iterations", ()))
+        columns = [tensors.get(name, torch.zeros(0)) for name in ("counts", "mean", "largest")]
+        counts, *others = (column.shape for column in columns)
+        if len(counts) != 3 or counts[::2] != (snapshots, BINS) or any(each != counts[:2] for each in others):
+            raise UsageError(f"{path} cannot be read (its tensors do not fit together)", field="run")
+        return cls(about.of, tensors["iterations"].tolist(), *map(list, columns))
 
 
 def probed_tensor(learner: FewShotLearner) -> str:

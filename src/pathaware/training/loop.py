@@ -317,6 +317,7 @@ class Fit:
         except OSError as error:
             kept = f"its state after {self.saved} iterations is kept"
             kept = kept if self.saved else "nothing was saved yet"
+            kept = kept if run.folder.exists() else "the folder is gone"
             raise RunError(f"{run.folder} cannot be written ({error.strerror or error}); {kept}") from None
 
 

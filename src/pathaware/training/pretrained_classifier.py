@@ -29,7 +29,7 @@ from pathaware.core.seeding import generator
 from pathaware.data.labelled import ClassImages
 from pathaware.data.pixels import ImageInput
 from pathaware.models import build_model
-from pathaware.training.checksummed import CHECKPOINT, CorruptFile, read_checksummed
+from pathaware.training.checksummed import CHECKPOINT, CorruptFile, load_parameters, read_checksummed
 from pathaware.training.settings import Pretraining
 
 PROJECTION = "projection"
@@ -110,7 +110,7 @@ def load_classifier(folder: Path, device: torch.device | str = "cpu") -> Pretrai
     inputs = ImageInput.from_dict(about.inputs)
     matched = len(tensors[MATCH]) if MATCH in tensors else 0
     model = initialised(Pretraining.from_dict(about.pretraining), len(about.classes), inputs, matched)
-    model.load_state_dict(tensors)
+    load_parameters(model, tensors, str(folder / CHECKPOINT))
     model = model.to(device, memory_format=torch.channels_last).eval().requires_grad_(False)  # type: ignore[call-overload]
     return PretrainedClassifier(model, inputs, about.classes, about.epoch, about.prototype_accuracy)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
+from pathaware.core.writing import open_to_write
 from pathaware.training.distributed import ALONE, World
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class EventFile:
 
         # Entries of a run that resumes belong to a new file, which hides those after the saved state.
         name = f"events.out.tfevents.{time.time_ns() // 10**6}.{platform.node() or 'host'}.{os.getpid()}"
-        self.records = RecordWriter((folder / name).open("wb"))
+        self.records = RecordWriter(open_to_write(folder / name, folder))
         self._event = Event
         self._write(file_version="brain.Event:2")
         if resumed_after is not None:

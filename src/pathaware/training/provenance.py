@@ -23,8 +23,10 @@ from torch import Tensor
 
 from pathaware.core import VERSION
 from pathaware.core.errors import UsageError
+from pathaware.core.reading import MOST_TENSORS, read_file
+from pathaware.core.writing import make_folder, replace_file
 from pathaware.methods import get_method
-from pathaware.training.checksummed import CHECKPOINT, replace_file, tensor_digest
+from pathaware.training.checksummed import CHECKPOINT, tensor_digest
 from pathaware.training.config import Config
 from pathaware.training.evaluation import Evaluation
 
@@ -149,7 +151,7 @@ def evaluation_record(run: Run, evaluation: Evaluation) -> dict[str, Any]:
         "validation": [[r["iteration"], r["validation"]] for r in rows if r["validation"] is not None],
         "skipped": sum(row["skipped"] for row in rows),
         "checkpoint_rule": _checkpoint_rule(run),
-        "checkpoint_sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+        "checkpoint_sha256": hashlib.sha256(read_file(file, MOST_TENSORS)).hexdigest(),
         "tensors_sha256": tensor_digest(tensors),
         "trained_with": trained_with,
     }
@@ -172,7 +174,7 @@ def write_record(path: Path, content: Mapping[str, Any], field: str = "record") 
     for name, value in {**revision(), "environment": environment()}.items():
         record.setdefault(name, value)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         replace_file(path, to_json(record) + "\n")
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror})", field=field) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -11,15 +12,23 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Self
 
-from filelock import FileLock, Timeout
-
 from pathaware.core.errors import UsageError, did_you_mean
-from pathaware.training.checksummed import CHECKPOINT, CorruptFile, replace_file
+from pathaware.core.reading import read_file, read_json
+from pathaware.core.writing import (
+    Lock,
+    Locked,
+    is_draft,
+    make_folder,
+    open_to_write,
+    remove_file,
+    replace_file,
+)
+from pathaware.training.checksummed import CHECKPOINT, CorruptFile
 from pathaware.training.config import read_toml_file
 from pathaware.training.progress import Progress
 from pathaware.training.state import State
 
-CONFIG, METRICS, STATES = "config.toml", "metrics.jsonl", "state-[0-9]*.safetensors"
+CONFIG, METRICS = "config.toml", "metrics.jsonl"
 PROVENANCE, LOCK, HISTOGRAMS = "provenance.json", "run.lock", "histograms.safetensors"
 KEPT = 2
 """Number of states kept: if the last one is corrupt, the one before it is used."""
@@ -50,13 +59,11 @@ class FolderLock:
     """
 
     def __init__(self, folder: Path, refusal: str, field: str | None = None) -> None:
-        self.path = folder / LOCK
         if not folder.is_dir():
             raise UsageError(f"{folder} is not a folder", field)
-        self.lock = FileLock(self.path, blocking=False, thread_local=False)
         try:
-            self.lock.acquire()
-        except Timeout:
+            self.lock = Lock(folder / LOCK)
+        except Locked:
             raise FolderInUse(refusal, field) from None
         except OSError as error:
             raise UsageError(f"{folder} cannot be written ({error.strerror})", field) from None
@@ -68,10 +75,6 @@ class FolderLock:
         self.release()
 
     def release(self) -> None:
-        # The lock belongs to the open file, so its name can go first. The folder may be gone or read-only by
-        # now, and Windows removes the file only after its release.
-        with suppress(OSError):
-            self.path.unlink()
         self.lock.release()
 
 
@@ -95,11 +98,11 @@ class RunFolder(ABC):
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"{folder} is a file; name a folder", field="out")
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             if not all(map(_is_leftover, folder.iterdir())):
                 what = "holds another run" if (folder / CONFIG).exists() else "is not empty"
                 raise UsageError(f"{folder} {what}; name a new folder or remove it", field="out")
-            replace_file(folder / CONFIG, settings.to_toml())
+            replace_file(folder / CONFIG, settings.to_toml(), folder)
         except OSError as error:
             raise UsageError(f"{folder} cannot be written ({error.strerror})", field="out") from None
         run = cls(folder, settings)
@@ -110,14 +113,14 @@ class RunFolder(ABC):
         """Remove the folder of a run that this process created and could not begin to train."""
         if self.created and not (self.folder / METRICS).exists() and not self._states():
             for name in (CONFIG, PROVENANCE):
-                (self.folder / name).unlink(missing_ok=True)
+                remove_file(self.folder / name, self.folder)
             with suppress(OSError):  # not empty
                 self.folder.rmdir()
 
     def append(self, progress: Progress) -> None:
         """Append a log entry to `metrics.jsonl`."""
-        with (self.folder / METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(progress)) + "\n")
+        with open_to_write(self.folder / METRICS, self.folder, "ab") as file:
+            file.write(f"{json.dumps(asdict(progress))}\n".encode())
 
     def metrics(self, note: Note = _ignore) -> Iterator[dict[str, Any]]:
         """Iterate over the log entries, the dictionaries of `metrics.jsonl`.
@@ -125,7 +128,10 @@ class RunFolder(ABC):
         A last line that was cut off is dropped and reported to `note`; a damaged line before it is an error.
         """
         path = self.folder / METRICS
-        lines = path.read_bytes().split(b"\n") if path.exists() else []
+        try:
+            lines = read_file(path).split(b"\n") if path.exists() else []
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read ({error.strerror})", field="run") from None
         for number, line in enumerate(lines, 1):
             row, last = _parse_entry(line), number == len(lines)
             if row is not None:
@@ -140,7 +146,7 @@ class RunFolder(ABC):
         path = self.folder / METRICS
         if path.exists():
             kept = [row for row in self.metrics(note) if row["iteration"] <= iteration]
-            replace_file(path, "".join(json.dumps(row) + "\n" for row in kept))
+            replace_file(path, "".join(json.dumps(row) + "\n" for row in kept), self.folder)
 
     def provenance(self) -> list[dict[str, Any]]:
         """Commit, versions and device of each process that trained this run, in order; empty for old runs."""
@@ -148,28 +154,25 @@ class RunFolder(ABC):
         if not path.exists():
             return []
         try:
-            found = json.loads(path.read_bytes())
-        except (OSError, ValueError, RecursionError):
-            found = None
-        if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
-            raise UsageError(f"{path} is damaged; remove it to continue without it", field="run")
+            found: list[dict[str, Any]] = read_json(path, list[dict[str, Any]])
+        except UsageError as error:
+            raise UsageError(f"{error.message}; remove it to continue without it", field="run") from None
         return found
 
     def add_provenance(self, entry: dict[str, Any]) -> None:
         """Append an entry to `provenance.json`."""
-        replace_file(self.folder / PROVENANCE, json.dumps([*self.provenance(), entry], indent=1) + "\n")
+        text = json.dumps([*self.provenance(), entry], indent=1) + "\n"
+        replace_file(self.folder / PROVENANCE, text, self.folder)
 
     def save_state(self, state: State) -> None:
         """Write a state to resume from, and remove all but the last two."""
         state.write(self.folder / f"state-{state.iteration}.safetensors")
         for old in self._states()[KEPT:]:
-            old.unlink()
+            remove_file(old, self.folder)
 
     def _states(self) -> list[Path]:
         """The files of states, newest first."""
-        return sorted(
-            self.folder.glob(STATES), key=lambda path: int(path.stem.partition("-")[2]), reverse=True
-        )
+        return numbered_files(self.folder, "state")[::-1]
 
     def state(self, note: Note = _ignore) -> State | None:
         """The last saved state; None if there is none or the run is finished.
@@ -194,7 +197,12 @@ class RunFolder(ABC):
     def remove_states(self) -> None:
         """Remove the saved states of a finished run."""
         for path in self._states():
-            path.unlink()
+            remove_file(path, self.folder)
+
+    def tidy(self) -> None:
+        """Remove what a process left that was killed after its last iteration: states and its lock."""
+        with suppress(UsageError, OSError), FolderLock(self.folder, ""):
+            self.remove_states()
 
     @property
     def finished(self) -> bool:
@@ -202,16 +210,12 @@ class RunFolder(ABC):
         last = max((row["iteration"] for row in self.metrics()), default=0)
         return last == self.iterations and (self.folder / CHECKPOINT).exists()
 
-    def tidy(self) -> None:
-        """Remove what a process that was killed after its last iteration did not get to remove."""
-        left = [*self._states(), *self.folder.glob(LOCK), *self.folder.glob("*.new")]
-        # Another process may be at work here, and the folder may be read-only: neither is an error.
-        with suppress(UsageError, OSError):
-            if left and self.finished:
-                lock = FolderLock(self.folder, "")
-                for path in left:
-                    path.unlink(missing_ok=True)
-                lock.release()
+
+def numbered_files(folder: Path, kind: str) -> list[Path]:
+    """The files of states or snapshots in a folder, in the order of their iterations."""
+    pattern = re.compile(rf"{kind}-(\d{{1,18}})\.safetensors", re.ASCII)
+    found = {int(match[1]): path for path in folder.iterdir() if (match := pattern.fullmatch(path.name))}
+    return [found[number] for number in sorted(found)]
 
 
 def must_exist(folder: Path, field: str) -> None:
@@ -255,4 +259,4 @@ def _parse_entry(line: bytes) -> dict[str, Any] | None:
 def _is_leftover(path: Path) -> bool:
     """True for what a process leaves that was killed while it created a run."""
     empty_config = path.name == CONFIG and path.is_file() and path.stat().st_size == 0
-    return empty_config or path.name in (LOCK, f"{CONFIG}.new")
+    return empty_config or path.name == LOCK or is_draft(path)

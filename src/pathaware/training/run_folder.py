@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,14 @@ from torch import Tensor
 
 from pathaware.core.errors import UnfinishedRun, UsageError
 from pathaware.core.few_shot import FewShotLearner
+from pathaware.core.writing import remove_file
 from pathaware.data.labelled import ClassImages
+from pathaware.data.pixels import ImageInput
 from pathaware.training.checksummed import (
     CHECKPOINT,
-    CorruptFile,
     load_parameters,
-    read_checksummed,
+    must_be_finite,
+    read_declared,
     write_checksummed,
 )
 from pathaware.training.config import Config, differences, setting_differences
@@ -30,10 +32,26 @@ from pathaware.training.pretrained_classifier import (
     load_classifier,
     sample_features,
 )
-from pathaware.training.run_files import CONFIG, HISTOGRAMS, RunFolder, read_run_tables
+from pathaware.training.run_files import CONFIG, HISTOGRAMS, RunFolder, numbered_files, read_run_tables
 from pathaware.training.settings import Pretraining
 
-FIGURES, SNAPSHOTS = "figures", "snapshot-[0-9]*.safetensors"
+FIGURES = "figures"
+
+
+@dataclass(frozen=True)
+class AboutCheckpoint:
+    """The metadata of a checkpoint."""
+
+    config: dict[str, Any]
+    inputs: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class AboutSnapshot:
+    """The metadata of a snapshot."""
+
+    config: dict[str, Any]
+    validation: float
 
 
 class Run(RunFolder):
@@ -70,7 +88,6 @@ class Run(RunFolder):
             run = cls(folder, Config.of_run(tables))
         except ValueError as error:
             raise UsageError(f"{folder / CONFIG}: {error}", field="run") from None
-        run.tidy()
         return run
 
     def refuse_another(self, settings: dict[str, Any], path: Path) -> None:
@@ -95,24 +112,21 @@ class Run(RunFolder):
         """Keep a checkpoint besides the best one; those with the worst validation are removed."""
         about = {"iteration": iteration, "validation": value, "config": self.config.to_dict()}
         write_checksummed(self.folder / f"snapshot-{iteration}.safetensors", learner.state_dict(), about)
-        found = sorted(self.folder.glob(SNAPSHOTS), key=_snapshot_value)
+        found = sorted(numbered_files(self.folder, "snapshot"), key=_snapshot_value)
         kept, lower_is_better = self.config.training.snapshots, self.config.problem.metric.lower_is_better
         for path in found[kept:] if lower_is_better else found[:-kept]:
-            path.unlink()
+            remove_file(path, self.folder)
 
     def load_snapshots(self, device: str = "auto") -> list[FewShotLearner]:
         """Load the learners of all snapshots, in the order of their iterations."""
-        paths = sorted(self.folder.glob(SNAPSHOTS), key=lambda path: int(path.stem.partition("-")[2]))
+        paths = numbered_files(self.folder, "snapshot")
         if not paths:
             raise UsageError(f"{self.folder} has no snapshots; train with training.snapshots", field="run")
         learners = []
         for path in paths:
             learner = self.load(device)
-            try:
-                tensors, about = read_checksummed(path)
-            except CorruptFile as error:
-                raise UsageError(f"{path} cannot be read ({error})", field="run") from None
-            self.refuse_another(about["config"], path)
+            tensors, about = read_declared(path, AboutSnapshot)
+            self.refuse_another(about.config, path)
             load_parameters(learner, tensors, str(path))
             learners.append(learner)
         return learners
@@ -145,12 +159,16 @@ class Run(RunFolder):
         path = self.folder / CHECKPOINT
         if not path.exists():
             raise UnfinishedRun(self.folder)
+        tensors, about = read_declared(path, AboutCheckpoint)
+        self.refuse_another(about.config, path)
+        must_be_finite(tensors, str(path))
+        inputs = about.inputs or self.config.problem.inputs()
         try:
-            tensors, about = read_checksummed(path)
-        except CorruptFile as error:
-            raise UsageError(f"{path} cannot be read ({error})", field="run") from None
-        self.refuse_another(about["config"], path)
-        return tensors, about.get("inputs") or self.config.problem.inputs()
+            if not self.config.problem.regression:
+                ImageInput.from_dict(inputs)
+        except UsageError as error:
+            raise UsageError(f"{path}: {error.message}", field="run") from None
+        return tensors, inputs
 
 
 class PretrainRun(RunFolder):
@@ -170,7 +188,6 @@ class PretrainRun(RunFolder):
             run = cls(folder, Pretraining.from_dict(tables["pretraining"]))
         except ValueError as error:
             raise UsageError(f"{folder / CONFIG}: {error}", field="run") from None
-        run.tidy()
         return run
 
     def refuse_another(self, settings: dict[str, Any], path: Path) -> None:
@@ -201,8 +218,4 @@ class PretrainRun(RunFolder):
 
 def _snapshot_value(path: Path) -> float:
     """The validation of a snapshot."""
-    try:
-        value: float = read_checksummed(path)[1]["validation"]
-    except CorruptFile as error:
-        raise UsageError(f"{path} cannot be read ({error}); remove it", field="run") from None
-    return value
+    return read_declared(path, AboutSnapshot)[1].validation

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from pathaware.core.errors import UsageError
 from pathaware.core.schema import read_table
-from pathaware.core.settings import at_least, fractions, positive
+from pathaware.core.settings import at_least, at_most, fractions, positive
 
 if TYPE_CHECKING:
     import torch
@@ -83,6 +83,7 @@ class Compute:
 
     def __post_init__(self) -> None:
         at_least(0, seed=self.seed, threads=self.threads)
+        at_most(1024, threads=self.threads)
 
     @property
     def torch_device(self) -> torch.device:

@@ -323,6 +323,7 @@ def pretrain(
         if run.settings != settings:
             run = None  # `create` refuses the folder
         elif run.finished:
+            run.tidy()
             return run
     images = settings.images(settings.chosen_splits)
     teacher = _teacher(settings, images, find)

@@ -46,6 +46,8 @@ def train(
     place = folder or default_folder(config)
     begun, finished = world.from_writer(lambda: _begun(config, place, resume or world.restarts))
     if begun is not None and finished:
+        if world.is_writer:
+            begun.tidy()
         return begun
     objective = world.writer_first(
         lambda: MetaTraining(config, world) if begun else MetaTraining(config, world).try_out()

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 import torch
 
 from pathaware.core.errors import UsageError
+from pathaware.core.reading import read_file
 from pathaware.core.seeding import generator
 from pathaware.data.importers.source import (
     ImportRefused,
@@ -180,7 +181,7 @@ def _read_lists(folder: Path, found: Mapping[str, object]) -> dict[Split, list[s
     for split in SPLITS:
         path = folder / f"{split}.txt"
         try:
-            lines = path.read_text(encoding="utf-8").splitlines() if split == "train" or path.exists() else []
+            lines = read_file(path).decode().splitlines() if split == "train" or path.exists() else []
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{path}: cannot be read ({error})") from None
         lists[split] = [line.strip() for line in lines if line.strip()]

@@ -58,7 +58,8 @@ def read(tree: Tree, name: str) -> bytes:
 def open_tree(source: Path, others: str = "") -> Tree:
     """Open a folder, a zip or a tar; `others` is what the caller accepts as well, for the message."""
     if source.is_dir():
-        return FolderTree(source)
+        with _refusals(str(source)):
+            return FolderTree(source)
     if not source.is_file():
         raise UsageError(f"{source}: no such file or folder")
     with _refusals(str(source)):

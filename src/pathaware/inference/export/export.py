@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import copy
-import os
 import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pathaware.core.errors import RunError, UsageError
+from pathaware.core.writing import draft_folder, move, replace_file
 from pathaware.inference.export.formats import Format, get_format, metadata
 from pathaware.inference.trained_model import AdaptedClassifier
-from pathaware.training.checksummed import replace_file
 
 TOLERANCE = 1e-4
 """Largest allowed difference of a probability; rounding errors are about a thousandth of it."""
@@ -52,8 +50,8 @@ def export(
     format.require_packages()
     # On the CPU, which every reader of the file has; a GPU may also round more coarsely than is allowed.
     adapted = replace(adapted, network=copy.deepcopy(adapted.network).cpu())
-    with TemporaryDirectory(dir=path.absolute().parent, prefix=".export-") as folder:
-        draft = Path(folder) / path.name
+    with draft_folder(path.parent) as folder:
+        draft = folder / path.name
         format.write(adapted, metadata(adapted.image_input, classes), draft)
         checked = _with_noise(pixels)
         difference = _difference(adapted, format, draft, checked)
@@ -62,7 +60,7 @@ def export(
                 f"{path}: not written, its probabilities differ by {difference:.1e} from the package's; "
                 f"{TOLERANCE:.0e} is allowed. Try another format"
             )
-        os.replace(draft, path)
+        move(draft, path, path.parent)
     return Exported(path, to, path.stat().st_size, len(checked), difference)
 
 

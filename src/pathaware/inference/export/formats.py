@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from pathaware.core import VERSION
 from pathaware.core.batch_norm import FrozenBatchNorm
 from pathaware.core.errors import UsageError, did_you_mean
+from pathaware.core.writing import replace_file
 from pathaware.data.pixels import ImageInput
 from pathaware.inference.trained_model import AdaptedClassifier
-from pathaware.training.checksummed import replace_file
 
 Metadata = dict[str, Any]
 Opened = tuple[Metadata, Callable[..., Any]]

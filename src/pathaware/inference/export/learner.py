@@ -10,10 +10,8 @@ over thousands of pixels that costs two decimal places, and a few tasks amplify 
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -23,6 +21,7 @@ from torch import Tensor, nn
 
 from pathaware.core.errors import RunError, UsageError
 from pathaware.core.learner import MetaLearner, require_path
+from pathaware.core.writing import draft_folder, move
 from pathaware.inference.export.export import TOLERANCE
 from pathaware.inference.export.formats import metadata, quiet_tracing, require_package, write_proto
 from pathaware.inference.trained_model import TrainedModel, arrange
@@ -95,8 +94,8 @@ def export_learner(
     shape = (ways * shots, *model.image_input.shape)
     labels = torch.arange(ways).repeat_interleave(shots)
     example = torch.zeros(shape, dtype=torch.uint8), labels, torch.zeros(2, *shape[1:], dtype=torch.uint8)
-    with TemporaryDirectory(dir=path.absolute().parent, prefix=".export-") as folder:
-        draft = Path(folder) / path.name
+    with draft_folder(path.parent) as folder:
+        draft = folder / path.name
         with quiet_tracing("onnx"), torch.no_grad():
             program = torch.onnx.export(
                 module,
@@ -126,7 +125,7 @@ def export_learner(
                 f"{path}: not written, its probabilities differ by {difference:.1e} from the package's; "
                 f"{TOLERANCE:.0e} is allowed"
             )
-        os.replace(draft, path)
+        move(draft, path, path.parent)
     return ExportedLearner(path, ways, shots, path.stat().st_size, tasks, difference)
 
 

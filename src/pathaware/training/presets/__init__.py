@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pathaware.core.errors import UsageError
+from pathaware.core.reading import read_file
 
 FOLDER = Path(__file__).parent
 
@@ -98,7 +99,7 @@ def load_preset(name: str, method: str = "pamela") -> dict[str, dict[str, Any]]:
         return tables
     path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_file(path).decode("utf-8-sig")
     except (OSError, ValueError) as error:
         if isinstance(error, UnicodeDecodeError):
             raise UsageError(f"preset: {path} is not valid TOML ({error})") from None
