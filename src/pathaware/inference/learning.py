@@ -41,15 +41,15 @@ from pathaware.inference.trained_model import (
 )
 from pathaware.methods import get_method
 from pathaware.models.backbones import IMAGENET
+from pathaware.models.efficientnet_lite import NORMALISATION, VARIANTS
 from pathaware.training.checksummed import (
-    CHECKPOINT,
     replace_file,
     replace_folder,
     restore_folder,
     write_checksummed,
 )
 from pathaware.training.config import Config
-from pathaware.training.run_files import CONFIG, METRICS, PROVENANCE
+from pathaware.training.run_files import METRICS, PROVENANCE
 from pathaware.training.tables import Remark
 
 HELD_OUT = 0.2
@@ -299,12 +299,15 @@ def confusion(score: Score, classes: Sequence[str]) -> list[list[str]]:
     return rows
 
 
-def untrained_model(name: str, weights: Path | None, size: int, device: str = "auto") -> TrainedModel:
+def untrained_model(name: str, weights: Path | None, size: int | None, device: str = "auto") -> TrainedModel:
     """A backbone with a head that compares with class means, without any meta-training.
 
-    It takes photographs of `size` × `size`, normalised as ImageNet's, and for timm's networks as timm says.
+    It takes photographs of `size` × `size`, by default those that it was trained with or 224 × 224. They are
+    normalised as ImageNet's, unless the backbone says otherwise, as networks of `VARIANTS` and timm do.
     """
-    mean, std = IMAGENET
+    variant = VARIANTS.get(name)
+    mean, std = NORMALISATION if variant else IMAGENET
+    size = size or (variant.size if variant else 224)
     chosen = {
         "data": "photographs",
         "model_name": name,
@@ -349,12 +352,10 @@ def save_classifier(learned: Learned, model: TrainedModel, folder: Path, *, repl
     shutil.rmtree(draft, ignore_errors=True)
     try:
         draft.mkdir(parents=True)
-        if source is None:
-            model.write(draft)
-        else:
-            for name in (CONFIG, CHECKPOINT, CALIBRATION, TYPICAL, METRICS, PROVENANCE):
-                if (source / name).exists():
-                    shutil.copyfile(source / name, draft / name)
+        model.write(draft)
+        for name in (CALIBRATION, TYPICAL, METRICS, PROVENANCE):
+            if source is not None and (source / name).exists():
+                shutil.copyfile(source / name, draft / name)
         tensors = {"pixels": learned.support.pixels, "labels": learned.support.labels}
         if model.memory is not None:  # so that `predict` need not compute them again
             tensors["features"] = model.memory(learned.support.pixels).cpu()

@@ -12,6 +12,7 @@ from torch import Tensor
 from pathaware.core.errors import UnfinishedRun, UsageError
 from pathaware.core.few_shot import FewShotLearner
 from pathaware.data.labelled import ClassImages
+from pathaware.models.efficientnet_lite import VARIANTS, frozen_weights
 from pathaware.training.checksummed import (
     CHECKPOINT,
     CorruptFile,
@@ -150,6 +151,8 @@ class Run(RunFolder):
         except CorruptFile as error:
             raise UsageError(f"{path} cannot be read ({error})", field="run") from None
         self.refuse_another(about["config"], path)
+        if (weights := about.get("frozen_weights")) in VARIANTS:  # in a package of its own
+            tensors |= frozen_weights(weights)
         return tensors, about.get("inputs") or self.config.problem.inputs()
 
 
