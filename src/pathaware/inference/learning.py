@@ -299,8 +299,23 @@ def confusion(score: Score, classes: Sequence[str]) -> list[list[str]]:
     return rows
 
 
+FEATURE_HEAD: dict[str, Any] = {
+    "name": "proto-pamela",
+    "steps": 100,
+    "rate": 0.08,
+    "skip": None,
+    "shrinkage": None,
+    "centring": 0.9,
+    "power": 0.5,
+}
+"""A head without anything learned: a hundred short steps from the class means.
+
+Its settings were chosen on validation sets of the study of `docs/photos.md`.
+"""
+
+
 def untrained_model(name: str, weights: Path | None, size: int | None, device: str = "auto") -> TrainedModel:
-    """A backbone with a head that compares with class means, without any meta-training.
+    """A backbone with the head `FEATURE_HEAD`, without any meta-training.
 
     It takes photographs of `size` × `size`, by default those that it was trained with or 224 × 224. They are
     normalised as ImageNet's, unless the backbone says otherwise, as networks of `VARIANTS` and timm do.
@@ -316,7 +331,7 @@ def untrained_model(name: str, weights: Path | None, size: int | None, device: s
     }
     tables = {
         "problem": {"name": "classification", **chosen},
-        "method": {"name": "proto-pamela", "steps": 0, "skip": None},
+        "method": FEATURE_HEAD,
         "training": {"device": device},
     }
     config = Config.from_dict(tables)

@@ -66,7 +66,7 @@ VARIANTS = {
 
 
 class SamePadding(nn.Conv2d):
-    """A convolution padded as TensorFlow does: outputs have 1/stride of the side, odd pixels go to the end."""
+    """A convolution padded as by TensorFlow: outputs have 1/stride of the side; odd pixels go to the end."""
 
     def forward(self, x: Tensor) -> Tensor:
         pads = []
@@ -77,7 +77,7 @@ class SamePadding(nn.Conv2d):
 
 
 class Block(nn.Sequential):
-    """An inverted bottleneck: expand, one convolution per channel, project; added to its input if it can be."""
+    """An inverted bottleneck: expand, convolve each channel, project; added to its input if it can be."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
         inner = inputs * expansion
@@ -93,7 +93,7 @@ class Block(nn.Sequential):
         self.residual = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = super().forward(x)
+        y: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
         return x + y if self.residual else y
 
 
@@ -106,7 +106,8 @@ class EfficientNetLite(nn.Sequential):
     """A network of the family. CPUs compute it faster if the channels of a pixel lie side by side."""
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = super().forward(x.contiguous(memory_format=torch.channels_last))
+        x = x.contiguous(memory_format=torch.channels_last)
+        logits: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
         return logits
 
 

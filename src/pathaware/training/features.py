@@ -145,8 +145,8 @@ class FeatureMemory:
         path = _cache_path(self.backbone, f"memory {name}")
         with suppress(CorruptFile, KeyError):
             kept = read_checksummed(path)[0]
-            keys, device = kept["keys"].numpy(), next(self.backbone.parameters()).device
-            self._known.update(zip(map(bytes, keys), kept["features"].to(device), strict=True))
+            rows = kept["features"].to(next(self.backbone.parameters()).device)
+            self._known.update(zip(map(bytes, kept["keys"].numpy()), rows, strict=True))
         known = set(self._known)
         yield
         if self._known.keys() != known:
