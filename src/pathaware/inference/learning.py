@@ -41,7 +41,7 @@ from pathaware.inference.trained_model import (
 )
 from pathaware.methods import get_method
 from pathaware.models.backbones import IMAGENET
-from pathaware.models.efficientnet_lite import NORMALISATION, VARIANTS
+from pathaware.models.efficientnet_lite import CROP, NORMALISATION, VARIANTS
 from pathaware.training.checksummed import (
     replace_file,
     replace_folder,
@@ -335,7 +335,7 @@ def untrained_model(name: str, weights: Path | None, size: int | None, device: s
         "training": {"device": device},
     }
     config = Config.from_dict(tables)
-    form = ImageInput(size, 3, False, mean, std)
+    form = ImageInput(size, 3, False, mean, std, crop=CROP if variant else 0.0)
     place = config.training.torch_device
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

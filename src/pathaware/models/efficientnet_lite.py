@@ -20,6 +20,8 @@ from pathaware.core.errors import UsageError
 
 NORMALISATION = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 """Mean and standard deviation per channel, of pixels in 0…1, with which the networks were trained."""
+CROP = 0.875
+"""The square in the middle of an image that they were evaluated with, in units of the shorter side."""
 FEATURES = 1280
 
 _STAGES = (

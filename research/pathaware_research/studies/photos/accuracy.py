@@ -28,7 +28,7 @@ from pathaware_research.studies.photos.heads import (
 from pathaware_research.studies.photos.shipping import open_tasks
 from pathaware_research.studies.photos.tasks import TEST, TRAINING, VALIDATION, FeatureSet, load, tasks
 
-SIZES = [(2, 1), (2, 5), (2, 10), (5, 1), (5, 5), (5, 10), (20, 1), (20, 5)]
+SIZES = [(2, 1), (2, 5), (5, 1), (5, 5), (20, 1), (20, 5)]
 """Ways and shots on the validation sets; sets that have fewer classes or images leave some out."""
 TEST_SIZES = [(5, 1), (5, 5), (5, 10)]
 TASKS, VALIDATION_TASKS, OPEN_TASKS = 600, 60, 200

@@ -24,6 +24,8 @@ from pathaware_research.studies.photos.tasks import TRAINING, VALIDATION, Featur
 NETWORK = "efficientnet-lite0"
 SIZES = [(ways, shots) for ways in (2, 5, 20) for shots in (1, 5, 10)]
 """Ways and shots that are calibrated."""
+PHOTOGRAPHS = {"plants": 3, "scenes": 30, "grocery": 3, "pets": 50}
+"""Images per class of these sets tell what photographs look like. The others have drawings or cut-outs."""
 
 
 def ship(images: Path, features: Path) -> None:
@@ -42,11 +44,13 @@ def ship(images: Path, features: Path) -> None:
     calibrate(new_head(), load(features, TRAINING + VALIDATION)).write(folder)
 
 
-def typical(images: Path, form: ImageInput, most: int = 3) -> TypicalImages:
-    """What images of the sets look like: some of every class."""
-    classes = [path for name in TRAINING + VALIDATION for path in sorted((images / name).iterdir())]
-    paths = [path for each in classes for path in sorted(each.iterdir())[:most]]
-    return TypicalImages.of(form.stack(paths))
+def typical(images: Path, form: ImageInput) -> TypicalImages:
+    """What photographs look like, by some of every class."""
+    chosen = []
+    for name, each in PHOTOGRAPHS.items():
+        for folder in sorted((images / name).iterdir()):
+            chosen += sorted(folder.iterdir())[:each]
+    return TypicalImages.of(form.stack(chosen))
 
 
 def calibrate(head: ProtoPamela, sets: Sequence[FeatureSet]) -> Calibration:

@@ -13,7 +13,13 @@ from torch import Tensor
 from pathaware.core.episodes import Episodes
 from pathaware.core.errors import UsageError
 from pathaware.data.pixels import ImageInput
-from pathaware.models.efficientnet_lite import NORMALISATION, VARIANTS, efficientnet_lite, load_pretrained
+from pathaware.models.efficientnet_lite import (
+    CROP,
+    NORMALISATION,
+    VARIANTS,
+    efficientnet_lite,
+    load_pretrained,
+)
 
 TRAINING = ("plants", "fruits", "signs", "scenes")
 """Sets whose tasks meta-train the head: leaves, fruits (one object each), traffic signs, landscapes."""
@@ -60,7 +66,7 @@ def write(images: Path, folder: Path, network: str = "efficientnet-lite0") -> No
     Images are prepared as `pathaware learn` does.
     """
     size, (mean, std) = VARIANTS[network].size, NORMALISATION
-    form = ImageInput(size, 3, False, mean, std)
+    form = ImageInput(size, 3, False, mean, std, crop=CROP)
     body = efficientnet_lite(network)
     load_pretrained(body, network)
     body[-1] = torch.nn.Identity()
@@ -88,7 +94,7 @@ def write(images: Path, folder: Path, network: str = "efficientnet-lite0") -> No
 
 
 def tasks(
-    found: FeatureSet, ways: int, shots: int, count: int, *, seed: int, queries: int = 15, batch: int = 20
+    found: FeatureSet, ways: int, shots: int, count: int, *, seed: int, queries: int = 10, batch: int = 20
 ) -> Iterator[tuple[Episodes, Tensor]]:
     """Batches of `count` tasks with `queries` per class, and as many foreign queries of other classes.
 
