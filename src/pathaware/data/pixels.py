@@ -71,8 +71,8 @@ class ImageFormat:
     ink: bool = False
     """The stored images are bright ink on black."""
     crop: float = 0.0
-    """The side of the square in the middle that is kept, in units of the shorter side; 0 keeps the whole image
-    and ignores its proportions."""
+    """The side of the square in the middle that is kept, in units of the shorter side. With 0 the whole image
+    is scaled, whatever its proportions."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.size <= 1024:

@@ -31,7 +31,7 @@ from pathaware_research.studies.photos.tasks import TEST, TRAINING, VALIDATION, 
 SIZES = [(2, 1), (2, 5), (5, 1), (5, 5), (20, 1), (20, 5)]
 """Ways and shots on the validation sets; sets that have fewer classes or images leave some out."""
 TEST_SIZES = [(5, 1), (5, 5), (5, 10)]
-TASKS, VALIDATION_TASKS, OPEN_TASKS = 600, 60, 200
+TASKS, VALIDATION_TASKS, OPEN_TASKS = 600, 40, 200
 ASKED = (0.05, 0.1)
 """Shares of known images that may be called unknown."""
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pathaware.core.errors import UsageError
 from pathaware.data.pixels import ImageInput, TypicalImages
 from pathaware.inference.calibration import Calibration, fit_cell
 from pathaware.inference.learning import untrained_model
@@ -57,12 +59,10 @@ def calibrate(head: ProtoPamela, sets: Sequence[FeatureSet]) -> Calibration:
     """Temperatures and thresholds from tasks of these sets, each as often as the others."""
     cells = []
     for ways, shots in SIZES:
-        found = [
-            task
-            for each in sets
-            if each.classes >= ways
-            for task in open_tasks(head, each, ways, shots, count=200 // ways, seed=1)
-        ]
+        found: list[OpenTask] = []
+        for each in sets:
+            with suppress(UsageError):  # of a set with too few classes or images
+                found += open_tasks(head, each, ways, shots, count=200 // ways, seed=1)
         cells.append(fit_cell(ways, shots, found))
     return Calibration(tuple(cells), ", ".join(each.name for each in sets))
 
