@@ -181,5 +181,5 @@ def test_a_classifier_is_not_measured_on_tasks_of_its_model(tmp_path: Path, monk
             assert "pathaware predict pets-classifier --images DIR --score" in refused.errors
         assert quietly(["predict", "pets-classifier", "--images", "pets", "--score"]).code == 0
         refused = quietly(["evaluate", "photos"])
-        assert "photos was trained on miniimagenet" in refused.errors
+        assert "photos was trained on photographs" in refused.errors
         assert "--data" in refused.errors

@@ -133,15 +133,16 @@ def test_the_photos_that_spoke_for_an_answer_are_of_its_class():
     trained = TrainedModel.open("photos", "cpu")
     images = made_up_photos(hues=(0, 1), each=3)
     support = SupportSet(("red", "green"), images, torch.tensor([0, 0, 0, 1, 1, 1]))
-    values = explain(trained, support, made_up_photos(hues=(0,), each=1, seed=1), torch.tensor([0]))[0]
+    between = made_up_photos(hues=(0, 1), each=1, seed=1).float().mean(0, keepdim=True).byte()
+    values = explain(trained, support, between, torch.tensor([0]))[0]
     assert values.shape == (6,)
     assert values.abs().max() > 1e-4
     assert len(suspicious_labels(trained, support, odds=0)) == 6
 
 
 def made_up_photos(hues: tuple[int, ...], each: int, seed: int = 0) -> torch.Tensor:
-    """Noise in which one colour of each class is brighter, `[classes · each, 3, 84, 84]`."""
-    noise = torch.rand(len(hues), each, 3, 84, 84, generator=torch.Generator().manual_seed(seed))
+    """Noise in which one colour of each class is brighter, `[classes · each, 3, 224, 224]`."""
+    noise = torch.rand(len(hues), each, 3, 224, 224, generator=torch.Generator().manual_seed(seed))
     for i, hue in enumerate(hues):
         noise[i, :, hue] += 1
     return (127 * noise).byte().flatten(0, 1)

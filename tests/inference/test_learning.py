@@ -328,7 +328,7 @@ def test_a_saved_classifier_computes_no_features_of_its_own_pictures(tmp_path, w
     task = (support.pixels, support.labels, len(support.classes))
     expected = plain.adapt(*task).probabilities(new)
     embedded = []
-    body = fast.memory.backbone.body
+    body = fast.memory.network
     forward = body.forward
     monkeypatch.setattr(body, "forward", lambda x: embedded.append(len(x)) or forward(x))
     adapted = fast.adapt(*task)

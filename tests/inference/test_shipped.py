@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-from pathlib import Path
-
 import pytest
 import torch
 
+from pathaware.inference.learning import untrained_model
 from pathaware.inference.trained_model import TrainedModel, find_run, shipped
+from pathaware.training.checksummed import CHECKPOINT, read_checksummed
 from pathaware.training.config import Config, differences
 from pathaware.training.evaluation import evaluate
 from pathaware.training.presets import load_preset
+from pathaware.training.run_files import read_run_tables
 from pathaware.training.run_folder import Run
-from pathaware_research.studies.photos.training import config
 from tests.training.fits import in_memory
 
 
@@ -65,13 +64,16 @@ def test_training_it_again_gives_as_good_a_model(name):
     assert abs(found[metric] - kept[metric]) < 2 * kept[f"{metric}_ci95"]
 
 
-def test_photos_was_trained_as_its_study_says():
-    run = Run.open(find_run("photos"))
-    assert run.finished
-    expected = config(Path("backbone"))
-    problem = dataclasses.replace(expected.problem, weights="pretrained")
-    assert not differences(run.config, dataclasses.replace(expected, problem=problem))
-    assert sum(path.stat().st_size for path in run.folder.iterdir()) < 16e6
+def test_photos_is_a_backbone_in_a_package_of_its_own_with_an_untrained_head():
+    folder = find_run("photos")
+    tensors, about = read_checksummed(folder / CHECKPOINT)
+    built = untrained_model(about["frozen_weights"], None, None, "cpu")
+    assert not differences(Config.of_run(read_run_tables(folder)), built.config)
+    opened = TrainedModel.open("photos", "cpu")
+    assert all(name.startswith("head.") for name in tensors)
+    assert opened._learned.keys() == built._learned.keys()
+    assert all(torch.equal(opened._learned[name], value) for name, value in built._learned.items())
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 50_000
 
 
 def test_photos_tells_classes_apart_in_any_number_and_warns_of_drawings():
@@ -80,7 +82,7 @@ def test_photos_tells_classes_apart_in_any_number_and_warns_of_drawings():
     hues = torch.tensor([[200, 60, 60], [60, 190, 60], [60, 60, 200]])
 
     def pictures(count):
-        noise = torch.nn.functional.interpolate(40 * torch.randn(3 * count, 3, 6, 6), 84, mode="bicubic")
+        noise = torch.nn.functional.interpolate(40 * torch.randn(3 * count, 3, 6, 6), 224, mode="bicubic")
         x = hues.repeat_interleave(count, 0)[:, :, None, None] + noise
         return x.clamp(0, 255).to(torch.uint8), torch.arange(3).repeat_interleave(count)
 
@@ -91,8 +93,8 @@ def test_photos_tells_classes_apart_in_any_number_and_warns_of_drawings():
     found = model.adapt(x[kept], y[kept], 3).probabilities(queries)
     assert (found.argmax(1) == truth).double().mean() > 0.8
     assert torch.allclose(found.sum(1), torch.ones(9, dtype=torch.float64))
-    drawing = torch.full((4, 3, 84, 84), 255, dtype=torch.uint8)
-    drawing[:, :, 30:50, 20:24] = 0
+    drawing = torch.full((4, 3, 224, 224), 255, dtype=torch.uint8)
+    drawing[:, :, 80:130, 50:60] = 0
     assert model.typical is not None
     assert "4 of 4" in (model.typical.warning(drawing) or "")
 

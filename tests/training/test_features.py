@@ -17,7 +17,6 @@ from pathaware.training.config import Config
 from pathaware.training.features import FeatureBaseline, FeatureMemory, cache_dir, feature_tasks
 from pathaware.training.meta_training import build
 from pathaware_research.experiments import own_level
-from pathaware_research.studies.photos.training import MixedTasks
 from tests.models.residual18 import pretrained
 from tests.training.fits import in_memory
 
@@ -177,17 +176,6 @@ def test_a_weaker_penalty_gives_larger_weights(config):
     size = {c: FeatureBaseline(learner, "logistic", penalty=c).rows(x, y)[0].norm() for c in (0.1, 1.0, 10.0)}
     assert size[0.1] < size[1.0] < size[10.0]
     assert torch.equal(FeatureBaseline(learner, "logistic").rows(x, y)[0].norm(), size[1.0])
-
-
-def test_mixed_tasks_are_each_of_one_source():
-    source = MixedTasks([small("train"), small("val")])
-    plans = [source.draw(2, generator(0, "train", i)) for i in range(12)]
-    assert {plan.source for plan in plans} == {0, 1}
-    for plan in plans:
-        expected = source.sources[plan.source].gather(plan.plan)
-        assert torch.equal(source.gather(plan).query_x, expected.query_x)
-    assert len(plans[0]) == 2
-    assert len(plans[0].share(1, 2)) == 1
 
 
 def test_tasks_without_labels_have_no_features(config):

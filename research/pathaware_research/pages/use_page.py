@@ -12,10 +12,8 @@ from pathaware_research.online.streams import STREAMS
 from pathaware_research.records import Record, measurement
 
 DATA = {
-    "miniimagenet": "miniImageNet",
     "glyphs": "glyphs",
     "cifar-fs": "CIFAR-FS",
-    "grocery": "Grocery Store",
 }
 SPLITS = {"test": "test classes", "val": "validation classes"}
 
@@ -105,57 +103,59 @@ ANSWERS: dict[str, tuple[str, tuple[str, ...], Rows]] = {
 
 
 def photos(folder: Path) -> dict[str, str]:
-    """The model `photos` by data, ways and shots: beside simple classifiers, and how sure it is."""
-    record, *others = (
-        measurement(folder, f"use/{n}") for n in ("photos", "photos-fixed", "photos-calibration")
-    )
-    titles = {
-        "photos": "`photos`",
-        "nearest-mean": "nearest class mean",
-        "logistic": "logistic regression, C = 1",
-        "logistic-chosen": f"C = {record['penalty_chosen']:g}",
-    }
-    fixed = {
-        "photos": "`photos`",
-        "for this size only": "trained for this size only",
-        "difference": "difference",
-    }
+    """The model `photos`: how its head was chosen, its accuracy by set and shots, and what it refuses."""
+    record, chosen = (measurement(folder, f"use/{name}") for name in ("photos", "photos-choice"))
+    titles = {"photos": "`photos`", "nearest mean": "nearest class mean"}
+    titles["logistic, C = 10"] = "logistic regression, C = 10"
 
     def accuracy(name: str) -> Callable[[Record], str]:
-        return lambda row: percent(row[name], "accuracy", "accuracy_ci95", ".2f")
+        return lambda row: percent(row[name]["accuracy"], form=".2f")
 
     def lead(name: str) -> Callable[[Record], str]:
         return lambda row: percent(row["lead"][name], form="+.2f")
 
-    def points(name: str) -> Callable[[Record], str]:
-        return lambda row: percent(row[name], form=".2f")
+    def refused(share: str, kind: str) -> Callable[[Record], str]:
+        return lambda row: percent(row["unknown"][share][kind]) if kind in row["unknown"][share] else NOTHING
 
-    def refused(row: Record) -> str:
-        (found,) = (each for each in row["refused"] if each["asked"] == 0.05)
-        return ", ".join(percent(found[key]) for key in ("known", "foreign"))
-
-    confidence: dict[str, Callable[[Record], str]] = {
-        "temperature": lambda row: f"{row['temperature']:.2f}",
-        ERRORS[0]: lambda row: f"{100 * row['calibration_error']:.1f}",
-        ERRORS[1]: lambda row: f"{100 * row['calibrated_error']:.1f}",
-        "AUROC": lambda row: f"{row['auroc']:.3f}",
-        REFUSED[1]: refused,
+    accuracies = {title: accuracy(name) for name, title in titles.items()}
+    accuracies["confidence"] = lambda row: f"{100 * _overconfidence(row['photos']):+.1f}"
+    accuracies["lead over logistic regression"] = lead("logistic, C = 10")
+    unknown: dict[str, Callable[[Record], str]] = {
+        f"{kind}, at {100 * share:g} %": refused(f"{share:g}", kind)
+        for share in (0.05, 0.1)
+        for kind in ("known", "foreign")
     }
     return {
-        "photos": _by_size(record, {title: accuracy(name) for name, title in titles.items()}),
-        "lead": _by_size(record, {title: lead(name) for name, title in list(titles.items())[1:]}),
-        "fixed": _by_size(others[0], {title: points(name) for name, title in fixed.items()}),
-        "confidence": _by_size(others[1], confidence),
+        "choice": _heads(chosen["rows"]),
+        "photos": _by_size(record, accuracies),
+        "unknown": _by_size(record, unknown),
     }
+
+
+def _overconfidence(found: Record) -> float:
+    """Confidence minus accuracy."""
+    return float(found["confidence"] - found["accuracy"]["mean"])
+
+
+def _heads(rows: list[Record]) -> str:
+    """The mean over all rows for each head."""
+    lines = []
+    for name in rows[0].keys() - {"data", "ways", "shots"}:
+        found = [row[name] for row in rows]
+        mean = sum(each["accuracy"]["mean"] for each in found) / len(found)
+        away = sum(abs(_overconfidence(each)) for each in found) / len(found)
+        lines.append((name, f"{100 * mean:.2f}", f"{100 * away:.1f}"))
+    order = list(rows[0])
+    lines.sort(key=lambda line: order.index(line[0]))
+    return pipe_table(Table.of("", ("head", "accuracy, %", "confidence is away by"), lines))
 
 
 def _by_size(record: Record, columns: Mapping[str, Callable[[Record], str]]) -> str:
-    """A row for each data set, ways and shots of a record."""
+    """A row for each data set and number of shots of a record."""
     rows = [
-        (DATA[row["data"]], str(row["ways"]), str(row["shots"]), *(cell(row) for cell in columns.values()))
-        for row in record["rows"]
+        (row["data"], str(row["shots"]), *(cell(row) for cell in columns.values())) for row in record["rows"]
     ]
-    return pipe_table(Table.of("", ("test classes of", "ways", "shots", *columns), rows))
+    return pipe_table(Table.of("", ("set", "shots", *columns), rows))
 
 
 WAYS = {

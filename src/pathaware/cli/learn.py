@@ -6,6 +6,7 @@ import json as jsonlib
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,7 +48,8 @@ def learn(
     model: Annotated[
         str,
         panel_option(
-            help="Folder of a run, a shipped model, or a backbone: timm:NAME or package.module:function.",
+            help="Folder of a run, a shipped model, or a backbone: efficientnet-lite2, timm:NAME or "
+            "package.module:function.",
             panel=METHOD,
             complete=complete_model,
         ),
@@ -59,8 +61,11 @@ def learn(
         ),
     ] = None,
     size: Annotated[
-        int, panel_option(help="Side of a backbone's images in pixels.", panel=METHOD, min=16, max=1024)
-    ] = 224,
+        int | None,
+        panel_option(
+            help="Side of a backbone's images in pixels.", panel=METHOD, min=16, max=1024, default="its own"
+        ),
+    ] = None,
     hold_out: Annotated[
         float,
         panel_option(
@@ -113,6 +118,7 @@ def learn(
     from pathaware.inference import learning
     from pathaware.inference.class_folders import SupportRefused, read_labelled
     from pathaware.inference.trained_model import TrainedModel
+    from pathaware.models.efficientnet_lite import VARIANTS
 
     learning.check_hold_out(hold_out)
     target = out or Path(f"{folder.resolve().name.split('.')[0]}-classifier")
@@ -122,12 +128,14 @@ def learn(
         if show.resolve() == target.resolve():
             raise UsageError(f"{show} is also the folder of the classifier", field="show")
         must_be_png("--show", show)
-    if ":" in model:
+    if ":" in model or model in VARIANTS:
         trust({"learn": {"model": model}})
         opened = learning.untrained_model(model, weights, size, device)
     else:
         if weights is not None:
             raise UsageError("is for a backbone: timm:NAME or package.module:function", field="weights")
+        if size is not None:
+            raise UsageError("is for a backbone: timm:NAME or package.module:function", field="size")
         try:
             opened = TrainedModel.open(model, device)
         except UsageError as error:
@@ -142,7 +150,9 @@ def learn(
         raise
     print_problems(labelled.problems)
     test, notes = learning.test_images(labelled)
-    learned = learning.learn(opened, labelled.support, labelled.names, test, hold_out=hold_out, seed=seed)
+    memory = opened.memory
+    with memory.kept(str(folder.resolve())) if memory is not None else nullcontext():
+        learned = learning.learn(opened, labelled.support, labelled.names, test, hold_out=hold_out, seed=seed)
     if count := len(labelled.problems):
         notes.append(f"left out {counted(count, 'file')} that cannot be used")
     notes += learning.notes_on(labelled)

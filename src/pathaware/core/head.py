@@ -106,7 +106,8 @@ class WhitenedHead(Head):
     """A head that observes the covariance Σ of features within training classes, all of length one.
 
     With `adaptive` it also observes how far training images are from their mean, and with `anchors` the means
-    of that many training classes. Without training features Σ is I, and all distances count as typical.
+    of that many training classes. Without training features Σ is I, and all distances count as typical. A
+    head that is not `whitened` observes nothing.
     """
 
     axes: Tensor
@@ -119,12 +120,13 @@ class WhitenedHead(Head):
     """The mean of training images' distances, and one over their standard deviation."""
     anchor_means: Tensor
 
-    def __init__(self, network: nn.Module, *, adaptive: bool, anchors: int) -> None:
+    def __init__(self, network: nn.Module, *, whitened: bool, adaptive: bool, anchors: int) -> None:
         super().__init__(network)
         at_least(0, anchors=anchors)
-        self.adaptive, self.anchors = adaptive, anchors
-        self.register_buffer("axes", torch.eye(self.features))
-        self.register_buffer("spread", torch.ones(self.features))
+        self.whitened, self.adaptive, self.anchors = whitened, adaptive, anchors
+        if whitened:
+            self.register_buffer("axes", torch.eye(self.features))
+            self.register_buffer("spread", torch.ones(self.features))
         if adaptive:
             self.register_buffer("middle", torch.zeros(self.features))
             self.register_buffer("typical", torch.zeros(2))
@@ -133,6 +135,8 @@ class WhitenedHead(Head):
 
     def observe(self, features: Tensor, labels: Tensor) -> None:
         """Estimate all statistics from features `[N, F]` of the training classes."""
+        if not self.whitened:
+            return
         unit = F.normalize(features.double(), dim=-1)
         classes = labels.unique()
         if self.anchors > len(classes):

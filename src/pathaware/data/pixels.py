@@ -72,6 +72,9 @@ class ImageFormat:
     mirror: bool = True
     ink: bool = False
     """The stored images are bright ink on black."""
+    crop: float = 0.0
+    """The side of the square in the middle that is kept, in units of the shorter side. With 0 the whole image
+    is scaled, whatever its proportions."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.size <= 1024:
@@ -89,7 +92,7 @@ INK_28 = ImageFormat(28, 1, invert=True, mirror=False, ink=True)
 def decode(raw: bytes | NDArray[np.uint8] | Image.Image, form: ImageFormat) -> NDArray[np.uint8]:
     """Decode a file's bytes, pixels `[H, W, 3]` or an open image to `[C, size, size]`.
 
-    Both sides are scaled to `size`, ignoring the proportions, as was done for the published data sets.
+    Without a crop both sides are scaled to `size`, as was done for the published data sets.
     """
     from PIL import Image
 
@@ -122,7 +125,12 @@ def _stored(image: Image.Image, form: ImageFormat) -> NDArray[np.uint8]:
 
     image = _opaque(_eight_bit(ImageOps.exif_transpose(image)))
     image = image.convert("L" if form.channels == 1 else "RGB")
-    if image.size != (form.size, form.size):
+    if form.crop:
+        side = max(1, round(form.crop * min(image.size)))
+        left, top = ((length - side) / 2 for length in image.size)
+        box = (left, top, left + side, top + side)
+        image = image.resize((form.size, form.size), Image.Resampling.BICUBIC, box)
+    elif image.size != (form.size, form.size):
         image = image.resize((form.size, form.size), Image.Resampling.LANCZOS)
     pixels = np.asarray(image)
     pixels = pixels[None] if form.channels == 1 else pixels.transpose(2, 0, 1)
@@ -213,7 +221,8 @@ LEAST_STD = 1e-6
 class ImageInput:
     """The images a trained network expects: `channels` × `size` × `size`, normalised with `mean` and `std`
     per channel (of pixels in 0…1). With `ink`, bright ink on black: dark ink on paper is inverted. `mirror`
-    is True if a mirrored image is known to show its class as well; models of earlier versions do not say."""
+    is True if a mirrored image is known to show its class as well; models of earlier versions do not say.
+    `crop` is that of `ImageFormat`."""
 
     size: int
     channels: int
@@ -221,6 +230,7 @@ class ImageInput:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     mirror: bool = False
+    crop: float = 0.0
 
     def __post_init__(self) -> None:
         ImageFormat(self.size, self.channels)
@@ -250,8 +260,8 @@ class ImageInput:
         return (self.channels, self.size, self.size)
 
     def pixels(self, image: ImageLike) -> NDArray[np.uint8]:
-        """Decode and scale an image as importing does, to `[C, size, size]`, or raise `BadImage`."""
-        decoded = decode(_raw(image), ImageFormat(self.size, self.channels))
+        """Decode, crop and scale an image to `[C, size, size]`, or raise `BadImage`."""
+        decoded = decode(_raw(image), ImageFormat(self.size, self.channels, crop=self.crop))
         return 255 - decoded if self.ink and _on_paper(decoded) else decoded
 
     def stack(self, images: Sequence[ImageLike] | NDArray[Any] | Tensor, what: str = "images") -> Tensor:

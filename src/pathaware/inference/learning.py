@@ -51,12 +51,12 @@ from pathaware.inference.trained_model import (
 )
 from pathaware.methods import get_method
 from pathaware.models.backbones import IMAGENET
+from pathaware.models.efficientnet_lite import CROP, NORMALISATION, VARIANTS
 from pathaware.training.checksummed import (
-    CHECKPOINT,
     write_checksummed,
 )
 from pathaware.training.config import Config
-from pathaware.training.run_files import CONFIG, METRICS, PROVENANCE
+from pathaware.training.run_files import METRICS, PROVENANCE
 from pathaware.training.tables import Remark
 
 HELD_OUT = 0.2
@@ -306,12 +306,30 @@ def confusion(score: Score, classes: Sequence[str]) -> list[list[str]]:
     return rows
 
 
-def untrained_model(name: str, weights: Path | None, size: int, device: str = "auto") -> TrainedModel:
-    """A backbone with a head that compares with class means, without any meta-training.
+FEATURE_HEAD: dict[str, Any] = {
+    "name": "proto-pamela",
+    "steps": 100,
+    "rate": 0.08,
+    "skip": None,
+    "shrinkage": None,
+    "centring": 0.9,
+    "power": 0.5,
+}
+"""A head without anything learned: a hundred short steps from the class means.
 
-    It takes photographs of `size` × `size`, normalised as ImageNet's, and for timm's networks as timm says.
+Its settings were chosen on validation sets of the study of `docs/photos.md`.
+"""
+
+
+def untrained_model(name: str, weights: Path | None, size: int | None, device: str = "auto") -> TrainedModel:
+    """A backbone with the head `FEATURE_HEAD`, without any meta-training.
+
+    It takes photographs of `size` × `size`, by default those that it was trained with or 224 × 224. They are
+    normalised as ImageNet's, unless the backbone says otherwise, as networks of `VARIANTS` and timm do.
     """
-    mean, std = IMAGENET
+    variant = VARIANTS.get(name)
+    mean, std = NORMALISATION if variant else IMAGENET
+    size = size or (variant.size if variant else 224)
     chosen = {
         "data": "photographs",
         "model_name": name,
@@ -320,11 +338,11 @@ def untrained_model(name: str, weights: Path | None, size: int, device: str = "a
     }
     tables = {
         "problem": {"name": "classification", **chosen},
-        "method": {"name": "proto-pamela", "steps": 0, "skip": None},
+        "method": FEATURE_HEAD,
         "training": {"device": device},
     }
     config = Config.from_dict(tables)
-    form = ImageInput(size, 3, False, mean, std)
+    form = ImageInput(size, 3, False, mean, std, crop=CROP if variant else 0.0)
     place = config.training.torch_device
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -366,11 +384,9 @@ def save_classifier(learned: Learned, model: TrainedModel, folder: Path, *, repl
 
 
 def _write_classifier(learned: Learned, model: TrainedModel, draft: Path) -> None:
-    source = model.folder
-    if source is None:
-        model.write(draft)
-    else:
-        for name in (CONFIG, CHECKPOINT, CALIBRATION, TYPICAL, METRICS, PROVENANCE):
+    model.write(draft)
+    if (source := model.folder) is not None:
+        for name in (CALIBRATION, TYPICAL, METRICS, PROVENANCE):
             if (source / name).exists():
                 replace_file(draft / name, read_file(source / name, MOST_TENSORS), draft)
     tensors = {"pixels": learned.support.pixels, "labels": learned.support.labels}

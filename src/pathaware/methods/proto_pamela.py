@@ -63,7 +63,7 @@ class ProtoPamela(WhitenedHead):
     """A linear head that begins at the class means and follows a learned path.
 
     - `steps`: n, 0 for the class means alone; `skip`: the interval w, or none; `rate`: initial step size.
-    - `scale`: initial temperature τ; `shrinkage`: initial λ; `centring`: κ; `power`: β.
+    - `scale`: initial temperature τ; `centring`: κ; `power`: β; `shrinkage`: initial λ, or none: A is I.
     - `adaptive`: β, λ, κ and τ follow learned rules from these values; without it κ and β are constant.
     - `anchors`: number of training classes whose means complete those of a task; needs `adaptive`.
     """
@@ -78,17 +78,21 @@ class ProtoPamela(WhitenedHead):
         rate: float = 0.1,
         skip: int | None = 2,
         scale: float = 10.0,
-        shrinkage: float = 3.0,
+        shrinkage: float | None = 3.0,
         centring: float = 0.5,
         power: float = 1.0,
         adaptive: bool = False,
         anchors: int = 0,
     ) -> None:
-        super().__init__(network, adaptive=adaptive, anchors=anchors)
+        super().__init__(network, whitened=shrinkage is not None, adaptive=adaptive, anchors=anchors)
         at_least(0, steps=steps)
         if skip is not None and skip < 1:
             raise UsageError(f"skip: {skip} is not allowed; must be at least 1, or none")
-        positive(rate=rate, scale=scale, shrinkage=shrinkage, power=power)
+        positive(rate=rate, scale=scale, power=power)
+        if shrinkage is not None:
+            positive(shrinkage=shrinkage)
+        elif adaptive:
+            raise UsageError("shrinkage: none is not allowed with adaptive = true")
         at_least(0, centring=centring)
         if anchors and not adaptive:
             raise UsageError(f"anchors: {anchors} is not allowed without adaptive = true")
@@ -100,7 +104,8 @@ class ProtoPamela(WhitenedHead):
         self.p = nn.Parameter(torch.zeros(len(self.skips)))
         self.log_scale = nn.Parameter(torch.tensor(scale).log())
         self.scale_rule = nn.Parameter(torch.zeros(2))
-        self.log_shrinkage = nn.Parameter(torch.tensor(shrinkage).log())
+        if shrinkage is not None:
+            self.log_shrinkage = nn.Parameter(torch.tensor(shrinkage).log())
         if adaptive:
             # r₀ … r₃ of each rule; those of λ and τ have a part of them above
             self.power_rule = nn.Parameter(torch.zeros(4))
@@ -126,7 +131,9 @@ class ProtoPamela(WhitenedHead):
         mean_log_shots = log_shots.sum(1, keepdim=True) / ways
         log_scale = self.log_scale + self.scale_rule[0] * log_ways + self.scale_rule[1] * mean_log_shots
         power, centring = torch.full_like(ways, self.power), torch.full_like(ways, self.centring)
-        shrinkage, about = self.log_shrinkage.exp().expand_as(ways), ways
+        shrinkage, about = ways, ways
+        if self.whitened:
+            shrinkage = self.log_shrinkage.exp().expand_as(ways)
         if self.adaptive:
             equal = y / (shots.clamp(min=1) * ways).unsqueeze(1)  # sums to one over each class, then over all
             distance = (self.distances(features).unsqueeze(1) @ equal).sum(2)
@@ -170,6 +177,8 @@ class ProtoPamela(WhitenedHead):
         if self.adaptive or self.power != 1:
             size = features.abs() / features.square().mean(-1, keepdim=True).clamp(min=1e-12).sqrt()
             features = features * (size + SMALLEST_SIZE).pow(power.unsqueeze(2) - 1)
+        if not self.whitened:
+            return F.normalize(features, dim=-1)
         weights = (self.spread + shrinkage.unsqueeze(2)).rsqrt()
         # A up to a rotation, which changes nothing
         return F.normalize(features @ self.axes * weights, dim=-1)

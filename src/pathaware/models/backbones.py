@@ -7,10 +7,12 @@ and are meta-trained; the others keep the values of the weights.
 
 from __future__ import annotations
 
+import copy
 import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -18,7 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from pathaware.core.batch_norm import FrozenBatchNorm
 from pathaware.core.errors import UsageError
 from pathaware.core.last_layer import last_linear, replace_last_linear
 from pathaware.core.parameters import NORMS
@@ -66,6 +70,17 @@ class FrozenBackbone(nn.Module):
             return x
         features: Tensor = self.body(x).flatten(1)
         return features
+
+
+def folded(network: nn.Module) -> nn.Module:
+    """A copy whose convolutions contain the batch norm that follows them, which is faster on a CPU."""
+    copied = copy.deepcopy(network)
+    for chain in [module for module in copied.modules() if isinstance(module, nn.Sequential)]:
+        for (name, first), (after, second) in pairwise(list(chain.named_children())):
+            if isinstance(first, nn.Conv2d) and isinstance(second, FrozenBatchNorm):
+                chain._modules[name] = fuse_conv_bn_eval(first.eval(), second.to_batch_norm())
+                chain._modules[after] = nn.Identity()
+    return copied.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 class PreparedInput(nn.Module):

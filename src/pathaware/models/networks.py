@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.settings import load_plugin, short_repr
+from pathaware.models.efficientnet_lite import VARIANTS, efficientnet_lite
 
 
 def conv4(
@@ -96,13 +98,19 @@ def resnet12(
     return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(chosen[-1], ways))
 
 
-MODELS: dict[str, Callable[..., nn.Module]] = {"conv4": conv4, "resnet12": resnet12}
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "conv4": conv4,
+    "resnet12": resnet12,
+    **{name: partial(efficientnet_lite, name) for name in VARIANTS},
+}
+_OPTIONS = {"conv4": {"width"}, "resnet12": {"width", "widths", "dropout"}}
+"""What a network can be asked for, beside the sizes of its images and its output."""
 
 
 def build_model(
     name: str, ways: int, size: int, channels: int, width: int = 0, widths: str = "", dropout: float = 0.0
 ) -> nn.Module:
-    """Build `conv4`, `resnet12` or a custom `package.module:function`.
+    """Build one of `MODELS` or a custom `package.module:function`.
 
     `width`, `widths` (numbers with commas, one per block) and `dropout` are passed on unless they are 0 or
     empty. `resnet12` takes all three, `conv4` only `width`.
@@ -114,9 +122,9 @@ def build_model(
         options["widths"] = parse_widths(widths)
     if dropout:
         options["dropout"] = dropout
-    refused = {"widths", "dropout"} & set(options)
-    if name == "conv4" and refused:
-        raise UsageError(f"{min(refused)}: conv4 has no such setting; resnet12 has")
+    refused = {"width", "widths", "dropout"} & set(options) - _OPTIONS.get(name, set())
+    if name in MODELS and refused:
+        raise UsageError(f"{min(refused)}: {name} has no such setting; resnet12 has")
     build = MODELS[name] if name in MODELS else _load(name)
     try:
         model = build(**options)

@@ -10,7 +10,7 @@ import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -29,7 +29,7 @@ from pathaware.data.episodes import EpisodePlan, ImageEpisodes, ImageViews, View
 from pathaware.data.store import ImageStore, SplitClasses, counted
 from pathaware.data.unbalanced import DerivedTasks
 from pathaware.methods.prototypical import class_means
-from pathaware.models.backbones import FrozenBackbone
+from pathaware.models.backbones import FrozenBackbone, folded
 from pathaware.training.checksummed import CorruptFile, read_checksummed, tensor_digest, write_checksummed
 from pathaware.training.progress import with_progress
 
@@ -115,6 +115,7 @@ class FeatureMemory:
         self, backbone: FrozenBackbone, normalised: Callable[[Tensor], Tensor], most: int = 4096
     ) -> None:
         self.backbone, self.normalised, self.most = backbone, normalised, most
+        self.network = folded(backbone)
         self._known: OrderedDict[bytes, Tensor] = OrderedDict()
 
     @torch.no_grad()
@@ -127,7 +128,7 @@ class FeatureMemory:
         at_once = ON_A_CPU if device.type == "cpu" else BATCH
         parts = torch.tensor(new, dtype=torch.long).split(at_once) if new else ()
         for part in _shown(parts, len(new)):
-            features = self.backbone(self.normalised(pixels[part].to(device)))
+            features = self.network(self.normalised(pixels[part].to(device)))
             rows.update(zip((keys[i] for i in part.tolist()), features, strict=True))
         self._known.update(rows)
         while len(self._known) > self.most:
@@ -138,6 +139,23 @@ class FeatureMemory:
         """Features of a support set; with `mirrored`, the mean over images and their mirror images."""
         features = self(pixels)
         return (features + self(pixels.flip(-1))) / 2 if mirrored else features
+
+    @contextmanager
+    def kept(self, name: str) -> Iterator[None]:
+        """Keep all features that are known at the end in the cache, for the next time with this name."""
+        path = _cache_path(self.backbone, f"memory {name}")
+        with suppress(CorruptFile, KeyError):
+            kept = read_checksummed(path)[0]
+            rows = kept["features"].to(next(self.backbone.parameters()).device)
+            self._known.update(zip(map(bytes, kept["keys"].numpy()), rows, strict=True))
+        known = set(self._known)
+        yield
+        if self._known.keys() != known:
+            keys = torch.tensor([list(key) for key in self._known], dtype=torch.uint8)
+            features = torch.stack(list(self._known.values())).cpu()
+            with suppress(OSError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_checksummed(path, {"keys": keys, "features": features}, {"images": len(keys)})
 
     def learn(self, pixels: Tensor, features: Tensor) -> None:
         """Remember features `[N, F]` that were computed before, such as those of a saved classifier."""

@@ -20,6 +20,12 @@ from pathaware.core.losses import Loss
 from pathaware.data.augmentation import Augmentation
 from pathaware.data.sine import SineWaves
 from pathaware.models import mlp
+from pathaware.models.efficientnet_lite import (
+    NORMALISATION,
+    VARIANTS,
+    efficientnet_lite,
+    load_pretrained,
+)
 from pathaware.training.metric import ACCURACY, MSE, Metric, accuracies, squared_errors
 from pathaware.training.settings import ClassificationSettings, SineSettings
 
@@ -170,12 +176,14 @@ class Classification(ClassificationSettings):
     def _pretrained(self) -> bool:
         """True if the network needs more than building."""
         changed = self.size or self.normalisation == "imagenet"
-        return bool(self.weights or self.adapt != "all" or ":" in self.model_name or changed)
+        named = ":" in self.model_name or self.model_name in VARIANTS
+        return bool(self.weights or self.adapt != "all" or named or changed)
 
     @property
     def constant_statistics(self) -> bool:
         """True if batch norm has the statistics of an earlier training, whatever the images."""
-        return self.statistics == "running" or bool(self.weights) or self.model_name.startswith("timm:")
+        pretrained = self.model_name.startswith("timm:") or self.model_name in VARIANTS
+        return self.statistics == "running" or bool(self.weights) or pretrained
 
     def _backbone(self, form: ImageInput, *, load: bool) -> nn.Module:
         """Build the network around a backbone; with `load`, read its pretrained weights."""
@@ -188,6 +196,11 @@ class Classification(ClassificationSettings):
             model = backbones.timm_model(self.model_name, self.ways, form.channels, pretrained=pretrained)
             own_size, wanted = backbones.timm_input(model)
             size = self.size or own_size
+        elif self.model_name in VARIANTS:
+            model = efficientnet_lite(self.model_name, self.ways, channels=form.channels)
+            if load and not self.weights:
+                load_pretrained(model, self.model_name)
+            size, wanted = self.size or VARIANTS[self.model_name].size, NORMALISATION
         else:
             model = build_model(self.model_name, self.ways, size, form.channels, self.width, self.widths)
         freeze_running_statistics(model, all_norms=bool(self.weights))

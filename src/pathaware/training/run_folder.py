@@ -14,6 +14,7 @@ from pathaware.core.few_shot import FewShotLearner
 from pathaware.core.writing import remove_file
 from pathaware.data.labelled import ClassImages
 from pathaware.data.pixels import ImageInput
+from pathaware.models.efficientnet_lite import VARIANTS, frozen_weights
 from pathaware.training.checksummed import (
     CHECKPOINT,
     load_parameters,
@@ -44,6 +45,8 @@ class AboutCheckpoint:
 
     config: dict[str, Any]
     inputs: dict[str, Any] | None = None
+    frozen_weights: str | None = None
+    """The network whose weights are in a package of its own, not in this file."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +171,8 @@ class Run(RunFolder):
                 ImageInput.from_dict(inputs)
         except UsageError as error:
             raise UsageError(f"{path}: {error.message}", field="run") from None
+        if about.frozen_weights in VARIANTS:
+            tensors |= frozen_weights(about.frozen_weights)
         return tensors, inputs
 
 

@@ -1,150 +1,166 @@
-"""Accuracy of `photos` by data set, ways and shots, beside simple classifiers of the same features."""
+"""Accuracy and confidence of heads on the validation sets, and of the shipped one on the test sets."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from pathaware.core.few_shot import FewShotLearner
-from pathaware.inference.change_ways import load_for
-from pathaware.inference.trained_model import SHIPPED
-from pathaware.training.checksummed import CHECKPOINT, tensor_digest
-from pathaware.training.evaluation import evaluate, interval_over_tasks
-from pathaware.training.features import BASELINES, FeatureBaseline
-from pathaware.training.provenance import encode_values, evaluation_record, write_record
-from pathaware.training.run_folder import Run
-from pathaware_research.studies.photos.training import DATA, config, opened, train_on_sources
+from pathaware.core.episodes import Episodes
+from pathaware.core.errors import UsageError
+from pathaware.inference.calibration import Calibration
+from pathaware.inference.open_set import area, scores
+from pathaware.inference.trained_model import TrainedModel
+from pathaware.methods.proto_pamela import ProtoPamela
+from pathaware.training.evaluation import interval_over_tasks
+from pathaware.training.provenance import encode_values, write_record
+from pathaware_research.studies.photos.heads import (
+    Predict,
+    logistic,
+    nearest_mean,
+    new_head,
+    train,
+    with_head,
+)
+from pathaware_research.studies.photos.shipping import open_tasks
+from pathaware_research.studies.photos.tasks import TEST, TRAINING, VALIDATION, FeatureSet, load, tasks
 
-SETTINGS: list[tuple[int, int]] = [(5, 1), (5, 5), (10, 1), (10, 5), (20, 1), (20, 5)]
-"""Ways and shots of the table."""
-VALIDATION = (("miniimagenet", "val"), ("cifar-fs", "val"))
-PENALTIES = (0.1, 1.0, 10.0, 100.0)
-"""Values of C of logistic regression to choose from."""
-TASKS = 600
-
-
-def choose(results: Path, features: Path | None) -> None:
-    """Choose C of logistic regression on validation classes: the best mean over data, ways and shots."""
-    run = opened(features)
-    rows = []
-    for data, split in VALIDATION:
-        for ways, shots in ((5, 1), (5, 5), (10, 1), (10, 5)):
-            learner, problem = load_for(run, "cpu", ways, shots)
-            there = dataclasses.replace(problem, data=data)
-            found: dict[str, Any] = {"data": data, "split": split, "ways": ways, "shots": shots}
-            for penalty in PENALTIES:
-                baseline = FeatureBaseline(learner, "logistic", penalty=penalty)
-                result = evaluate(baseline, there, split=split, tasks=200, queries="alone")
-                found[f"{penalty:g}"] = with_interval(result.values[:, -1])
-            rows.append(found)
-            print(found, flush=True)
-    means = {f"{c:g}": sum(row[f"{c:g}"]["mean"] for row in rows) / len(rows) for c in PENALTIES}
-    chosen = float(max(means, key=lambda name: means[name]))
-    write_record(
-        results / "photos-logistic.json", {"tasks": 200, "rows": rows, "means": means, "chosen": chosen}
-    )
-    print(means, chosen)
+SIZES = [(2, 1), (2, 5), (5, 1), (5, 5), (20, 1), (20, 5)]
+"""Ways and shots on the validation sets; sets that have fewer classes or images leave some out."""
+TEST_SIZES = [(5, 1), (5, 5), (5, 10)]
+TASKS, VALIDATION_TASKS, OPEN_TASKS = 600, 40, 200
+ASKED = (0.05, 0.1)
+"""Shares of known images that may be called unknown."""
 
 
-def measure(results: Path, features: Path | None) -> None:
-    """Accuracy on test classes by ways and shots, each photograph on its own, beside the baselines.
-
-    All use the same features: of support photographs the mean over both views, of queries the plain view.
-    """
-    run, rows = opened(features), []
-    chosen = json.loads((results / "photos-logistic.json").read_text(encoding="utf-8"))["chosen"]
-    for data in DATA:
-        for ways, shots in SETTINGS:
-            learner, problem = load_for(run, "cpu", ways, shots)
-            there = dataclasses.replace(problem, data=data)
-            learners: dict[str, FewShotLearner] = {"photos": learner.eval()}
-            learners |= {name: FeatureBaseline(learner, name) for name in BASELINES}
-            learners["logistic-chosen"] = FeatureBaseline(learner, "logistic", penalty=chosen)
-            found: dict[str, Any] = {"data": data, "ways": ways, "shots": shots}
-            values = {}
-            for name, each in learners.items():
-                result = evaluate(each, there, tasks=TASKS, queries="alone")
-                values[name] = result.values[:, -1]
-                found[name] = {**result.summary(), "task_values": encode_values(values[name])}
-            found["lead"] = {
-                name: with_interval(values["photos"] - values[name]) for name in learners if name != "photos"
-            }
-            rows.append(found)
-            print(
-                data,
-                ways,
-                shots,
-                {name: f"{100 * found[name]['accuracy']:.2f}" for name in learners},
-                {name: f"{100 * v['mean']:.2f} ± {100 * v['ci95']:.2f}" for name, v in found["lead"].items()},
-                flush=True,
-            )
-            # After every row, so that a stopped evaluation leaves what it has.
-            content = evaluation_record(run, result)
-            kept = ("config", "checkpoint_sha256", "tensors_sha256", "trained_with", "training_iterations")
-            write_record(
-                results / "photos.json",
-                {**{key: content[key] for key in kept}, "penalty_chosen": chosen, "rows": rows},
-            )
+@torch.no_grad()
+def scored(predict: Predict, batches: Sequence[tuple[Episodes, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Accuracy and mean confidence of each task."""
+    right, sure = [], []
+    for task, _ in batches:
+        probabilities = predict(task).double().softmax(-1)
+        right.append((probabilities.argmax(-1) == task.query_y).double().mean(1))
+        sure.append(probabilities.amax(-1).mean(1))
+    return torch.cat(right), torch.cat(sure)
 
 
-def measure_fixed(backbone: Path, runs: Path, results: Path, features: Path | None) -> None:
-    """Meta-train for five classes of one and of five photographs only, and compare on the same test tasks."""
-    run, rows = opened(features), []
-    for ways, shots in ((5, 1), (5, 5)):
-        settings = config(backbone, (ways, shots))
-        out = runs / f"photos-{ways}way-{shots}shot"
-        if not (out / CHECKPOINT).exists():
-            train_on_sources(settings, out, features)
-        special = opened(features, out)
-        for data in DATA:
-            values = {}
-            for name, each in (("photos", run), ("for this size only", special)):
-                learner, problem = load_for(each, "cpu", ways, shots)
-                there = dataclasses.replace(problem, data=data)
-                values[name] = evaluate(learner.eval(), there, tasks=TASKS, queries="alone").values[:, -1]
-            difference = values["photos"] - values["for this size only"]
-            found = {name: with_interval(each) for name, each in values.items()}
-            rows.append(
-                {"data": data, "ways": ways, "shots": shots, **found, "difference": with_interval(difference)}
-            )
-            print(rows[-1], flush=True)
-    write_record(results / "photos-fixed.json", {"tasks": TASKS, "rows": rows, **digests(run)})
+def by_size(
+    sets: Sequence[FeatureSet], sizes: Sequence[tuple[int, int]], count: int, seed: int
+) -> list[tuple[str, int, int, list[tuple[Episodes, Tensor]]]]:
+    """The tasks of each set and size that the set is large enough for."""
+    found = []
+    for each in sets:
+        for ways, shots in sizes:
+            try:
+                found.append((each.name, ways, shots, list(tasks(each, ways, shots, count, seed=seed))))
+            except UsageError:
+                continue
+    return found
 
 
-def with_interval(values: torch.Tensor) -> dict[str, float]:
-    return {"mean": values.double().mean().item(), "ci95": interval_over_tasks(values.double())}
+def with_interval(values: Tensor) -> dict[str, float]:
+    return {"mean": values.mean().item(), "ci95": interval_over_tasks(values)}
 
 
-def digests(run: Run) -> dict[str, str]:
-    return {"tensors_sha256": tensor_digest(run.learned()[0])}
+def shown(row: Mapping[str, Any], predictors: Mapping[str, Predict]) -> str:
+    """A line for each row of a record: accuracy in %, and confidence minus accuracy."""
+    parts = []
+    for title in predictors:
+        accuracy, confidence = row[title]["accuracy"]["mean"], row[title]["confidence"]
+        parts.append(f"{title} {100 * accuracy:.2f} {100 * (confidence - accuracy):+.1f}")
+    return ", ".join(parts)
 
 
-def write_card(results: Path) -> None:
-    """Write the accuracies of the record into the model's card, a line per data set, ways and shots."""
-    path = SHIPPED / "photos" / "card.toml"
-    names = {
-        "miniimagenet": "miniImageNet",
-        "cifar-fs": "CIFAR-FS (scaled up)",
-        "grocery": "Grocery Store (of a kind not trained on)",
+def choose(features: Path, results: Path) -> None:
+    """Compare heads on tasks of the validation sets."""
+    predictors: dict[str, Predict] = {
+        "nearest mean": nearest_mean,
+        "logistic, C = 10": logistic(10.0),
+        "logistic, C = 100": logistic(100.0),
+        "class means": with_head(new_head(steps=0)),
+        "20 steps": with_head(new_head(steps=20)),
+        "100 steps": with_head(new_head()),
+        "20 learned steps": with_head(train(load(features, TRAINING), steps=20, skip=2)),
     }
-    lines = []
-    for row in json.loads((results / "photos.json").read_text(encoding="utf-8"))["rows"]:
-        own, mean, logistic = (
-            100 * row[k]["accuracy"] for k in ("photos", "nearest-mean", "logistic-chosen")
+    rows = []
+    for name, ways, shots, batches in by_size(load(features, VALIDATION), SIZES, VALIDATION_TASKS, seed=7):
+        row: dict[str, Any] = {"data": name, "ways": ways, "shots": shots}
+        for title, predict in predictors.items():
+            right, sure = scored(predict, batches)
+            row[title] = {"accuracy": with_interval(right), "confidence": sure.mean().item()}
+        rows.append(row)
+        print(
+            name, ways, shots, {t: f"{100 * row[t]['accuracy']['mean']:.2f}" for t in predictors}, flush=True
         )
-        task = f"{names[row['data']]}, {row['ways']} classes, {row['shots']} per class"
-        spread = 100 * row["photos"]["accuracy_ci95"]
-        others = f"nearest class mean {mean:.1f}, logistic regression {logistic:.1f}"
-        lines.append(f"{task}: {own:.1f} % ± {spread:.1f} ({others})")
-    listed = (
-        "accuracy = [\n" + "".join(f"    {json.dumps(line, ensure_ascii=False)},\n" for line in lines) + "]\n"
-    )
-    text = re.sub(
-        r"accuracy = \[.*?\]\n", lambda _: listed, path.read_text(encoding="utf-8"), flags=re.DOTALL
-    )
-    path.write_text(text, encoding="utf-8")
+    write_record(results / "photos-choice.json", {"tasks": VALIDATION_TASKS, "rows": rows})
+
+
+def shipped_head() -> tuple[ProtoPamela, Calibration]:
+    """The head and the calibration of the model in the package."""
+    model = TrainedModel.open("photos", "cpu")
+    assert model.calibration is not None
+    head: Any = model.learner(5).head
+    return head, model.calibration
+
+
+def calibrated(predict: Predict, calibration: Calibration) -> Predict:
+    """Predictions with the temperature for the size of the task."""
+
+    def divided(task: Episodes) -> Tensor:
+        ways = int(task.support_y.max()) + 1
+        return predict(task) / calibration.temperature(ways, task.support_y.shape[1] / ways)
+
+    return divided
+
+
+def unknown(
+    head: ProtoPamela, calibration: Calibration, found: FeatureSet, ways: int, shots: int
+) -> dict[str, Any]:
+    """The shares of known and of foreign images that `--unknown` refuses, by the share it is given.
+
+    Foreign images are of other classes of the same set, if it has enough.
+    """
+    made = open_tasks(head, found, ways, shots, count=OPEN_TASKS, seed=2)
+    foreign = made[0].foreign_logits.numel() > 0
+    weight = calibration.spread_weight(ways, shots)
+    values = {"known": scores(made, weight)["distance"]}
+    if foreign:
+        values["foreign"] = scores(made, weight, foreign=True)["distance"]
+    row: dict[str, Any] = {"auroc": area(values["known"], values["foreign"]) if foreign else None}
+    for share in ASKED:
+        limit = calibration.threshold(share, ways, shots)
+        row[f"{share:g}"] = {
+            kind: with_interval((each > limit).double().mean(1)) for kind, each in values.items()
+        }
+    return row
+
+
+def measure(features: Path, results: Path) -> None:
+    """The shipped head on tasks of the test sets, beside simple classifiers of the same features."""
+    head, calibration = shipped_head()
+    predictors: Mapping[str, Predict] = {
+        "photos": calibrated(with_head(head), calibration),
+        "nearest mean": nearest_mean,
+        "logistic, C = 10": logistic(10.0),
+    }
+    rows, sets = [], load(features, TEST)
+    for name, ways, shots, batches in by_size(sets, TEST_SIZES, TASKS, seed=0):
+        row: dict[str, Any] = {"data": name, "ways": ways, "shots": shots}
+        values = {}
+        for title, predict in predictors.items():
+            values[title], sure = scored(predict, batches)
+            row[title] = {
+                "accuracy": with_interval(values[title]),
+                "confidence": sure.mean().item(),
+                "task_values": encode_values(values[title]),
+            }
+        row["unknown"] = unknown(head, calibration, next(s for s in sets if s.name == name), ways, shots)
+        row["lead"] = {t: with_interval(values["photos"] - values[t]) for t in list(predictors)[1:]}
+        rows.append(row)
+        print(
+            name, ways, shots, {t: f"{100 * row[t]['accuracy']['mean']:.2f}" for t in predictors}, flush=True
+        )
+        write_record(results / "photos.json", {"tasks": TASKS, "rows": rows})

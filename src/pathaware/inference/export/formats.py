@@ -36,21 +36,23 @@ _PREPARATION = (
     "take the upper 8 bits of 16-bit grey",
     "put transparent images on white",
     "convert to {mode}",
-    "scale both sides to {size} pixels by Lanczos, ignoring the proportions",
 )
+_WHOLE = "scale both sides to {size} pixels by Lanczos, ignoring the proportions"
+_CROP = "cut out a square in the middle, {crop} of the shorter side, and scale it to {size} pixels by bicubic"
 _INK = "if the median pixel along the four edges is above 127, invert: 255 - pixels"
 
 
 def metadata(form: ImageInput, classes: Sequence[str]) -> Metadata:
     """Describe what a file's network expects and returns."""
-    steps = [*_PREPARATION, _INK] if form.ink else _PREPARATION
+    steps = [*_PREPARATION, _CROP if form.crop else _WHOLE, *([_INK] if form.ink else [])]
     mode = "grey (ITU-R 601-2 luma)" if form.channels == 1 else "RGB"
     return {
         "classes": list(classes),
         "size": form.size,
         "channels": form.channels,
         "ink": form.ink,
-        "preparation": [step.format(mode=mode, size=form.size) for step in steps],
+        "crop": form.crop,
+        "preparation": [step.format(mode=mode, size=form.size, crop=form.crop) for step in steps],
         "input": f"images: uint8 [N, {form.channels}, {form.size}, {form.size}], 0 to 255",
         "output": f"probabilities: float32 [N, {len(classes)}], in the order of classes",
         "made_by": f"pathaware {VERSION}",
