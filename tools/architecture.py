@@ -56,7 +56,7 @@ MAY_IMPORT = {
 """The packages that a package may import, at the top of a file or inside a function."""
 
 BOUNDS = {
-    "lines of src": 36_900,
+    "lines of src": 37_123,
     "entries at the top": 15,
     "import levels": 6,
     "names of files used twice": 5,
@@ -90,7 +90,7 @@ BEFORE = {
     "functions that train": 9,
     "files in results": 1_002,
     "lines of a release in CHANGELOG.md": 374,
-    "lines of tests": 30_989,
+    "lines of tests": 30_996,
     "names at the top": 14,
 }
 """The same numbers at commit 11f14abc."""
