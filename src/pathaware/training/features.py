@@ -154,7 +154,7 @@ class FeatureMemory:
             keys = torch.tensor([list(key) for key in self._known], dtype=torch.uint8)
             features = torch.stack(list(self._known.values())).cpu()
             with suppress(OSError):
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(path.parent)
                 write_checksummed(path, {"keys": keys, "features": features}, {"images": len(keys)})
 
     def learn(self, pixels: Tensor, features: Tensor) -> None:
