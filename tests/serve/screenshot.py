@@ -43,14 +43,15 @@ def take(target: Path, **context: object) -> None:
         page = visit.page
         page.get_by_role("button", name="Try it with examples").click()
         expect(page.locator(".thumbs li")).to_have_count(6)
-        visit.adapt()
+        visit.learn()
         page.get_by_role("button", name="Ask about the examples").click()
-        expect(page.locator("#answers li")).to_have_count(6)
+        expect(page.locator("#answers > li")).to_have_count(6)
         for count, drawing in ((7, HOURGLASS), (8, FORK)):
             draw(page, drawing)
             page.get_by_role("button", name="Ask about the drawing").click()
-            expect(page.locator("#answers li")).to_have_count(count)
+            expect(page.locator("#answers > li")).to_have_count(count)
         draw(page, HOURGLASS)
+        visit.settle()
         page.mouse.move(0, 0)
         page.locator("h1").click()
         page.screenshot(path=target, full_page=True)
@@ -70,11 +71,10 @@ def take_answers(target: Path, **context: object) -> None:
         page.locator("#more summary").click()
         page.locator("#say-unknown").check()
         page.locator("#say-why").check()
-        visit.adapt()
         asked = [("a fork", shapes["fork"][3]), ("an hourglass", shapes["hourglass"][3])]
         asked += [(f"a lattice {i + 1}", picture) for i, picture in enumerate(shapes["lattice"][:2])]
         page.set_input_files("#ask-files", [file(name, picture) for name, picture in asked])
-        expect(page.locator("#answers li")).to_have_count(4, timeout=60_000)
+        expect(page.locator("#answers > li")).to_have_count(4, timeout=60_000)
         page.locator("#suggest").click()
         expect(page.locator("#answers .next").first).to_be_visible(timeout=60_000)
         visit.teach(1, file("hourglass 4.png", shapes["hourglass"][4]))
@@ -115,12 +115,12 @@ def photograph_page(browser: Browser, target: Path, **context: object) -> None:
             page.get_by_label("Name of the class").nth(place).blur()
             visit.teach(place, *(file(f"{label} {i + 1}.jpg", p) for i, p in enumerate(own[:3])))
             expect(visit.card(place).locator(".thumbs li")).to_have_count(3, timeout=60_000)
-        visit.adapt()
+        visit.learn()
         asked = [(f"{label} {i}.jpg", own[i - 1]) for label, own in parts.items() for i in (4, 5)]
         page.set_input_files("#ask-files", [file(name, picture) for name, picture in asked])
-        expect(page.locator("#answers li")).to_have_count(4, timeout=60_000)
+        expect(page.locator("#answers > li")).to_have_count(4, timeout=60_000)
         for name, _ in asked:
-            answer = page.locator("#answers li").filter(has=page.get_by_role("img", name=name))
+            answer = page.locator("#answers > li").filter(has=page.get_by_role("img", name=name))
             expect(answer.locator("strong")).to_have_text(name.split()[0])
         page.locator("h1").click()
         page.screenshot(path=target, full_page=True)
