@@ -27,9 +27,9 @@ def program() -> str:
 
 
 @contextmanager
-def browsing() -> Iterator[Browser]:
+def browsing(*arguments: str) -> Iterator[Browser]:
     with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=program(), args=["--no-sandbox"])
+        browser = play.chromium.launch(executable_path=program(), args=["--no-sandbox", *arguments])
         yield browser
         browser.close()
 

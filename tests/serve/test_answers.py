@@ -281,7 +281,8 @@ def picture_of(visit: Visit) -> list:
         """() => {
             const all = (selector, within = document) => [...within.querySelectorAll(selector)];
             const cards = all(".card").map((card) => [
-                card.querySelector(".name").value, all(".thumbs canvas", card).map((each) => each.ariaLabel)]);
+                card.querySelector(".name").value,
+                all(".thumbs canvas", card).map((each) => each.ariaLabel)]);
             const answers = all("#answers > li").map((item) => [
                 all(".file, strong", item).map((each) => each.textContent), [...item.classList].sort()]);
             return [cards, answers];

@@ -111,7 +111,6 @@ export class Watcher {
       while (this.#on) await this.#look();
     });
     this.#stop();
-    $("#watching").hidden = !$("#watch-problem").textContent;
   }
 
   #stop() {
