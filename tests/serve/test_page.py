@@ -313,7 +313,7 @@ def test_everything_can_be_done_with_keys_alone(visit):
     tab_to("Ask about the drawing")
     page.keyboard.press("Space")
     expect(page.locator("#answers > li:not(.stale)")).to_have_count(1)
-    tab_to("Class 2, ")
+    tab_to("Class 2\n")
     page.keyboard.press("Enter")
     expect(page.locator("#answers > li.settled strong")).to_have_text("Class 2")
 

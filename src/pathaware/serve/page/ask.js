@@ -123,7 +123,7 @@ export class Asking {
     const press = button("", () => this.#say(question, group.key), "bar");
     press.append(...names, make("span", "track", filled), make("span", "bar-number", share));
     press.dataset.to = group.key;
-    press.ariaLabel = t("sayThis", group.name, share);
+    press.title = t("pressIfRight");
     press.ariaPressed = String(state.settled(question)?.key === group.key);
     return press;
   }
@@ -205,6 +205,7 @@ export class Asking {
 
   async #suggest() {
     await attempt($("#ask-problem"), async () => {
+      await this.live.idle();
       const open = state.current().asked.filter((each) => !state.settled(each)).map((each) => each.picture);
       if (!open.some((picture) => picture.kept)) throw new Error(t("askFirst"));
       const found = await this.session.later(() => this.session.send("POST", "/suggest?count=20"));
@@ -212,7 +213,7 @@ export class Asking {
       this.#next = ranked.filter(Boolean).slice(0, 3);
       this.render();
       $("#more-status").textContent = t("suggested", this.#next.map((picture) => picture.title).join(", "));
-      $(".bar", this.#items.get(this.#next[0]?.key)?.item)?.focus();
+      if (this.#next.length) $(".bar", this.#items.get(this.#next[0].key).item).focus();
     });
   }
 

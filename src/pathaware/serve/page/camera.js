@@ -145,7 +145,6 @@ export class Watcher {
       $(".bar-name", shown[i]).textContent = group.name;
       $(".track span", shown[i]).style.width = share.replace(" ", "");
       $(".bar-number", shown[i]).textContent = share;
-      shown[i].ariaLabel = t("sayThis", group.name, share);
     }
     arrange($("#watch-bars"), shown);
     $("#watch-label").textContent = answer.label;

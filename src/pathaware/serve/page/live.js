@@ -52,6 +52,11 @@ export class Live {
     this.views.failed(error);
   }
 
+  /** Waits until everything on screen is true. */
+  async idle() {
+    while (document.body.dataset.live === "busy") await new Promise((done) => setTimeout(done, PAUSE));
+  }
+
   #busy(busy) {
     document.body.dataset.live = busy || this.#timer ? "busy" : "idle";
   }

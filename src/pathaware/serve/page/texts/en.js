@@ -105,7 +105,7 @@ export default {
   answered: (title, label) => `${title}: ${label}.`,
   answeredAll: (count) => `${count} answers are up to date.`,
   correctHint: "Is one wrong? Press the right class, or its number on the keyboard: it learns from that.",
-  sayThis: (name, share) => `${name}, ${share}: this is right`,
+  pressIfRight: "Press if this is right",
   somethingElse: "Something else …",
   thisIs: "This is …",
   aNewClass: "A new class",
