@@ -79,6 +79,7 @@ def take_answers(target: Path, **context: object) -> None:
         expect(page.locator("#answers .next").first).to_be_visible(timeout=60_000)
         visit.teach(1, file("hourglass 4.png", shapes["hourglass"][4]))
         expect(visit.card(1).locator(".thumbs li")).to_have_count(4)
+        visit.settle()
         page.locator("#check").click()
         expect(page.locator(".doubtful").first).to_be_visible(timeout=60_000)
         page.locator("h1").click()

@@ -10,6 +10,7 @@ export class Live {
   #timer = null;
   #running = false;
   #again = false;
+  #conflict = null; // what the last answer was wanted for, if the server refused it
 
   /** `views` shows what comes: `render`, `learned`, `answered`, `refused`, `failed`, and has the `options` of questions. */
   constructor(session, views) {
@@ -62,24 +63,19 @@ export class Live {
   }
 
   async #cycle() {
-    if (this.session.learned !== signature()) {
-      const found = await this.session.later(() => this.#adapt());
-      if (this.#again) return;
-      this.views.learned(found);
-      if (!found) return;
-    }
+    if (this.session.learned !== signature() && !(await this.session.later(() => this.#adapt()))) return;
     await this.#answerAll();
   }
 
-  /** Sends what has changed and adapts, unless there is more of it by then; null if there are too few classes. */
+  /** Sends what has changed and adapts; false if there is more of it by then, or if there are too few classes. */
   async #adapt() {
     const wanted = signature();
     await this.session.match(current().classes, (picture, error) => this.views.refused(picture, error));
     if (wanted !== signature()) return this.#restart();
-    if (taught().length < 2) return null;
-    const found = await this.session.send("POST", "/adapt");
-    this.session.learned = wanted;
-    return found;
+    const found = taught().length < 2 ? null : await this.session.send("POST", "/adapt");
+    this.session.learned = found && wanted;
+    this.views.learned(found);
+    return found !== null;
   }
 
   async #answerAll() {
@@ -91,8 +87,11 @@ export class Live {
         const answer = await this.session.later(() => this.session.classify(picture, this.views.options()));
         if (this.session.learned !== signature() || wanted !== this.wanted) return this.#restart();
         Object.assign(picture, { answer, answeredFor: wanted });
+        this.#conflict = null;
       } catch (error) {
-        if (error.status === 409) return this.#restart(); // the pictures have changed meanwhile
+        const first = this.#conflict !== wanted;
+        this.#conflict = wanted;
+        if (error.status === 409 && first) return this.#restart(); // the pictures have changed meanwhile
         if (![400, 413, 415, 422].includes(error.status)) throw error;
         this.views.refused(picture, error);
       }
@@ -104,6 +103,7 @@ export class Live {
   #restart() {
     this.session.learned = null;
     this.#again = true;
+    return false;
   }
 }
 
