@@ -12,7 +12,7 @@ const FOLDER = "classifier"; // in the zip file
 const ENDINGS = { "image/png": ".png", "image/jpeg": ".jpg" };
 
 export class Keeping {
-  /** `opened` is told of a state that is as saved. */
+  /** `saved` is called when the present state is saved, or was opened. */
   constructor(session, model, saved) {
     this.session = session;
     this.saved = saved;
