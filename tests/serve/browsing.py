@@ -27,9 +27,9 @@ def program() -> str:
 
 
 @contextmanager
-def browsing() -> Iterator[Browser]:
+def browsing(*arguments: str) -> Iterator[Browser]:
     with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=program(), args=["--no-sandbox"])
+        browser = play.chromium.launch(executable_path=program(), args=["--no-sandbox", *arguments])
         yield browser
         browser.close()
 
@@ -79,9 +79,13 @@ class Visit:
         for kind in ("dragEnter", "dragOver", "drop"):
             browser.send("Input.dispatchDragEvent", {"type": kind, **place, "data": data})
 
-    def adapt(self) -> None:
-        self.page.click("#adapt-button")
-        self.page.locator("#adapt-status", has_text="→").wait_for()
+    def settle(self) -> None:
+        """Wait until everything on screen is for the present pictures."""
+        self.page.locator("body[data-live=idle]").wait_for()
+
+    def learn(self) -> None:
+        """Wait until the present pictures are learned."""
+        self.page.locator("body[data-live=idle] #learned", has_text="→").wait_for()
 
     def check(self) -> None:
         """Nothing was asked of anybody else, and nothing went wrong that the page did not expect."""

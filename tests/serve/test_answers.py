@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from playwright.sync_api import expect
 
@@ -102,6 +104,14 @@ def test_kept_pictures_are_suggested(client, adapted, shapes):
     assert client.post(f"{session}/suggest?count=0").status_code == 422
 
 
+def test_a_kept_picture_is_classified_again_without_sending_it(client, adapted, shapes):
+    session, _ = adapted
+    answer = client.post(f"{session}/classify?keep=true", content=shapes["fork"][3]).json()
+    again = client.post(f"{session}/classify?picture={answer.pop('picture')}").json()
+    assert again == answer
+    assert client.post(f"{session}/classify?picture=none").status_code == 404
+
+
 @pytest.fixture(scope="module")
 def browser():
     with browsing() as opened:
@@ -112,15 +122,14 @@ def test_a_person_who_wants_none_of_it_sees_none_of_it(browser, server):
     visit = Visit(browser, server.address)
     page = visit.page
     expect(page.locator("#more summary")).to_be_visible()
-    for hidden in ("#say-unknown", "#say-why", "#suggest", "#check", "#undo"):
+    for hidden in ("#say-unknown", "#say-why", "#suggest", "#check"):
         expect(page.locator(hidden)).to_be_hidden()
     visit.teach(0, file("one.png", png(1)))
     visit.teach(1, file("two.png", png(2)))
     expect(page.locator(".thumbs li")).to_have_count(2)
-    visit.adapt()
     page.set_input_files("#ask-files", [file("new.png", png(3))])
-    expect(page.locator("#answers li")).to_have_count(1)
-    assert [url for url in visit.asked if "classify" in url and "?" in url] == []
+    expect(page.locator("#answers > li:not(.stale)")).to_have_count(1)
+    assert [url for url in visit.asked if "why" in url or "unknown" in url] == []
     expect(page.locator(".why, .label-next, .unknown, .doubtful")).to_have_count(0)
     visit.check()
     visit.context.close()
@@ -156,21 +165,169 @@ def test_all_of_it_by_keyboard(browser, server, shapes):
     page.get_by_role("button", name="Remove wrong.png from hourglass").press("Enter")
     expect(visit.card(0).locator(".thumbs li")).to_have_count(3)
 
-    press("#adapt-button", "Enter")
-    page.locator("#adapt-status", has_text="→").wait_for()
     names = ["fork.png", "lattice-0.png", "lattice-1.png"]
     given = [shapes["fork"][3], *shapes["lattice"][:2]]
     page.set_input_files("#ask-files", [file(n, p) for n, p in zip(names, given, strict=True)])
-    expect(page.locator("#answers li")).to_have_count(3, timeout=WAIT)
+    expect(page.locator("#answers > li:not(.stale)")).to_have_count(3, timeout=WAIT)
     expect(page.locator("#answers strong").last).to_have_text("fork")
-    expect(page.locator("#answers strong").first).to_have_text("none of these")
+    expect(page.locator("#answers strong").first).to_have_text("None of these")
     expect(page.locator("#answers .why .for canvas").first).to_be_visible()
     press("#suggest", "Enter")
     expect(page.locator("#answers .next")).to_have_count(3, timeout=WAIT)
     expect(page.locator("#more-status")).to_contain_text("lattice")
-    assert page.evaluate("document.activeElement.tagName") == "SELECT"
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("Enter")
+    page.locator("#answers .bar:focus").wait_for()
+    page.keyboard.press("1")
     expect(visit.card(0).locator(".thumbs li")).to_have_count(4)
     visit.check()
     visit.context.close()
+
+
+@pytest.fixture
+def visit(browser, server, shapes):
+    """A page that has learned hourglasses and forks, and answered about two pictures of each."""
+    made = Visit(browser, server.address)
+    for place, label in enumerate(("hourglass", "fork")):
+        made.page.get_by_label("Name of the class").nth(place).fill(label)
+        made.page.get_by_label("Name of the class").nth(place).blur()
+        made.teach(place, *(file(f"{label} {i}.png", shapes[label][i]) for i in (0, 1)))
+        expect(made.card(place).locator(".thumbs li")).to_have_count(2)
+    asked = [file(f"{label} {i}.png", shapes[label][i]) for label in ("hourglass", "fork") for i in (2, 3)]
+    made.page.set_input_files("#ask-files", asked)
+    expect(made.page.locator("#answers > li:not(.stale)")).to_have_count(4)
+    yield made
+    made.check()
+    made.context.close()
+
+
+def labels(visit: Visit) -> list[str]:
+    visit.settle()
+    return visit.page.locator("#answers strong").all_inner_texts()
+
+
+def answer(visit: Visit, title: str):
+    return visit.page.locator("#answers > li").filter(has=visit.page.locator(".file", has_text=title))
+
+
+def test_every_change_is_learned_at_once_and_answers_follow(visit):
+    page = visit.page
+    assert labels(visit) == ["fork", "fork", "hourglass", "hourglass"]
+    name = page.get_by_label("Name of the class").nth(1)
+    name.fill("tines")
+    name.blur()
+    assert labels(visit) == ["tines", "tines", "hourglass", "hourglass"]
+    page.route("**/adapt", lambda route: None)  # no answer comes, so those on screen stay out of date
+    page.get_by_role("button", name="Remove fork 1.png from tines").click()
+    expect(page.locator("#answers > li.stale")).to_have_count(4)
+    page.unroute_all()
+    assert page.locator("#adapt-button").count() == 0
+
+
+def test_the_newest_change_wins(visit, client):
+    page = visit.page
+    adapted = len([url for url in visit.asked if url.endswith("/adapt")])
+    for key in ("One", "Two", "Three", "Four"):
+        page.get_by_label("Name of the class").nth(0).fill(key)
+        page.get_by_label("Name of the class").nth(0).blur()
+    assert labels(visit)[-1] == "Four"
+    assert len([url for url in visit.asked if url.endswith("/adapt")]) - adapted <= 3
+    assert client.get(visit.session).json() == {"classes": {"Four": 2, "fork": 2}, "adapted": True}
+
+
+def test_an_answer_is_set_right_with_one_click_and_teaches(visit, client):
+    wrong = answer(visit, "fork 3.png")
+    wrong.locator(".bar", has_text="hourglass").click()
+    expect(wrong.locator("strong")).to_have_text("hourglass")
+    expect(wrong.locator(".bar", has_text="hourglass")).to_have_attribute("aria-pressed", "true")
+    visit.settle()
+    assert client.get(visit.session).json() == {"classes": {"hourglass": 3, "fork": 2}, "adapted": True}
+    wrong.locator(".bar", has_text="fork").click()  # said something else
+    visit.settle()
+    assert client.get(visit.session).json()["classes"] == {"hourglass": 2, "fork": 3}
+    wrong.locator(".bar", has_text="fork").click()  # taken back
+    visit.settle()
+    assert client.get(visit.session).json()["classes"] == {"hourglass": 2, "fork": 2}
+    wrong.get_by_label("Label of fork 3.png").select_option("A new class")
+    expect(wrong.locator("strong")).to_have_text("Class 1")
+    expect(visit.card(2).locator(".thumbs li")).to_have_count(1)
+
+
+def test_number_keys_sort_one_answer_after_the_other(visit):
+    answer(visit, "fork 3.png").locator(".bar").first.focus()
+    for key in "2211":
+        visit.page.keyboard.press(key)
+    expect(visit.page.locator("#answers .settled .said")).to_have_count(4)
+    assert labels(visit) == ["fork", "fork", "hourglass", "hourglass"]
+    expect(visit.card(0).locator(".thumbs li")).to_have_count(4)
+
+
+def test_answers_above_a_certainty_are_accepted(visit, client):
+    page = visit.page
+    before = labels(visit)
+    page.locator("#certainty").select_option("0.8")
+    page.locator("#accept").click()
+    sure = page.locator("#answers .said", has_text="Accepted")
+    expect(sure).not_to_have_count(0)
+    expect(page.locator("#ask-status")).to_contain_text("accepted")
+    assert labels(visit) == before
+    assert client.get(visit.session).json()["classes"] == {"hourglass": 2, "fork": 2}  # nothing was taught
+    page.locator("#undo").click()
+    expect(sure).to_have_count(0)
+
+
+def picture_of(visit: Visit) -> list:
+    """What the page shows: classes, their pictures, and answers, in order."""
+    visit.settle()
+    return visit.page.evaluate(
+        """() => {
+            const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+            const cards = all(".card").map((card) => [
+                card.querySelector(".name").value,
+                all(".thumbs canvas", card).map((each) => each.ariaLabel)]);
+            const answers = all("#answers > li").map((item) => [
+                all(".file, strong", item).map((each) => each.textContent), [...item.classList].sort()]);
+            return [cards, answers];
+        }"""
+    )
+
+
+def test_everything_is_undone_and_done_again_in_place_and_order(visit, client):
+    page = visit.page
+    name = page.get_by_label("Name of the class").nth(0)
+    steps = [
+        lambda: (name.fill("sand"), name.blur()),
+        lambda: page.get_by_role("button", name="Add a class").click(),
+        lambda: visit.card(0).get_by_role("button", name="Remove hourglass 0.png").click(),
+        lambda: answer(visit, "fork 3.png").locator(".bar", has_text="sand").click(),
+        lambda: page.get_by_role("button", name="Remove hourglass 2.png from the answers").click(),
+        lambda: page.get_by_role("button", name="Remove the class fork").click(),
+        lambda: page.locator("#clear-answers").click(),
+    ]
+    seen = [picture_of(visit)]
+    for step in steps:
+        step()
+        seen.append(picture_of(visit))
+    assert all(before != after for before, after in pairwise(seen))
+    for expected in reversed(seen[:-1]):
+        page.locator("h1").click()
+        page.keyboard.press("Control+z")
+        assert picture_of(visit) == expected
+    assert client.get(visit.session).json() == {"classes": {"hourglass": 2, "fork": 2}, "adapted": True}
+    expect(page.locator("#teach-status")).to_contain_text("Undone: hourglass renamed to sand")
+    for expected in seen[1:]:
+        page.locator("#redo").click()
+        assert picture_of(visit) == expected
+    expect(page.locator("#redo")).to_be_disabled()
+
+
+def test_something_moves_while_it_computes_unless_nothing_should(browser, server):
+    animation = "getComputedStyle(document.querySelector('.progress')).animationName"
+    for motion, expected in (("no-preference", "along"), ("reduce", "none")):
+        visit = Visit(browser, server.address, reduced_motion=motion)
+        visit.page.route("**/adapt", lambda route: None)
+        for place in (0, 1):
+            visit.teach(place, file("one.png", png(place)))
+        expect(visit.page.locator(".thumbs li")).to_have_count(2)
+        expect(visit.page.locator("body")).to_have_attribute("data-live", "busy")
+        assert visit.page.evaluate(animation) == expected
+        visit.page.unroute_all()
+        visit.context.close()

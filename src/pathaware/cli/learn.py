@@ -118,7 +118,6 @@ def learn(
     from pathaware.inference import learning
     from pathaware.inference.class_folders import SupportRefused, read_labelled
     from pathaware.inference.trained_model import TrainedModel
-    from pathaware.models.efficientnet_lite import VARIANTS
 
     learning.check_hold_out(hold_out)
     target = out or Path(f"{folder.resolve().name.split('.')[0]}-classifier")
@@ -128,7 +127,7 @@ def learn(
         if show.resolve() == target.resolve():
             raise UsageError(f"{show} is also the folder of the classifier", field="show")
         must_be_png("--show", show)
-    if ":" in model or model in VARIANTS:
+    if learning.is_backbone(model):
         trust({"learn": {"model": model}})
         opened = learning.untrained_model(model, weights, size, device)
     else:

@@ -40,6 +40,14 @@ def serve(
         float,
         panel_option(help="Minutes without a request after which a session is deleted.", panel=SERVER),
     ] = 10.0,
+    save_to: Annotated[
+        Path | None,
+        panel_option(
+            help="Folder of this machine in which visitors can save classifiers, too.",
+            panel=OUTPUT,
+            metavar="FOLDER",
+        ),
+    ] = None,
     device: Device = "auto",
     open: Annotated[
         bool, panel_option("--open/--no-open", help="Open the page in a browser.", panel=OUTPUT)
@@ -67,7 +75,12 @@ def serve(
     bound = bind(host, port)
     local = is_loopback(bound)
     app = make_app(
-        model, Path(run).resolve().name, limits, hosts=[host, *(allow_host or [])], addresses=not local
+        model,
+        Path(run).resolve().name,
+        limits,
+        hosts=[host, *(allow_host or [])],
+        addresses=not local,
+        save_to=save_to,
     )
     address = address_of(bound)
     if not local:

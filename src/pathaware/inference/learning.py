@@ -317,8 +317,13 @@ FEATURE_HEAD: dict[str, Any] = {
 }
 """A head without anything learned: a hundred short steps from the class means.
 
-Its settings were chosen on validation sets of the study of `docs/photos.md`.
+Its settings were chosen on the training and validation sets of the study of `docs/photos.md`.
 """
+
+
+def is_backbone(name: str) -> bool:
+    """True for the name of a network, such as `timm:NAME`, rather than of a model or a folder."""
+    return ":" in name or name in VARIANTS
 
 
 def untrained_model(name: str, weights: Path | None, size: int | None, device: str = "auto") -> TrainedModel:

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
-from importlib.resources import files
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from pathaware.inference.learning import measured_accuracy
 from pathaware.inference.trained_model import SupportSet, TrainedModel
 from pathaware.serve.api_error import ApiError, add_error_handlers
 from pathaware.serve.limits import Limits
+from pathaware.serve.saving import add_saving
 from pathaware.serve.security import protect
 from pathaware.serve.sessions import Pixels, Session, Sessions, checked_label, network_bytes
 from pathaware.serve.uploads import Uploads, read_image
@@ -63,23 +64,16 @@ def examples() -> tuple[Example, ...]:
     return tuple(drawn)
 
 
-FILES = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/app.js": ("app.js", "text/javascript; charset=utf-8"),
-    "/api.js": ("api.js", "text/javascript; charset=utf-8"),
-    "/chart.js": ("chart.js", "text/javascript; charset=utf-8"),
-    "/drops.js": ("drops.js", "text/javascript; charset=utf-8"),
-    "/pad.js": ("pad.js", "text/javascript; charset=utf-8"),
-    "/style.css": ("style.css", "text/css; charset=utf-8"),
-    "/icon.svg": ("icon.svg", "image/svg+xml"),
-}
+KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
 def add_pages(app: Starlette) -> None:
     """Serve the files of the page, and no others."""
-    folder = files("pathaware.serve") / "page"
-    for address, (name, kind) in FILES.items():
-        app.add_route(address, _page((folder / name).read_bytes(), kind), methods=["GET"])
+    folder = Path(__file__).parent / "page"
+    for path in sorted(folder.rglob("*.*")):
+        address = "" if path.name == "index.html" else path.relative_to(folder).as_posix()
+        kind = f"{KINDS[path.suffix]}; charset=utf-8"
+        app.add_route(f"/{address}", _page(path.read_bytes(), kind), methods=["GET"])
 
 
 def _page(content: bytes, kind: str) -> Callable[[Request], Awaitable[Response]]:
@@ -96,8 +90,12 @@ def make_app(
     *,
     hosts: Sequence[str] = (),
     addresses: bool = False,
+    save_to: Path | None = None,
 ) -> ASGIApp:
-    """Make the server's application; `hosts` and `addresses` are the names it accepts, see `HostCheck`."""
+    """Make the server's application; `hosts` and `addresses` are the names it accepts, see `HostCheck`.
+
+    Visitors can save classifiers in the folder `save_to`, if there is one.
+    """
     limits = limits or Limits()
     sessions, uploads, shared = Sessions(limits), Uploads(limits), SharedModel(model)
     measured = None if model.folder is None else measured_accuracy(model.folder)
@@ -141,6 +139,7 @@ def make_app(
             "saved": 0 if model.support is None else len(model.support.labels),
             "measured": measured,
             "calibrated": model.calibration is not None,
+            "save_to": save_to is not None,
             "limits": asdict(limits),
         }
 
@@ -218,15 +217,23 @@ def make_app(
 
     @app.post("/api/sessions/{session}/classify")
     async def classify(
-        session: str, request: Request, unknown: float | None = None, why: bool = False, keep: bool = False
+        session: str,
+        request: Request,
+        unknown: float | None = None,
+        why: bool = False,
+        keep: bool = False,
+        picture: str | None = None,
     ) -> dict[str, Any]:
         found = sessions.get(session)
         if unknown is not None:
             _check_unknown(unknown)
         found.classifier()  # before the body is read
-        async with uploads.body(request) as raw:
-            whose: Any = {"owner": session, "gone": request.is_disconnected}
-            pixels = await reading.run(read_image, raw, model.image_input, limits, **whose)
+        whose: Any = {"owner": session, "gone": request.is_disconnected}
+        if picture is not None:
+            pixels = found.kept(picture)
+        else:
+            async with uploads.body(request) as raw:
+                pixels = await reading.run(read_image, raw, model.image_input, limits, **whose)
         classes, adapted = found.classifier()
         support = found.learned()
         values = await reading.run(shared.probabilities, adapted, pixels, **whose)
@@ -304,6 +311,7 @@ def make_app(
             raise ApiError(404, "there is no such picture")
         return Response(_png(model.support.pixels[int(number)]), media_type="image/png")
 
+    add_saving(app, sessions, model, explaining, save_to)
     return protect(app, hosts, addresses=addresses)
 
 

@@ -145,6 +145,12 @@ class Session:
             del self.unlabelled[next(iter(self.unlabelled))]
         return name
 
+    def kept(self, name: str) -> Pixels:
+        """Return the pixels of a picture that was kept."""
+        if name not in self.unlabelled:
+            raise ApiError(404, "no such picture was kept, or others took its place")
+        return self.unlabelled[name]
+
     def _known_picture(self, name: str) -> tuple[str, Pixels]:
         if name not in self.pictures:
             raise ApiError(404, "this session has no such picture")

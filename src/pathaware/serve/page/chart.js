@@ -1,7 +1,9 @@
 // Loss and accuracy after each inner step: two small charts, and a table with the same numbers.
 
+import { t } from "/words.js";
+
 const [WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [280, 150, 44, 12, 28, 24];
-const PAUSE = 320;
+const PAUSE = 120;
 
 export const percent = (part) => `${Math.round(100 * part)} %`;
 export function loss(value) {
@@ -15,11 +17,11 @@ let shown = 0; // a later call stops an earlier one
 export async function showSteps(steps) {
   const turn = ++shown;
   document.querySelector("#steps").hidden = steps.length < 3;
-  if (steps.length < 3) return; // the sentence beside the button says as much
+  if (steps.length < 3) return; // the sentence above says as much
   const top = Math.max(...steps.map((s) => s.loss ?? 0)) || 1;
   const charts = [
-    new Chart("Loss", top, (s) => s.loss, steps.length, loss(top)),
-    new Chart("Accuracy", 1, (s) => s.accuracy, steps.length, "100 %"),
+    new Chart("loss", top, (s) => s.loss, steps.length, loss(top)),
+    new Chart("accuracy", 1, (s) => s.accuracy, steps.length, "100 %"),
   ];
   document.querySelector("#charts").replaceChildren(...charts.map((chart) => chart.svg));
   const rows = ["#step-numbers", "#step-losses", "#step-accuracies"].map((id) => document.querySelector(id));
@@ -44,13 +46,13 @@ function cell(kind, text) {
 class Chart {
   #points = [];
 
-  constructor(title, top, value, count, topText) {
-    this.svg = element("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: `chart ${title.toLowerCase()}` });
+  constructor(kind, top, value, count, topText) {
+    this.svg = element("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: `chart ${kind}` });
     this.x = (j) => LEFT + (j * (WIDTH - LEFT - RIGHT)) / Math.max(1, count - 1);
     this.y = (v) => HEIGHT - BOTTOM - (v / top) * (HEIGHT - TOP - BOTTOM);
     this.value = value;
-    this.svg.append(text(LEFT, 15, title, "title"));
-    for (const [v, label] of [[0, title === "Loss" ? "0" : "0 %"], [top / 2, ""], [top, topText]]) {
+    this.svg.append(text(LEFT, 15, t(kind), "title"));
+    for (const [v, label] of [[0, kind === "loss" ? "0" : "0 %"], [top / 2, ""], [top, topText]]) {
       this.svg.append(element("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: this.y(v), y2: this.y(v), class: "grid" }));
       this.svg.append(text(LEFT - 6, this.y(v) + 4, label, "end"));
     }

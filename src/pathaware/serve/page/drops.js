@@ -1,5 +1,7 @@
 // What people drop on the page: pictures, and folders of pictures.
 
+import { t } from "/words.js";
+
 // In a folder, files of other kinds (notes, Thumbs.db) are no pictures; those the server cannot read are named.
 const PICTURE = /\.(jpe?g|jfif|png|bmp|gif|tiff?|webp|p[bgp]m|hei[cf]|avif|jxl|dng|cr2|nef|arw)$/i;
 
@@ -68,6 +70,6 @@ async function inside(folder) {
 }
 
 function opened(entry) {
-  const failed = () => new Error(`${entry.fullPath.slice(1)} cannot be read`);
+  const failed = () => new Error(t("unreadable", entry.fullPath.slice(1)));
   return new Promise((done, refuse) => entry.file(done, () => refuse(failed())));
 }

@@ -1,5 +1,7 @@
 // A sheet of paper to draw on with mouse, finger, pen or keys.
 
+import { t } from "/words.js";
+
 const INK = 18;
 const STEP = 14;
 const SENT = 112;
@@ -92,7 +94,7 @@ export class Pad {
       brush.fillStyle = "#70758a";
       brush.font = "22px sans-serif";
       brush.textAlign = "center";
-      brush.fillText("draw here", this.#canvas.width / 2, this.#canvas.height / 2 + 7);
+      brush.fillText(t("drawHere"), this.#canvas.width / 2, this.#canvas.height / 2 + 7);
     }
     if (!this.#pen) return;
     brush.strokeStyle = "#3d5afe";
