@@ -406,7 +406,7 @@ def proto_pamela(
     step_size: float = 0.1,
     skip: int | None = 2,
     scale: float = 10.0,
-    shrinkage: float = 3.0,
+    shrinkage: float | None = 3.0,
     centring: float = 0.5,
     power: float = 1.0,
     adaptive: bool = False,

@@ -171,9 +171,8 @@ def test_every_file_with_a_method_is_registered():
 
 
 @pytest.mark.parametrize("module", FILES, ids=lambda module: module.METHOD.name)
-def test_its_file_is_short_and_opens_with_a_citation_and_equations(module):
+def test_its_file_opens_with_a_citation_and_equations(module):
     method, (first, *rest) = module.METHOD, describe_method(module.METHOD.name).splitlines()
-    assert len(inspect.getsource(module).splitlines()) < 200
     citation = re.fullmatch(r"\S.* \((.+)\)\.", first)
     assert citation, first
     assert citation[1].startswith(re.split(",| and ", method.paper)[0])

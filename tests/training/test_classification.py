@@ -82,7 +82,7 @@ def test_a_network_of_ones_own_is_found_by_its_import_path():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("vgg", "model: 'vgg' must be one of conv4, resnet12, or package.module:function"),
+        ("vgg", "model: 'vgg' must be one of conv4, resnet12, efficientnet-lite0, efficientnet-lite2, or"),
         ("math:pi", "model: math:pi cannot be called with ways, size, channels"),
         ("builtins:dict", "model: builtins:dict returned dict, not an nn.Module"),
     ],

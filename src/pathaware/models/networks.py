@@ -104,7 +104,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     **{name: partial(efficientnet_lite, name) for name in VARIANTS},
 }
 _OPTIONS = {"conv4": {"width"}, "resnet12": {"width", "widths", "dropout"}}
-"""What a network can be asked for, beside the sizes of its images and its output."""
+"""The settings that a network takes, beside the sizes of its images and its output."""
 
 
 def build_model(

@@ -85,7 +85,7 @@ def watched_protocol(limits: Limits) -> type[asyncio.Protocol]:
 
     class Watched(H11Protocol):
         stage: str | None = None
-        """What the server waits for."""
+        """The part of a request or answer that the server waits for."""
         prefix = ""
         deadline: asyncio.TimerHandle | None = None
 

@@ -42,7 +42,7 @@ def busy() -> ApiError:
 
 @dataclass(eq=False)
 class Job:
-    """What a worker computes step by step; the last step returns the result."""
+    """A computation that a worker makes step by step; the last step returns the result."""
 
     steps: Generator[None, None, Any]
     done: asyncio.Future[Any]

@@ -92,7 +92,7 @@ def load_parameters(learner: nn.Module, tensors: Mapping[str, Tensor], source: s
 
 
 def _kind(value: Tensor) -> tuple[torch.Size, bool]:
-    """What a tensor must have in common with another; a network may be saved in half precision."""
+    """The shape and kind that a tensor must share with another; a network may be saved in half precision."""
     return value.shape, value.is_floating_point()
 
 

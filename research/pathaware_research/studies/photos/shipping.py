@@ -47,7 +47,7 @@ def ship(images: Path, features: Path) -> None:
 
 
 def typical(images: Path, form: ImageInput) -> TypicalImages:
-    """What photographs look like, by some of every class."""
+    """Statistics of photographs, from some of every class."""
     chosen = []
     for name, each in PHOTOGRAPHS.items():
         for folder in sorted((images / name).iterdir()):
