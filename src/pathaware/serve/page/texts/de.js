@@ -8,7 +8,7 @@ export default {
   languageChoice: "Sprache dieser Seite",
   title: "Einem Modell eigene Klassen beibringen – pathaware",
   heading: "Einem Modell eigene Klassen beibringen",
-  about: (name) => `Das Modell ${name} hat gelernt, aus wenigen Bildern zu lernen.`,
+  about: (name) => `Das Modell ${name} lernt aus wenigen Bildern.`,
   aboutSaved: (name, found) =>
     `${name} hat die Klassen unten gelernt; sie lassen sich ändern.` +
     (found ? ` Bei Bildern, die es nicht gelernt hatte, waren ${found.right} von ${found.of} Antworten richtig.` : ""),

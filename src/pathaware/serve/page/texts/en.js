@@ -8,7 +8,7 @@ export default {
   languageChoice: "Language of this page",
   title: "Teach a model your own classes – pathaware",
   heading: "Teach a model your own classes",
-  about: (name) => `The model ${name} has learned how to learn from a few pictures.`,
+  about: (name) => `The model ${name} learns from a few pictures.`,
   aboutSaved: (name, found) =>
     `${name} has learned the classes below; you can change them.` +
     (found ? ` Measured on pictures that it had not learned, ${found.right} of ${found.of} labels were right.` : ""),
