@@ -170,21 +170,22 @@ def measure(features: Path, results: Path) -> None:
         write_record(results / "photos.json", {"tasks": TASKS, "rows": rows})
 
 
-def compare_classes(features: Path, results: Path) -> None:
-    """How far accuracy on flowers depends on which species the tasks are drawn from."""
+def compare_drawn(features: Path, results: Path) -> None:
+    """How far accuracy depends on the classes and photographs that tasks are drawn from."""
     head, calibration = shipped_head()
     predictors: Mapping[str, Predict] = {
         "photos": calibrated(with_head(head), calibration),
         "logistic, C = 10": logistic(10.0),
     }
-    rows, (flowers,) = [], load(features, ("flowers",))
-    for classes in FIRST:
-        some = flowers.of_classes(torch.arange(classes))
-        for _, ways, shots, batches in by_size([some], TEST_SIZES[:2], OPEN_TASKS, seed=0):
-            row: dict[str, Any] = {"classes": classes, "ways": ways, "shots": shots}
+    (flowers,) = load(features, ("flowers",))
+    sets = [flowers.of_classes(torch.arange(classes)) for classes in FIRST]
+    rows = []
+    for each in sets + load(features, ("textures", "textures-first", "waste", "waste-first")):
+        for name, ways, shots, batches in by_size([each], TEST_SIZES[:2], OPEN_TASKS, seed=0):
+            row: dict[str, Any] = {"data": name, "classes": each.classes, "ways": ways, "shots": shots}
             for title, predict in predictors.items():
                 right, sure = scored(predict, batches)
                 row[title] = {"accuracy": with_interval(right), "confidence": sure.mean().item()}
             rows.append(row)
-            print(classes, shots, shown(row, predictors), flush=True)
-    write_record(results / "photos-classes.json", {"tasks": OPEN_TASKS, "rows": rows})
+            print(name, each.classes, shots, shown(row, predictors), flush=True)
+    write_record(results / "photos-drawn.json", {"tasks": OPEN_TASKS, "rows": rows})
