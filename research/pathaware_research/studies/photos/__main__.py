@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pathaware.training.provenance import revision
 from pathaware_research.studies import photos
-from pathaware_research.studies.photos.accuracy import choose, measure
+from pathaware_research.studies.photos.accuracy import choose, compare_drawn, measure
 from pathaware_research.studies.photos.reference import compare
 from pathaware_research.studies.photos.shipping import ship
 from pathaware_research.studies.photos.speed import measure_time
@@ -19,6 +19,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "choose": choose,
     "ship": ship,
     "evaluate": measure,
+    "drawn": compare_drawn,
     "time": measure_time,
     "reference": compare,
 }

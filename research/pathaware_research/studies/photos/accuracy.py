@@ -36,6 +36,10 @@ ASKED = (0.05, 0.1)
 """Shares of known images that may be called unknown."""
 
 
+FIRST = (20, 25, 40, 102)
+"""Numbers of classes of flowers, of which the first are taken, as their folders are sorted."""
+
+
 @torch.no_grad()
 def scored(predict: Predict, batches: Sequence[tuple[Episodes, Tensor]]) -> tuple[Tensor, Tensor]:
     """Accuracy and mean confidence of each task."""
@@ -164,3 +168,24 @@ def measure(features: Path, results: Path) -> None:
             name, ways, shots, {t: f"{100 * row[t]['accuracy']['mean']:.2f}" for t in predictors}, flush=True
         )
         write_record(results / "photos.json", {"tasks": TASKS, "rows": rows})
+
+
+def compare_drawn(features: Path, results: Path) -> None:
+    """How far accuracy depends on the classes and photographs that tasks are drawn from."""
+    head, calibration = shipped_head()
+    predictors: Mapping[str, Predict] = {
+        "photos": calibrated(with_head(head), calibration),
+        "logistic, C = 10": logistic(10.0),
+    }
+    (flowers,) = load(features, ("flowers",))
+    sets = [flowers.of_classes(torch.arange(classes)) for classes in FIRST]
+    rows = []
+    for each in sets + load(features, ("textures", "textures-first", "waste", "waste-first")):
+        for name, ways, shots, batches in by_size([each], TEST_SIZES[:2], OPEN_TASKS, seed=0):
+            row: dict[str, Any] = {"data": name, "classes": each.classes, "ways": ways, "shots": shots}
+            for title, predict in predictors.items():
+                right, sure = scored(predict, batches)
+                row[title] = {"accuracy": with_interval(right), "confidence": sure.mean().item()}
+            rows.append(row)
+            print(name, each.classes, shots, shown(row, predictors), flush=True)
+    write_record(results / "photos-drawn.json", {"tasks": OPEN_TASKS, "rows": rows})
