@@ -17,7 +17,7 @@ from pathaware.training.tables import NOTHING, Table, pipe_table
 from pathaware_research.experiments import Result
 from pathaware_research.pages import methods_page
 from pathaware_research.paper.tables import NOT_RUN
-from pathaware_research.records import Records, measurements
+from pathaware_research.records import Records, measurement
 from pathaware_research.studies import pretraining, recipe, sine_recipe
 
 DATA = {"cifar-fs": "CIFAR-FS", "miniimagenet": "miniImageNet"}
@@ -52,8 +52,7 @@ def blocks(folder: Path) -> dict[str, str]:
 
 def pretrainings(folder: Path) -> str:
     """The pretrainings of a Conv-4 on miniImageNet, side by side."""
-    records = measurements(folder, "other/pretraining-miniimagenet*").values()
-    return pipe_table(pretraining.table([row for record in records for row in record["rows"]]))
+    return pipe_table(pretraining.table(measurement(folder, "other/pretraining-miniimagenet")["rows"]))
 
 
 def cell(records: Records, column: str) -> str:
