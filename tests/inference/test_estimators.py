@@ -192,7 +192,7 @@ def test_a_single_image_where_a_list_is_expected_is_refused():
 def test_a_regressor_reads_its_run_once(monkeypatch):
     from pathaware.inference import estimators
 
-    estimators._opened_learner.cache_clear()
+    estimators._cached.cache_clear()
     opened, read = [], estimators.Run.open
     monkeypatch.setattr(estimators.Run, "open", lambda folder: opened.append(folder) or read(folder))
     x = np.linspace(-4, 4, 10)[:, None]

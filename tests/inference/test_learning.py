@@ -60,9 +60,9 @@ def write_classes(root: Path, count: int, first: int = 0, kinds: int = 3) -> Pat
     return root
 
 
-def call(*arguments: object, code: int = 0) -> None:
+def call(line: str, *arguments: object, code: int = 0) -> None:
     with pytest.raises(SystemExit) as left:
-        main([str(a) for a in arguments])
+        main([*line.split(), *map(str, arguments)])
     assert (left.value.code or 0) == code
 
 
@@ -124,51 +124,12 @@ def test_a_backbone_of_your_own_is_meta_trained_evaluated_and_exported(tmp_path,
     grey = tmp_path / "grey.pt"
     torch.save(pretrained(10).state_dict(), grey)
     network = ("--model", "tests.models.residual18:resnet18", "--weights", grey)
-    small = (
-        "--ways",
-        3,
-        "--shots",
-        1,
-        "--queries",
-        2,
-        "--iterations",
-        2,
-        "--tasks",
-        2,
-        "--set",
-        "training.validate=0",
-    )
-    call("train", "glyphs", *network, "--adapt", "adapters", *small, "--out", "film", "--json")
-    call(
-        "train",
-        "glyphs",
-        *network,
-        "--adapt",
-        "head",
-        "--method",
-        "proto-pamela",
-        *small,
-        "--set",
-        "problem.varying=true",
-        "--out",
-        "head",
-        "--json",
-    )
+    small = "--ways 3 --shots 1 --queries 2 --iterations 2 --tasks 2 --set training.validate=0 --json"
+    call(f"train glyphs {small} --adapt adapters --out film", *network)
+    varying = "--adapt head --method proto-pamela --set problem.varying=true"
+    call(f"train glyphs {small} {varying} --out head", *network)
     capsys.readouterr()
-    call(
-        "evaluate",
-        "head",
-        "--tasks",
-        10,
-        "--ways",
-        5,
-        "--shots",
-        2,
-        "--baselines",
-        "--queries",
-        "alone",
-        "--json",
-    )
+    call("evaluate head --tasks 10 --ways 5 --shots 2 --baselines --queries alone --json")
     found = json.loads(capsys.readouterr().out)
     assert set(found["baselines"]) == {"nearest-mean", "logistic"}
     assert all(0.2 < each["accuracy"] < 1 for each in (found, *found["baselines"].values()))

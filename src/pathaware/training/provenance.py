@@ -77,18 +77,10 @@ def revision() -> dict[str, Any]:
     if "GIT_COMMIT" in os.environ:
         return {"commit": os.environ["GIT_COMMIT"], "dirty": None}
     try:
-        _git(
-            "ls-files", "--error-unmatch", "__init__.py"
-        )  # an installed package can lie in another repository
+        _git("ls-files", "--error-unmatch", "__init__.py")  # or it is installed in another repository
         return {"commit": _git("rev-parse", "HEAD"), "dirty": bool(_git("status", "--porcelain", "--", "."))}
     except (OSError, subprocess.CalledProcessError):
         return {"commit": None, "dirty": None}
-
-
-def commit() -> str | None:
-    """The commit of this package, if known."""
-    found: str | None = revision()["commit"]
-    return found
 
 
 def _git(*arguments: str) -> str:
