@@ -548,34 +548,6 @@ def test_damaged_classifiers_are_refused(tmp_path, weights, capsys):
             TrainedModel.open("a")
 
 
-def test_a_saved_classifier_is_served_with_its_pictures(tmp_path, weights, capsys):
-    import asyncio
-
-    import httpx
-
-    from pathaware.serve.app import make_app
-
-    def get(served: TrainedModel, *addresses: str) -> list[httpx.Response]:
-        async def answers() -> list[httpx.Response]:
-            transport = httpx.ASGITransport(app=make_app(served, "a"))
-            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-                return [await client.get(address) for address in addresses]
-
-        return asyncio.run(answers())
-
-    call("learn", write_classes(tmp_path / "few", 2), *own(weights), "--out", "a")
-    model = TrainedModel.open("a", "cpu")
-    assert model.support is not None
-    assert model.support.names[0].endswith("few/ash/0.png")
-    about, saved, png, beyond = get(model, "/api/model", "/api/saved", "/api/saved/3.png", "/api/saved/6.png")
-    assert about.json()["saved"] == 6
-    assert [each["label"] for each in saved.json()] == ["ash", "ash", "fir", "fir", "oak", "oak"]
-    assert np.array_equal(model.image_input.pixels(png.content), model.support.pixels[3].numpy())
-    assert beyond.status_code == 404
-    none = get(TrainedModel.open("glyphs", "cpu"), "/api/saved", "/api/saved/0.png")
-    assert [response.status_code for response in none] == [404, 404]
-
-
 def test_every_shipped_model_has_a_card(capsys):
     call("models", "--json")
     cards = json.loads(capsys.readouterr().out)

@@ -73,6 +73,11 @@ def test_a_session_can_begin_with_the_pictures_of_a_saved_classifier(tmp_path):
     expected = FewShotClassifier.from_run(saved, device="cpu").predict_proba([png(4)])[0]
     block = re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)[1]
     with asking(tmp_path / "served", model=str(saved)) as (server, client):
+        assert client.get("/api/model").json()["saved"] == 3
+        assert [each["label"] for each in client.get("/api/saved").json()] == ["x", "y", "y"]
+        shown = TrainedModel.open(saved, "cpu").pixels([client.get("/api/saved/2.png").content])
+        assert torch.equal(shown[0], TrainedModel.open(saved, "cpu").support.pixels[2])
+        assert client.get("/api/saved/3.png").status_code == 404
         begun = client.post("/api/sessions?saved=true").raise_for_status().json()
         assert [picture["label"] for picture in begun["pictures"]] == ["x", "y", "y"]
         session = f"/api/sessions/{begun['session']}"
@@ -93,6 +98,7 @@ def test_a_session_with_saved_pictures_takes_a_saved_classifier(client):
     answer = client.post("/api/sessions?saved=true")
     assert answer.status_code == 404
     assert "not a saved classifier" in answer.json()["error"]
+    assert [client.get(f"/api/saved{part}").status_code for part in ("", "/0.png")] == [404, 404]
 
 
 def test_adapting_needs_two_classes(client):
