@@ -94,9 +94,9 @@ class Visit:
     def ask(self, *files: dict[str, Any]) -> None:
         self.page.set_input_files("#ask-files", list(files))
 
-    def answered(self, count: int, timeout: float | None = None) -> None:
+    def answered(self, count: int) -> None:
         """Wait until so many answers are for the present pictures."""
-        expect(self.page.locator("#answers > li:not(.stale)")).to_have_count(count, timeout=timeout)
+        expect(self.page.locator("#answers > li:not(.stale)")).to_have_count(count)
 
     def settle(self) -> None:
         """Wait until everything on screen is for the present pictures."""

@@ -72,7 +72,7 @@ def take_answers(target: Path, **context: object) -> None:
         page.locator("#say-why").check()
         asked = [("a fork", shapes["fork"][3]), ("an hourglass", shapes["hourglass"][3])]
         asked += [(f"a lattice {i + 1}", picture) for i, picture in enumerate(shapes["lattice"][:2])]
-        visit.ask(file(name, picture) for name, picture in asked)
+        visit.ask(*(file(name, picture) for name, picture in asked))
         expect(page.locator("#answers > li")).to_have_count(4, timeout=60_000)
         page.locator("#suggest").click()
         expect(page.locator("#answers .next").first).to_be_visible(timeout=60_000)
@@ -116,7 +116,7 @@ def photograph_page(browser: Browser, target: Path, **context: object) -> None:
             expect(visit.card(place).locator(".thumbs li")).to_have_count(3, timeout=60_000)
         visit.learn()
         asked = [(f"{label} {i}.jpg", own[i - 1]) for label, own in parts.items() for i in (4, 5)]
-        visit.ask(file(name, picture) for name, picture in asked)
+        visit.ask(*(file(name, picture) for name, picture in asked))
         expect(page.locator("#answers > li")).to_have_count(4, timeout=60_000)
         for name, _ in asked:
             answer = page.locator("#answers > li").filter(has=page.get_by_role("img", name=name))

@@ -36,7 +36,7 @@ def visit(visit, shapes):
 
 def shown(page) -> list:
     page.locator("body[data-ready][data-live=idle]").wait_for()
-    visit.answered(2)
+    expect(page.locator("#answers > li:not(.stale)")).to_have_count(2)
     return page.evaluate(
         """() => ["input.name", ".thumbs canvas", "#answers .file", "#answers strong"].map((selector) =>
             [...document.querySelectorAll(selector)].map((e) => e.value ?? e.ariaLabel ?? e.textContent))"""
