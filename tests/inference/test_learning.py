@@ -303,12 +303,6 @@ def test_a_sheet_must_be_a_png(tmp_path, weights, capsys):
     assert "--show: must end in .png, not wrong.jpg" in capsys.readouterr().err
 
 
-def test_only_saved_classifiers_do_without_labelled_pictures(tmp_path, capsys):
-    new = write_classes(tmp_path / "new", 1)
-    call("predict", "glyphs", "--images", new, code=2)
-    assert "--support: name a folder of labelled pictures" in capsys.readouterr().err
-
-
 def test_photographs_given_to_the_glyph_model_cause_a_warning(tmp_path, capsys):
     """And glyphs do not."""
     trees = write_classes(tmp_path / "trees", 3)

@@ -161,14 +161,19 @@ def make_app(
     async def end(session: str) -> None:
         sessions.end(session)
 
+    async def received(session: str, request: Request) -> Pixels:
+        """The image in the body of a request."""
+        whose: Any = {"owner": session, "gone": request.is_disconnected}
+        async with uploads.body(request) as raw:
+            pixels: Pixels = await reading.run(read_image, raw, model.image_input, limits, **whose)
+        return pixels
+
     @app.post("/api/sessions/{session}/pictures", status_code=201)
     async def add(session: str, label: str, request: Request) -> dict[str, str]:
         found = sessions.get(session)
         label = checked_label(label, limits.label_characters)
         found.check_room(label)  # before the body is read
-        async with uploads.body(request) as raw:
-            whose: Any = {"owner": session, "gone": request.is_disconnected}
-            pixels = await reading.run(read_image, raw, model.image_input, limits, **whose)
+        pixels = await received(session, request)
         sessions.check_room(pixels.nbytes)
         return {"picture": sessions.get(session).add(label, pixels), "label": label}
 
@@ -227,11 +232,7 @@ def make_app(
             _check_unknown(unknown)
         found.classifier()  # before the body is read
         whose: Any = {"owner": session, "gone": request.is_disconnected}
-        if picture is not None:
-            pixels = found.kept(picture)
-        else:
-            async with uploads.body(request) as raw:
-                pixels = await reading.run(read_image, raw, model.image_input, limits, **whose)
+        pixels = await received(session, request) if picture is None else found.kept(picture)
         classes, adapted = found.classifier()
         support = found.learned()
         values = await reading.run(probabilities, adapted, pixels, **whose)
