@@ -20,20 +20,10 @@ from typing import Any, Literal
 from tests.forked import CONTEXT
 
 Fault = Literal["count", "ENOSPC", "EIO", "EROFS", "EACCES", "kill"]
+FAULTS: list[Fault] = ["ENOSPC", "EIO", "EROFS", "kill"]
 FREEING = ("rmdir", "unlink", "remove", "truncate", "chmod")
 """Changes that need no space, so that a full disk allows them."""
-CHANGES = (
-    "mkdir",
-    "rmdir",
-    "unlink",
-    "remove",
-    "rename",
-    "replace",
-    "fsync",
-    "truncate",
-    "chmod",
-    "sendfile",
-)
+CHANGES = (*FREEING, "mkdir", "rename", "replace", "fsync", "sendfile")
 
 
 @dataclass(frozen=True)

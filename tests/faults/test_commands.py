@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 
 from pathaware.inference.trained_model import TrainedModel
-from pathaware.training.run_files import CONFIG
 from pathaware.training.run_folder import PretrainRun
 from tests.data.image_trees import class_folder
-from tests.faults.layer import Ended, Fault, run
-from tests.faults.test_faults import FAULTS, sound
+from tests.faults.layer import FAULTS, Ended, Fault, run
+from tests.faults.test_faults import disturb, sound
 from tests.inference.models import save_run
-from tests.training.runs import assert_same_end
 
 OLD = b"precious"
 
@@ -167,12 +165,11 @@ def test_a_classifier_survives_a_fault_in_every_change(given, tmp_path, fault, r
     assert at > 10
 
 
-def pretrain_line(given: Path, folder: Path) -> list[str]:
+def pretrain_line(given: Path) -> list[str]:
     changes = ("save=1", "validate=1", "batch=60", "precision=fp32", "device=cpu", "threads=1")
     return [
         *("pretrain", "shapes", "--data-dir", str(given / "data"), "--epochs", "3", "--width", "4", "--json"),
         *(word for change in changes for word in ("--set", change)),
-        *("--out", str(folder)),
     ]
 
 
@@ -180,34 +177,16 @@ def pretrain_line(given: Path, folder: Path) -> list[str]:
 def calm(given: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[PretrainRun, int]:
     """An undisturbed pretraining, and the number of changes it makes to its folder."""
     folder = tmp_path_factory.mktemp("calm") / "run"
-    ended = run(pretrain_line(given, folder), folder)
+    ended = run([*pretrain_line(given), "--out", str(folder)], folder)
     assert ended.code == 0, ended.errors
     return PretrainRun.open(folder), ended.operations
-
-
-def disturb_pretraining(
-    calm: PretrainRun, given: Path, folder: Path, fault: Fault, at: int, killed_at: int = 0
-) -> bool:
-    """Disturb a pretraining, or one that is resumed after it was killed; True if it was before its end."""
-    begin, resume = pretrain_line(given, folder), ["pretrain", "--resume", str(folder), "--json"]
-    if killed_at:
-        run(begin, folder, "kill", killed_at)
-    ended = run(resume if killed_at else begin, folder, fault, at)
-    sound(ended, fault)
-    started = (folder / CONFIG).exists() and (folder / CONFIG).stat().st_size
-    again = run(resume if started else begin, folder)
-    assert again.code == 0, (fault, at, again.errors)
-    assert_same_end(PretrainRun.open(folder), calm)
-    left = [p.name for p in folder.iterdir() if p.suffix in (".new", ".lock") or p.name.startswith("state-")]
-    assert not left, (fault, at)
-    return ended.code != 0
 
 
 def test_a_pretraining_survives_a_fault_in_some_changes(calm, given, tmp_path):
     done, operations = calm
     for number, fault in enumerate(FAULTS):
         at = operations * (1 + 2 * number) // (2 * len(FAULTS))
-        disturb_pretraining(done, given, tmp_path / f"run-{at}", fault, at)
+        disturb(pretrain_line(given), done, tmp_path / f"run-{at}", fault, at)
 
 
 @pytest.mark.slow
@@ -216,6 +195,6 @@ def test_a_pretraining_survives_a_fault_in_some_changes(calm, given, tmp_path):
 def test_a_pretraining_survives_a_fault_in_every_change(calm, given, tmp_path, fault, resumed):
     done, operations = calm
     at, killed_at = 1, operations // 2 if resumed else 0
-    while disturb_pretraining(done, given, tmp_path / f"run-{at}", fault, at, killed_at):
+    while disturb(pretrain_line(given), done, tmp_path / f"run-{at}", fault, at, killed_at):
         at += 1
     assert at > 10

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from pathaware.data.store import ImageStore
-from pathaware.training.run_files import CONFIG
+from pathaware.training.run_files import CONFIG, RunFolder
 from pathaware.training.run_folder import Run
 from tests.data.image_trees import class_folder
-from tests.faults.layer import Ended, Fault, run
+from tests.faults.layer import FAULTS, Ended, Fault, run
 from tests.training.runs import assert_same_end
 
-FAULTS: list[Fault] = ["ENOSPC", "EIO", "EROFS", "kill"]
 TRAIN = [
     "train", "sine", "--iterations", "6", "--set", "training.save=2", "--set", "training.validate=3",
     "--set", "training.validation_tasks=2", "--set", "training.histograms=2", "--set", "problem.queries=5",
@@ -41,16 +40,22 @@ def sound(ended: Ended, fault: Fault) -> None:
     assert sum(line.startswith("error: ") for line in ended.lines) == (ended.code != 0), ended.errors
 
 
-def disturb_training(calm: Run, folder: Path, fault: Fault, at: int) -> None:
-    sound(run([*TRAIN, "--out", str(folder)], folder, fault, at), fault)
-    if (folder / CONFIG).exists() and (folder / CONFIG).stat().st_size:
-        again = run(["train", "--resume", str(folder), "--json"], folder)
-    else:
-        again = run([*TRAIN, "--out", str(folder)], folder)
+def disturb(
+    begin: list[str], calm: RunFolder, folder: Path, fault: Fault, at: int, killed_at: int = 0
+) -> bool:
+    """Disturb a training, or one that is resumed after it was killed; True if it was before its end."""
+    line, resume = [*begin, "--out", str(folder)], [begin[0], "--resume", str(folder), "--json"]
+    if killed_at:
+        run(line, folder, "kill", killed_at)
+    ended = run(resume if killed_at else line, folder, fault, at)
+    sound(ended, fault)
+    started = (folder / CONFIG).exists() and (folder / CONFIG).stat().st_size
+    again = run(resume if started else line, folder)
     assert again.code == 0, (fault, at, again.errors)
-    assert_same_end(Run.open(folder), calm)
+    assert_same_end(type(calm).open(folder), calm)
     left = [p.name for p in folder.iterdir() if p.suffix in (".new", ".lock") or p.name.startswith("state-")]
-    assert not left
+    assert not left, (fault, at)
+    return ended.code != 0
 
 
 def test_a_run_changes_its_folder_in_many_ways(calm):
@@ -61,7 +66,7 @@ def test_a_run_changes_its_folder_in_many_ways(calm):
 def test_a_run_survives_a_fault_in_some_changes(calm, tmp_path, fault):
     run_, operations = calm
     for at in range(1 + FAULTS.index(fault), operations + 1, operations // 2):
-        disturb_training(run_, tmp_path / f"run-{at}", fault, at)
+        disturb(TRAIN, run_, tmp_path / f"run-{at}", fault, at)
 
 
 @pytest.mark.slow
@@ -69,18 +74,7 @@ def test_a_run_survives_a_fault_in_some_changes(calm, tmp_path, fault):
 def test_a_run_survives_a_fault_in_every_change(calm, tmp_path, fault):
     run_, operations = calm
     for at in range(1, operations + 1):
-        disturb_training(run_, tmp_path / f"run-{at}", fault, at)
-
-
-def disturb_resuming(calm: Run, folder: Path, fault: Fault, at: int, killed_at: int) -> bool:
-    """True if the fault was reached before the run had ended."""
-    run([*TRAIN, "--out", str(folder)], folder, "kill", killed_at)
-    ended = run(["train", "--resume", str(folder), "--json"], folder, fault, at)
-    sound(ended, fault)
-    again = run(["train", "--resume", str(folder), "--json"], folder)
-    assert again.code == 0, (fault, at, again.errors)
-    assert_same_end(Run.open(folder), calm)
-    return ended.code != 0
+        disturb(TRAIN, run_, tmp_path / f"run-{at}", fault, at)
 
 
 @pytest.mark.slow
@@ -88,7 +82,7 @@ def disturb_resuming(calm: Run, folder: Path, fault: Fault, at: int, killed_at: 
 def test_a_resumed_run_survives_a_fault_in_every_change(calm, tmp_path, fault):
     run_, operations = calm
     at = 1
-    while disturb_resuming(run_, tmp_path / f"run-{at}", fault, at, operations // 2):
+    while disturb(TRAIN, run_, tmp_path / f"run-{at}", fault, at, operations // 2):
         at += 1
     assert at > 10
 

@@ -96,28 +96,24 @@ def quietly(arguments: list[str], seconds: float = LONGEST_CALL) -> Called:
     """Run a command in the current folder."""
     folder = Path.cwd()
     names, contents = _files(folder), _contents(folder)
+    code, out, errors = ended(arguments, seconds)
+    now = _contents(folder)
+    changed = {name for name, content in contents.items() if now.get(name) != content}
+    left = _without_drawings(_files(folder) ^ names)
+    return Called(arguments, code, out, errors, left, changed)
+
+
+def ended(arguments: list[str], seconds: float = 30) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command that must end in time, without a traceback."""
     out, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(out), limited(seconds):
         try:
             main(arguments)
+            raise AssertionError("it did not exit")
         except SystemExit as end:
-            code = end.code
-    assert code is None or isinstance(code, int), code
-    now = _contents(folder)
-    changed = {name for name, content in contents.items() if now.get(name) != content}
-    left = _without_drawings(_files(folder) ^ names)
-    return Called(arguments, code or 0, out.getvalue(), errors.getvalue(), left, changed)
-
-
-def ended(arguments: list[str]) -> tuple[int, str, str]:
-    """Exit code, output and errors of a command that must end within half a minute, without a traceback."""
-    out, errors = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(out), limited(30):
-        try:
-            main(arguments)
-        except SystemExit as end:
-            return int(end.code or 0), out.getvalue(), errors.getvalue()
-    raise AssertionError("it did not exit")
+            code = end.code or 0
+    assert isinstance(code, int), code
+    return code, out.getvalue(), errors.getvalue()
 
 
 def must_be_sound(called: Called) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from PIL import Image
 
 from tests.data.image_trees import pixels
 from tests.fuzz.archives import change
+from tests.serve.serving import encoded
 
 SIZE = 24
 NUMBERS = (0, 1, 255, 2**15, 2**16 - 1, 2**16, 2**31 - 1, 2**31, 2**32 - 1)
@@ -19,19 +19,11 @@ NUMBERS = (0, 1, 255, 2**15, 2**16 - 1, 2**16, 2**31 - 1, 2**31, 2**32 - 1)
 
 
 def _saved(kind: str, mode: str = "RGB", **options: Any) -> Callable[[], bytes]:
-    def made() -> bytes:
-        image = Image.fromarray(pixels(3, SIZE)).convert(mode)
-        file = BytesIO()
-        image.save(file, kind, **options)
-        return file.getvalue()
-
-    return made
+    return lambda: encoded(Image.fromarray(pixels(3, SIZE)).convert(mode), kind, **options)
 
 
 def _sixteen_bits() -> bytes:
-    file = BytesIO()
-    Image.fromarray(np.arange(SIZE * SIZE, dtype=np.uint16).reshape(SIZE, SIZE) * 100).save(file, "PNG")
-    return file.getvalue()
+    return encoded(Image.fromarray(np.arange(SIZE * SIZE, dtype=np.uint16).reshape(SIZE, SIZE) * 100))
 
 
 def _animated(kind: str) -> Callable[[], bytes]:

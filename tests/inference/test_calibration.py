@@ -70,12 +70,17 @@ def test_shares_that_were_not_calibrated_are_refused(share):
     assert error.value.field == "unknown"
 
 
+def reread(folder, change) -> Calibration | None:
+    """A calibration whose file was changed meanwhile."""
+    Calibration((cell(2, 1, 1.5),)).write(folder)
+    content = json.loads((folder / CALIBRATION).read_text())
+    change(content["cells"][0])
+    (folder / CALIBRATION).write_text(json.dumps(content))
+    return Calibration.read(folder)
+
+
 def test_a_file_of_an_earlier_version_means_plain_distances(tmp_path):
-    Calibration((cell(2, 1, 1.5),)).write(tmp_path)
-    content = json.loads((tmp_path / CALIBRATION).read_text())
-    del content["cells"][0]["spread_weight"]
-    (tmp_path / CALIBRATION).write_text(json.dumps(content))
-    found = Calibration.read(tmp_path)
+    found = reread(tmp_path, lambda cell: cell.pop("spread_weight"))
     assert found is not None
     assert found.spread_weight(2, 1) == 0
 
@@ -95,12 +100,8 @@ def test_a_damaged_file_is_named(text, tmp_path):
 
 
 def test_a_temperature_that_is_not_positive_is_damage(tmp_path):
-    Calibration((cell(2, 1, 1.0),)).write(tmp_path)
-    content = json.loads((tmp_path / CALIBRATION).read_text())
-    content["cells"][0]["temperature"] = 0
-    (tmp_path / CALIBRATION).write_text(json.dumps(content))
     with pytest.raises(UsageError, match="damaged"):
-        Calibration.read(tmp_path)
+        reread(tmp_path, lambda cell: cell.update(temperature=0))
 
 
 def test_probabilities_are_softened_by_the_temperature_of_the_run(tmp_path):

@@ -126,9 +126,11 @@ def test_pictures_are_found_at_any_depth_and_bad_ones_left_out(kind, tmp_path):
     folder = class_folders(tmp_path / "new", {"a": 2, "b/c": 1})
     image(7).save(folder / "top.JPG")
     (folder / "a/0.png").write_bytes(b"")
-    names, pixels, problems = read_images(packed(folder, kind), FORM)
+    found, pixels, problems = read_images(packed(folder, kind), FORM)
     start = f"{folder}/" if kind == "folder" else f"{folder}.{kind}:"
-    assert names == [start + name for name in ("a/1.png", "b/c/0.png", "top.JPG")]
+    assert [image.label for _, image in found] == [
+        start + name for name in ("a/1.png", "b/c/0.png", "top.JPG")
+    ]
     assert pixels.shape == (3, 3, 20, 20)
     (problem,) = problems
     assert "a/0.png: the file is empty" in problem
@@ -136,8 +138,8 @@ def test_pictures_are_found_at_any_depth_and_bad_ones_left_out(kind, tmp_path):
 
 def test_one_picture_may_be_given_by_itself(tmp_path):
     image(7).save(tmp_path / "one.png")
-    names, pixels, problems = read_images(tmp_path / "one.png", FORM)
-    assert (names, len(pixels), problems) == ([str(tmp_path / "one.png")], 1, [])
+    ((_, one),), pixels, problems = read_images(tmp_path / "one.png", FORM)
+    assert (one.label, len(pixels), problems) == (str(tmp_path / "one.png"), 1, [])
     (tmp_path / "one.png").write_bytes(b"nothing")
     names, pixels, problems = read_images(tmp_path / "one.png", FORM)
     assert (names, pixels.shape, len(problems)) == ([], (0, 3, 20, 20), 1)
@@ -154,7 +156,7 @@ def test_reading_many_pictures_shows_progress_on_a_terminal(tmp_path, monkeypatc
         image(0).save(tmp_path / name)
     for source, shown in ((tmp_path / "few", False), (tmp_path, True)):
         monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-        names, _, problems = read_images(source, ImageInput.from_dict(PHOTO))
-        assert len(names) == (MANY + 2 if shown else 2)
+        found, _, problems = read_images(source, ImageInput.from_dict(PHOTO))
+        assert len(found) == (MANY + 2 if shown else 2)
         assert not problems
         assert ("reading" in terminal.getvalue()) is shown

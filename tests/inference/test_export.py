@@ -41,20 +41,20 @@ def exported(to: str, folder: Path, method: str = "pamela", inputs=INK, **proble
     return path
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_can_be_exported_to_torch(method, tmp_path):
-    exported("torch", tmp_path, method)
+OF_EACH_KIND = ("pamela", "prototypical", "mann", "lstm", "meta-networks")
+LONG = [("onnx", method) for method in METHODS if method not in OF_EACH_KIND]
 
 
-@pytest.mark.parametrize("method", ["pamela", "prototypical", "mann", "lstm", "meta-networks"])
-def test_methods_of_each_kind_can_be_exported_to_onnx(method, tmp_path):
-    exported("onnx", tmp_path, method)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_can_be_exported_to_onnx(method, tmp_path):
-    exported("onnx", tmp_path, method)
+@pytest.mark.parametrize(
+    ("to", "method"),
+    [
+        *(("torch", method) for method in METHODS),
+        *(("onnx", method) for method in OF_EACH_KIND),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in LONG),
+    ],
+)
+def test_every_method_can_be_exported(to, method, tmp_path):
+    exported(to, tmp_path, method)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -60,9 +60,9 @@ def write_classes(root: Path, count: int, first: int = 0, kinds: int = 3) -> Pat
     return root
 
 
-def call(*arguments: object, code: int = 0) -> None:
+def call(line: str, *arguments: object, code: int = 0) -> None:
     with pytest.raises(SystemExit) as left:
-        main([str(a) for a in arguments])
+        main([*line.split(), *map(str, arguments)])
     assert (left.value.code or 0) == code
 
 
@@ -124,51 +124,12 @@ def test_a_backbone_of_your_own_is_meta_trained_evaluated_and_exported(tmp_path,
     grey = tmp_path / "grey.pt"
     torch.save(pretrained(10).state_dict(), grey)
     network = ("--model", "tests.models.residual18:resnet18", "--weights", grey)
-    small = (
-        "--ways",
-        3,
-        "--shots",
-        1,
-        "--queries",
-        2,
-        "--iterations",
-        2,
-        "--tasks",
-        2,
-        "--set",
-        "training.validate=0",
-    )
-    call("train", "glyphs", *network, "--adapt", "adapters", *small, "--out", "film", "--json")
-    call(
-        "train",
-        "glyphs",
-        *network,
-        "--adapt",
-        "head",
-        "--method",
-        "proto-pamela",
-        *small,
-        "--set",
-        "problem.varying=true",
-        "--out",
-        "head",
-        "--json",
-    )
+    small = "--ways 3 --shots 1 --queries 2 --iterations 2 --tasks 2 --set training.validate=0 --json"
+    call(f"train glyphs {small} --adapt adapters --out film", *network)
+    varying = "--adapt head --method proto-pamela --set problem.varying=true"
+    call(f"train glyphs {small} {varying} --out head", *network)
     capsys.readouterr()
-    call(
-        "evaluate",
-        "head",
-        "--tasks",
-        10,
-        "--ways",
-        5,
-        "--shots",
-        2,
-        "--baselines",
-        "--queries",
-        "alone",
-        "--json",
-    )
+    call("evaluate head --tasks 10 --ways 5 --shots 2 --baselines --queries alone --json")
     found = json.loads(capsys.readouterr().out)
     assert set(found["baselines"]) == {"nearest-mean", "logistic"}
     assert all(0.2 < each["accuracy"] < 1 for each in (found, *found["baselines"].values()))
@@ -340,12 +301,6 @@ def test_a_saved_classifier_computes_no_features_of_its_own_pictures(tmp_path, w
 def test_a_sheet_must_be_a_png(tmp_path, weights, capsys):
     call("learn", write_classes(tmp_path / "trees", 3), *own(weights), "--show", "wrong.jpg", code=2)
     assert "--show: must end in .png, not wrong.jpg" in capsys.readouterr().err
-
-
-def test_only_saved_classifiers_do_without_labelled_pictures(tmp_path, capsys):
-    new = write_classes(tmp_path / "new", 1)
-    call("predict", "glyphs", "--images", new, code=2)
-    assert "--support: name a folder of labelled pictures" in capsys.readouterr().err
 
 
 def test_photographs_given_to_the_glyph_model_cause_a_warning(tmp_path, capsys):
@@ -585,34 +540,6 @@ def test_damaged_classifiers_are_refused(tmp_path, weights, capsys):
         Path("a/support.safetensors").write_bytes(content)
         with pytest.raises(UsageError, match=r"support\.safetensors cannot be read"):
             TrainedModel.open("a")
-
-
-def test_a_saved_classifier_is_served_with_its_pictures(tmp_path, weights, capsys):
-    import asyncio
-
-    import httpx
-
-    from pathaware.serve.app import make_app
-
-    def get(served: TrainedModel, *addresses: str) -> list[httpx.Response]:
-        async def answers() -> list[httpx.Response]:
-            transport = httpx.ASGITransport(app=make_app(served, "a"))
-            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-                return [await client.get(address) for address in addresses]
-
-        return asyncio.run(answers())
-
-    call("learn", write_classes(tmp_path / "few", 2), *own(weights), "--out", "a")
-    model = TrainedModel.open("a", "cpu")
-    assert model.support is not None
-    assert model.support.names[0].endswith("few/ash/0.png")
-    about, saved, png, beyond = get(model, "/api/model", "/api/saved", "/api/saved/3.png", "/api/saved/6.png")
-    assert about.json()["saved"] == 6
-    assert [each["label"] for each in saved.json()] == ["ash", "ash", "fir", "fir", "oak", "oak"]
-    assert np.array_equal(model.image_input.pixels(png.content), model.support.pixels[3].numpy())
-    assert beyond.status_code == 404
-    none = get(TrainedModel.open("glyphs", "cpu"), "/api/saved", "/api/saved/0.png")
-    assert [response.status_code for response in none] == [404, 404]
 
 
 def test_every_shipped_model_has_a_card(capsys):

@@ -14,6 +14,7 @@ from PIL import Image, ImageDraw
 from pathaware.core.errors import UsageError
 from pathaware.inference.export.export import export, script_path, write_script
 from pathaware.inference.export.formats import FORMATS
+from pathaware.inference.trained_model import AdaptedClassifier
 from tests.inference.models import INK, PHOTO, image, model, pixels
 
 CLASSES = ("one", "zwei", "três")
@@ -53,13 +54,17 @@ def run_script(script: Path, *arguments: object) -> subprocess.CompletedProcess[
     return subprocess.run(line, capture_output=True, text=True, timeout=120, encoding="utf-8")
 
 
+def exported(to: str, inputs, path: Path) -> tuple[AdaptedClassifier, Path]:
+    adapted = model(inputs=inputs).adapt(pixels(6, inputs), torch.arange(6) % 3, 3)
+    export(adapted, CLASSES, pixels(6, inputs), path, to)
+    return adapted, path
+
+
 @pytest.mark.parametrize(
     ("to", "inputs"), [("onnx", INK), ("torch", PHOTO), ("safetensors", INK), ("safetensors", PHOTO)]
 )
 def test_a_script_labels_pictures_of_every_kind_as_the_package_does(to, inputs, tmp_path):
-    adapted = model(inputs=inputs).adapt(pixels(6, inputs), torch.arange(6) % 3, 3)
-    path = tmp_path / f"my net{FORMATS[to].suffix}"
-    export(adapted, CLASSES, pixels(6, inputs), path, to)
+    adapted, path = exported(to, inputs, tmp_path / f"my net{FORMATS[to].suffix}")
     script = write_script(path, to)
     assert script.name == "my net.py"
     given = pictures_of_every_kind(tmp_path)
@@ -74,9 +79,7 @@ def test_a_script_labels_pictures_of_every_kind_as_the_package_does(to, inputs, 
 
 
 def test_a_script_refuses_pictures_of_32_bits_as_the_package_does(tmp_path):
-    adapted = model().adapt(pixels(6), torch.arange(6) % 3, 3)
-    path = tmp_path / "net.safetensors"
-    export(adapted, CLASSES, pixels(6), path, "safetensors")
+    adapted, path = exported("safetensors", INK, tmp_path / "net.safetensors")
     values = np.arange(1600).reshape(40, 40)
     for name, kept in (("f.tif", np.float32(values / 1600)), ("i.tif", np.int32(values % 256))):
         Image.fromarray(kept).save(tmp_path / name)
@@ -91,9 +94,7 @@ def test_a_script_refuses_pictures_of_32_bits_as_the_package_does(tmp_path):
 
 
 def test_a_script_passes_over_what_is_no_picture_and_says_so(tmp_path):
-    adapted = model().adapt(pixels(6), torch.arange(6) % 3, 3)
-    path = tmp_path / "net.safetensors"
-    export(adapted, CLASSES, pixels(6), path, "safetensors")
+    _, path = exported("safetensors", INK, tmp_path / "net.safetensors")
     script = write_script(path, "safetensors")
     image(0).save(tmp_path / "good.png")
     done = run_script(script, script, tmp_path / "good.png", tmp_path / "none.png")

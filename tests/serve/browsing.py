@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.serve.serving import serving
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
@@ -79,6 +81,23 @@ class Visit:
         for kind in ("dragEnter", "dragOver", "drop"):
             browser.send("Input.dispatchDragEvent", {"type": kind, **place, "data": data})
 
+    def name(self, place: int, name: str) -> None:
+        """Give a class another name."""
+        field = self.page.get_by_label("Name of the class").nth(place)
+        field.fill(name)
+        field.blur()
+
+    def has(self, place: int, count: int) -> None:
+        """Wait until a class shows so many pictures."""
+        expect(self.card(place).locator(".thumbs li")).to_have_count(count)
+
+    def ask(self, *files: dict[str, Any]) -> None:
+        self.page.set_input_files("#ask-files", list(files))
+
+    def answered(self, count: int) -> None:
+        """Wait until so many answers are for the present pictures."""
+        expect(self.page.locator("#answers > li:not(.stale)")).to_have_count(count)
+
     def settle(self) -> None:
         """Wait until everything on screen is for the present pictures."""
         self.page.locator("body[data-live=idle]").wait_for()
@@ -91,6 +110,32 @@ class Visit:
         """Nothing was asked of anybody else, and nothing went wrong that the page did not expect."""
         assert [url for url in self.asked if not url.startswith(self.address + "/")] == []
         assert self.complaints == []
+
+
+@contextmanager
+def visiting(browser: Browser, address: str, **context: Any) -> Iterator[Visit]:
+    """A visit that is checked at its end."""
+    made = Visit(browser, address, **context)
+    yield made
+    made.check()
+    made.context.close()
+
+
+@contextmanager
+def served(
+    browser: Browser,
+    folder: Path,
+    *arguments: str,
+    limits: dict[str, Any] | None = None,
+    model: str = "glyphs",
+    **context: Any,
+) -> Iterator[Visit]:
+    """A visit to a server of its own, see `serving`."""
+    with (
+        serving(folder, *arguments, limits=limits, model=model) as server,
+        visiting(browser, server.address, **context) as made,
+    ):
+        yield made
 
 
 def file(name: str, content: bytes) -> dict[str, Any]:

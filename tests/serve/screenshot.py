@@ -64,21 +64,20 @@ def take_answers(target: Path, **context: object) -> None:
         visit = Visit(browser, server.address, **context)
         page = visit.page
         for place, label in enumerate(("hourglass", "fork")):
-            page.get_by_label("Name of the class").nth(place).fill(label)
-            page.get_by_label("Name of the class").nth(place).blur()
+            visit.name(place, label)
             visit.teach(place, *(file(f"{label} {i + 1}", p) for i, p in enumerate(shapes[label][:3])))
-            expect(visit.card(place).locator(".thumbs li")).to_have_count(3)
+            visit.has(place, 3)
         page.locator("#more summary").click()
         page.locator("#say-unknown").check()
         page.locator("#say-why").check()
         asked = [("a fork", shapes["fork"][3]), ("an hourglass", shapes["hourglass"][3])]
         asked += [(f"a lattice {i + 1}", picture) for i, picture in enumerate(shapes["lattice"][:2])]
-        page.set_input_files("#ask-files", [file(name, picture) for name, picture in asked])
+        visit.ask(*(file(name, picture) for name, picture in asked))
         expect(page.locator("#answers > li")).to_have_count(4, timeout=60_000)
         page.locator("#suggest").click()
         expect(page.locator("#answers .next").first).to_be_visible(timeout=60_000)
         visit.teach(1, file("hourglass 4.png", shapes["hourglass"][4]))
-        expect(visit.card(1).locator(".thumbs li")).to_have_count(4)
+        visit.has(1, 4)
         visit.settle()
         page.locator("#check").click()
         expect(page.locator(".doubtful").first).to_be_visible(timeout=60_000)
@@ -112,13 +111,12 @@ def photograph_page(browser: Browser, target: Path, **context: object) -> None:
         page = visit.page
         page.set_default_timeout(60_000)
         for place, (label, own) in enumerate(parts.items()):
-            page.get_by_label("Name of the class").nth(place).fill(label)
-            page.get_by_label("Name of the class").nth(place).blur()
+            visit.name(place, label)
             visit.teach(place, *(file(f"{label} {i + 1}.jpg", p) for i, p in enumerate(own[:3])))
             expect(visit.card(place).locator(".thumbs li")).to_have_count(3, timeout=60_000)
         visit.learn()
         asked = [(f"{label} {i}.jpg", own[i - 1]) for label, own in parts.items() for i in (4, 5)]
-        page.set_input_files("#ask-files", [file(name, picture) for name, picture in asked])
+        visit.ask(*(file(name, picture) for name, picture in asked))
         expect(page.locator("#answers > li")).to_have_count(4, timeout=60_000)
         for name, _ in asked:
             answer = page.locator("#answers > li").filter(has=page.get_by_role("img", name=name))

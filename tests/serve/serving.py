@@ -91,6 +91,16 @@ def serving(
         process.stderr.close()
 
 
+@contextmanager
+def asking(folder: Path, *arguments: str, **options: Any) -> Iterator[tuple[Server, httpx.Client]]:
+    """A server as of `serving`, and a client of it."""
+    with (
+        serving(folder, *arguments, **options) as server,
+        httpx.Client(base_url=server.address, timeout=60) as client,
+    ):
+        yield server, client
+
+
 def png(seed: int = 0, size: int = 28) -> bytes:
     """A picture like no other: some strokes on paper, different for every seed."""
     random = np.random.default_rng(seed)
@@ -115,6 +125,14 @@ def teach(client: httpx.Client, session: str, label: str, picture: bytes) -> str
     answer = client.post(f"{session}/pictures", params={"label": label}, content=picture)
     assert answer.status_code == 201, answer.text
     return answer.json()["picture"]
+
+
+def taught_session(client: httpx.Client) -> str:
+    """A session with two classes of one picture each."""
+    session = begin(client)
+    for seed, label in enumerate("ab", 1):
+        teach(client, session, label, png(seed))
+    return session
 
 
 CHARACTERS = {"hourglass": "\u2d35", "fork": "\U00010319", "lattice": "\u2d4c"}

@@ -7,16 +7,11 @@ from itertools import pairwise
 import pytest
 from playwright.sync_api import expect
 
-from tests.serve.browsing import Visit, browsing, file
-from tests.serve.serving import CHARACTERS, begin, drawings, png, teach
+from tests.serve.browsing import Visit, file
+from tests.serve.serving import begin, png, teach
 
 WAIT = 30_000
 """Milliseconds for what the server has to compute."""
-
-
-@pytest.fixture(scope="module")
-def shapes() -> dict[str, list[bytes]]:
-    return {name: drawings(name, 5) for name in CHARACTERS}
 
 
 @pytest.fixture
@@ -112,14 +107,8 @@ def test_a_kept_picture_is_classified_again_without_sending_it(client, adapted, 
     assert client.post(f"{session}/classify?picture=none").status_code == 404
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with browsing() as opened:
-        yield opened
-
-
-def test_a_person_who_wants_none_of_it_sees_none_of_it(browser, server):
-    visit = Visit(browser, server.address)
+def test_a_person_who_wants_none_of_it_sees_none_of_it(open_page):
+    visit = open_page()
     page = visit.page
     expect(page.locator("#more summary")).to_be_visible()
     for hidden in ("#say-unknown", "#say-why", "#suggest", "#check"):
@@ -127,25 +116,22 @@ def test_a_person_who_wants_none_of_it_sees_none_of_it(browser, server):
     visit.teach(0, file("one.png", png(1)))
     visit.teach(1, file("two.png", png(2)))
     expect(page.locator(".thumbs li")).to_have_count(2)
-    page.set_input_files("#ask-files", [file("new.png", png(3))])
-    expect(page.locator("#answers > li:not(.stale)")).to_have_count(1)
+    visit.ask(file("new.png", png(3)))
+    visit.answered(1)
     assert [url for url in visit.asked if "why" in url or "unknown" in url] == []
     expect(page.locator(".why, .label-next, .unknown, .doubtful")).to_have_count(0)
-    visit.check()
-    visit.context.close()
 
 
-def test_all_of_it_by_keyboard(browser, server, shapes):
-    visit = Visit(browser, server.address)
+def test_all_of_it_by_keyboard(open_page, shapes):
+    visit = open_page()
     page = visit.page
     for place, label in enumerate(("hourglass", "fork")):
-        page.get_by_label("Name of the class").nth(place).fill(label)
-        page.get_by_label("Name of the class").nth(place).blur()
+        visit.name(place, label)
         given = [file(f"{label}-{i}.png", picture) for i, picture in enumerate(shapes[label][:3])]
         visit.teach(place, *given)
-        expect(visit.card(place).locator(".thumbs li")).to_have_count(3)
+        visit.has(place, 3)
     visit.teach(0, file("wrong.png", shapes["fork"][4]))
-    expect(visit.card(0).locator(".thumbs li")).to_have_count(4)
+    visit.has(0, 4)
 
     def press(selector: str, key: str) -> None:
         page.focus(selector)
@@ -159,15 +145,15 @@ def test_all_of_it_by_keyboard(browser, server, shapes):
     page.get_by_label("Label of wrong.png").focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
-    expect(visit.card(1).locator(".thumbs li")).to_have_count(4)
+    visit.has(1, 4)
     press("#undo", "Enter")
-    expect(visit.card(0).locator(".thumbs li")).to_have_count(4)
+    visit.has(0, 4)
     page.get_by_role("button", name="Remove wrong.png from hourglass").press("Enter")
-    expect(visit.card(0).locator(".thumbs li")).to_have_count(3)
+    visit.has(0, 3)
 
     names = ["fork.png", "lattice-0.png", "lattice-1.png"]
     given = [shapes["fork"][3], *shapes["lattice"][:2]]
-    page.set_input_files("#ask-files", [file(n, p) for n, p in zip(names, given, strict=True)])
+    visit.ask(*(file(n, p) for n, p in zip(names, given, strict=True)))
     expect(page.locator("#answers > li:not(.stale)")).to_have_count(3, timeout=WAIT)
     expect(page.locator("#answers strong").last).to_have_text("fork")
     expect(page.locator("#answers strong").first).to_have_text("None of these")
@@ -177,26 +163,20 @@ def test_all_of_it_by_keyboard(browser, server, shapes):
     expect(page.locator("#more-status")).to_contain_text("lattice")
     page.locator("#answers .bar:focus").wait_for()
     page.keyboard.press("1")
-    expect(visit.card(0).locator(".thumbs li")).to_have_count(4)
-    visit.check()
-    visit.context.close()
+    visit.has(0, 4)
 
 
 @pytest.fixture
-def visit(browser, server, shapes):
+def visit(visit, shapes):
     """A page that has learned hourglasses and forks, and answered about two pictures of each."""
-    made = Visit(browser, server.address)
     for place, label in enumerate(("hourglass", "fork")):
-        made.page.get_by_label("Name of the class").nth(place).fill(label)
-        made.page.get_by_label("Name of the class").nth(place).blur()
-        made.teach(place, *(file(f"{label} {i}.png", shapes[label][i]) for i in (0, 1)))
-        expect(made.card(place).locator(".thumbs li")).to_have_count(2)
+        visit.name(place, label)
+        visit.teach(place, *(file(f"{label} {i}.png", shapes[label][i]) for i in (0, 1)))
+        visit.has(place, 2)
     asked = [file(f"{label} {i}.png", shapes[label][i]) for label in ("hourglass", "fork") for i in (2, 3)]
-    made.page.set_input_files("#ask-files", asked)
-    expect(made.page.locator("#answers > li:not(.stale)")).to_have_count(4)
-    yield made
-    made.check()
-    made.context.close()
+    visit.ask(*asked)
+    visit.answered(4)
+    return visit
 
 
 def labels(visit: Visit) -> list[str]:
@@ -223,11 +203,9 @@ def test_every_change_is_learned_at_once_and_answers_follow(visit):
 
 
 def test_the_newest_change_wins(visit, client):
-    page = visit.page
     adapted = len([url for url in visit.asked if url.endswith("/adapt")])
     for key in ("One", "Two", "Three", "Four"):
-        page.get_by_label("Name of the class").nth(0).fill(key)
-        page.get_by_label("Name of the class").nth(0).blur()
+        visit.name(0, key)
     assert labels(visit)[-1] == "Four"
     assert len([url for url in visit.asked if url.endswith("/adapt")]) - adapted <= 3
     assert client.get(visit.session).json() == {"classes": {"Four": 2, "fork": 2}, "adapted": True}
@@ -248,7 +226,7 @@ def test_an_answer_is_set_right_with_one_click_and_teaches(visit, client):
     assert client.get(visit.session).json()["classes"] == {"hourglass": 2, "fork": 2}
     wrong.get_by_label("Label of fork 3.png").select_option("A new class")
     expect(wrong.locator("strong")).to_have_text("Class 1")
-    expect(visit.card(2).locator(".thumbs li")).to_have_count(1)
+    visit.has(2, 1)
 
 
 def test_number_keys_sort_one_answer_after_the_other(visit):
@@ -257,7 +235,7 @@ def test_number_keys_sort_one_answer_after_the_other(visit):
         visit.page.keyboard.press(key)
     expect(visit.page.locator("#answers .settled .said")).to_have_count(4)
     assert labels(visit) == ["fork", "fork", "hourglass", "hourglass"]
-    expect(visit.card(0).locator(".thumbs li")).to_have_count(4)
+    visit.has(0, 4)
 
 
 def test_answers_above_a_certainty_are_accepted(visit, client):

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 
-import httpx
 import pytest
 import torch
 
@@ -15,7 +14,7 @@ from pathaware import FewShotClassifier
 from pathaware.inference.trained_model import TrainedModel
 from pathaware.serve.limits import Limits
 from tests.inference.models import save_run
-from tests.serve.serving import ROOT, begin, png, saved_classifier, serving, teach
+from tests.serve.serving import ROOT, asking, begin, png, saved_classifier, serving, teach
 
 PAGE = ROOT / "docs/serving.md"
 
@@ -58,10 +57,7 @@ def test_a_run_with_constant_statistics_and_class_means_is_served(tmp_path):
         model.pixels([png(3)])
     )
     (tmp_path / "served").mkdir()
-    with (
-        serving(tmp_path / "served", model=str(run)) as server,
-        httpx.Client(base_url=server.address, timeout=60) as client,
-    ):
+    with asking(tmp_path / "served", model=str(run)) as (_, client):
         session = begin(client)
         for label, picture in zip("xy", lesson, strict=True):
             teach(client, session, label, picture)
@@ -76,10 +72,12 @@ def test_a_session_can_begin_with_the_pictures_of_a_saved_classifier(tmp_path):
     (tmp_path / "new.png").write_bytes(png(4))
     expected = FewShotClassifier.from_run(saved, device="cpu").predict_proba([png(4)])[0]
     block = re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)[1]
-    with (
-        serving(tmp_path / "served", model=str(saved)) as server,
-        httpx.Client(base_url=server.address, timeout=60) as client,
-    ):
+    with asking(tmp_path / "served", model=str(saved)) as (server, client):
+        assert client.get("/api/model").json()["saved"] == 3
+        assert [each["label"] for each in client.get("/api/saved").json()] == ["x", "y", "y"]
+        shown = TrainedModel.open(saved, "cpu").pixels([client.get("/api/saved/2.png").content])
+        assert torch.equal(shown[0], TrainedModel.open(saved, "cpu").support.pixels[2])
+        assert client.get("/api/saved/3.png").status_code == 404
         begun = client.post("/api/sessions?saved=true").raise_for_status().json()
         assert [picture["label"] for picture in begun["pictures"]] == ["x", "y", "y"]
         session = f"/api/sessions/{begun['session']}"
@@ -100,6 +98,7 @@ def test_a_session_with_saved_pictures_takes_a_saved_classifier(client):
     answer = client.post("/api/sessions?saved=true")
     assert answer.status_code == 404
     assert "not a saved classifier" in answer.json()["error"]
+    assert [client.get(f"/api/saved{part}").status_code for part in ("", "/0.png")] == [404, 404]
 
 
 def test_adapting_needs_two_classes(client):
@@ -147,7 +146,7 @@ def test_the_model_says_what_it_is(client):
 def test_the_description_is_there_and_nothing_loads_from_elsewhere(client):
     paths = client.get("/api/openapi.json").json()["paths"]
     assert "/api/sessions/{session}/classify" in paths
-    scripts = ("/app.js", "/api.js", "/chart.js", "/drops.js", "/pad.js")
+    scripts = [f"/{path.name}" for path in (ROOT / "src/pathaware/serve/page").glob("*.js")]
     for address in ("/", *scripts, "/style.css", "/icon.svg"):
         answer = client.get(address)
         assert answer.status_code == 200

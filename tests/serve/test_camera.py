@@ -7,7 +7,7 @@ import time
 import pytest
 from playwright.sync_api import expect
 
-from tests.serve.browsing import Visit, browsing, file
+from tests.serve.browsing import browsing, file
 from tests.serve.serving import png
 
 FAKE = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
@@ -20,11 +20,8 @@ def browser():
 
 
 @pytest.fixture
-def visit(browser, server):
-    made = Visit(browser, server.address, permissions=["camera"])
-    yield made
-    made.check()
-    made.context.close()
+def visit(open_page):
+    return open_page(permissions=["camera"])
 
 
 def test_holding_the_button_records_several_pictures_into_a_class(visit, client):
@@ -50,7 +47,7 @@ def test_holding_the_button_records_several_pictures_into_a_class(visit, client)
     visit.settle()
     assert client.get(visit.session).json()["classes"]["Class 1"] > recorded
     page.locator("#undo").click()  # what was recorded at once is undone at once
-    expect(visit.card(0).locator(".thumbs li")).to_have_count(recorded)
+    visit.has(0, recorded)
 
 
 def test_the_camera_is_answered_about_and_teaches(visit):
@@ -67,7 +64,7 @@ def test_the_camera_is_answered_about_and_teaches(visit):
     print(f"{rate:.1f} answers per second")
     assert rate > 1  # 5 and more on an idle machine
     page.locator("#watch-bars .bar").nth(1).click()
-    expect(visit.card(1).locator(".thumbs li")).to_have_count(2)
+    visit.has(1, 2)
     page.get_by_role("button", name="Stop the camera").click()
     expect(page.locator("#watching")).to_be_hidden()
     assert page.evaluate("document.querySelector('#watch-video').srcObject") is None

@@ -14,7 +14,7 @@ import pytest
 
 from pathaware.cli import main
 from pathaware.serve.server import bind
-from tests.serve.serving import begin, png, serving, teach
+from tests.serve.serving import asking, begin, png, serving, teach
 
 
 def refused(capsys, *arguments: str) -> str:
@@ -80,7 +80,7 @@ def test_signals_shut_it_down_cleanly(tmp_path, sent, code):
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_signals_end_it_with_work_in_the_queue(tmp_path, sent):
     """A check of 150 pictures takes minutes, and nobody waits for its answer any more."""
-    with serving(tmp_path) as server, httpx.Client(base_url=server.address, timeout=30) as client:
+    with asking(tmp_path) as (server, client):
         session = begin(client)
         for number in range(100):
             teach(client, session, "ab"[number % 2], png(number))

@@ -36,25 +36,26 @@ def adapted(model: TrainedModel) -> httpx.Response:
     return asyncio.run(ask())
 
 
-def test_a_mistake_of_ours_is_one_sentence_to_the_client_and_all_of_it_on_our_terminal(model, capfd):
+OURS = "something went wrong in the server; its terminal says what"
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "said"),
+    [
+        (ZeroDivisionError("a secret of the server"), 500, OURS),
+        (UsageError("classes: this method was trained for 5"), 409, "classes: this method was trained for 5"),
+    ],
+)
+def test_a_mistake_of_ours_is_on_our_terminal_and_a_limit_of_the_method_in_the_answer(
+    model, capfd, raised, status, said
+):
     def adapt_each(*_: Any) -> Any:
-        raise ZeroDivisionError("a secret of the server")
+        raise raised
 
     model.adapt_each = adapt_each  # type: ignore[method-assign]
     answer = adapted(model)
-    assert answer.status_code == 500
-    assert answer.json() == {"error": "something went wrong in the server; its terminal says what"}
-    assert "a secret of the server" in capfd.readouterr().err
-
-
-def test_what_the_method_cannot_do_is_a_conflict_that_says_why(model):
-    def adapt_each(*_: Any) -> Any:
-        raise UsageError("classes: this method was trained for 5")
-
-    model.adapt_each = adapt_each  # type: ignore[method-assign]
-    answer = adapted(model)
-    assert answer.status_code == 409
-    assert answer.json() == {"error": "classes: this method was trained for 5"}
+    assert (answer.status_code, answer.json()) == (status, {"error": said})
+    assert ("a secret of the server" in capfd.readouterr().err) == (status == 500)
 
 
 def test_numbers_that_json_does_not_know_are_null(model):

@@ -7,9 +7,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from pathaware.data.pixels import ImageInput
+from pathaware.serve.api_error import ApiError
+from pathaware.serve.limits import Limits
+from pathaware.serve.uploads import read_image
 from tests.serve.hostile import FILES, HTML, JPEG, bomb, webp_of_size
-from tests.serve.serving import begin, encoded, png, serving, teach
+from tests.serve.serving import begin, encoded, png, serving, taught_session
 
+FORM = ImageInput(28, 1, True, (0.1,), (0.3,))
 ROOM = 150
 """MiB that refusing a file may take; decoding the largest one here would take 2,400."""
 
@@ -18,9 +23,7 @@ ROOM = 150
 def patient(server):
     """One session that has to endure it all."""
     with httpx.Client(base_url=server.address, timeout=60) as client:
-        session = begin(client)
-        teach(client, session, "a", png(1))
-        teach(client, session, "b", png(2))
+        session = taught_session(client)
         assert client.post(f"{session}/adapt").status_code == 200
         expected = client.post(f"{session}/classify", content=png(3)).json()
         yield client, session, expected
@@ -72,27 +75,15 @@ def test_after_all_of_them_nothing_is_on_disk_or_on_the_terminal(tmp_path):
     ],
 )
 def test_the_status_says_what_is_wrong(name, status):
-    from pathaware.data.pixels import ImageInput
-    from pathaware.serve.api_error import ApiError
-    from pathaware.serve.limits import Limits
-    from pathaware.serve.uploads import read_image
-
-    form = ImageInput(28, 1, True, (0.1,), (0.3,))
     with pytest.raises(ApiError) as refused:
-        read_image(FILES[name], form, Limits())
+        read_image(FILES[name], FORM, Limits())
     assert refused.value.status == status
 
 
 def test_a_picture_of_32_bits_is_refused_with_advice():
-    from pathaware.data.pixels import ImageInput
-    from pathaware.serve.api_error import ApiError
-    from pathaware.serve.limits import Limits
-    from pathaware.serve.uploads import read_image
-
-    form = ImageInput(28, 1, True, (0.1,), (0.3,))
     for values in (np.zeros((8, 8), np.float32), np.zeros((8, 8), np.int32)):
         with pytest.raises(ApiError, match="save it as 8-bit") as refused:
-            read_image(encoded(Image.fromarray(values), "TIFF"), form, Limits())
+            read_image(encoded(Image.fromarray(values), "TIFF"), FORM, Limits())
         assert refused.value.status == 415
 
 
@@ -112,11 +103,6 @@ ODD = odd_but_harmless()
 
 @pytest.mark.parametrize("name", ODD)
 def test_what_is_odd_but_a_picture_costs_no_more_than_its_first_frame(name):
-    from pathaware.data.pixels import ImageInput
-    from pathaware.serve.limits import Limits
-    from pathaware.serve.uploads import read_image
-
-    form = ImageInput(28, 1, True, (0.1,), (0.3,))
-    found = read_image(ODD[name], form, Limits())
+    found = read_image(ODD[name], FORM, Limits())
     assert found.shape == (1, 28, 28)
     assert found.base is None  # no view that would keep the upload alive

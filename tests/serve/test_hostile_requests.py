@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 import pytest
 
-from tests.serve.serving import begin, png, serving, teach
+from tests.serve.serving import asking, begin, png, teach
 
 LABELS = {
     "missing": "",
@@ -247,7 +247,7 @@ def test_a_body_without_end_is_cut_off_and_never_held(server, client, taught):
 
 def test_limits_of_a_session_hold(tmp_path):
     limits = {"classes": 3, "pictures_per_class": 2, "pictures": 5, "sessions": 2}
-    with serving(tmp_path, limits=limits) as server, httpx.Client(base_url=server.address) as client:
+    with asking(tmp_path, limits=limits) as (_, client):
         session = begin(client)
         for label in "aabbc":
             teach(client, session, label, png())
@@ -268,7 +268,7 @@ def test_limits_of_a_session_hold(tmp_path):
 def test_a_client_that_sends_slowly_is_disconnected(tmp_path):
     """Headers, also of a second request on a connection, and a file. A request in progress is left alone."""
     limits = {"header_seconds": 0.5, "upload_seconds": 1.0}
-    with serving(tmp_path, limits=limits) as server, httpx.Client(base_url=server.address) as client:
+    with asking(tmp_path, limits=limits) as (server, client):
         session = begin(client)
         for sent in (b"", b"GET / HTT", ICON + b"GET / HTTP/1.1\r\nHost:"):
             answer, seconds = until_closed(server, sent)
@@ -283,11 +283,7 @@ def test_a_client_that_sends_slowly_is_disconnected(tmp_path):
 def test_clients_that_fall_silent_lose_their_connections(tmp_path):
     """As many as there are connections stop in a body, also of a refused request, or read nothing."""
     limits = {"connections": 40, "header_seconds": 1.0, "upload_seconds": 1.0, "answer_seconds": 1.0}
-    with (
-        serving(tmp_path, limits=limits) as server,
-        httpx.Client(base_url=server.address) as client,
-        ExitStack() as stack,
-    ):
+    with asking(tmp_path, limits=limits) as (server, client), ExitStack() as stack:
         session = begin(client)
         body = "Content-Length: 100"
         silent = (start(f"{session}/pictures?label=c", body), start("/nothing", body), 2000 * ICON)
@@ -305,12 +301,8 @@ def test_clients_that_fall_silent_lose_their_connections(tmp_path):
 
 
 def test_bytes_that_h11_has_no_answer_to_are_no_traceback(server, client, taught):
-    raw(
-        server,
-        start(f"{taught}/pictures?label=c", "Transfer-Encoding: chunked"),
-        b"-5\r\nhello\r\n",
-        seconds=5,
-    )
+    chunked = start(f"{taught}/pictures?label=c", "Transfer-Encoding: chunked")
+    raw(server, chunked, b"-5\r\nhello\r\n", seconds=5)
     assert client.get("/api/model").status_code == 200
 
 
@@ -330,7 +322,7 @@ def test_slow_clients_hold_up_nobody(server, client, taught):
 
 def test_uploads_together_stay_within_their_memory(tmp_path):
     limits = {"uploads_in_memory": 3000, "kept_bytes": 1600}
-    with serving(tmp_path, limits=limits) as server, httpx.Client(base_url=server.address) as client:
+    with asking(tmp_path, limits=limits) as (_, client):
         session = begin(client)
         full = client.post(f"{session}/pictures?label=a", content=bytes(5000))
         refused(full, 503)
@@ -342,10 +334,7 @@ def test_uploads_together_stay_within_their_memory(tmp_path):
 
 
 def test_a_session_is_forgotten_when_nobody_uses_it(tmp_path):
-    with (
-        serving(tmp_path, limits={"forget_minutes": 0.05}) as server,
-        httpx.Client(base_url=server.address) as c,
-    ):
+    with asking(tmp_path, limits={"forget_minutes": 0.05}) as (_, c):
         used, unused = begin(c), begin(c)
         for _ in range(18):
             time.sleep(0.2)

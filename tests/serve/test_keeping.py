@@ -11,42 +11,27 @@ from playwright.sync_api import Error, expect
 
 from pathaware.cli import main
 from pathaware.inference.trained_model import TrainedModel
-from tests.serve.browsing import Visit, browsing, file
-from tests.serve.serving import CHARACTERS, begin, drawings, saved_classifier, serving, teach
+from tests.serve.browsing import Visit, file, served
+from tests.serve.serving import begin, saved_classifier, serving, teach
 
 ROOM = {"width": 1160, "height": 900}
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with browsing() as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def shapes() -> dict[str, list[bytes]]:
-    return {name: drawings(name, 4) for name in CHARACTERS}
 
 
 def fill(visit: Visit, shapes: dict[str, list[bytes]]) -> None:
     """Teach two classes, one with a name that no folder can have, and ask about one picture of each."""
     for place, (label, shape) in enumerate((("sand/glass", "hourglass"), ("fork", "fork"))):
-        visit.page.get_by_label("Name of the class").nth(place).fill(label)
-        visit.page.get_by_label("Name of the class").nth(place).blur()
+        visit.name(place, label)
         visit.teach(place, *(file(f"{i}.png", picture) for i, picture in enumerate(shapes[shape][:2])))
-        expect(visit.card(place).locator(".thumbs li")).to_have_count(2)
+        visit.has(place, 2)
     asked = [file(f"new {shape}.png", shapes[shape][3]) for shape in ("hourglass", "fork")]
-    visit.page.set_input_files("#ask-files", asked)
-    expect(visit.page.locator("#answers > li:not(.stale)")).to_have_count(2)
+    visit.ask(*asked)
+    visit.answered(2)
 
 
 @pytest.fixture
-def visit(browser, server, shapes):
-    made = Visit(browser, server.address)
-    fill(made, shapes)
-    yield made
-    made.check()
-    made.context.close()
+def visit(visit, shapes):
+    fill(visit, shapes)
+    return visit
 
 
 def shown(page) -> list:
@@ -90,8 +75,7 @@ def test_a_server_that_starts_again_is_told_everything_again(browser, shapes, tm
         fill(visit, shapes)
         before = shown(visit.page)
         port = server.address.rpartition(":")[2]
-    visit.page.get_by_label("Name of the class").nth(1).fill("tines")
-    visit.page.get_by_label("Name of the class").nth(1).blur()
+    visit.name(1, "tines")
     expect(visit.page.locator("#server")).to_contain_text("The server does not answer")
     with serving(tmp_path, "--port", port):
         visit.page.get_by_role("button", name="Try again").click()
@@ -137,7 +121,7 @@ def test_leaving_asks_while_something_is_not_saved(visit):
     assert asked == ["beforeunload"]
 
 
-def test_the_classifier_is_saved_used_and_opened_again(visit, browser, server, tmp_path, capsys, shapes):
+def test_the_classifier_is_saved_used_and_opened_again(visit, open_page, tmp_path, capsys, shapes):
     with visit.page.expect_download() as started:
         visit.page.get_by_role("button", name="Save the classifier").click()
     started.value.save_as(tmp_path / "classifier.zip")
@@ -153,7 +137,7 @@ def test_the_classifier_is_saved_used_and_opened_again(visit, browser, server, t
     with pytest.raises(SystemExit, match=r"^0$"):
         main(["predict", str(folder), "--images", str(tmp_path / "new.png"), "--format", "json"])
     assert '"fork"' in capsys.readouterr().out
-    other = Visit(browser, server.address)
+    other = open_page()
     other.page.set_input_files("#open-file", tmp_path / "classifier.zip")
     other.learn()
     assert [each.input_value() for each in other.page.locator("input.name").all()] == ["sand/glass", "fork"]
@@ -164,16 +148,14 @@ def test_the_classifier_is_saved_used_and_opened_again(visit, browser, server, t
     expect(other.page.locator(".thumbs li")).to_have_count(0)
     other.page.set_input_files("#open-file", [file("x.zip", b"none")])
     expect(other.page.locator("#keep-problem")).to_have_text("This is not a classifier that was saved here.")
-    other.check()
-    other.context.close()
 
 
 def test_the_pictures_are_saved_sorted_into_folders(visit, shapes):
     page = visit.page
     item = page.locator("#answers > li").first
     item.locator(".bar", has_text="sand/glass").click()  # it was a fork
-    page.set_input_files("#ask-files", [file("new fork.png", shapes["fork"][2])])
-    expect(page.locator("#answers > li:not(.stale)")).to_have_count(3)
+    visit.ask(file("new fork.png", shapes["fork"][2]))
+    visit.answered(3)
     visit.settle()
     with page.expect_download() as started:
         page.get_by_role("button", name="Save the pictures, sorted").click()
@@ -186,15 +168,12 @@ def test_the_pictures_are_saved_sorted_into_folders(visit, shapes):
 
 
 def test_a_classifier_is_saved_on_the_machine_that_serves(browser, shapes, tmp_path):
-    with serving(tmp_path, "--save-to", str(tmp_path / "saved")) as server:
-        visit = Visit(browser, server.address)
+    with served(browser, tmp_path, "--save-to", str(tmp_path / "saved")) as visit:
         fill(visit, shapes)
         visit.page.get_by_role("button", name="Save on the server").click()
         expect(visit.page.locator("#keep-status")).to_contain_text(str(tmp_path / "saved"))
         (folder,) = (tmp_path / "saved").iterdir()
         assert TrainedModel.open(folder, "cpu").support.classes == ("sand/glass", "fork")
-        visit.check()
-        visit.context.close()
 
 
 def test_a_server_that_may_not_save_says_so_and_leaves_nothing(client, server, shapes):
@@ -211,21 +190,19 @@ def test_a_server_that_may_not_save_says_so_and_leaves_nothing(client, server, s
 def test_a_changed_classifier_comes_back_as_it_was_changed(browser, tmp_path):
     saved = saved_classifier(tmp_path / "xy-classifier")
     (tmp_path / "served").mkdir()
-    with serving(tmp_path / "served", model=str(saved)) as server:
-        visit = Visit(browser, server.address, viewport={"width": 390, "height": 800})
+    phone = {"width": 390, "height": 800}
+    with served(browser, tmp_path / "served", model=str(saved), viewport=phone) as visit:
         page = visit.page
         tops = [page.locator(each).bounding_box()["y"] for each in ("#ask", "#teach")]
         assert tops[0] < tops[1]  # on a phone, questions come first
         page.set_viewport_size(ROOM)
         assert page.locator("main > :first-child").get_attribute("id") == "teach"
         visit.card(1).locator(".remove").nth(1).click()
-        expect(visit.card(1).locator(".thumbs li")).to_have_count(1)
+        visit.has(1, 1)
         visit.settle()
         page.reload()
-        expect(visit.card(1).locator(".thumbs li")).to_have_count(1)
+        visit.has(1, 1)
         visit.settle()
         assert not [url for url in visit.asked if "/pictures?" in url]  # the server has its pictures
         page.get_by_role("button", name="Start afresh").click()
-        expect(visit.card(1).locator(".thumbs li")).to_have_count(2)
-        visit.check()
-        visit.context.close()
+        visit.has(1, 2)

@@ -13,25 +13,11 @@ import pytest
 from PIL import Image
 from playwright.sync_api import expect
 
-from tests.serve.browsing import Visit, browsing, file
+from tests.serve.browsing import Visit, file, served
 from tests.serve.screenshot import photograph_page
 from tests.serve.serving import encoded, png, saved_classifier, serving
 
 EVIL = "<img src=x onerror=alert(1)>"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with browsing() as opened:
-        yield opened
-
-
-@pytest.fixture
-def visit(browser, server):
-    made = Visit(browser, server.address)
-    yield made
-    made.check()
-    made.context.close()
 
 
 @pytest.fixture
@@ -44,14 +30,13 @@ def taught(visit) -> Visit:
 
 def test_two_classes_are_taught_learned_and_told_apart(taught, client):
     page = taught.page
-    page.get_by_label("Name of the class").nth(0).fill(EVIL)
-    page.get_by_label("Name of the class").nth(0).blur()
+    taught.name(0, EVIL)
     expect(taught.card(0)).to_have_attribute("aria-label", f"Class {EVIL}")
     expect(taught.card(0).locator(".count")).to_have_text("2 of 50 pictures")
     taught.learn()
     expect(page.locator("#step-losses td")).to_have_count(6)
     expect(page.locator(".chart .dot")).to_have_count(12)
-    page.set_input_files("#ask-files", [file("new.png", png(2))])
+    taught.ask(file("new.png", png(2)))
     answer = page.locator("#answers > li:not(.stale)")
     expect(answer).to_have_count(1)
     assert answer.locator("strong").inner_text() in (EVIL, "Class 2")
@@ -63,15 +48,13 @@ def test_two_classes_are_taught_learned_and_told_apart(taught, client):
 
 def test_answers_can_be_saved_as_a_table(taught):
     page = taught.page
-    page.get_by_label("Name of the class").nth(0).fill('a "big", label')
-    page.get_by_label("Name of the class").nth(0).blur()
-    page.get_by_label("Name of the class").nth(1).fill("label")
-    page.get_by_label("Name of the class").nth(1).blur()
+    taught.name(0, 'a "big", label')
+    taught.name(1, "label")
     taught.learn()
     save = page.get_by_role("button", name="Save the answers as a table")
     expect(save).to_be_hidden()
-    page.set_input_files("#ask-files", [file("première.png", png(1)), file("2.png", png(2))])
-    expect(page.locator("#answers > li:not(.stale)")).to_have_count(2)
+    taught.ask(file("première.png", png(1)), file("2.png", png(2)))
+    taught.answered(2)
     with page.expect_download() as started:
         save.click()
     assert started.value.suggested_filename == "answers.csv"
@@ -102,18 +85,12 @@ def test_a_removed_picture_or_class_is_gone_from_the_server_too(taught, client):
     assert client.get(taught.session).json()["classes"] == {"Class 1": 2}
 
 
-def test_pictures_can_be_dropped(visit):
-    for zone, files in ((".card >> nth=0", 2), (".card >> nth=1", 1)):
-        dropped = visit.page.evaluate_handle(
-            """([bytes, count]) => {
-                const data = new DataTransfer();
-                for (let i = 0; i < count; i++) data.items.add(new File([new Uint8Array(bytes)], `${i}.png`));
-                return data;
-            }""",
-            [list(png(1)), files],
-        )
-        visit.page.dispatch_event(zone, "drop", {"dataTransfer": dropped})
-        expect(visit.page.locator(zone).locator(".thumbs li")).to_have_count(files)
+def test_pictures_can_be_dropped(visit, tmp_path):
+    for number in range(3):
+        (tmp_path / f"{number}.png").write_bytes(png(1))
+    for place, names in enumerate((("0.png", "1.png"), ("2.png",))):
+        visit.drop(f".card >> nth={place}", *(tmp_path / name for name in names))
+        visit.has(place, len(names))
 
 
 def test_folders_can_be_dropped(visit, tmp_path):
@@ -131,13 +108,13 @@ def test_folders_can_be_dropped(visit, tmp_path):
     visit.drop("#teach .hint", tmp_path / "birds")  # the folders in it are the classes
     expect(names.nth(0)).to_have_value("barn owl")
     expect(names.nth(1)).to_have_value("Eule")
-    expect(visit.card(0).locator(".thumbs li")).to_have_count(2)
-    expect(visit.card(1).locator(".thumbs li")).to_have_count(1)
+    visit.has(0, 2)
+    visit.has(1, 1)
     page.get_by_role("button", name="Add a class").click()
     visit.drop(".card >> nth=2", tmp_path / "new")  # a folder for one class, which takes its name
     expect(names.nth(2)).to_have_value("new")
     visit.drop(".card >> nth=0", tmp_path / "new")  # but not if it has one already
-    expect(visit.card(0).locator(".thumbs li")).to_have_count(3)
+    visit.has(0, 3)
     expect(names.nth(0)).to_have_value("barn owl")
     visit.learn()
     visit.drop("#ask .drop", tmp_path / "birds")
@@ -148,15 +125,12 @@ def test_folders_can_be_dropped(visit, tmp_path):
 
 
 def test_a_class_without_room_says_how_many_pictures_were_left_out(browser, tmp_path):
-    with serving(tmp_path, limits={"pictures_per_class": 2}) as server:
-        visit = Visit(browser, server.address)
+    with served(browser, tmp_path, limits={"pictures_per_class": 2}) as visit:
         visit.teach(0, *(file(f"{i}.png", png(i)) for i in range(6)))
         expect(visit.card(0).get_by_role("alert")).to_have_text(
             "2.png: A class can have 2 pictures; remove one first.\n"
             "Left out: 3 more. “pathaware learn” takes any number."
         )
-        visit.check()
-        visit.context.close()
 
 
 def test_photographs_that_are_too_large_are_scaled_down_in_the_browser(browser, tmp_path):
@@ -165,16 +139,13 @@ def test_photographs_that_are_too_large_are_scaled_down_in_the_browser(browser, 
     noise = np.random.default_rng(0).integers(0, 255, (500, 600, 3), np.uint8)
     large = encoded(Image.fromarray(noise), "PNG")
     assert len(many) < limits["upload_bytes"] < len(large)
-    with serving(tmp_path, "photos", limits=limits) as server:
-        visit = Visit(browser, server.address)
+    with served(browser, tmp_path, "photos", limits=limits) as visit:
         for place, content in enumerate((many, large)):
             visit.teach(place, file("photo", content))
-            expect(visit.card(place).locator(".thumbs li")).to_have_count(1)
+            visit.has(place, 1)
         visit.learn()
-        visit.page.set_input_files("#ask-files", [file("many.jpg", many)])
+        visit.ask(file("many.jpg", many))
         expect(visit.page.locator("#answers strong")).to_have_text("Class 1")
-        visit.check()
-        visit.context.close()
 
 
 def test_drawings_teach_and_ask(visit):
@@ -187,7 +158,7 @@ def test_drawings_teach_and_ask(visit):
         page.get_by_role("button", name="Add this drawing").click()
         expect(page.locator("#drawing-status")).to_contain_text("Added")
         page.get_by_role("button", name="Done").click()
-        expect(visit.card(place).locator(".thumbs li")).to_have_count(1)
+        visit.has(place, 1)
     visit.learn()
     draw(page, "#ask-pad", (40, 100), (160, 100))  # smaller, and not where it was
     page.get_by_role("button", name="Ask about the drawing").click()
@@ -210,13 +181,13 @@ def test_files_that_cannot_be_used_are_named_where_they_were_dropped(visit, clie
     problem = visit.card(0).get_by_role("alert")
     expect(problem).to_contain_text("notes.txt: Not a picture in a known format")
     expect(problem).to_contain_text("big.png: The file is larger than allowed")
-    expect(visit.card(0).locator(".thumbs li")).to_have_count(1)  # the good one was taken
+    visit.has(0, 1)  # the good one was taken
     assert client.get(visit.session).json()["classes"] == {"Class 1": 1}
 
 
 def test_a_question_is_answered_as_soon_as_there_are_two_classes(visit):
     page = visit.page
-    page.set_input_files("#ask-files", [file("new.png", png(2))])
+    visit.ask(file("new.png", png(2)))
     visit.teach(0, file("one.png", png(1)))
     expect(page.locator(".thumbs li")).to_have_count(1)
     visit.settle()
@@ -237,11 +208,10 @@ def test_two_classes_cannot_share_a_name(taught):
 
 
 def test_a_forgotten_session_is_taught_again_by_itself(taught, client):
-    page = taught.page
     taught.learn()
     client.delete(taught.session).raise_for_status()
-    page.set_input_files("#ask-files", [file("new.png", png(2))])
-    expect(page.locator("#answers > li:not(.stale)")).to_have_count(1)
+    taught.ask(file("new.png", png(2)))
+    taught.answered(1)
     assert client.get(taught.session).json() == {"classes": {"Class 1": 2, "Class 2": 1}, "adapted": True}
 
 
@@ -312,7 +282,7 @@ def test_everything_can_be_done_with_keys_alone(visit):
     stroke(page, "#ask-pad")
     tab_to("Ask about the drawing")
     page.keyboard.press("Space")
-    expect(page.locator("#answers > li:not(.stale)")).to_have_count(1)
+    visit.answered(1)
     tab_to("Class 2\n")
     page.keyboard.press("Enter")
     expect(page.locator("#answers > li.settled strong")).to_have_text("Class 2")
@@ -327,7 +297,7 @@ def stroke(page, pad: str) -> None:
 def test_every_control_has_a_name_and_headings_are_in_order(taught):
     page = taught.page
     taught.learn()
-    page.set_input_files("#ask-files", [file("new.png", png(2))])
+    taught.ask(file("new.png", png(2)))
     expect(page.locator("#answers > li")).to_have_count(1)
     taught.card(0).get_by_role("button", name="Draw").click()  # with the dialog, everything is there
     tools = taught.context.new_cdp_session(page)
@@ -377,22 +347,21 @@ CONTRAST = """() => {
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_can_be_read_on_its_ground(browser, server, scheme):
-    visit = Visit(browser, server.address, color_scheme=scheme)
+def test_text_can_be_read_on_its_ground(open_page, scheme):
+    visit = open_page(color_scheme=scheme)
     visit.teach(0, file("one.png", png(1)), file("notes.txt", b"no"))
     visit.teach(1, file("two.png", png(2)))
     expect(visit.page.locator(".thumbs li")).to_have_count(2)
     visit.learn()
-    visit.page.set_input_files("#ask-files", [file("new.png", png(2))])
+    visit.ask(file("new.png", png(2)))
     expect(visit.page.locator("#answers > li")).to_have_count(1)
     found = visit.page.evaluate(CONTRAST)
     assert len(found) > 30
     assert [(text, ratio) for text, ratio in found if ratio < 4.5] == []
-    visit.context.close()
 
 
-def test_on_a_phone_nothing_is_wider_than_the_screen(browser, server):
-    visit = Visit(browser, server.address, viewport={"width": 360, "height": 740}, has_touch=True)
+def test_on_a_phone_nothing_is_wider_than_the_screen(open_page):
+    visit = open_page(viewport={"width": 360, "height": 740}, has_touch=True)
     page = visit.page
     page.get_by_label("Name of the class").nth(0).fill("W" * 64)
     page.get_by_role("button", name="Try it with examples").click()
@@ -401,12 +370,10 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(browser, server):
     page.get_by_role("button", name="Ask about the examples").click()
     expect(page.locator("#answers > li")).to_have_count(6)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
-    visit.check()
-    visit.context.close()
 
 
-def test_steps_come_one_by_one_unless_nothing_should_move(browser, server):
-    visit = Visit(browser, server.address, reduced_motion="no-preference")
+def test_steps_come_one_by_one_unless_nothing_should_move(open_page):
+    visit = open_page(reduced_motion="no-preference")
     page = visit.page
     for place in (0, 1):
         visit.teach(place, file("one.png", png(place)))
@@ -414,8 +381,6 @@ def test_steps_come_one_by_one_unless_nothing_should_move(browser, server):
     expect(page.locator("#step-losses td")).not_to_have_count(0)
     assert page.locator("#step-losses td").count() < 6
     expect(page.locator("#step-losses td")).to_have_count(6)
-    visit.check()
-    visit.context.close()
 
 
 def test_pictures_that_browsers_cannot_show_have_a_thumbnail_too(visit):
@@ -445,61 +410,52 @@ def test_a_model_that_adapts_at_once_shows_no_curve_of_two_points(visit):
 
 
 def test_a_model_of_photographs_has_no_drawing_pads(browser, tmp_path):
-    with serving(tmp_path, "photos", limits={}) as server:
-        visit = Visit(browser, server.address)
+    with served(browser, tmp_path, "photos", limits={}) as visit:
         for button in visit.page.get_by_role("button").all():
             assert "raw" not in button.inner_text()
         assert visit.page.locator("#examples").is_hidden()
-        assert httpx.get(server.address + "/api/examples").status_code == 404
+        assert httpx.get(visit.address + "/api/examples").status_code == 404
         for place, colour in enumerate(("red", "blue")):
             visit.teach(place, file("photo.jpg", encoded(Image.new("RGB", (90, 60), colour), "JPEG")))
         expect(visit.page.locator(".thumbs li")).to_have_count(2)
         visit.learn()
-        visit.check()
-        visit.context.close()
 
 
 def test_a_saved_classifier_can_be_asked_at_once_and_uploads_nothing(browser, tmp_path):
     saved = saved_classifier(tmp_path / "xy-classifier")
     (tmp_path / "served").mkdir()
-    with serving(tmp_path / "served", model=str(saved)) as server:
-        visit = Visit(browser, server.address)
+    with served(browser, tmp_path / "served", model=str(saved)) as visit:
         page = visit.page
         expect(page.locator("#about")).to_contain_text("has learned the classes below")
         expect(page.locator("#about")).to_contain_text(re.compile(r"not learned, [012] of 2 labels"))
-        expect(visit.card(0).locator(".thumbs li")).to_have_count(1)
-        expect(visit.card(1).locator(".thumbs li")).to_have_count(2)
+        visit.has(0, 1)
+        visit.has(1, 2)
         assert not [url for url in visit.asked if "/pictures?" in url]
         expect(page.locator("#undo")).to_be_disabled()  # nothing was changed yet
-        page.set_input_files("#ask-files", [file("new one.png", png(4))])
+        visit.ask(file("new one.png", png(4)))
         expect(page.locator("#answers .file")).to_have_text("new one.png")
         visit.card(1).locator(".remove").nth(1).click()  # its pictures are those of the session
-        expect(visit.card(1).locator(".thumbs li")).to_have_count(1)
+        visit.has(1, 1)
         visit.settle()
-        assert httpx.get(server.address + visit.session).json()["classes"] == {"x": 1, "y": 1}
-        visit.check()
-        visit.context.close()
+        assert httpx.get(visit.address + visit.session).json()["classes"] == {"x": 1, "y": 1}
 
 
 def test_a_saved_classifier_of_many_pictures_can_be_asked_before_all_are_shown(browser, tmp_path):
     """Chromium refuses requests when thousands of them wait, and the page was of no use."""
     saved = saved_classifier(tmp_path / "many-classifier", 40)
     (tmp_path / "served").mkdir()
-    with serving(tmp_path / "served", model=str(saved)) as server:
-        visit = Visit(browser, server.address)
+    with served(browser, tmp_path / "served", model=str(saved)) as visit:
         page, held, hold = visit.page, [], True
         page.route("**/api/saved/*.png", lambda route: held.append(route) if hold else route.continue_())
         page.reload()
         page.locator("#learned", has_text="→").wait_for()
-        page.set_input_files("#ask-files", [file("new.png", png(4))])
-        expect(page.locator("#answers > li:not(.stale)")).to_have_count(1)
+        visit.ask(file("new.png", png(4)))
+        visit.answered(1)
         assert 0 < len(held) < 40
         hold = False
         for route in held:
             route.continue_()
         expect(page.locator(".thumbs li")).to_have_count(40)
-        visit.check()
-        visit.context.close()
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from pathaware import serve
-from tests.serve.browsing import Visit, browsing, file
+from tests.serve.browsing import file
 from tests.serve.serving import png
 
 PAGE = Path(serve.__file__).parent / "page"
@@ -68,20 +68,17 @@ def test_sentences_begin_in_upper_case_and_name_nothing_of_the_api():
         assert key in parts or not first or not first[1].islower(), key
 
 
-def test_the_page_speaks_the_language_of_the_browser_or_the_one_that_was_chosen(server):
-    with browsing() as browser:
-        visit = Visit(browser, server.address, locale="de-AT")
-        page = visit.page
-        expect(page.locator("h1")).to_have_text("Einem Modell eigene Klassen beibringen")
-        assert page.locator("html").get_attribute("lang") == "de"
-        visit.teach(0, file("eins.png", png(1)), file("notiz.txt", b"kein Bild"))
-        expect(visit.card(0).get_by_role("alert")).to_contain_text(
-            "notiz.txt: Kein Bild in einem bekannten Format"
-        )
-        page.locator("#language").select_option("English")
-        expect(page.locator("h1")).to_have_text("Teach a model your own classes")
-        expect(page.locator(".thumbs li")).to_have_count(1)
-        page.reload()
-        expect(page.locator("h1")).to_have_text("Teach a model your own classes")
-        visit.check()
-        visit.context.close()
+def test_the_page_speaks_the_language_of_the_browser_or_the_one_that_was_chosen(open_page):
+    visit = open_page(locale="de-AT")
+    page = visit.page
+    expect(page.locator("h1")).to_have_text("Einem Modell eigene Klassen beibringen")
+    assert page.locator("html").get_attribute("lang") == "de"
+    visit.teach(0, file("eins.png", png(1)), file("notiz.txt", b"kein Bild"))
+    expect(visit.card(0).get_by_role("alert")).to_contain_text(
+        "notiz.txt: Kein Bild in einem bekannten Format"
+    )
+    page.locator("#language").select_option("English")
+    expect(page.locator("h1")).to_have_text("Teach a model your own classes")
+    expect(page.locator(".thumbs li")).to_have_count(1)
+    page.reload()
+    expect(page.locator("h1")).to_have_text("Teach a model your own classes")

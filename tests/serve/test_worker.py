@@ -17,8 +17,8 @@ from pathaware.serve.worker import (
     IMAGES_SIDE_BY_SIDE,
     SIDE_BY_SIDE,
     Adaptations,
-    SharedModel,
     Worker,
+    probabilities,
     still_computing,
 )
 
@@ -28,23 +28,27 @@ def support(classes: int) -> SupportSet:
     return SupportSet(tuple(map(str, range(classes))), pixels, torch.arange(classes))
 
 
+def task(given: SupportSet) -> tuple[torch.Tensor, torch.Tensor, int]:
+    return given.pixels, given.labels, len(given.classes)
+
+
 def test_predictions_work_while_new_numbers_of_classes_come_up():
     torch.set_default_dtype(torch.float32)
-    shared = SharedModel(TrainedModel.open("glyphs", "cpu"))
-    (network,) = shared.adapt_each([support(2)])
+    model = TrainedModel.open("glyphs", "cpu")
+    network = model.adapt(*task(support(2)))
     done, failed = Event(), []
 
     def ask() -> None:
         while not done.is_set():
             try:
-                shared.probabilities(network, np.zeros((1, 28, 28), np.uint8))
+                probabilities(network, np.zeros((1, 28, 28), np.uint8))
             except Exception as error:
                 failed.append(error)
 
     asking = Thread(target=ask)
     asking.start()
     for classes in range(3, 9):
-        shared.adapt_each([support(classes)])
+        model.adapt(*task(support(classes)))
     done.set()
     asking.join()
     assert failed == []
@@ -60,7 +64,7 @@ def test_non_finite_probabilities_are_a_conflict():
 
     adapted = AdaptedClassifier(Diverged(1, 1), model.image_input)
     with pytest.raises(ApiError) as refused:
-        SharedModel(model).probabilities(adapted, np.zeros((1, 28, 28), np.uint8))
+        probabilities(adapted, np.zeros((1, 28, 28), np.uint8))
     assert refused.value.status == 409
 
 
@@ -70,12 +74,12 @@ class Slow:
     def __init__(self) -> None:
         self.go, self.batches = Event(), []
 
-    def adapt_each(self, supports: list[SupportSet]) -> list[object]:
+    def adapt_each(self, tasks: list[object], classes: int) -> list[object]:
         assert self.go.wait(20)
-        self.batches.append([len(support.classes) for support in supports])
-        if len(supports[0].classes) == 5:
+        self.batches.append([classes] * len(tasks))
+        if classes == 5:
             raise ApiError(409, "five are too many")
-        return [support.classes for support in supports]
+        return [range(classes) for _ in tasks]
 
 
 def together(sizes: list[int], images: int = 1, waiting: int = 100) -> tuple[Slow, list[object]]:
@@ -163,7 +167,9 @@ def test_owners_take_turns_whatever_the_length_of_their_jobs():
 
 
 def test_jobs_of_clients_that_left_are_dropped(monkeypatch):
+    """Apps of other tests may have threads with the usual prefix."""
     monkeypatch.setattr("pathaware.serve.worker.GONE_SECONDS", 0.05)
+    monkeypatch.setattr("pathaware.serve.worker.PREFIX", "pathaware-gone-")
     assert in_turns({"a": [4], "b": [2]}, gone=("b",)) == list("aaaa")
     deadline = time.monotonic() + 20
     while still_computing():
@@ -175,10 +181,10 @@ def test_adaptations_side_by_side_are_those_of_single_requests():
     torch.set_default_dtype(torch.float32)
     torch.manual_seed(0)
     model = TrainedModel.open("glyphs", "cpu")
-    tasks = [repeated(3, images) for images in (1, 2, 1)]
+    tasks = [task(repeated(3, images))[:2] for images in (1, 2, 1)]
     queries = torch.randint(0, 255, (4, 1, 28, 28), dtype=torch.uint8)
-    for task, adapted in zip(tasks, SharedModel(model).adapt_each(tasks), strict=True):
-        alone = model.adapt(task.pixels, task.labels, 3)
+    for (pixels, labels), adapted in zip(tasks, model.adapt_each(tasks, 3), strict=True):
+        alone = model.adapt(pixels, labels, 3)
         assert torch.allclose(adapted.probabilities(queries), alone.probabilities(queries), atol=1e-5)
         found, expected = ([(s.loss, s.accuracy) for s in one.steps] for one in (adapted, alone))
         assert np.allclose(found, expected, atol=1e-4)

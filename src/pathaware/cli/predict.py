@@ -136,7 +136,7 @@ def predict(
     from pathaware.core.writing import replace_file
     from pathaware.data.store import counted
     from pathaware.inference.calibration import check_share
-    from pathaware.inference.class_folders import copy_by_label, find_and_read, folder_name
+    from pathaware.inference.class_folders import copy_by_label, folder_name, read_images
     from pathaware.inference.influence import reasons
     from pathaware.inference.open_set import unknown_images
     from pathaware.inference.predictions import Predictions, Score, true_labels
@@ -161,7 +161,7 @@ def predict(
     if sort is not None:
         for name in classes:
             folder_name(name, "sort")
-    found, pixels, problems = find_and_read(images, model.image_input)
+    found, pixels, problems = read_images(images, model.image_input)
     if not found:
         if len(problems) == 1:
             raise RunError(f"--images: {problems[0]}")

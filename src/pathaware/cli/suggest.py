@@ -38,10 +38,10 @@ def suggest(
 
     model = open_model(run, device)
     labelled = read_support(support, model)
-    names, pixels, problems = read_images(images, model.image_input)
-    chosen = [names[i] for i in choose(model, labelled, pixels, count)]
+    found, pixels, problems = read_images(images, model.image_input)
+    chosen = [found[i][1].label for i in choose(model, labelled, pixels, count)]
     if json:
-        print(dumps({"pictures": chosen, "unlabelled": len(names)}))
+        print(dumps({"pictures": chosen, "unlabelled": len(found)}))
     else:
         for name in chosen:
             print(one_line(name))

@@ -83,6 +83,7 @@ class Calibration:
     cells: tuple[Cell, ...]
     split: str = "val"
     seed: int = 0
+    shares: tuple[float, ...] = SHARES
 
     def temperature(self, ways: int, shots: float) -> float:
         """The temperature for tasks of this size."""
@@ -105,8 +106,7 @@ class Calibration:
 
     def write(self, folder: Path) -> None:
         """Write to a run folder."""
-        content = {"shares": SHARES, **asdict(self)}
-        replace_file(folder / CALIBRATION, json.dumps(content, indent=1) + "\n", folder)
+        replace_file(folder / CALIBRATION, json.dumps(asdict(self), indent=1) + "\n", folder)
 
     @classmethod
     def read(cls, folder: Path) -> Calibration | None:
@@ -115,22 +115,15 @@ class Calibration:
         if not path.exists():
             return None
         try:
-            found = read_json(path, _Stored)
+            found: Calibration = read_json(path, cls)
             sizes = {(cell.ways, cell.shots) for cell in found.cells}
             every = set(product(*(set(values) for values in zip(*sizes, strict=True))))
             if found.shares != SHARES or sizes != every or not len(sizes) == len(found.cells) > 0:
                 raise UsageError(f"{path} is damaged (its cells are no grid, or its shares not {SHARES})")
-            return cls(found.cells, found.split, found.seed)
+            return found
         except UsageError as error:
             message = f"{error.message}; remove it to use the run without calibration"
             raise UsageError(message, field="run") from None
-
-
-@dataclass(frozen=True)
-class _Stored(Calibration):
-    """A calibration as its file has it."""
-
-    shares: tuple[float, ...] = ()
 
 
 def _interpolate(values: dict[tuple[int, int], float], ways: float, shots: float) -> float:

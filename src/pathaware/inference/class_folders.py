@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pathaware.core.errors import UsageError
@@ -30,7 +31,7 @@ from pathaware.training.progress import with_progress
 
 MANY = 20
 """Images that take long enough to read to show progress."""
-Named = TypeVar("Named", bound=tuple[object, SourceImage])
+Named = TypeVar("Named")
 FoundImage: TypeAlias = tuple[PurePosixPath, SourceImage]
 """An image and its path within the folder or archive."""
 
@@ -111,7 +112,7 @@ def read_labelled(
         by_class[name.parts[min(inner, len(name.parts) - 1)]].append(image)
         if by_split:
             splits[image.label] = by_split[name.parts[top]]
-    nested = {name.parts[inner]: set[str]() for name, _ in images if len(name.parts) > inner + 2}
+    nested = defaultdict[str, set[str]](set)
     for name, _ in images:
         if len(name.parts) > inner + 2:
             nested[name.parts[inner]].add(name.parts[inner + 1])
@@ -124,15 +125,11 @@ def read_labelled(
             message += f"; if the folders in {only} are the classes, name {source / only}"
         raise UsageError(message, field=field)
     pixels, labels, names = [], [], []
-    for label, image in _shown([(label, image) for label, members in by_class.items() for image in members]):
-        try:
-            pixels.append(image_input.pixels(_content(image)))
-            labels.append(label)
-            names.append(image.label)
-        except BadImage as error:
-            problems.append(error.named(image.label))
-        except UsageError as error:  # names the file or member already
-            problems.append(error.message)
+    found = [(label, image) for label, members in by_class.items() for image in members]
+    for label, image, own in _decoded(found, image_input, problems):
+        pixels.append(own)
+        labels.append(label)
+        names.append(image.label)
     classes = tuple(label for label in by_class if label in set(labels))
     if problems and (not skip or len(classes) < 2):
         raise SupportRefused(source, problems, field)
@@ -166,29 +163,36 @@ def split_folders(names: Collection[str]) -> dict[str, Split]:
     return known if len(known) == len(names) > 1 else {}
 
 
-def read_images(source: Path, image_input: ImageInput) -> tuple[list[str], Tensor, list[str]]:
+def read_images(source: Path, image_input: ImageInput) -> tuple[list[FoundImage], Tensor, list[str]]:
     """Read the images of a file, folder, zip or tar.
 
-    Returns their names, their pixels `[N, C, size, size]`, and the problems of unreadable images, which are
-    left out.
+    Returns the images, their pixels `[N, C, size, size]`, and the problems of unreadable ones, which are left
+    out.
     """
-    found, pixels, problems = find_and_read(source, image_input)
-    return [image.label for _, image in found], pixels, problems
-
-
-def find_and_read(source: Path, image_input: ImageInput) -> tuple[list[FoundImage], Tensor, list[str]]:
-    """Read images as `read_images` does; return the images themselves instead of their names."""
-    found, pixels, problems = [], [], []
-    for path, image in _shown(_find_images(source, "images")):
-        try:
-            pixels.append(image_input.pixels(_content(image)))
-            found.append((path, image))
-        except BadImage as error:
-            problems.append(error.named(image.label))
-        except UsageError as error:
-            problems.append(error.message)
+    found, pixels = [], []
+    problems: list[str] = []
+    for path, image, own in _decoded(_find_images(source, "images"), image_input, problems):
+        found.append((path, image))
+        pixels.append(own)
     stacked = np.stack(pixels) if pixels else np.zeros((0, *image_input.shape), np.uint8)
     return found, torch.from_numpy(stacked), problems
+
+
+def _decoded(
+    images: Sequence[tuple[Named, SourceImage]], form: ImageInput, problems: list[str]
+) -> Iterator[tuple[Named, SourceImage, NDArray[np.uint8]]]:
+    """The images with their pixels; `problems` receives lines about those that cannot be used.
+
+    Progress is shown on a terminal: a photograph of a phone takes a quarter of a second to decode.
+    """
+    doing = f"reading {counted(len(images), 'picture')}"
+    for name, image in with_progress(images, len(images), doing, least=MANY):
+        try:
+            yield name, image, form.pixels(_content(image))
+        except BadImage as error:
+            problems.append(error.named(image.label))
+        except UsageError as error:  # names the file or member already
+            problems.append(error.message)
 
 
 def copy_by_label(images: Sequence[FoundImage], labels: Sequence[str], folder: Path) -> list[Path]:
@@ -242,11 +246,6 @@ def folder_name(label: str, field: str = "label") -> str:
             field=field,
         )
     return label
-
-
-def _shown(images: Sequence[Named]) -> Iterator[Named]:
-    """Show progress on a terminal: a photograph of a phone takes a quarter of a second to decode."""
-    return with_progress(images, len(images), f"reading {counted(len(images), 'picture')}", least=MANY)
 
 
 def _find_images(source: Path, field: str) -> list[FoundImage]:

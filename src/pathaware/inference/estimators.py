@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ from pathaware.training.run_folder import Run
 
 Images = Sequence[ImageLike] | NDArray[Any] | Tensor
 Stamps = tuple[tuple[str, int, int], ...]
+T = TypeVar("T")
 
 
 class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -88,7 +89,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         views: Views = "single",
     ) -> Self:
         """Return the classifier of a run; one that `pathaware learn` saved is fitted to its own images."""
-        model = _open(run, device, views)
+        model = _opened(TrainedModel.open, run, device, views)
         classifier = cls(run, device=device, unknown=unknown, views=views)
         if model.support is not None:
             names = np.array(model.support.classes)
@@ -97,7 +98,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Images, y: ArrayLike) -> Self:
         """Adapt to images and their labels, of any sortable type."""
-        model = _open(self.run, self.device, self.views)
+        model = self._trained()
         pixels = self._pixels(model, X)
         labels = column_or_1d(y, warn=True)
         assert_all_finite(labels, input_name="y")
@@ -170,7 +171,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return [each.image for each in suspicious_labels(self._trained(), self._support)]
 
     def _trained(self) -> TrainedModel:
-        return _open(self.run, self.device, self.views)
+        return _opened(TrainedModel.open, self.run, self.device, self.views)
 
     @staticmethod
     def _unknown_label(classes: NDArray[Any]) -> Any:
@@ -216,12 +217,12 @@ class FewShotRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     @classmethod
     def from_run(cls, run: str | Path, *, device: str = "auto") -> Self:
         """Return the regressor of a run, after checking that the run exists."""
-        _open_learner(run, device)
+        _opened(_read_learner, run, device)
         return cls(run, device=device)
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Adapt to points `X [n, features]` of a function with values `y [n]`."""
-        learner, features = _open_learner(self.run, self.device)
+        learner, features = _opened(_read_learner, self.run, self.device)
         points, values = validate_data(self, X, y, y_numeric=True, dtype=np.float64)
         x = self._tensor(learner, points)
         if x.shape[1] != features:
@@ -247,17 +248,9 @@ class FewShotRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def _open_learner(run: str | Path, device: str) -> tuple[FewShotLearner, int]:
-    """The learner of a run and its number of features, kept as `_open` keeps models."""
-    folder = find_run(run)
-    stamps = _stamps(folder)
-    if stamps is None:
-        return _read_learner(folder, run, device)
-    return _opened_learner(str(folder.resolve()), str(run), device, stamps)
-
-
-def _read_learner(folder: Path, run: str | Path, device: str) -> tuple[FewShotLearner, int]:
-    opened = Run.open(folder)
+def _read_learner(run: str | Path, device: str) -> tuple[FewShotLearner, int]:
+    """The learner of a run and its number of features."""
+    opened = Run.open(find_run(run))
     if not opened.config.problem.regression:
         raise UsageError(
             f"{run} was trained on {opened.config.problem.label}; use FewShotClassifier", field="run"
@@ -266,30 +259,19 @@ def _read_learner(folder: Path, run: str | Path, device: str) -> tuple[FewShotLe
     return opened.load(device).eval(), int(inputs["features"])
 
 
-def _open(run: str | Path, device: str, views: Views) -> TrainedModel:
-    """Open the model of a run, from a cache unless its files have changed: `cross_val_score` fits the same
+def _opened(read: Callable[..., T], run: str | Path, *how: str) -> T:
+    """What `read` finds in a run, from a cache unless its files have changed: `cross_val_score` fits the same
     estimator many times."""
     folder = find_run(run)
-    stamps = _stamps(folder)
-    if stamps is None:  # `TrainedModel.open` says what is wrong
-        return TrainedModel.open(run, device, views)
-    return _opened(str(folder.resolve()), str(run), device, views, stamps)
-
-
-def _stamps(folder: Path) -> Stamps | None:
-    """Names, times and sizes of the files of a run; None if it cannot be read."""
     try:
         files = [(path.name, path.stat()) for path in sorted(folder.iterdir())]
-    except OSError:
-        return None
-    return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in files)
+    except OSError:  # `read` says what is wrong
+        return read(run, *how)
+    stamps = tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in files)
+    found: T = _cached(read, str(folder.resolve()), str(run), how, stamps)
+    return found
 
 
-@lru_cache(maxsize=4)
-def _opened_learner(folder: str, run: str, device: str, stamps: Stamps) -> tuple[FewShotLearner, int]:
-    return _read_learner(Path(folder), run, device)
-
-
-@lru_cache(maxsize=4)
-def _opened(folder: str, run: str, device: str, views: Views, stamps: Stamps) -> TrainedModel:
-    return TrainedModel.open(run, device, views)
+@lru_cache(maxsize=8)
+def _cached(read: Callable[..., Any], folder: str, run: str, how: tuple[str, ...], stamps: Stamps) -> Any:
+    return read(run, *how)

@@ -57,15 +57,10 @@ def require_weights(learner: FewShotLearner) -> None:
     if "weights" in learner.allows:
         return
     rule = getattr(learner, "rule", None)
-    if rule is None:
-        raise UsageError(
-            "the method neither has an inner loop nor fits a head, through which influence is differentiated",
-            field="why",
-        )
+    lacks = "neither has an inner loop nor fits a head, through which influence is differentiated"
+    holds = "holds parts of its inner steps constant, through which influence cannot be differentiated"
     raise UsageError(
-        f"the method ({type(rule).__name__}) holds parts of its inner steps constant, "
-        "through which influence cannot be differentiated",
-        field="why",
+        f"the method {lacks}" if rule is None else f"the method ({type(rule).__name__}) {holds}", field="why"
     )
 
 
@@ -91,7 +86,8 @@ def explain(model: TrainedModel, support: SupportSet, pixels: Tensor, classes: T
         for some, own in zip(pixels.split(QUERIES), classes.split(QUERIES), strict=True)
     ]
     values = torch.cat(parts) if parts else torch.zeros(0, len(chosen))
-    return _per_image(values, chosen, len(support.labels))
+    # small classes are repeated; the influence of the copies of each image is added up
+    return values.new_zeros(len(values), len(support.labels)).index_add(1, chosen, values)
 
 
 def reasons(
@@ -163,8 +159,3 @@ def times(log_odds: float) -> str:
     ('22 times', 'over 1,000 times')
     """
     return f"{math.exp(log_odds):.0f} times" if log_odds < math.log(1000) else "over 1,000 times"
-
-
-def _per_image(values: Tensor, chosen: Tensor, count: int) -> Tensor:
-    """Add up the influence of the copies of each image: small classes are repeated."""
-    return values.new_zeros(len(values), count).index_add(1, chosen, values)

@@ -12,7 +12,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +52,7 @@ from pathaware.inference.trained_model import (
 from pathaware.methods import get_method
 from pathaware.models.backbones import IMAGENET
 from pathaware.models.efficientnet_lite import CROP, NORMALISATION, VARIANTS
-from pathaware.training.checksummed import (
-    write_checksummed,
-)
+from pathaware.training.checksummed import write_checksummed
 from pathaware.training.config import Config
 from pathaware.training.run_files import METRICS, PROVENANCE
 from pathaware.training.tables import Remark
@@ -159,11 +157,10 @@ def learn(
         model.support_inputs(support.pixels)
     probabilities = torch.zeros(len(support.labels), classes, dtype=torch.float64)
     done, began = 0, time.monotonic()
-    for fold in range(int(folds.max()) + 1):
-        held = folds == fold
+    for done in range(1, int(folds.max()) + 2):
+        held = folds == done - 1
         adapted = model.adapt(support.pixels[~held], support.labels[~held], classes)
         probabilities[held] = adapted.probabilities(support.pixels[held])
-        done = fold + 1
         if (time.monotonic() - began) * (done + 1) / done > VALIDATION_SECONDS:  # with one more
             break
     skipped = folds >= done
@@ -401,16 +398,11 @@ def _write_classifier(learned: Learned, model: TrainedModel, draft: Path) -> Non
             tensors["mirrored"] = model.memory(learned.support.pixels.flip(-1)).cpu()
     about = {"classes": list(learned.support.classes), "names": learned.names}
     write_checksummed(draft / SUPPORT, tensors, about)
-    if learned.score is not None:
-        found = {
-            "accuracy": learned.score.accuracy,
-            "right": learned.score.right,
-            "of": learned.score.total,
-            "interval": learned.score.interval,
-            "class_mean": learned.score.class_mean,
-            "folds": learned.fold_count,
-        }
-        replace_file(draft / MEASURED, json.dumps(found, indent=1) + "\n", draft)
+    if (score := learned.score) is not None:
+        found = Measured(
+            score.right, score.total, score.accuracy, score.interval, score.class_mean, learned.fold_count
+        )
+        replace_file(draft / MEASURED, json.dumps(asdict(found), indent=1) + "\n", draft)
 
 
 @dataclass(frozen=True)

@@ -198,19 +198,18 @@ def evaluate_open_set(
     )
     weight = 0.0 if model.calibration is None else model.calibration.spread_weight(**size)
     known, foreign = scores(found, weight), scores(found, weight, foreign=True)
-    thresholds: dict[str, list[tuple[float, float]]] = {}
-    if model.calibration is not None:
-        thresholds["distance"] = [(share, model.calibration.threshold(share, **size)) for share in shares]
+    refused = {}
+    if model.calibration is not None:  # it has thresholds of our score only
+        pairs = [(share, model.calibration.threshold(share, **size)) for share in shares]
+        ours = known["distance"], foreign["distance"]
+        refused["distance"] = [refusals(share, threshold, *ours) for share, threshold in pairs]
     return OpenSetEvaluation(
         tasks,
         split,
         **size,
         auroc={name: area(known[name], foreign[name]) for name in SCORES},
         fpr95={name: false_positives(known[name], foreign[name]) for name in SCORES},
-        refused={
-            name: [refusals(share, threshold, known[name], foreign[name]) for share, threshold in pairs]
-            for name, pairs in thresholds.items()
-        },
+        refused=refused,
     )
 
 

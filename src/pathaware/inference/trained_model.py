@@ -22,12 +22,7 @@ from pathaware.data.pixels import ImageInput, ImageLike, TypicalImages
 from pathaware.inference.calibration import Calibration
 from pathaware.inference.change_ways import change_ways
 from pathaware.models.backbones import FrozenBackbone
-from pathaware.training.checksummed import (
-    CHECKPOINT,
-    must_be_finite,
-    read_declared,
-    write_checksummed,
-)
+from pathaware.training.checksummed import CHECKPOINT, must_be_finite, read_declared, write_checksummed
 from pathaware.training.config import Config
 from pathaware.training.evaluation import VIEWS, Views, mean_of_views, with_mirror_images
 from pathaware.training.features import FeatureMemory
@@ -178,15 +173,13 @@ class TrainedModel:
         self.image_input = ImageInput.from_dict(inputs)
         if views not in VIEWS:
             raise UsageError(f"{views!r} must be one of {', '.join(VIEWS)}", field="views")
-        if views == "mirror" and config.problem.frozen:
-            raise UsageError(
-                "mirror: a model with a frozen network mirrors its support images itself; use single",
-                field="views",
+        if views == "mirror" and (config.problem.frozen or not self.image_input.mirror):
+            reason = (
+                "a model with a frozen network mirrors its support images itself"
+                if config.problem.frozen
+                else "the model was not trained on images that may be mirrored"
             )
-        if views == "mirror" and not self.image_input.mirror:
-            raise UsageError(
-                "mirror: the model was not trained on images that may be mirrored; use single", field="views"
-            )
+            raise UsageError(f"mirror: {reason}; use single", field="views")
         problem: Any = config.problem
         self.ways: int = problem.ways
         self.shots: int = problem.shots
@@ -283,7 +276,8 @@ class TrainedModel:
             for i, (network, predictions) in zip(members, results, strict=True):
                 steps = _steps(predictions, chosen[i], tasks[i][1].to(self.device))
                 temperature = self.temperature(classes, len(tasks[i][1]) / classes)
-                adapted[i] = self._classifier(network, steps, temperature)
+                views = MirrorMean(network) if self.views == "mirror" else network
+                adapted[i] = AdaptedClassifier(views, self.image_input, steps, self.memory, temperature)
         return [adapted[i] for i in range(len(tasks))]
 
     def arranged(self, pixels: Tensor, labels: Tensor, classes: int) -> Tensor:
@@ -293,27 +287,22 @@ class TrainedModel:
 
     def query_inputs(self, pixels: Tensor) -> Tensor:
         """The network's inputs for images that it predicts: normalised, or features if its body is frozen."""
-        return self.memory(pixels) if self.memory is not None else self._normalised(pixels)
+        return self.memory(pixels) if self.memory is not None else self.normalised(pixels)
 
     @property
     def mirrors_support(self) -> bool:
         """Return True if features of labelled images are means over them and their mirror images."""
         return bool(getattr(self.config.problem, "mirror_support", False))
 
-    def _normalised(self, pixels: Tensor) -> Tensor:
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """Normalised images on the model's device."""
         return self.image_input.normalised(pixels.to(self.device))
 
     def support_inputs(self, pixels: Tensor) -> Tensor:
         """The inputs that the network adapts to: normalised images, or features if its body is frozen."""
         if self.memory is not None:
             return self.memory.support(pixels, mirrored=self.mirrors_support)
-        return self._normalised(pixels)
-
-    def _classifier(
-        self, network: nn.Module, steps: tuple[AdaptationStep, ...], temperature: float
-    ) -> AdaptedClassifier:
-        network = MirrorMean(network) if self.views == "mirror" else network
-        return AdaptedClassifier(network, self.image_input, steps, self.memory, temperature)
+        return self.normalised(pixels)
 
     def temperature(self, classes: int, shots: float) -> float:
         """The temperature of a calibrated run; it was fitted to single views."""
@@ -326,7 +315,11 @@ def _steps(predictions: StepPredictions, chosen: Tensor, y: Tensor) -> tuple[Ada
     """Loss and accuracy on images with labels `y [S]`, all of which are among the `chosen` ones."""
     last = chosen.bincount().cumsum(0) - 1  # of the places of each image, when places are sorted by image
     places = chosen.argsort(stable=True)[last].to(y.device)
-    return tuple(_step(j, output[0, places], y) for j, output in enumerate(predictions.outputs))
+    outputs = [output[0, places] for output in predictions.outputs]
+    return tuple(
+        AdaptationStep(j, cross_entropy(o, y).item(), (o.argmax(-1) == y).double().mean().item())
+        for j, o in enumerate(outputs)
+    )
 
 
 @dataclass(frozen=True)
@@ -356,11 +349,6 @@ def _read_saved_support(folder: Path, form: ImageInput) -> tuple[SupportSet, dic
         raise UsageError(f"{path} cannot be read ({wrong})", field="run")
     must_be_finite(features, str(path))
     return SupportSet(about.classes, pixels, labels, names=about.names), features
-
-
-def _step(j: int, output: Tensor, y: Tensor) -> AdaptationStep:
-    accuracy = (output.argmax(-1) == y).double().mean()
-    return AdaptationStep(j, cross_entropy(output, y).item(), accuracy.item())
 
 
 def arrange(pixels: Tensor, labels: Tensor, classes: int) -> Tensor:

@@ -18,7 +18,7 @@ from pathaware.report.table_files import render_html
 from pathaware.training.evaluation import LEVEL_TITLES, evaluate
 from pathaware.training.metric import ACCURACY, Metric
 from pathaware.training.progress import ProgressDisplay
-from pathaware.training.provenance import commit, environment
+from pathaware.training.provenance import environment, revision
 from pathaware.training.run_folder import Run
 from pathaware.training.tables import NOTHING, Remark, Row, Table
 
@@ -129,7 +129,7 @@ def training_table(runs: Sequence[Run]) -> Table:
 
 def write_report(path: Path, title: str, groups: Sequence[Comparison], within: Path | None = None) -> None:
     """Write one HTML file with a section per group of runs on the same problem."""
-    about = environment() | {"commit": (commit() or "unknown")[:12]}
+    about = environment() | {"commit": (revision()["commit"] or "unknown")[:12]}
     page = render_html(
         title=title,
         lead="Trained on many small tasks, evaluated on tasks that were not seen in training.",

@@ -10,6 +10,8 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
+from pathaware.core.errors import UsageError
+
 SENTENCES = {404: "there is nothing at this address", 405: "this address does not take this method"}
 
 
@@ -32,6 +34,11 @@ def add_error_handlers(app: FastAPI) -> None:
     async def api_error(_: Request, error: ApiError) -> JSONResponse:
         return error.response()
 
+    @app.exception_handler(UsageError)
+    async def usage_error(_: Request, error: UsageError) -> JSONResponse:
+        """The model or its method cannot do this."""
+        return ApiError(409, error.message).response()
+
     @app.exception_handler(HTTPException)
     async def http_error(_: Request, error: HTTPException) -> JSONResponse:
         sentence = SENTENCES.get(error.status_code, "this request cannot be answered")
@@ -42,16 +49,10 @@ def add_error_handlers(app: FastAPI) -> None:
         found = error.errors()
         names = " and ".join(sorted({f"?{each['loc'][-1]}=" for each in found}))
         missing = all(each["type"] == "missing" for each in found)
-        return JSONResponse(
-            {
-                "error": f"the address lacks {names}"
-                if missing
-                else f"{names} has a value that cannot be used"
-            },
-            422,
-        )
+        lacks = f"the address lacks {names}"
+        return ApiError(422, lacks if missing else f"{names} has a value that cannot be used").response()
 
     @app.exception_handler(Exception)
     async def server_error(_: Request, error: Exception) -> JSONResponse:
         print("".join(traceback.format_exception(error)), file=sys.stderr)
-        return JSONResponse({"error": "something went wrong in the server; its terminal says what"}, 500)
+        return ApiError(500, "something went wrong in the server; its terminal says what").response()

@@ -25,15 +25,18 @@ from torch import Tensor
 from pathaware.core.errors import UsageError
 from pathaware.data.glyphs import draw_class
 from pathaware.inference.calibration import check_share
+from pathaware.inference.influence import reasons
 from pathaware.inference.learning import measured_accuracy
+from pathaware.inference.open_set import unknown_images
+from pathaware.inference.suggest import suggest as next_to_label
 from pathaware.inference.trained_model import SupportSet, TrainedModel
 from pathaware.serve.api_error import ApiError, add_error_handlers
 from pathaware.serve.limits import Limits
 from pathaware.serve.saving import add_saving
-from pathaware.serve.security import protect
-from pathaware.serve.sessions import Pixels, Session, Sessions, checked_label, network_bytes
+from pathaware.serve.security import Protected
+from pathaware.serve.sessions import Pixels, Session, Sessions, checked_label
 from pathaware.serve.uploads import Uploads, read_image
-from pathaware.serve.worker import Adaptations, SharedModel, Worker
+from pathaware.serve.worker import Adaptations, Worker, probabilities, suspicious
 
 # Example characters, from scripts that are not in the training split of glyphs.
 CHARACTERS = {"hourglass": "\u2d35", "fork": "\U00010319", "lattice": "\u2d4c"}
@@ -53,15 +56,11 @@ class Example:
 @cache
 def examples() -> tuple[Example, ...]:
     """Draw support and query images of each class, dark on white as a person would draw."""
-    from PIL import Image
-
-    drawn = []
-    for name, character in CHARACTERS.items():
-        for number, pixels in enumerate(draw_class(character, SUPPORT + QUERIES)[:, 0]):
-            file = BytesIO()
-            Image.fromarray(255 - pixels).save(file, "PNG")
-            drawn.append(Example(name, number >= SUPPORT, file.getvalue()))
-    return tuple(drawn)
+    return tuple(
+        Example(name, number >= SUPPORT, _png(torch.from_numpy(255 - pixels)))
+        for name, character in CHARACTERS.items()
+        for number, pixels in enumerate(draw_class(character, SUPPORT + QUERIES))
+    )
 
 
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -92,19 +91,18 @@ def make_app(
     addresses: bool = False,
     save_to: Path | None = None,
 ) -> ASGIApp:
-    """Make the server's application; `hosts` and `addresses` are the names it accepts, see `HostCheck`.
+    """Make the server's application; `hosts` and `addresses` are the names it accepts, see `Protected`.
 
     Visitors can save classifiers in the folder `save_to`, if there is one.
     """
     limits = limits or Limits()
-    sessions, uploads, shared = Sessions(limits), Uploads(limits), SharedModel(model)
+    sessions, uploads = Sessions(limits), Uploads(limits)
     measured = None if model.folder is None else measured_accuracy(model.folder)
     # Adapting takes a while; uploads and predictions need not wait for it.
-    adapting, reading = (
-        Adaptations(shared, limits.waiting),
-        Worker("read", limits.waiting, limits.waiting_per_session),
+    adapting = Adaptations(model, limits.waiting)
+    reading, explaining = (
+        Worker(name, limits.waiting, limits.waiting_per_session) for name in ("read", "explain")
     )
-    explaining = Worker("explain", limits.waiting, limits.waiting_per_session)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -163,14 +161,19 @@ def make_app(
     async def end(session: str) -> None:
         sessions.end(session)
 
+    async def received(session: str, request: Request) -> Pixels:
+        """The image in the body of a request."""
+        whose: Any = {"owner": session, "gone": request.is_disconnected}
+        async with uploads.body(request) as raw:
+            pixels: Pixels = await reading.run(read_image, raw, model.image_input, limits, **whose)
+        return pixels
+
     @app.post("/api/sessions/{session}/pictures", status_code=201)
     async def add(session: str, label: str, request: Request) -> dict[str, str]:
         found = sessions.get(session)
         label = checked_label(label, limits.label_characters)
         found.check_room(label)  # before the body is read
-        async with uploads.body(request) as raw:
-            whose: Any = {"owner": session, "gone": request.is_disconnected}
-            pixels = await reading.run(read_image, raw, model.image_input, limits, **whose)
+        pixels = await received(session, request)
         sessions.check_room(pixels.nbytes)
         return {"picture": sessions.get(session).add(label, pixels), "label": label}
 
@@ -207,7 +210,7 @@ def make_app(
         found.adapting = True
         try:
             adapted = await adapting.adapt(support)
-            sessions.check_room(network_bytes(adapted))
+            sessions.check_room(adapted.own_bytes)
             found.set_adapted(support, adapted)
         finally:
             found.adapting = False
@@ -229,26 +232,22 @@ def make_app(
             _check_unknown(unknown)
         found.classifier()  # before the body is read
         whose: Any = {"owner": session, "gone": request.is_disconnected}
-        if picture is not None:
-            pixels = found.kept(picture)
-        else:
-            async with uploads.body(request) as raw:
-                pixels = await reading.run(read_image, raw, model.image_input, limits, **whose)
+        pixels = await received(session, request) if picture is None else found.kept(picture)
         classes, adapted = found.classifier()
         support = found.learned()
-        values = await reading.run(shared.probabilities, adapted, pixels, **whose)
-        probabilities = dict(zip(classes, values, strict=True))
+        values = await reading.run(probabilities, adapted, pixels, **whose)
+        label, image = int(np.argmax(values)), torch.from_numpy(pixels)[None]
         answer: dict[str, Any] = {
-            "label": max(classes, key=probabilities.__getitem__),
-            "probabilities": probabilities,
-            "warning": _warning(model, torch.from_numpy(pixels)[None]),
+            "label": classes[label],
+            "probabilities": dict(zip(classes, values, strict=True)),
+            "warning": _warning(model, image),
         }
         if unknown is not None:
-            answer["unknown"] = await reading.run(shared.unknown, adapted, support, pixels, unknown, **whose)
+            asked = (model, adapted, support, image, unknown)
+            (answer["unknown"],) = await reading.run(unknown_images, *asked, **whose)
         if why:
-            label = classes.index(answer["label"])
-            found_reasons = await explaining.run(shared.reasons, support, pixels, label, **whose)
-            for side, pairs in zip(("for", "against"), found_reasons, strict=True):
+            (reason,) = await explaining.run(reasons, model, support, image, torch.tensor([label]), **whose)
+            for side, pairs in (("for", reason.positive), ("against", reason.negative)):
                 answer[side] = [{"picture": support.names[i], "influence": value} for i, value in pairs]
         if keep:
             sessions.check_room(pixels.nbytes)
@@ -259,7 +258,7 @@ def make_app(
     async def check(session: str, request: Request) -> dict[str, Any]:
         support = sessions.get(session).support_set()
         gone = request.is_disconnected
-        found = await explaining.run(shared.suspicious, support, owner=session, gone=gone)
+        found = await explaining.run(suspicious, model, support, owner=session, gone=gone)
         return {
             "suspicious": [
                 {"picture": support.names[i], "score": score, "likelier": support.classes[other]}
@@ -275,9 +274,8 @@ def make_app(
             raise ApiError(409, "no pictures were kept; classify some with ?keep=true first")
         if not 1 <= count <= limits.pictures:
             raise ApiError(422, f"count: must be 1 to {limits.pictures}")
-        pixels = np.stack(list(pool.values()))
-        gone = request.is_disconnected
-        chosen = await explaining.run(shared.suggest, support, pixels, count, owner=session, gone=gone)
+        pixels, gone = torch.from_numpy(np.stack(list(pool.values()))), request.is_disconnected
+        chosen = await explaining.run(next_to_label, model, support, pixels, count, owner=session, gone=gone)
         names = list(pool)
         return {"pictures": [names[i] for i in chosen]}
 
@@ -312,7 +310,7 @@ def make_app(
         return Response(_png(model.support.pixels[int(number)]), media_type="image/png")
 
     add_saving(app, sessions, model, explaining, save_to)
-    return protect(app, hosts, addresses=addresses)
+    return Protected(app, hosts, addresses=addresses)
 
 
 def _png(pixels: Tensor) -> bytes:
@@ -320,9 +318,7 @@ def _png(pixels: Tensor) -> bytes:
     from PIL import Image
 
     file = BytesIO()
-    Image.fromarray(pixels[0].numpy() if len(pixels) == 1 else pixels.permute(1, 2, 0).numpy()).save(
-        file, "PNG"
-    )
+    Image.fromarray((pixels[0] if len(pixels) == 1 else pixels.permute(1, 2, 0)).numpy()).save(file, "PNG")
     return file.getvalue()
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from fastapi import FastAPI, Response
 
-from pathaware.core.errors import UsageError
 from pathaware.core.writing import draft_folder
 from pathaware.inference.learning import Learned, save_classifier
 from pathaware.inference.trained_model import AdaptedClassifier, SupportSet, TrainedModel
@@ -48,10 +47,7 @@ def _save(model: TrainedModel, support: SupportSet, adapted: AdaptedClassifier, 
         counts[label] += 1
         names.append(f"{support.classes[label]} {counts[label]}")
     folds = torch.full_like(support.labels, -1)  # no accuracy was measured
-    try:
-        save_classifier(Learned(support, tuple(names), adapted, folds, None, None), model, folder)
-    except UsageError as error:
-        raise ApiError(409, error.message) from None
+    save_classifier(Learned(support, tuple(names), adapted, folds, None, None), model, folder)
 
 
 def _zipped(model: TrainedModel, support: SupportSet, adapted: AdaptedClassifier) -> bytes:

@@ -24,9 +24,8 @@ _JOINERS = "\u200c\u200d"
 
 def checked_label(text: str, longest: int) -> str:
     """Return a valid label, trimmed and in Unicode's composed form, so that labels that look equal are."""
-    if len(text) > 8 * longest:  # spares the checks below a long text
-        raise ApiError(422, f"label: more than {longest} characters")
-    label = unicodedata.normalize("NFC", text.strip())
+    # A long text is spared the checks below.
+    label = text if len(text) > 8 * longest else unicodedata.normalize("NFC", text.strip())
     if not label:
         raise ApiError(422, "label: empty; a class needs a name")
     if len(label) > longest:
@@ -75,7 +74,6 @@ class Session:
     address: str = ""
     """The network address of the visitor, or its prefix."""
     _classifier: tuple[VersionedSupportSet, list[str], AdaptedClassifier] | None = None
-    _network_bytes: int = 0
     _before: list[Pictures] = field(default_factory=list)
 
     @property
@@ -188,7 +186,6 @@ class Session:
         if support.version != self.version or support.classes != tuple(self.counts):
             raise ApiError(409, "classes or pictures changed while the model adapted; adapt again")
         self._classifier = support, list(support.classes), adapted
-        self._network_bytes = network_bytes(adapted)
 
     def classifier(self) -> tuple[list[str], AdaptedClassifier]:
         """Return the classes and the classifier adapted to the current pictures."""
@@ -207,12 +204,8 @@ class Session:
     @property
     def kept_bytes(self) -> int:
         shown = {id(p): p.nbytes for entry in (self.pictures, *self._before) for _, p in entry.values()}
-        return sum(shown.values()) + sum(p.nbytes for p in self.unlabelled.values()) + self._network_bytes
-
-
-def network_bytes(adapted: AdaptedClassifier) -> int:
-    """Return the memory of a classifier's parameters."""
-    return adapted.own_bytes
+        network = 0 if self._classifier is None else self._classifier[2].own_bytes
+        return sum(shown.values()) + sum(p.nbytes for p in self.unlabelled.values()) + network
 
 
 class Sessions:

@@ -1,11 +1,11 @@
-"""Computation off the event loop: worker threads with bounded queues, and the model they share."""
+"""Computation off the event loop: worker threads with bounded queues, and what they compute."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Thread
@@ -16,10 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pathaware.core.errors import UsageError
-from pathaware.inference.influence import SuspiciousLabel, reasons, suspicious_labels
-from pathaware.inference.open_set import unknown_images
-from pathaware.inference.suggest import suggest
+from pathaware.inference.influence import SuspiciousLabel, suspicious_labels
 from pathaware.inference.trained_model import AdaptedClassifier, SupportSet, TrainedModel
 from pathaware.serve.api_error import ApiError
 
@@ -143,69 +140,27 @@ def still_computing() -> bool:
     return any(thread.name.startswith(PREFIX) for thread in enumerate_threads())
 
 
-class SharedModel:
-    """The model, shared by two threads: one adapts, the other classifies meanwhile."""
+def probabilities(adapted: AdaptedClassifier, pixels: NDArray[np.uint8]) -> list[float]:
+    """The probability of every class for one image `[C, size, size]`."""
+    values: list[float] = adapted.probabilities(torch.from_numpy(pixels)[None])[0].tolist()
+    if not all(map(math.isfinite, values)):
+        raise ApiError(409, "the model diverged (non-finite probabilities); adapt with other pictures")
+    return values
 
-    def __init__(self, model: TrainedModel) -> None:
-        self._model = model
 
-    def adapt_each(self, supports: Sequence[SupportSet]) -> list[AdaptedClassifier]:
-        """Adapt to support sets with equally many classes, side by side where they have equal sizes."""
-        try:
-            tasks = [(support.pixels, support.labels) for support in supports]
-            return self._model.adapt_each(tasks, len(supports[0].classes))
-        except UsageError as error:  # such as more classes than the method supports
-            raise ApiError(409, str(error)) from None
-
-    def reasons(
-        self, support: SupportSet, pixels: NDArray[np.uint8], label: int
-    ) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
-        """Return the support pictures that count for and against a label."""
-        with self._refused():
-            (found,) = reasons(self._model, support, torch.from_numpy(pixels)[None], torch.tensor([label]))
-        return found.positive, found.negative
-
-    def suspicious(self, support: SupportSet) -> Generator[None, None, list[SuspiciousLabel]]:
-        """Return the pictures whose labels may be wrong, the most suspicious first; a step per picture."""
-        found = []
-        for image in range(len(support.labels)):
-            with self._refused():
-                found += suspicious_labels(self._model, support, images=[image])
-            yield
-        return sorted(found, key=lambda each: each.score)
-
-    def suggest(self, support: SupportSet, pixels: NDArray[np.uint8], count: int) -> list[int]:
-        """Return the unlabelled pictures to label next."""
-        with self._refused():
-            return suggest(self._model, support, torch.from_numpy(pixels), count)
-
-    def unknown(
-        self, adapted: AdaptedClassifier, support: SupportSet, pixels: NDArray[np.uint8], share: float
-    ) -> bool:
-        """Return True if a picture is of none of the classes."""
-        with self._refused():
-            return unknown_images(self._model, adapted, support, torch.from_numpy(pixels)[None], share)[0]
-
-    @contextmanager
-    def _refused(self) -> Iterator[None]:
-        """Turn errors about what the model cannot do into answers."""
-        try:
-            yield
-        except UsageError as error:
-            raise ApiError(409, error.message) from None
-
-    def probabilities(self, adapted: AdaptedClassifier, pixels: NDArray[np.uint8]) -> list[float]:
-        """Return the probability of every class for one image `[C, size, size]`."""
-        values: list[float] = adapted.probabilities(torch.from_numpy(pixels)[None])[0].tolist()
-        if not all(map(math.isfinite, values)):
-            raise ApiError(409, "the model diverged (non-finite probabilities); adapt with other pictures")
-        return values
+def suspicious(model: TrainedModel, support: SupportSet) -> Generator[None, None, list[SuspiciousLabel]]:
+    """The pictures whose labels may be wrong, the most suspicious first; a step per picture."""
+    found = []
+    for image in range(len(support.labels)):
+        found += suspicious_labels(model, support, images=[image])
+        yield
+    return sorted(found, key=lambda each: each.score)
 
 
 class Adaptations:
     """Adaptations in one thread; those that wait at the same time and have equal shapes run side by side."""
 
-    def __init__(self, model: SharedModel, waiting: int) -> None:
+    def __init__(self, model: TrainedModel, waiting: int) -> None:
         self._model, self._limit = model, waiting
         self._worker = Worker("adapt", 1)
         self._waiting: list[tuple[SupportSet, asyncio.Future[AdaptedClassifier]]] = []
@@ -224,9 +179,11 @@ class Adaptations:
     async def _run(self) -> None:
         while batch := self._next_batch():
             results = [result for _, result in batch]
+            tasks = [(support.pixels, support.labels) for support, _ in batch]
+            classes = len(batch[0][0].classes)
             try:
                 adapted: list[AdaptedClassifier] = await self._worker.run(
-                    self._model.adapt_each, [support for support, _ in batch]
+                    self._model.adapt_each, tasks, classes
                 )
             except BaseException as error:
                 for result in results:

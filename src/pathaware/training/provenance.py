@@ -77,18 +77,10 @@ def revision() -> dict[str, Any]:
     if "GIT_COMMIT" in os.environ:
         return {"commit": os.environ["GIT_COMMIT"], "dirty": None}
     try:
-        _git(
-            "ls-files", "--error-unmatch", "__init__.py"
-        )  # an installed package can lie in another repository
+        _git("ls-files", "--error-unmatch", "__init__.py")  # or it is installed in another repository
         return {"commit": _git("rev-parse", "HEAD"), "dirty": bool(_git("status", "--porcelain", "--", "."))}
     except (OSError, subprocess.CalledProcessError):
         return {"commit": None, "dirty": None}
-
-
-def commit() -> str | None:
-    """The commit of this package, if known."""
-    found: str | None = revision()["commit"]
-    return found
 
 
 def _git(*arguments: str) -> str:
@@ -138,6 +130,8 @@ def evaluation_record(run: Run, evaluation: Evaluation) -> dict[str, Any]:
     tensors, _ = run.learned()
     curve = [[row["iteration"], row["loss"]] for row in rows]
     other = evaluation.other_tasks(run.config.problem)
+    training = run.config.training
+    best = f"the best by {training.validation_tasks} validation tasks every {training.validate} iterations"
     return {
         "result": evaluation.summary(),
         **({EVALUATED: other} if other else {}),
@@ -150,19 +144,11 @@ def evaluation_record(run: Run, evaluation: Evaluation) -> dict[str, Any]:
         "training_loss": curve[:: -(-len(curve) // CURVE) or 1],
         "validation": [[r["iteration"], r["validation"]] for r in rows if r["validation"] is not None],
         "skipped": sum(row["skipped"] for row in rows),
-        "checkpoint_rule": _checkpoint_rule(run),
+        "checkpoint_rule": best if training.validate else "the last",
         "checkpoint_sha256": hashlib.sha256(read_file(file, MOST_TENSORS)).hexdigest(),
         "tensors_sha256": tensor_digest(tensors),
         "trained_with": trained_with,
     }
-
-
-def _checkpoint_rule(run: Run) -> str:
-    """Which checkpoint was evaluated."""
-    training = run.config.training
-    if not training.validate:
-        return "the last"
-    return f"the best by {training.validation_tasks} validation tasks every {training.validate} iterations"
 
 
 def write_record(path: Path, content: Mapping[str, Any], field: str = "record") -> None:

@@ -52,7 +52,7 @@ class FolderInUse(UsageError):
     """Another process holds the lock of a folder."""
 
 
-class FolderLock:
+class FolderLock(Lock):
     """An exclusive lock on a folder, held until it is released or its process ends, however it ends.
 
     If another process holds it, `FolderInUse(refusal, field)` is raised.
@@ -62,20 +62,11 @@ class FolderLock:
         if not folder.is_dir():
             raise UsageError(f"{folder} is not a folder", field)
         try:
-            self.lock = Lock(folder / LOCK)
+            super().__init__(folder / LOCK)
         except Locked:
             raise FolderInUse(refusal, field) from None
         except OSError as error:
             raise UsageError(f"{folder} cannot be written ({error.strerror})", field) from None
-
-    def __enter__(self) -> FolderLock:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    def release(self) -> None:
-        self.lock.release()
 
 
 class RunFolder(ABC):
@@ -89,8 +80,15 @@ class RunFolder(ABC):
         """True in the process that created the folder."""
 
     @abstractmethod
+    def differences(self, settings: dict[str, Any]) -> str:
+        """How these settings differ from those of the folder; empty if they do not."""
+
     def refuse_another(self, settings: dict[str, Any], path: Path) -> None:
         """Raise if a file was made with settings other than those of the folder."""
+        if found := self.differences(settings):
+            raise UsageError(
+                f"{self.folder / CONFIG} is not what {path.name} was made with: {found}", field="run"
+            )
 
     @classmethod
     def create(cls, folder: Path, settings: Any) -> Self:
@@ -154,10 +152,9 @@ class RunFolder(ABC):
         if not path.exists():
             return []
         try:
-            found: list[dict[str, Any]] = read_json(path, list[dict[str, Any]])
+            return list(read_json(path, list[dict[str, Any]]))
         except UsageError as error:
             raise UsageError(f"{error.message}; remove it to continue without it", field="run") from None
-        return found
 
     def add_provenance(self, entry: dict[str, Any]) -> None:
         """Append an entry to `provenance.json`."""
@@ -221,8 +218,11 @@ def numbered_files(folder: Path, kind: str) -> list[Path]:
 def must_exist(folder: Path, field: str) -> None:
     """Raise if there is no such folder."""
     if not _exists(folder):
-        hint = did_you_mean(str(folder), neighbours(folder))
-        raise UsageError(f"{folder}: no such folder{hint}", field=field)
+        raise UsageError(f"{folder}: no such folder{_hint(folder)}", field=field)
+
+
+def _hint(folder: Path) -> str:
+    return did_you_mean(str(folder), neighbours(folder))
 
 
 def _exists(path: Path) -> bool:
@@ -235,8 +235,7 @@ def _exists(path: Path) -> bool:
 def read_run_tables(folder: Path) -> dict[str, Any]:
     """The tables of `config.toml` in a run folder."""
     if not _exists(folder / CONFIG):
-        hint = did_you_mean(str(folder), neighbours(folder))
-        raise UsageError(f"{folder} is not a run folder (it has no {CONFIG}){hint}", field="run")
+        raise UsageError(f"{folder} is not a run folder (it has no {CONFIG}){_hint(folder)}", field="run")
     return read_toml_file("run", folder / CONFIG)
 
 

@@ -88,17 +88,12 @@ class Run(RunFolder):
                 f"{folder} holds a pretraining; start a run from it with training.start={folder}", field="run"
             )
         try:
-            run = cls(folder, Config.of_run(tables))
+            return cls(folder, Config.of_run(tables))
         except ValueError as error:
             raise UsageError(f"{folder / CONFIG}: {error}", field="run") from None
-        return run
 
-    def refuse_another(self, settings: dict[str, Any], path: Path) -> None:
-        found = differences(Config.of_run(settings), self.config)
-        if found:
-            raise UsageError(
-                f"{self.folder / CONFIG} is not what {path.name} was made with: {found}", field="run"
-            )
+    def differences(self, settings: dict[str, Any]) -> str:
+        return differences(Config.of_run(settings), self.config)
 
     def histograms(self) -> Histograms | None:
         """Histograms of gradients over training, if the run has recorded them."""
@@ -190,17 +185,12 @@ class PretrainRun(RunFolder):
         if "pretraining" not in tables:
             raise UsageError(f"{folder} is not a pretraining", field="run")
         try:
-            run = cls(folder, Pretraining.from_dict(tables["pretraining"]))
+            return cls(folder, Pretraining.from_dict(tables["pretraining"]))
         except ValueError as error:
             raise UsageError(f"{folder / CONFIG}: {error}", field="run") from None
-        return run
 
-    def refuse_another(self, settings: dict[str, Any], path: Path) -> None:
-        found = setting_differences(settings, self.settings.to_dict())
-        if found:
-            raise UsageError(
-                f"{self.folder / CONFIG} is not what {path.name} was made with: {found}", field="run"
-            )
+    def differences(self, settings: dict[str, Any]) -> str:
+        return setting_differences(settings, self.settings.to_dict())
 
     def save(self, model: Classifier, images: ClassImages, epoch: int, value: float | None) -> None:
         """Write the weights as the checkpoint."""

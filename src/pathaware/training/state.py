@@ -19,10 +19,9 @@ from pathaware.training.checksummed import CorruptFile, load_parameters, read_ch
 
 
 @dataclass(frozen=True)
-class State:
-    """θ₀ and Φ, the optimiser's state, PyTorch's random state, pending metrics and the iteration.
+class AboutState:
+    """What is known about a state, besides its tensors.
 
-    Tasks are drawn from the seed and the number of the iteration, so samplers have no state.
     `best` is the best validation so far, `config` the configuration of the run.
     """
 
@@ -30,6 +29,15 @@ class State:
     seconds: float
     best: float | None
     config: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class State(AboutState):
+    """θ₀ and Φ, the optimiser's state, PyTorch's random state, pending metrics and the iteration.
+
+    Tasks are drawn from the seed and the number of the iteration, so samplers have no state.
+    """
+
     tensors: dict[str, Tensor]
 
     @classmethod
@@ -101,20 +109,10 @@ class State:
         """Read a state; raise `CorruptFile` if the file is not what was written."""
         tensors, found = read_checksummed(path)
         try:
-            about = read_table("state", found, _About, known_only=False)
+            about = read_table("state", found, AboutState, known_only=False)
         except UsageError as error:
             raise CorruptFile(error.message) from None
-        return cls(about.iteration, about.seconds, about.best, about.config, tensors)
-
-
-@dataclass(frozen=True)
-class _About:
-    """The facts in a state, besides its tensors."""
-
-    iteration: int
-    seconds: float
-    best: float | None
-    config: dict[str, Any]
+        return cls(**vars(about), tensors=tensors)
 
 
 def _parameters(kept: Mapping[str, nn.Module]) -> list[nn.Parameter]:
