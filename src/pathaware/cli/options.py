@@ -102,6 +102,7 @@ def flag(name: str, panel: str, help: str, default: Any = False) -> Any:
 def argument(
     help: str, metavar: str, complete: Callable[[str], list[str]] | None = None, default: Any = ...
 ) -> Any:
+    """A positional argument; `metavar` is its name in the help."""
     return typer.Argument(default, help=help, metavar=metavar, autocompletion=complete)
 
 
