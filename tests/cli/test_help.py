@@ -44,7 +44,7 @@ PANEL_TITLES = {shared.TASKS, shared.METHOD, shared.TRAINING, shared.DATA, share
 OWN_PANELS = {"Server": {("serve",)}, "Class folders": {("data", "import")}, "Measurement": {("bench",)}}
 NO_DEFAULT = {
     *("record", "show", "json", "plot", "out of online", "cluster", "allow_host"),  # nothing happens without
-    *("split_lists", "proportions", "run", "setting", "sort"),
+    *("split_lists", "proportions", "run", "setting", "sort", "save_to"),
 }
 
 

@@ -137,26 +137,6 @@ def test_an_interrupted_import_says_how_to_resume(
     assert "run the same command to resume" in result.output
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["import", "glyphs", "--from", "."], "glyphs: built in"),
-        (["import", "pets", "--from", ".", "--layout", "zoo"], "layout: must be folder or one of mini"),
-        (["import", "pets", "--from", ".", "--proportions", "most"], "proportions: must be three"),
-        (["import", "pets", "--from", ".", "--rotations"], "rotations: applies to omniglot, not to folder"),
-        (["import", "fc100", "--from", ".", "--size", "84"], "size: fixed for fc100"),
-        (["import", "pets", "--from", ".", "--size", "0"], "image size 0: must be between 1 and 1024"),
-        (["import", "pets", "--from", ".", "--min-images", "0"], "min_images: must be at least 1, not 0"),
-        (["import", "a/b", "--from", "."], "data set name 'a/b'"),
-        (["show", "pets"], "data set 'pets': not in"),
-    ],
-)
-def test_what_cannot_be_done_is_refused_in_one_line(data: Path, arguments: list[str], message: str) -> None:
-    line = refusal(*arguments)
-    assert line.startswith(message)
-    assert "\n" not in line
-
-
 def test_a_picture_that_cannot_be_written_is_named(data: Path, source: Path, tmp_path: Path) -> None:
     run("import", "pets", "--from", source)
     options = ("--ways", 2, "--shots", 1, "--queries", 1)

@@ -165,6 +165,31 @@ def test_a_part_adapts_as_in_maml_where_the_gradient_of_the_rest_is_zero(name, h
     assert distance(estimated(learner, outer, episodes), estimated(whole, Unrolled(), episodes)) < 1e-10
 
 
+BODY = {"conv1", "norm1", "conv2", "norm2"}
+
+
+@pytest.mark.parametrize(("name", "adapted"), [("anil", {"head"}), ("boil", BODY)])
+def test_the_other_part_is_the_same_for_all_tasks(name, adapted):
+    learner, _, episodes = learner_of(name, rate=0.1)
+    path = learner.path(episodes.support_x, episodes.support_y)
+    assert {parameter.split(".")[0] for parameter in path.parameters(-1)} == adapted
+    assert not torch.equal(path.end[0], path.end[1])
+
+
+OWN_GRADIENTS = [
+    *(("maml++", {}), ("l-maml", {"curvature_weight": 5.0})),
+    *(("warp-grad", {"start": start}) for start in ("query", "pull", "maml")),
+]
+
+
+@pytest.mark.parametrize(("name", "settings"), OWN_GRADIENTS)
+def test_the_losses_that_are_returned_are_those_of_the_queries_at_the_end(name, settings):
+    learner, outer, episodes = learner_of(name, rate=0.1, **settings)
+    losses = outer.backward(scattered(learner), episodes, 1.0)
+    assert not losses.requires_grad
+    assert torch.allclose(losses, learner.adapted_losses(episodes, "none"), atol=1e-12)
+
+
 WRONG = {
     "alfa": [{"decay": -0.1}],
     "hsml": [{"size": 0}, {"groups": 0}, {"sigma": 0.0}, {"gate": 1.0}, {"reconstruction": -1.0}],

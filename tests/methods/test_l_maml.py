@@ -97,13 +97,6 @@ def test_its_meta_gradient_equals_finite_differences_of_the_whole_objective(kind
     assert distance(found[chosen], gradients) < 1e-6
 
 
-def test_the_loss_it_tells_is_that_of_the_queries():
-    learner, outer, episodes = learner_of("l-maml", curvature_weight=5.0)
-    losses = outer.backward(learner, episodes, 1.0)
-    assert torch.allclose(losses, learner.adapted_losses(episodes, "none"))
-    assert not losses.requires_grad
-
-
 def test_single_precision_is_enough_for_sharp_curvature():
     """Gram matrices of large derivatives must not lose their positivity to rounding."""
     rows = 300 * torch.randn(3, 25, 1000).float()

@@ -44,13 +44,6 @@ def test_the_meta_gradient_of_several_losses_equals_finite_differences(kind, pro
     assert distance(estimated(learner, outer, episodes)[chosen], gradients) < 1e-6
 
 
-def test_the_losses_it_returns_are_those_of_the_end():
-    learner, outer, episodes = made()
-    losses = outer.backward(learner, episodes, 1.0)
-    assert torch.allclose(losses, learner.adapted_losses(episodes, "none"), atol=1e-12)
-    assert not losses.requires_grad
-
-
 def test_weights_sum_to_one_and_go_over_to_the_last_step():
     learner, outer, _ = made(steps=5, multi_step_share=0.5)
     last = []

@@ -103,15 +103,6 @@ def test_warps_learn_the_same_whatever_the_start_learns_by(start):
     assert all(torch.allclose(found[name], expected[name]) for name in found if "warp" in name)
 
 
-@pytest.mark.parametrize("start", ["query", "pull", "maml"])
-def test_it_returns_the_query_losses_at_the_end(start):
-    learner, _, episodes = learner_of("warp-grad", rate=0.1)
-    scattered(learner)
-    losses = WarpGrad(start=start).backward(learner, episodes, 1.0)
-    assert not losses.requires_grad
-    assert torch.allclose(losses, learner.adapted_losses(episodes, "none"), atol=1e-12)
-
-
 @pytest.mark.parametrize("kind", ["conv", "mlp"])
 def test_at_the_identity_its_path_is_that_of_gradient_descent(kind):
     model, loss, episodes = small_problem(kind)

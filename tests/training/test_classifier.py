@@ -46,7 +46,7 @@ from pathaware.training.supervised import (
 )
 from pathaware_research.experiments import own_level
 from pathaware_research.studies import pretraining as study
-from tests.calling import done, refused
+from tests.calling import done
 from tests.conftest import distance
 from tests.training.fits import in_memory, pretraining
 from tests.training.test_classification import config
@@ -485,23 +485,6 @@ def test_the_command_trains_and_prints_json(tmp_path):
     assert printed["checkpoint_epoch"] == 1
     assert 0 <= printed["prototype_accuracy"] <= 1
     assert PretrainRun.open(tmp_path / "run").settings.width == 4
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["pretrain"], "DATA: name at least one"),
-        (["pretrain", "shapes", "--minutes", "1", "--epochs", "2"], "--minutes: give the time or"),
-        (["pretrain", "shapes", "--minutes", "-1"], "--minutes: -1.0 is not allowed"),
-        (["pretrain", "shapes", "--set", "batch"], "--set: 'batch' is not of the form"),
-        (["pretrain", "shapes", "--splits", "test"], "--splits: 'test' must be"),
-        (["pretrain", "--resume", "nowhere"], "--resume: nowhere: no such folder"),
-        (["pretrain", "shapes", "--width", "4,5"], "widths: conv4 has no such setting"),
-    ],
-)
-def test_calls_that_cannot_work(words, message, tmp_path):
-    assert message in refused(*words, cwd=tmp_path)
-    assert not list(tmp_path.iterdir())
 
 
 def test_the_number_of_epochs_fits_the_time(monkeypatch):

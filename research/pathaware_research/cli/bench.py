@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -18,60 +18,46 @@ MEASUREMENT = "Measurement"
 
 
 def bench(
-    rows: Annotated[
-        str | None,
-        panel_option(
-            help="Rows to time, separated by commas: sine, glyphs, images-32, images-84; "
-            "with --scaling: tasks, steps, size, width.",
-            panel=TASKS,
-            default="sine,glyphs on a CPU, images-32,images-84 on a GPU; with --scaling all",
-        ),
-    ] = None,
-    full: Annotated[bool, flag("--full", help="Time all rows, on any device.", panel=TASKS)] = False,
-    only: Annotated[
-        list[str] | None,
-        panel_option(
-            help="Time only this implementation: pathaware, compiled, loop, higher, torchopt, learn2learn. "
-            "Can be repeated.",
-            panel=MEASUREMENT,
-            default="all but compiled",
-            metavar="NAME",
-        ),
-    ] = None,
-    repeats: Annotated[
-        int | None,
-        panel_option(
-            help="Number of repeats, of which the median is reported.",
-            panel=MEASUREMENT,
-            default="30 on a GPU, 11 on a CPU, 7 on a CPU with --scaling",
-        ),
-    ] = None,
-    scaling: Annotated[
-        bool,
-        flag(
-            "--scaling",
-            help="Measure how the cost grows with tasks, steps, image size and width instead.",
-            panel=MEASUREMENT,
-        ),
-    ] = False,
+    rows: str | None = panel_option(
+        None,
+        TASKS,
+        "Rows to time, separated by commas: sine, glyphs, images-32, images-84; "
+        "with --scaling: tasks, steps, size, width.",
+        shown="sine,glyphs on a CPU, images-32,images-84 on a GPU; with --scaling all",
+    ),
+    full: bool = flag("--full", TASKS, "Time all rows, on any device."),
+    only: list[str] | None = panel_option(
+        None,
+        MEASUREMENT,
+        "Time only this implementation: pathaware, compiled, loop, higher, torchopt, learn2learn. "
+        "Can be repeated.",
+        shown="all but compiled",
+        metavar="NAME",
+    ),
+    repeats: int | None = panel_option(
+        None,
+        MEASUREMENT,
+        "Number of repeats, of which the median is reported.",
+        shown="30 on a GPU, 11 on a CPU, 7 on a CPU with --scaling",
+    ),
+    scaling: bool = flag(
+        "--scaling",
+        MEASUREMENT,
+        "Measure how the cost grows with tasks, steps, image size and width instead.",
+    ),
     device: Device = "auto",
-    precision: Annotated[
-        str | None,
-        panel_option(
-            help="Precision on a GPU: fp32, tf32 or bf16. Several, separated by commas, are timed one after "
-            "another, each with its error.",
-            panel=COMPUTE,
-            default="tf32",
-        ),
-    ] = None,
-    threads: Annotated[
-        int | None, panel_option(help="Number of CPU threads.", panel=COMPUTE, default="PyTorch's")
-    ] = None,
-    plot: Annotated[Path | None, panel_option(help="With --scaling: figure to write.", panel=OUTPUT)] = None,
-    json: Annotated[
-        Path | None,
-        panel_option(help="Also write all measurements to this JSON file, as they are made.", panel=OUTPUT),
-    ] = None,
+    precision: str | None = panel_option(
+        None,
+        COMPUTE,
+        "Precision on a GPU: fp32, tf32 or bf16. Several, separated by commas, are timed one after "
+        "another, each with its error.",
+        shown="tf32",
+    ),
+    threads: int | None = panel_option(None, COMPUTE, "Number of CPU threads.", shown="PyTorch's"),
+    plot: Path | None = panel_option(None, OUTPUT, "With --scaling: figure to write."),
+    json: Path | None = panel_option(
+        None, OUTPUT, "Also write all measurements to this JSON file, as they are made."
+    ),
     replace: Replace = False,
 ) -> None:
     """Compare the speed of meta-iterations and adaptations with other libraries, once results agree."""

@@ -5,11 +5,20 @@ from __future__ import annotations
 import json as jsonlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from pathaware.cli.options import METHOD, OUTPUT, TASKS, Json, examples, must_be_writable, panel_option
+from pathaware.cli.options import (
+    METHOD,
+    OUTPUT,
+    TASKS,
+    Json,
+    argument,
+    examples,
+    must_be_writable,
+    panel_option,
+)
 from pathaware.core.errors import UsageError
 
 EXAMPLES = examples(
@@ -21,56 +30,39 @@ MOST = 10_000
 
 
 def online(
-    stream: Annotated[str, typer.Argument(help="sine or glyphs.", metavar="STREAM")],
-    tasks: Annotated[
-        int | None,
-        panel_option(
-            help="Data sets per stream.",
-            panel=TASKS,
-            default=f"{TASKS_PER_STREAM['sine']} for sine, {TASKS_PER_STREAM['glyphs']} for glyphs",
-            min=4,
-            max=MOST,
-        ),
-    ] = None,
-    seeds: Annotated[
-        int,
-        panel_option(
-            help="Number of streams, each with its own initialisation.", panel=TASKS, min=1, max=MOST
-        ),
-    ] = 5,
-    items: Annotated[
-        int | None,
-        panel_option(
-            help="Items per data set.", panel=TASKS, default="12 for sine, 8 for glyphs", min=2, max=MOST
-        ),
-    ] = None,
-    every: Annotated[
-        int,
-        panel_option(help="Hold out every k-th item for the update of θ.", panel=METHOD, min=1, max=MOST),
-    ] = 4,
-    steps: Annotated[int, panel_option(help="φ-steps per item.", panel=METHOD, min=1, max=MOST)] = 1,
-    only: Annotated[
-        list[str] | None,
-        panel_option(
-            help="Compare only these: online, literal, leader, tuning, scratch. Can be repeated.",
-            panel=METHOD,
-            default="all",
-            metavar="NAME",
-        ),
-    ] = None,
-    setting: Annotated[
-        list[str] | None,
-        panel_option(
-            "--set",
-            help="Fix a setting of one of them, such as online.pull=1. Can be repeated.",
-            panel=METHOD,
-            default="chosen on a validation stream",
-            metavar="NAME.SETTING=VALUE",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, panel_option(help="Folder for online-STREAM.json, .png and .svg.", panel=OUTPUT)
-    ] = None,
+    stream: str = argument("sine or glyphs.", "STREAM"),
+    tasks: int | None = panel_option(
+        None,
+        TASKS,
+        "Data sets per stream.",
+        shown=f"{TASKS_PER_STREAM['sine']} for sine, {TASKS_PER_STREAM['glyphs']} for glyphs",
+        min=4,
+        max=MOST,
+    ),
+    seeds: int = panel_option(
+        5, TASKS, "Number of streams, each with its own initialisation.", min=1, max=MOST
+    ),
+    items: int | None = panel_option(
+        None, TASKS, "Items per data set.", shown="12 for sine, 8 for glyphs", min=2, max=MOST
+    ),
+    every: int = panel_option(4, METHOD, "Hold out every k-th item for the update of θ.", min=1, max=MOST),
+    steps: int = panel_option(1, METHOD, "φ-steps per item.", min=1, max=MOST),
+    only: list[str] | None = panel_option(
+        None,
+        METHOD,
+        "Compare only these: online, literal, leader, tuning, scratch. Can be repeated.",
+        shown="all",
+        metavar="NAME",
+    ),
+    setting: list[str] | None = panel_option(
+        None,
+        METHOD,
+        "Fix a setting of one of them, such as online.pull=1. Can be repeated.",
+        "--set",
+        shown="chosen on a validation stream",
+        metavar="NAME.SETTING=VALUE",
+    ),
+    out: Path | None = panel_option(None, OUTPUT, "Folder for online-STREAM.json, .png and .svg."),
     json: Json = False,
 ) -> None:
     """Compare online meta-training (the paper's Algorithm 2) with baselines on a stream of data sets.
@@ -103,7 +95,6 @@ def online(
 
 def _tables(settings: list[str]) -> dict[str, dict[str, Any]]:
     """`online.pull=1` → `{"online": {"pull": 1}}`"""
-    from pathaware.core.errors import UsageError
     from pathaware.training.config import parse_value
 
     tables: dict[str, dict[str, Any]] = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Annotated
 
 import typer
 
@@ -17,6 +16,7 @@ from pathaware.cli.options import (
     TRAINING,
     NewTasks,
     Setting,
+    argument,
     complete_data,
     examples,
     panel_option,
@@ -41,71 +41,43 @@ MOST_SEEDS = 1000
 
 
 def reproduce(
-    targets: Annotated[list[str], typer.Argument(help=f"{TARGETS}.", metavar="TARGET...")],
-    out: Annotated[
-        Path, panel_option(help="Folder for runs, records, tables and figures.", panel=OUTPUT)
-    ] = Path("paper"),
-    budget: Annotated[
-        str | None,
-        panel_option(
-            help="Wall-clock time per target, such as 10m or 2h, with all --workers. All runs are shortened "
-            "to fit, and the table states it. With --iterations, as many whole runs as fit are trained, the "
-            "most informative first.",
-            panel=TRAINING,
-            default="none: train all iterations",
-        ),
-    ] = None,
-    iterations: Annotated[
-        int | None,
-        panel_option(help="Meta-iterations per run.", panel=TRAINING, default="the paper's", min=1),
-    ] = None,
-    only: Annotated[
-        list[str] | None,
-        panel_option(
-            help="Train and show only this row. Can be repeated.",
-            panel=TASKS,
-            default="all rows",
-            metavar="ROW",
-        ),
-    ] = None,
-    columns: Annotated[
-        list[str] | None,
-        panel_option(
-            help="Only this column, such as 'CIFAR-FS 5-shot' or cifar-fs-5shot. Can be repeated.",
-            panel=TASKS,
-            default="all columns",
-            metavar="COLUMN",
-        ),
-    ] = None,
-    seeds: Annotated[
-        int, panel_option(help="Runs per cell, with seeds 0, 1, …", panel=TRAINING, min=1, max=MOST_SEEDS)
-    ] = 1,
-    data: Annotated[
-        str,
-        panel_option(
-            help="Data set of table4, steps, fig6, gradients-conv4 and methods.",
-            panel=DATA,
-            complete=complete_data,
-        ),
-    ] = "miniimagenet",
+    targets: list[str] = argument(f"{TARGETS}.", "TARGET..."),
+    out: Path = panel_option(Path("paper"), OUTPUT, "Folder for runs, records, tables and figures."),
+    budget: str | None = panel_option(
+        None,
+        TRAINING,
+        "Wall-clock time per target, such as 10m or 2h, with all --workers. All runs are shortened "
+        "to fit, and the table states it. With --iterations, as many whole runs as fit are trained, the "
+        "most informative first.",
+        shown="none: train all iterations",
+    ),
+    iterations: int | None = panel_option(
+        None, TRAINING, "Meta-iterations per run.", shown="the paper's", min=1
+    ),
+    only: list[str] | None = panel_option(
+        None, TASKS, "Train and show only this row. Can be repeated.", shown="all rows", metavar="ROW"
+    ),
+    columns: list[str] | None = panel_option(
+        None,
+        TASKS,
+        "Only this column, such as 'CIFAR-FS 5-shot' or cifar-fs-5shot. Can be repeated.",
+        shown="all columns",
+        metavar="COLUMN",
+    ),
+    seeds: int = panel_option(1, TRAINING, "Runs per cell, with seeds 0, 1, …", min=1, max=MOST_SEEDS),
+    data: str = panel_option(
+        "miniimagenet",
+        DATA,
+        "Data set of table4, steps, fig6, gradients-conv4 and methods.",
+        complete=complete_data,
+    ),
     tasks: NewTasks = None,
-    workers: Annotated[
-        int,
-        panel_option(
-            help="Processes that train one run each, on the cores of the CPU or on all GPUs.",
-            panel=COMPUTE,
-            min=1,
-        ),
-    ] = 1,
-    together: Annotated[
-        int, panel_option(help="Number of runs that share a GPU in one process.", panel=COMPUTE, min=1)
-    ] = 1,
-    results: Annotated[
-        Path | None, panel_option(help="Folder of records.", panel=OUTPUT, default="results in OUT")
-    ] = None,
-    train: Annotated[
-        bool, panel_option(help="Train missing runs, or only show finished ones.", panel=TRAINING)
-    ] = True,
+    workers: int = panel_option(
+        1, COMPUTE, "Processes that train one run each, on the cores of the CPU or on all GPUs.", min=1
+    ),
+    together: int = panel_option(1, COMPUTE, "Number of runs that share a GPU in one process.", min=1),
+    results: Path | None = panel_option(None, OUTPUT, "Folder of records.", shown="results in OUT"),
+    train: bool = panel_option(True, TRAINING, "Train missing runs, or only show finished ones."),
     setting: Setting = None,
 ) -> None:
     """Reproduce tables and figures of the paper: train missing runs, show our numbers beside the paper's.

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json as jsonlib
 from collections import Counter
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from pathaware.cli.options import COMPUTE, Json, examples, flag, panel_option, paragraphs
+from pathaware.cli.options import COMPUTE, Json, argument, examples, flag, panel_option, paragraphs
 
 EXAMPLES = examples("pathaware results verify", "pathaware results verify paper/results --retrain")
 app = typer.Typer(help="Check result records.", no_args_is_help=True, epilog=EXAMPLES)
@@ -21,20 +20,16 @@ def _group() -> None:
 
 
 def verify(
-    folder: Annotated[Path, typer.Argument(help="Folder of records.", metavar="DIR")] = Path("results"),
-    retrain: Annotated[
-        bool,
-        flag(
-            "--retrain",
-            help="Also repeat the training of a random cheap record (sine waves or glyphs, on a CPU of the "
-            "same kind) and compare it to the last bit.",
-            panel=COMPUTE,
-        ),
-    ] = False,
-    seed: Annotated[
-        int | None,
-        panel_option(help="Seed of the random choice.", panel=COMPUTE, default="another each time", min=0),
-    ] = None,
+    folder: Path = argument("Folder of records.", "DIR", default=Path("results")),
+    retrain: bool = flag(
+        "--retrain",
+        COMPUTE,
+        "Also repeat the training of a random cheap record (sine waves or glyphs, on a CPU of the "
+        "same kind) and compare it to the last bit.",
+    ),
+    seed: int | None = panel_option(
+        None, COMPUTE, "Seed of the random choice.", shown="another each time", min=0
+    ),
     json: Json = False,
 ) -> None:
     """Recompute the numbers of all records from their per-task values.

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -20,6 +20,7 @@ from pathaware.cli.options import (
     TASKS,
     DataDir,
     Replace,
+    argument,
     complete_data,
     examples,
     flag,
@@ -70,73 +71,40 @@ def shown_progress(name: str) -> Iterator[ImportProgress]:
     epilog=IMPORT_EXAMPLES,
 )
 def import_(
-    name: Annotated[
-        str,
-        typer.Argument(
-            help=f"{IMPORTABLE}, or a new name for your own images.",
-            metavar="NAME",
-            autocompletion=complete_data,
-        ),
-    ],
-    source: Annotated[
-        Path, panel_option("--from", help="Folder or archive to read.", panel=DATA, metavar="PATH")
-    ],
+    name: str = argument(f"{IMPORTABLE}, or a new name for your own images.", "NAME", complete=complete_data),
+    source: Path = panel_option(..., DATA, "Folder or archive to read.", "--from", metavar="PATH"),
     data_dir: DataDir = None,
-    layout: Annotated[
-        str | None,
-        panel_option(
-            help="How the source is organised: like one of the known data sets, or folder for one folder per "
-            "class.",
-            panel=DATA,
-            default="NAME if it is known, else folder",
-        ),
-    ] = None,
-    rotations: Annotated[
-        bool, panel_option(help="Omniglot: add rotated characters as further classes.", panel=DATA)
-    ] = False,
-    split_lists: Annotated[
-        Path | None,
-        panel_option(
-            help="Folder with train.txt, val.txt and test.txt, which list the classes of each split.",
-            panel=FOLDERS,
-        ),
-    ] = None,
-    proportions: Annotated[
-        str | None,
-        panel_option(
-            help="Split the classes at random in these proportions, such as 0.64,0.16,0.20.", panel=FOLDERS
-        ),
-    ] = None,
-    seed: Annotated[int, panel_option(help="Seed of the random split.", panel=FOLDERS)] = 0,
-    size: Annotated[
-        int | None,
-        panel_option(help="Side of the stored images in pixels.", panel=FOLDERS, default="84"),
-    ] = None,
-    grey: Annotated[
-        bool | None,
-        panel_option("--grey/--colour", help="Store one channel or three.", panel=FOLDERS, default="colour"),
-    ] = None,
-    mirror: Annotated[
-        bool | None,
-        panel_option(
-            help="A mirrored image still shows its class, so training may mirror images.",
-            panel=FOLDERS,
-            default="mirror for colour, no-mirror for grey",
-        ),
-    ] = None,
-    min_images: Annotated[
-        int | None,
-        panel_option(help="Smallest number of images per class.", panel=FOLDERS, default="2"),
-    ] = None,
-    skip: Annotated[
-        bool,
-        flag(
-            "--skip-unreadable",
-            help="List images that cannot be read and leave them out. Without this option the import fails.",
-            panel=FOLDERS,
-        ),
-    ] = False,
-    replace_: Annotated[bool, flag("--replace", help="Replace an earlier import.", panel=OUTPUT)] = False,
+    layout: str | None = panel_option(
+        None,
+        DATA,
+        "How the source is organised: like one of the known data sets, or folder for one folder per class.",
+        shown="NAME if it is known, else folder",
+    ),
+    rotations: bool = panel_option(False, DATA, "Omniglot: add rotated characters as further classes."),
+    split_lists: Path | None = panel_option(
+        None, FOLDERS, "Folder with train.txt, val.txt and test.txt, which list the classes of each split."
+    ),
+    proportions: str | None = panel_option(
+        None, FOLDERS, "Split the classes at random in these proportions, such as 0.64,0.16,0.20."
+    ),
+    seed: int = panel_option(0, FOLDERS, "Seed of the random split."),
+    size: int | None = panel_option(None, FOLDERS, "Side of the stored images in pixels.", shown="84"),
+    grey: bool | None = panel_option(
+        None, FOLDERS, "Store one channel or three.", "--grey/--colour", shown="colour"
+    ),
+    mirror: bool | None = panel_option(
+        None,
+        FOLDERS,
+        "A mirrored image still shows its class, so training may mirror images.",
+        shown="mirror for colour, no-mirror for grey",
+    ),
+    min_images: int | None = panel_option(None, FOLDERS, "Smallest number of images per class.", shown="2"),
+    skip: bool = flag(
+        "--skip-unreadable",
+        FOLDERS,
+        "List images that cannot be read and leave them out. Without this option the import fails.",
+    ),
+    replace_: bool = flag("--replace", OUTPUT, "Replace an earlier import."),
 ) -> None:
     """Pack a data set for training."""
     from pathaware.data.catalogue import GLYPHS, IMPORTERS
@@ -215,30 +183,21 @@ def list_(data_dir: DataDir = None) -> None:
 
 @app.command(epilog=SHOW_EXAMPLES)
 def show(
-    name: Annotated[
-        str,
-        typer.Argument(help="An imported data set, or glyphs.", metavar="NAME", autocompletion=complete_data),
-    ],
-    ways: Annotated[
-        int | None,
-        panel_option(help="Classes in the episode.", panel=TASKS, default="5, or as many as there are"),
-    ] = None,
-    shots: Annotated[
-        int | None,
-        panel_option(help="Support images per class.", panel=TASKS, default="5, or 1 if there are few"),
-    ] = None,
-    queries: Annotated[
-        int | None,
-        panel_option(help="Query images per class.", panel=TASKS, default="5, or as many as there are"),
-    ] = None,
-    split: Annotated[
-        str | None,
-        panel_option(help="train, val or test.", panel=TASKS, default="test, or train if it is empty"),
-    ] = None,
-    seed: Annotated[int, panel_option(help="Seed of the episode.", panel=TASKS)] = 0,
-    out: Annotated[
-        Path | None, panel_option(help="Image file to write.", panel=OUTPUT, default="NAME-episode.png")
-    ] = None,
+    name: str = argument("An imported data set, or glyphs.", "NAME", complete=complete_data),
+    ways: int | None = panel_option(
+        None, TASKS, "Classes in the episode.", shown="5, or as many as there are"
+    ),
+    shots: int | None = panel_option(
+        None, TASKS, "Support images per class.", shown="5, or 1 if there are few"
+    ),
+    queries: int | None = panel_option(
+        None, TASKS, "Query images per class.", shown="5, or as many as there are"
+    ),
+    split: str | None = panel_option(
+        None, TASKS, "train, val or test.", shown="test, or train if it is empty"
+    ),
+    seed: int = panel_option(0, TASKS, "Seed of the episode."),
+    out: Path | None = panel_option(None, OUTPUT, "Image file to write.", shown="NAME-episode.png"),
     replace: Replace = False,
     data_dir: DataDir = None,
 ) -> None:

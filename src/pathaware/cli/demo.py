@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from shutil import which
-from typing import Annotated, Any
+from typing import Any
 
 from pathaware.cli.options import OUTPUT, TRAINING, examples, panel_option
 from pathaware.core.errors import UsageError
@@ -16,13 +16,10 @@ SINE: dict[str, Any] = {"problem": {"name": "sine", "shots": 10}}
 
 
 def demo(
-    out: Annotated[Path, panel_option(help="Folder for the runs and the report.", panel=OUTPUT)] = Path(
-        "demo"
+    out: Path = panel_option(Path("demo"), OUTPUT, "Folder for the runs and the report."),
+    scale: float = panel_option(
+        1.0, TRAINING, "Fraction of the usual number of training iterations.", min=0.001
     ),
-    scale: Annotated[
-        float,
-        panel_option(help="Fraction of the usual number of training iterations.", panel=TRAINING, min=0.001),
-    ] = 1.0,
 ) -> None:
     """Train on sine waves and on glyphs, compare with the paper and write an HTML report."""
     if not 0.001 <= scale <= MAX_SCALE:  # neither infinite nor NaN

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
-
-import typer
+from typing import TYPE_CHECKING, Any, cast
 
 from pathaware.cli.options import (
     DATA,
@@ -15,12 +13,16 @@ from pathaware.cli.options import (
     Device,
     Json,
     Replace,
+    argument,
     complete_data,
     complete_model,
     examples,
     flag,
+    must_be_new,
+    open_trained,
     panel_option,
 )
+from pathaware.core.errors import UsageError
 
 if TYPE_CHECKING:
     from pathaware.core.few_shot import QueryLevel
@@ -41,122 +43,73 @@ EXAMPLES = examples(
 
 
 def evaluate(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            help="Folder of a trained run, or glyphs, photos or sine.",
-            metavar="RUN",
-            autocompletion=complete_model,
-        ),
-    ],
-    split: Annotated[str, panel_option(help="Split of the tasks: train, val or test.", panel=TASKS)] = "test",
-    tasks: Annotated[
-        int | None,
-        panel_option(help="Number of new tasks.", panel=TASKS, default="1000 for sine, 600 for images"),
-    ] = None,
-    ways: Annotated[
-        int | None, panel_option(help="Classes per task.", panel=TASKS, default="as trained", min=2)
-    ] = None,
-    shots: Annotated[
-        int | None, panel_option(help="Support images per class.", panel=TASKS, default="as trained", min=1)
-    ] = None,
-    data: Annotated[
-        str | None,
-        panel_option(
-            help="Data set of the tasks. Images get the size and channels of the training images.",
-            panel=DATA,
-            default="as trained",
-            complete=complete_data,
-        ),
-    ] = None,
-    queries: Annotated[
-        str | None,
-        panel_option(
-            help="What a prediction may know of the other queries of its task: nothing (alone), their "
-            "batch-norm statistics (batch), or all that the method uses (joint).",
-            panel=METHOD,
-            default="joint if the method has it, else batch",
-        ),
-    ] = None,
-    inductive: Annotated[bool, flag("--inductive", help="Same as --queries alone.", panel=METHOD)] = False,
-    balance: Annotated[
-        str,
-        panel_option(
-            help="Classes among the queries: balanced, or dirichlet for unequal numbers.", panel=TASKS
-        ),
-    ] = "balanced",
-    views: Annotated[
-        str,
-        panel_option(
-            help="Views of every image: single, or mirror for the mean over it and its mirror image.",
-            panel=METHOD,
-        ),
-    ] = "single",
-    refine: Annotated[
-        str,
-        panel_option(
-            help="Use the queries of a task together: centre subtracts the mean of their logits, means "
-            "computes class means with them, sinkhorn adapts again with their balanced pseudo-labels, tim "
-            "fits class weights to all of them; or none.",
-            panel=METHOD,
-        ),
-    ] = "none",
-    snapshots: Annotated[
-        bool,
-        flag("--snapshots", help="Average over the run's snapshots (training.snapshots).", panel=METHOD),
-    ] = False,
-    steps: Annotated[
-        int | None, panel_option(help="Number of inner steps.", panel=METHOD, default="as trained")
-    ] = None,
-    extend: Annotated[
-        bool, flag("--extend", help="Allow more steps than in training: repeat the last one.", panel=METHOD)
-    ] = False,
-    baselines: Annotated[
-        bool,
-        flag(
-            "--baselines",
-            help="Also evaluate nearest class mean and logistic regression on the frozen features.",
-            panel=METHOD,
-        ),
-    ] = False,
-    seed: Annotated[
-        int, panel_option(help="Seed of the tasks; the same for every method.", panel=TASKS, min=0)
-    ] = 0,
-    record: Annotated[
-        Path | None,
-        panel_option(help="Also write the result and its provenance to this JSON file.", panel=OUTPUT),
-    ] = None,
-    show: Annotated[
-        Path | None,
-        panel_option(
-            help="Also draw a reliability diagram and a risk-coverage curve in this .png file.", panel=OUTPUT
-        ),
-    ] = None,
-    open_set: Annotated[
-        bool,
-        flag(
-            "--open-set",
-            help="Also measure how well images of foreign classes are recognised as such.",
-            panel=TASKS,
-        ),
-    ] = False,
-    calibrate: Annotated[
-        bool,
-        flag(
-            "--calibrate",
-            help="First fit temperatures and thresholds for unknown images on validation classes, and "
-            "store them in RUN.",
-            panel=TASKS,
-        ),
-    ] = False,
+    run: Path = argument(
+        "Folder of a trained run, or glyphs, photos or sine.", "RUN", complete=complete_model
+    ),
+    split: str = panel_option("test", TASKS, "Split of the tasks: train, val or test."),
+    tasks: int | None = panel_option(
+        None, TASKS, "Number of new tasks.", shown="1000 for sine, 600 for images"
+    ),
+    ways: int | None = panel_option(None, TASKS, "Classes per task.", shown="as trained", min=2),
+    shots: int | None = panel_option(None, TASKS, "Support images per class.", shown="as trained", min=1),
+    data: str | None = panel_option(
+        None,
+        DATA,
+        "Data set of the tasks. Images get the size and channels of the training images.",
+        shown="as trained",
+        complete=complete_data,
+    ),
+    queries: str | None = panel_option(
+        None,
+        METHOD,
+        "What a prediction may know of the other queries of its task: nothing (alone), their "
+        "batch-norm statistics (batch), or all that the method uses (joint).",
+        shown="joint if the method has it, else batch",
+    ),
+    inductive: bool = flag("--inductive", METHOD, "Same as --queries alone."),
+    balance: str = panel_option(
+        "balanced", TASKS, "Classes among the queries: balanced, or dirichlet for unequal numbers."
+    ),
+    views: str = panel_option(
+        "single", METHOD, "Views of every image: single, or mirror for the mean over it and its mirror image."
+    ),
+    refine: str = panel_option(
+        "none",
+        METHOD,
+        "Use the queries of a task together: centre subtracts the mean of their logits, means "
+        "computes class means with them, sinkhorn adapts again with their balanced pseudo-labels, tim "
+        "fits class weights to all of them; or none.",
+    ),
+    snapshots: bool = flag("--snapshots", METHOD, "Average over the run's snapshots (training.snapshots)."),
+    steps: int | None = panel_option(None, METHOD, "Number of inner steps.", shown="as trained"),
+    extend: bool = flag("--extend", METHOD, "Allow more steps than in training: repeat the last one."),
+    baselines: bool = flag(
+        "--baselines",
+        METHOD,
+        "Also evaluate nearest class mean and logistic regression on the frozen features.",
+    ),
+    seed: int = panel_option(0, TASKS, "Seed of the tasks; the same for every method.", min=0),
+    record: Path | None = panel_option(
+        None, OUTPUT, "Also write the result and its provenance to this JSON file."
+    ),
+    show: Path | None = panel_option(
+        None, OUTPUT, "Also draw a reliability diagram and a risk-coverage curve in this .png file."
+    ),
+    open_set: bool = flag(
+        "--open-set", TASKS, "Also measure how well images of foreign classes are recognised as such."
+    ),
+    calibrate: bool = flag(
+        "--calibrate",
+        TASKS,
+        "First fit temperatures and thresholds for unknown images on validation classes, and "
+        "store them in RUN.",
+    ),
     replace: Replace = False,
     device: Device = "auto",
     json: Json = False,
 ) -> None:
     """Adapt to new tasks and measure predictions after every inner step."""
-    from pathaware.cli.options import must_be_new, open_trained
     from pathaware.cli.show import print_evaluation
-    from pathaware.core.errors import UsageError
     from pathaware.inference.change_ways import load_for
     from pathaware.inference.trained_model import SHIPPED, TrainedModel, find_run
     from pathaware.training.evaluation import SnapshotMean
@@ -251,7 +204,6 @@ def evaluate(
 
 def _must_have_data(run: Path, problem: Any) -> None:
     """Raise if the training data set, on whose tasks a run is evaluated by default, is not here."""
-    from pathaware.core.errors import UsageError
     from pathaware.data import open_store
 
     if problem.regression:

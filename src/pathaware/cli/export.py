@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from json import dumps
 from pathlib import Path
-from typing import Annotated
 
 from pathaware.cli.options import COMPUTE, OUTPUT, TASKS, Json, Replace, examples, flag, panel_option
 from pathaware.cli.predict import Model, Support
@@ -20,47 +19,32 @@ EXAMPLES = examples(
 def export(
     run: Model,
     support: Support = None,
-    to: Annotated[
-        str | None,
-        panel_option(help="Format: onnx, torch or safetensors.", panel=OUTPUT, default="onnx for --learner"),
-    ] = None,
-    learner: Annotated[
-        bool,
-        flag(
-            "--learner",
-            help="Write the learner itself instead of an adapted network: a file that learns new classes "
-            "from --ways times --shots pictures.",
-            panel=TASKS,
-        ),
-    ] = False,
-    ways: Annotated[
-        int | None,
-        panel_option(help="With --learner: classes per task.", panel=TASKS, default="as trained", min=2),
-    ] = None,
-    shots: Annotated[
-        int | None,
-        panel_option(help="With --learner: pictures per class.", panel=TASKS, default="as trained", min=1),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        panel_option(
-            help="File to write.",
-            panel=OUTPUT,
-            default="RUN.onnx, RUN.pt2 or RUN.safetensors; RUN-learner.onnx for --learner",
-        ),
-    ] = None,
-    script: Annotated[
-        bool,
-        flag(
-            "--script",
-            help="Also write a Python script beside the file, which labels pictures with it.",
-            panel=OUTPUT,
-        ),
-    ] = False,
+    to: str | None = panel_option(
+        None, OUTPUT, "Format: onnx, torch or safetensors.", shown="onnx for --learner"
+    ),
+    learner: bool = flag(
+        "--learner",
+        TASKS,
+        "Write the learner itself instead of an adapted network: a file that learns new classes "
+        "from --ways times --shots pictures.",
+    ),
+    ways: int | None = panel_option(
+        None, TASKS, "With --learner: classes per task.", shown="as trained", min=2
+    ),
+    shots: int | None = panel_option(
+        None, TASKS, "With --learner: pictures per class.", shown="as trained", min=1
+    ),
+    out: Path | None = panel_option(
+        None,
+        OUTPUT,
+        "File to write.",
+        shown="RUN.onnx, RUN.pt2 or RUN.safetensors; RUN-learner.onnx for --learner",
+    ),
+    script: bool = flag(
+        "--script", OUTPUT, "Also write a Python script beside the file, which labels pictures with it."
+    ),
     replace: Replace = False,
-    device: Annotated[
-        str, panel_option(help="Where to adapt: auto, cpu, cuda or cuda:N.", panel=COMPUTE)
-    ] = "cpu",
+    device: str = panel_option("cpu", COMPUTE, "Where to adapt: auto, cpu, cuda or cuda:N."),
     json: Json = False,
 ) -> None:
     """Adapt to a few pictures and write the network to a file that runs without this package."""

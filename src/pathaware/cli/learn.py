@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from pathaware.cli.options import (
     DATA,
@@ -19,11 +17,19 @@ from pathaware.cli.options import (
     OUTPUT,
     Device,
     Json,
+    argument,
     complete_model,
     examples,
     flag,
+    listed_problems,
+    must_be_new,
+    must_be_png,
     panel_option,
+    print_problems,
+    print_warning,
+    warn_undrawable,
 )
+from pathaware.core.errors import UsageError
 
 if TYPE_CHECKING:
     from pathaware.inference.learning import Learned
@@ -42,60 +48,35 @@ EXAMPLES = examples(
 
 
 def learn(
-    folder: Annotated[
-        Path, typer.Argument(help="Folder, zip or tar with one folder of pictures per class.", metavar="DIR")
-    ],
-    model: Annotated[
-        str,
-        panel_option(
-            help="Folder of a run, a shipped model, or a backbone: efficientnet-lite2, timm:NAME or "
-            "package.module:function.",
-            panel=METHOD,
-            complete=complete_model,
-        ),
-    ] = DEFAULT,
-    weights: Annotated[
-        Path | None,
-        panel_option(
-            help="Weights of a backbone: safetensors, or a PyTorch state dict.", panel=METHOD, default="none"
-        ),
-    ] = None,
-    size: Annotated[
-        int | None,
-        panel_option(
-            help="Side of a backbone's images in pixels.", panel=METHOD, min=16, max=1024, default="its own"
-        ),
-    ] = None,
-    hold_out: Annotated[
-        float,
-        panel_option(
-            help="Fraction of each class that each fold of the cross-validation holds out, at most 0.5; 0.2 "
-            "makes 5 folds.",
-            panel=DATA,
-        ),
-    ] = 0.2,
-    skip: Annotated[
-        bool,
-        flag(
-            "--skip-unreadable",
-            help="List pictures that cannot be read or are in no class folder, and leave them out.",
-            panel=DATA,
-        ),
-    ] = False,
-    seed: Annotated[
-        int, panel_option(help="Seed of the choice of pictures per fold.", panel=DATA, min=0)
-    ] = 0,
-    out: Annotated[
-        Path | None,
-        panel_option(help="New folder for the classifier.", panel=OUTPUT, default="DIR-classifier"),
-    ] = None,
-    show: Annotated[
-        Path | None,
-        panel_option(help="Draw the misclassified pictures in this .png file.", panel=OUTPUT),
-    ] = None,
-    replace: Annotated[
-        bool, flag("--replace", help="Replace an earlier classifier and the file of --show.", panel=OUTPUT)
-    ] = False,
+    folder: Path = argument("Folder, zip or tar with one folder of pictures per class.", "DIR"),
+    model: str = panel_option(
+        DEFAULT,
+        METHOD,
+        "Folder of a run, a shipped model, or a backbone: efficientnet-lite2, timm:NAME or "
+        "package.module:function.",
+        complete=complete_model,
+    ),
+    weights: Path | None = panel_option(
+        None, METHOD, "Weights of a backbone: safetensors, or a PyTorch state dict.", shown="none"
+    ),
+    size: int | None = panel_option(
+        None, METHOD, "Side of a backbone's images in pixels.", shown="its own", min=16, max=1024
+    ),
+    hold_out: float = panel_option(
+        0.2,
+        DATA,
+        "Fraction of each class that each fold of the cross-validation holds out, at most 0.5; 0.2 "
+        "makes 5 folds.",
+    ),
+    skip: bool = flag(
+        "--skip-unreadable",
+        DATA,
+        "List pictures that cannot be read or are in no class folder, and leave them out.",
+    ),
+    seed: int = panel_option(0, DATA, "Seed of the choice of pictures per fold.", min=0),
+    out: Path | None = panel_option(None, OUTPUT, "New folder for the classifier.", shown="DIR-classifier"),
+    show: Path | None = panel_option(None, OUTPUT, "Draw the misclassified pictures in this .png file."),
+    replace: bool = flag("--replace", OUTPUT, "Replace an earlier classifier and the file of --show."),
     device: Device = "auto",
     json: Json = False,
 ) -> None:
@@ -104,15 +85,6 @@ def learn(
     Adapts a model to them, measures its accuracy by cross-validation, on pictures that it did not learn from,
     and saves a classifier for predict, serve and export.
     """
-    from pathaware.cli.options import (
-        listed_problems,
-        must_be_new,
-        must_be_png,
-        print_problems,
-        print_warning,
-        warn_undrawable,
-    )
-    from pathaware.core.errors import UsageError
     from pathaware.core.settings import trust
     from pathaware.data.store import counted
     from pathaware.inference import learning

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json as jsonlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from pathaware.cli.options import OUTPUT, Json, complete_method, examples, flag
+from pathaware.cli.options import OUTPUT, Json, argument, complete_method, examples, flag
 
 if TYPE_CHECKING:
     from pathaware.methods.method import Method
@@ -19,19 +17,14 @@ EXAMPLES = examples("pathaware methods", "pathaware methods pamela")
 
 
 def methods(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            help="Show the paper, the equations and the settings of this method.",
-            metavar="NAME",
-            autocompletion=complete_method,
-        ),
-    ] = None,
+    name: str | None = argument(
+        "Show the paper, the equations and the settings of this method.",
+        "NAME",
+        default=None,
+        complete=complete_method,
+    ),
     json: Json = False,
-    schema: Annotated[
-        bool,
-        flag("--schema", help="Print the JSON schema of TOML files, for editors.", panel=OUTPUT),
-    ] = False,
+    schema: bool = flag("--schema", OUTPUT, "Print the JSON schema of TOML files, for editors."),
 ) -> None:
     """List the methods, or show one of them in detail."""
     if schema:

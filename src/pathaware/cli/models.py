@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json as jsonlib
-from typing import Annotated
 
-import typer
-
-from pathaware.cli.options import Json, complete_model, examples
+from pathaware.cli.options import Json, argument, complete_model, examples
 
 EXAMPLES = examples("pathaware models", "pathaware models photos")
 
 
 def models(
-    name: Annotated[
-        str | None,
-        typer.Argument(help="Show the card of this model.", metavar="NAME", autocompletion=complete_model),
-    ] = None,
+    name: str | None = argument(
+        "Show the card of this model.", "NAME", default=None, complete=complete_model
+    ),
     json: Json = False,
 ) -> None:
     """List the models that ship with the package, or show the card of one."""

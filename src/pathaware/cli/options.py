@@ -78,22 +78,32 @@ def _beginning(incomplete: str, names: list[str]) -> list[str]:
 
 
 def panel_option(
-    *names: str,
-    help: str,
+    default: Any,
     panel: str,
-    default: str | bool = True,
+    help: str,
+    *names: str,
+    shown: str | bool = True,
     complete: Callable[[str], list[str]] | None = None,
     **more: Any,
 ) -> Any:
-    """An option in a panel; `default` is the text to show where the default is found only later."""
-    return typer.Option(
-        *names, help=help, rich_help_panel=panel, show_default=default, autocompletion=complete, **more
-    )
+    """An option in a panel; `shown` is the text to show where the default is found only later.
+
+    In `Annotated`, which has its default elsewhere, `default` is `...`.
+    """
+    more |= {"show_default": shown, "autocompletion": complete}
+    return typer.Option(default, *names, help=help, rich_help_panel=panel, **more)
 
 
-def flag(name: str, *, help: str, panel: str) -> Any:
+def flag(name: str, panel: str, help: str, default: Any = False) -> Any:
     """An option without a value."""
-    return typer.Option(name, help=help, rich_help_panel=panel, metavar="", show_default=False)
+    return typer.Option(default, name, help=help, rich_help_panel=panel, metavar="", show_default=False)
+
+
+def argument(
+    help: str, metavar: str, complete: Callable[[str], list[str]] | None = None, default: Any = ...
+) -> Any:
+    """A positional argument; `metavar` is its name in the help."""
+    return typer.Argument(default, help=help, metavar=metavar, autocompletion=complete)
 
 
 Given = dict[str, Any]
@@ -112,12 +122,12 @@ def _option(kind: Any, name: str, shown: str) -> inspect.Parameter:
     """The option of a setting; it is None if it is not given."""
     setting, hint = kind.__dataclass_fields__[name], type_hints(kind)[name]
     about, own = setting.metadata, setting.metadata["name"] or name
-    what = {"help": about["help"], "panel": about["panel"]}
     if hint is bool:
-        info = flag(f"--{own.replace('_', '-')}", **what)
+        info = flag(f"--{own.replace('_', '-')}", about["panel"], about["help"], default=...)
     else:
-        shown = shown or about["shown"] or str(setting.default)
-        info = panel_option(default=shown, complete=COMPLETIONS.get(own), **what)
+        text = shown or about["shown"] or str(setting.default)
+        complete = COMPLETIONS.get(own)
+        info = panel_option(..., about["panel"], about["help"], shown=text, complete=complete)
     given: Any = Path if about["path"] else hint if hint in (bool, int, float) else str
     return inspect.Parameter(own, _BY_NAME, default=None, annotation=Annotated[given | None, info])
 
@@ -160,57 +170,58 @@ DEVICES = "auto, cpu, cuda or cuda:N."
 Method = Annotated[
     str,
     panel_option(
-        help="Method to train; `pathaware methods` lists them, `pathaware methods NAME` their settings.",
-        panel=METHOD,
+        ...,
+        METHOD,
+        "Method to train; `pathaware methods` lists them, `pathaware methods NAME` their settings.",
         complete=complete_method,
     ),
 ]
-Steps = Annotated[int | None, panel_option(help="Number of inner steps.", panel=METHOD)]
+Steps = Annotated[int | None, panel_option(..., METHOD, "Number of inner steps.")]
 Skip = Annotated[
     str | None,
-    panel_option(help="Interval w of PAMELA's skips: 1 to the number of steps, or none.", panel=METHOD),
+    panel_option(..., METHOD, "Interval w of PAMELA's skips: 1 to the number of steps, or none."),
 ]
 Rate = Annotated[
     float | None,
-    panel_option(help="Step size of the inner loop, or its initial value if it is learned.", panel=METHOD),
+    panel_option(..., METHOD, "Step size of the inner loop, or its initial value if it is learned."),
 ]
 TestTasks = Annotated[
     int | None,
     panel_option(
-        help="Number of test tasks to evaluate on after training; 0 skips evaluation and calibration.",
-        panel=TRAINING,
-        default="1000 for sine, 600 for images",
+        ...,
+        TRAINING,
+        "Number of test tasks to evaluate on after training; 0 skips evaluation and calibration.",
+        shown="1000 for sine, 600 for images",
         min=0,
     ),
 ]
 Setting = Annotated[
     list[str] | None,
     panel_option(
+        ...,
+        TRAINING,
+        "Any other setting, such as method.q=shared or training.clip=1. Can be repeated.",
         "--set",
-        help="Any other setting, such as method.q=shared or training.clip=1. Can be repeated.",
-        panel=TRAINING,
         metavar="TABLE.NAME=VALUE",
     ),
 ]
-Out = Annotated[Path | None, panel_option(help="New folder for the run.", panel=OUTPUT)]
-Json = Annotated[bool, flag("--json", help="Print one JSON object and nothing else.", panel=OUTPUT)]
-Device = Annotated[str, panel_option(help=DEVICES, panel=COMPUTE)]
-Replace = Annotated[bool, flag("--replace", help="Overwrite existing files.", panel=OUTPUT)]
+Out = Annotated[Path | None, panel_option(..., OUTPUT, "New folder for the run.")]
+Json = Annotated[bool, flag("--json", OUTPUT, "Print one JSON object and nothing else.", default=...)]
+Device = Annotated[str, panel_option(..., COMPUTE, DEVICES)]
+Replace = Annotated[bool, flag("--replace", OUTPUT, "Overwrite existing files.", default=...)]
 DataDir = Annotated[
     Path | None,
     panel_option(
-        help="Folder of the imported data sets.",
-        panel=DATA,
-        default="$PATHAWARE_DATA, else pathaware in the XDG data home",
+        ...,
+        DATA,
+        "Folder of the imported data sets.",
+        shown="$PATHAWARE_DATA, else pathaware in the XDG data home",
     ),
 ]
 NewTasks = Annotated[
     int | None,
     panel_option(
-        help="Number of new tasks to evaluate on.",
-        panel=TASKS,
-        default="1000 for sine, 600 for images",
-        min=2,
+        ..., TASKS, "Number of new tasks to evaluate on.", shown="1000 for sine, 600 for images", min=2
     ),
 ]
 

@@ -5,27 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from pathaware.cli.options import OUTPUT, Replace, complete_run, examples, panel_option
+from pathaware.cli.options import OUTPUT, Replace, argument, complete_run, examples, panel_option
 
 EXAMPLES = examples(
     "pathaware plot runs/sine-k10-pamela-seed0",
     "pathaware plot runs/sine-k10-pamela-seed0 runs/sine-k10-maml-seed0",
 )
 
-Runs = Annotated[
-    list[Path],
-    typer.Argument(help="Folders of trained runs.", metavar="RUN...", autocompletion=complete_run),
-]
+Runs = Annotated[list[Path], argument("Folders of trained runs.", "RUN...", complete_run)]
 
 
 def plot(
     runs: Runs,
-    out: Annotated[
-        Path | None,
-        panel_option(help="Folder for the figures.", panel=OUTPUT, default="figures in the first RUN"),
-    ] = None,
+    out: Path | None = panel_option(
+        None, OUTPUT, "Folder for the figures.", shown="figures in the first RUN"
+    ),
     replace: Replace = False,
 ) -> None:
     """Draw predictions, loss along the path, learned Q and P, recorded gradients, and the training curve."""

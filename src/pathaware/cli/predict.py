@@ -16,11 +16,22 @@ from pathaware.cli.options import (
     OUTPUT,
     Device,
     Replace,
+    adapt,
+    argument,
     complete_model,
     examples,
     flag,
+    must_be_empty,
+    must_be_new,
+    must_be_png,
+    open_model,
     panel_option,
+    print_problems,
+    print_warning,
+    read_support,
+    warn_undrawable,
 )
+from pathaware.core.errors import RunError, UsageError
 
 if TYPE_CHECKING:
     from pathaware.inference.predictions import Predictions
@@ -39,100 +50,70 @@ EXAMPLES = examples(
 
 Model = Annotated[
     str,
-    typer.Argument(
-        help="Folder of a run on images or of a classifier, or a shipped model: glyphs or photos.",
-        metavar="RUN",
-        autocompletion=complete_model,
+    argument(
+        "Folder of a run on images or of a classifier, or a shipped model: glyphs or photos.",
+        "RUN",
+        complete_model,
     ),
 ]
 Support = Annotated[
     Path | None,
     panel_option(
-        help="Labelled pictures: a folder, zip or tar with one folder per class.",
-        panel=DATA,
-        default="those of the classifier, if `pathaware learn` made it",
+        ...,
+        DATA,
+        "Labelled pictures: a folder, zip or tar with one folder per class.",
+        shown="those of the classifier, if `pathaware learn` made it",
     ),
 ]
 
 
 def predict(
     run: Model,
-    images: Annotated[Path, panel_option(help="Pictures to label: a file, folder, zip or tar.", panel=DATA)],
+    images: Path = panel_option(..., DATA, "Pictures to label: a file, folder, zip or tar."),
     support: Support = None,
-    format: Annotated[
-        str | None,
-        panel_option(help="table, csv or json.", panel=OUTPUT, default="by the ending of --out, else table"),
-    ] = None,
-    out: Annotated[
-        Path | None, panel_option(help="File to write.", panel=OUTPUT, default="standard output")
-    ] = None,
-    show: Annotated[
-        Path | None, panel_option(help="Also draw pictures and labels in this .png file.", panel=OUTPUT)
-    ] = None,
-    sort: Annotated[
-        Path | None,
-        panel_option(
-            help="Also copy the pictures into this folder, which is new or empty: into one folder per label. "
-            "The originals stay as they are.",
-            panel=OUTPUT,
-        ),
-    ] = None,
-    top: Annotated[
-        int | None,
-        panel_option(
-            help="Classes to show per picture, the most probable first.",
-            panel=OUTPUT,
-            default="2 in a table, all in json",
-            min=1,
-        ),
-    ] = None,
-    score: Annotated[
-        bool,
-        flag(
-            "--score", help="Report the accuracy, for pictures in folders named after classes.", panel=OUTPUT
-        ),
-    ] = False,
-    unknown: Annotated[
-        float | None,
-        panel_option(
-            help="Label pictures that are too far from all classes 'none of these'. The value is the share "
-            "of pictures of known classes that may be labelled so by mistake, such as 0.05.",
-            panel=OUTPUT,
-            default="never",
-        ),
-    ] = None,
-    why: Annotated[
-        bool,
-        flag(
-            "--why",
-            help="Show the labelled pictures that count most for and against each label, and name labelled "
-            "pictures whose own labels may be wrong.",
-            panel=OUTPUT,
-        ),
-    ] = False,
-    views: Annotated[
-        str,
-        panel_option(
-            help="Views of every picture: single, or mirror for the mean over it and its mirror image.",
-            panel=METHOD,
-        ),
-    ] = "single",
+    format: str | None = panel_option(
+        None, OUTPUT, "table, csv or json.", shown="by the ending of --out, else table"
+    ),
+    out: Path | None = panel_option(None, OUTPUT, "File to write.", shown="standard output"),
+    show: Path | None = panel_option(None, OUTPUT, "Also draw pictures and labels in this .png file."),
+    sort: Path | None = panel_option(
+        None,
+        OUTPUT,
+        "Also copy the pictures into this folder, which is new or empty: into one folder per label. "
+        "The originals stay as they are.",
+    ),
+    top: int | None = panel_option(
+        None,
+        OUTPUT,
+        "Classes to show per picture, the most probable first.",
+        shown="2 in a table, all in json",
+        min=1,
+    ),
+    score: bool = flag(
+        "--score", OUTPUT, "Report the accuracy, for pictures in folders named after classes."
+    ),
+    unknown: float | None = panel_option(
+        None,
+        OUTPUT,
+        "Label pictures that are too far from all classes 'none of these'. The value is the share "
+        "of pictures of known classes that may be labelled so by mistake, such as 0.05.",
+        shown="never",
+    ),
+    why: bool = flag(
+        "--why",
+        OUTPUT,
+        "Show the labelled pictures that count most for and against each label, and name labelled "
+        "pictures whose own labels may be wrong.",
+    ),
+    views: str = panel_option(
+        "single",
+        METHOD,
+        "Views of every picture: single, or mirror for the mean over it and its mirror image.",
+    ),
     replace: Replace = False,
     device: Device = "auto",
 ) -> None:
     """Adapt to a few labelled pictures and label other pictures."""
-    from pathaware.cli.options import (
-        adapt,
-        must_be_empty,
-        must_be_new,
-        must_be_png,
-        open_model,
-        print_problems,
-        print_warning,
-        read_support,
-        warn_undrawable,
-    )
-    from pathaware.core.errors import RunError, UsageError
     from pathaware.core.writing import replace_file
     from pathaware.data.store import counted
     from pathaware.inference.calibration import check_share
@@ -206,7 +187,6 @@ def predict(
 
 def _must_be_elsewhere(sort: Path, read: dict[str, Path | None], written: dict[str, Path | None]) -> None:
     """Raise if the folder for copies is in a folder that is read, or is a file that is written."""
-    from pathaware.core.errors import UsageError
 
     place = sort.resolve()
     for option, path in read.items():
@@ -242,7 +222,6 @@ def _suspicions(model: TrainedModel, support: SupportSet) -> list[str]:
 
 
 def _format(given: str | None, out: Path | None) -> str:
-    from pathaware.core.errors import UsageError
 
     ending = out.suffix.lower() if out else ""
     if given is None and ending not in ENDINGS:

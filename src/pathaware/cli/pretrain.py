@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from pathaware.cli.options import (
     METHOD,
@@ -14,6 +12,7 @@ from pathaware.cli.options import (
     TRAINING,
     Given,
     Json,
+    argument,
     complete_data,
     complete_run,
     examples,
@@ -38,59 +37,47 @@ EXAMPLES = examples(
 
 @with_settings
 def pretrain(
-    data: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Imported data sets; classes of several are learned together, at the size of the first.",
-            metavar="DATA",
-            autocompletion=complete_data,
-        ),
-    ] = None,
+    data: list[str] | None = argument(
+        "Imported data sets; classes of several are learned together, at the size of the first.",
+        "DATA",
+        default=None,
+        complete=complete_data,
+    ),
     settings: Given = of_settings(
         Pretraining,
         *("splits", "data_dir", "model_name", "head", "epochs", "crop", "cutmix", "rotation", "teacher"),
         *("seed", "device"),
     ),
-    width: Annotated[
-        str | None,
-        panel_option(
-            help="Filters per layer of conv4; of resnet12, those of its first or of all four blocks "
-            "(64,128,256,480).",
-            panel=METHOD,
-            default="64",
-        ),
-    ] = None,
-    minutes: Annotated[
-        float | None,
-        panel_option(
-            help="Train for as many epochs as fit into this time, found by timing a few steps.",
-            panel=TRAINING,
-            default="--epochs decides",
-        ),
-    ] = None,
-    setting: Annotated[
-        list[str] | None,
-        panel_option(
-            "--set",
-            help="Any other setting, such as batch=128, rate=0.05, ema=0.9995. Can be repeated.",
-            panel=TRAINING,
-            metavar="NAME=VALUE",
-        ),
-    ] = None,
-    resume: Annotated[
-        Path | None,
-        panel_option(
-            help="Resume the pretraining in this folder, with the settings it began with.",
-            panel=TRAINING,
-            metavar="RUN",
-            default="none",
-            complete=complete_run,
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        panel_option(help="New folder for the run.", panel=OUTPUT, default="runs/pretrain-DATA-MODEL-seedN"),
-    ] = None,
+    width: str | None = panel_option(
+        None,
+        METHOD,
+        "Filters per layer of conv4; of resnet12, those of its first or of all four blocks (64,128,256,480).",
+        shown="64",
+    ),
+    minutes: float | None = panel_option(
+        None,
+        TRAINING,
+        "Train for as many epochs as fit into this time, found by timing a few steps.",
+        shown="--epochs decides",
+    ),
+    setting: list[str] | None = panel_option(
+        None,
+        TRAINING,
+        "Any other setting, such as batch=128, rate=0.05, ema=0.9995. Can be repeated.",
+        "--set",
+        metavar="NAME=VALUE",
+    ),
+    resume: Path | None = panel_option(
+        None,
+        TRAINING,
+        "Resume the pretraining in this folder, with the settings it began with.",
+        shown="none",
+        metavar="RUN",
+        complete=complete_run,
+    ),
+    out: Path | None = panel_option(
+        None, OUTPUT, "New folder for the run.", shown="runs/pretrain-DATA-MODEL-seedN"
+    ),
     json: Json = False,
 ) -> None:
     """Train features by classifying all training classes of imported data sets.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-from pathaware.cli.options import OUTPUT, TASKS, Replace, examples, panel_option
+from pathaware.cli.options import OUTPUT, TASKS, Replace, examples, must_be_new, open_trained, panel_option
 from pathaware.cli.plot import Runs
+from pathaware.core.errors import UnfinishedRun
 
 EXAMPLES = examples(
     "pathaware report runs/sine-k10-pamela-seed0",
@@ -17,22 +17,16 @@ REPORT = "report.html"
 
 def report(
     runs: Runs,
-    out: Annotated[
-        Path | None,
-        panel_option(help="HTML file to write.", panel=OUTPUT, default="report.html in the first RUN"),
-    ] = None,
-    tasks: Annotated[
-        int | None,
-        panel_option(
-            help="Number of new tasks to evaluate on.", panel=TASKS, default="1000 for sine, 600 for images"
-        ),
-    ] = None,
+    out: Path | None = panel_option(
+        None, OUTPUT, "HTML file to write.", shown="report.html in the first RUN"
+    ),
+    tasks: int | None = panel_option(
+        None, TASKS, "Number of new tasks to evaluate on.", shown="1000 for sine, 600 for images"
+    ),
     replace: Replace = False,
 ) -> None:
     """Write results, figures and settings to one HTML file; runs of the same problem are compared."""
-    from pathaware.cli.options import must_be_new, open_trained
     from pathaware.cli.show import print_table
-    from pathaware.core.errors import UnfinishedRun
     from pathaware.core.settings import at_least
     from pathaware.data.store import counted
     from pathaware.report.run_report import compare, write_report

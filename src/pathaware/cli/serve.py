@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
 
-from pathaware.cli.options import OUTPUT, Device, examples, panel_option
+from pathaware.cli.options import OUTPUT, Device, examples, open_model, panel_option
 from pathaware.cli.predict import Model
 from pathaware.core.errors import UsageError
 
@@ -19,39 +18,24 @@ SERVER = "Server"
 
 def serve(
     run: Model,
-    port: Annotated[
-        int, panel_option(help="Port to listen on; 0 for any free one.", panel=SERVER, min=0, max=65535)
-    ] = 8765,
-    host: Annotated[
-        str,
-        panel_option(
-            help="Address to listen on: 127.0.0.1 is this machine only, 0.0.0.0 every network.", panel=SERVER
-        ),
-    ] = "127.0.0.1",
-    allow_host: Annotated[
-        list[str] | None,
-        panel_option(
-            help="Another name of this server, such as that of a proxy, or *.example.org. Can be repeated.",
-            panel=SERVER,
-            metavar="NAME",
-        ),
-    ] = None,
-    forget_after: Annotated[
-        float,
-        panel_option(help="Minutes without a request after which a session is deleted.", panel=SERVER),
-    ] = 10.0,
-    save_to: Annotated[
-        Path | None,
-        panel_option(
-            help="Folder of this machine in which visitors can save classifiers, too.",
-            panel=OUTPUT,
-            metavar="FOLDER",
-        ),
-    ] = None,
+    port: int = panel_option(8765, SERVER, "Port to listen on; 0 for any free one.", min=0, max=65535),
+    host: str = panel_option(
+        "127.0.0.1", SERVER, "Address to listen on: 127.0.0.1 is this machine only, 0.0.0.0 every network."
+    ),
+    allow_host: list[str] | None = panel_option(
+        None,
+        SERVER,
+        "Another name of this server, such as that of a proxy, or *.example.org. Can be repeated.",
+        metavar="NAME",
+    ),
+    forget_after: float = panel_option(
+        10.0, SERVER, "Minutes without a request after which a session is deleted."
+    ),
+    save_to: Path | None = panel_option(
+        None, OUTPUT, "Folder of this machine in which visitors can save classifiers, too.", metavar="FOLDER"
+    ),
     device: Device = "auto",
-    open: Annotated[
-        bool, panel_option("--open/--no-open", help="Open the page in a browser.", panel=OUTPUT)
-    ] = False,
+    open: bool = panel_option(False, OUTPUT, "Open the page in a browser.", "--open/--no-open"),
 ) -> int:
     """Serve a web page and a JSON API to teach the model your own classes."""
     if not 0 < forget_after <= 1e6:  # also false for nan
@@ -62,7 +46,6 @@ def serve(
     except ImportError as error:
         install = "in a clone of pathaware: pip install '.[serve]'"
         raise UsageError(f"serve: needs {error.name}; {install}") from None
-    from pathaware.cli.options import open_model
     from pathaware.serve.app import make_app
     from pathaware.serve.limits import Limits
     from pathaware.serve.server import address_of, bind, is_loopback

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -18,9 +17,9 @@ EXAMPLES = examples(
 
 def suggest(
     run: Model,
-    images: Annotated[Path, panel_option(help="Unlabelled images: a folder, zip or tar.", panel=DATA)],
+    images: Path = panel_option(..., DATA, "Unlabelled images: a folder, zip or tar."),
     support: Support = None,
-    count: Annotated[int, panel_option(help="Number of images to list.", panel=OUTPUT, min=1)] = 5,
+    count: int = panel_option(5, OUTPUT, "Number of images to list.", min=1),
     device: Device = "auto",
     json: Json = False,
 ) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from pathaware.cli.options import COMPUTE, OUTPUT, TASKS, NewTasks, examples, panel_option
+from pathaware.cli.options import COMPUTE, OUTPUT, TASKS, NewTasks, argument, examples, panel_option
 from pathaware.core.errors import UsageError
 
 EXAMPLES = examples(
@@ -20,44 +19,28 @@ TABLE = "summary"
 
 
 def sweep(
-    file: Annotated[
-        Path, typer.Argument(help="TOML file: a configuration and the settings to vary.", metavar="FILE")
-    ],
-    out: Annotated[
-        Path | None,
-        panel_option(
-            help="Folder for runs, records and the table.",
-            panel=OUTPUT,
-            default="sweeps/ and the name of FILE",
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        panel_option(
-            help="Number of runs at a time.",
-            panel=COMPUTE,
-            default="one per GPU or cluster worker, else as many as the CPU's threads allow",
-            min=1,
-        ),
-    ] = None,
-    devices: Annotated[
-        str | None, panel_option(help="GPUs to use, such as cuda:0,cuda:1.", panel=COMPUTE, default="all")
-    ] = None,
-    split: Annotated[
-        str,
-        panel_option(help="Split to evaluate on: val, or test once all settings are chosen.", panel=TASKS),
-    ] = "val",
+    file: Path = argument("TOML file: a configuration and the settings to vary.", "FILE"),
+    out: Path | None = panel_option(
+        None, OUTPUT, "Folder for runs, records and the table.", shown="sweeps/ and the name of FILE"
+    ),
+    workers: int | None = panel_option(
+        None,
+        COMPUTE,
+        "Number of runs at a time.",
+        shown="one per GPU or cluster worker, else as many as the CPU's threads allow",
+        min=1,
+    ),
+    devices: str | None = panel_option(None, COMPUTE, "GPUs to use, such as cuda:0,cuda:1.", shown="all"),
+    split: str = panel_option(
+        "val", TASKS, "Split to evaluate on: val, or test once all settings are chosen."
+    ),
     tasks: NewTasks = None,
-    backend: Annotated[
-        str,
-        panel_option(help="Where workers run: loky (this machine), dask or ray (a cluster).", panel=COMPUTE),
-    ] = "loky",
-    cluster: Annotated[
-        str | None,
-        panel_option(
-            help="Address of the cluster, such as tcp://host:8786, or a Dask scheduler file.", panel=COMPUTE
-        ),
-    ] = None,
+    backend: str = panel_option(
+        "loky", COMPUTE, "Where workers run: loky (this machine), dask or ray (a cluster)."
+    ),
+    cluster: str | None = panel_option(
+        None, COMPUTE, "Address of the cluster, such as tcp://host:8786, or a Dask scheduler file."
+    ),
 ) -> None:
     """Train every combination of settings in worker processes.
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -25,6 +25,7 @@ from pathaware.cli.options import (
     Skip,
     Steps,
     TestTasks,
+    argument,
     complete_preset,
     complete_run,
     examples,
@@ -91,25 +92,21 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def resume(
     context: typer.Context,
-    run: Annotated[
-        Path | None,
-        panel_option(
-            "--resume",
-            help="Resume the run in this folder, with the settings it began with.",
-            panel=TRAINING,
-            metavar="RUN",
-            complete=complete_run,
-        ),
-    ] = None,
-    setting: Annotated[
-        list[str] | None,
-        panel_option(
-            "--set",
-            help="With --resume: fail unless this setting of the run has this value. Can be repeated.",
-            panel=TRAINING,
-            metavar="TABLE.NAME=VALUE",
-        ),
-    ] = None,
+    run: Path | None = panel_option(
+        None,
+        TRAINING,
+        "Resume the run in this folder, with the settings it began with.",
+        "--resume",
+        metavar="RUN",
+        complete=complete_run,
+    ),
+    setting: list[str] | None = panel_option(
+        None,
+        TRAINING,
+        "With --resume: fail unless this setting of the run has this value. Can be repeated.",
+        "--set",
+        metavar="TABLE.NAME=VALUE",
+    ),
     test_tasks: TestTasks = None,
     json: Json = False,
 ) -> None:
@@ -259,26 +256,21 @@ def _print_presets(wanted: bool) -> None:
 )
 @with_settings
 def preset(
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="Name of a preset, such as table2-cifar-fs-pamela-5shot; --list prints all. Or a TOML file.",
-            metavar="NAME",
-            autocompletion=complete_preset,
-        ),
-    ],
-    listed: Annotated[
-        bool,
-        typer.Option(
-            "--list",
-            help="Print the names of all presets and exit.",
-            rich_help_panel=OUTPUT,
-            metavar="",
-            show_default=False,
-            callback=_print_presets,
-            is_eager=True,
-        ),
-    ] = False,
+    name: str = argument(
+        "Name of a preset, such as table2-cifar-fs-pamela-5shot; --list prints all. Or a TOML file.",
+        "NAME",
+        complete=complete_preset,
+    ),
+    listed: bool = panel_option(
+        False,
+        OUTPUT,
+        "Print the names of all presets and exit.",
+        "--list",
+        shown=False,
+        metavar="",
+        callback=_print_presets,
+        is_eager=True,
+    ),
     training: Given = of_settings(
         Training,
         *("iterations", "seed", "device", "fit_memory"),
@@ -286,10 +278,9 @@ def preset(
         seed="the preset's, else 0",
         device="the preset's, else auto",
     ),
-    out: Annotated[
-        Path | None,
-        panel_option(help="New folder for the run.", panel=OUTPUT, default="runs/PROBLEM-METHOD-seedN"),
-    ] = None,
+    out: Path | None = panel_option(
+        None, OUTPUT, "New folder for the run.", shown="runs/PROBLEM-METHOD-seedN"
+    ),
     setting: Setting = None,
     test_tasks: TestTasks = None,
     json: Json = False,

@@ -38,7 +38,7 @@ from pathaware.core.meta_gradient import MetaGradient
 from pathaware.core.parameters import Layout
 from pathaware.core.rule import Allowed, Context, Memory, Rule
 from pathaware.core.settings import at_least, one_of, positive
-from pathaware.methods.lstm_cell import Columns, State, lstm_cell
+from pathaware.methods.lstm_cell import Columns, State, coordinatewise, lstm_cell
 from pathaware.methods.meta_lstm import preprocessed
 from pathaware.methods.method import Method
 
@@ -55,11 +55,6 @@ class CoordinateLSTM(nn.Module):
     def forward(self, x: Tensor, state: State | None) -> State:
         """h and c `[T, hidden, D]` after inputs `[T, inputs, D]`; D may be the number of columns."""
         return lstm_cell(x, state, self.gates.weight, self.gates.bias)
-
-
-def coordinatewise(layer: nn.Linear, values: Tensor) -> Tensor:
-    """A linear layer applied to `values [T, in, D]` coordinate by coordinate: `[T, out, D]`."""
-    return torch.baddbmm(layer.bias[:, None], layer.weight.expand(len(values), -1, -1), values)
 
 
 class LearnedOptimizer(Rule):

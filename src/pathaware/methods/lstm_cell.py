@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pathaware.core.operations import fused
 from pathaware.core.path import differentiable_once, full_precision, on_host
@@ -20,6 +20,14 @@ State = tuple[Tensor, Tensor]
 
 BLOCK = 64
 """The number of columns is a multiple of this: products of such sizes are faster, and few steps add some."""
+
+
+def coordinatewise(layer: nn.Linear, values: Tensor) -> Tensor:
+    """A linear layer applied to `values [T, in, D]` coordinate by coordinate: `[T, out, D]`.
+
+    Contiguous coordinates are fast on CPUs.
+    """
+    return torch.baddbmm(layer.bias[:, None], layer.weight.expand(len(values), -1, -1), values)
 
 
 @dataclass(frozen=True)

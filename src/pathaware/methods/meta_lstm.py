@@ -32,7 +32,7 @@ from pathaware.core.meta_gradient import MetaGradient, first_order
 from pathaware.core.parameters import Layout
 from pathaware.core.rule import Allowed, Memory, Rule
 from pathaware.core.settings import at_least
-from pathaware.methods.lstm_cell import Columns, lstm_cell, lstm_step
+from pathaware.methods.lstm_cell import Columns, coordinatewise, lstm_cell, lstm_step
 from pathaware.methods.method import Method
 
 P = 10.0
@@ -92,15 +92,10 @@ class MetaLSTM(Rule):
         columns, state, gates = memory or (Columns(), None, torch.zeros_like(self.of_gates))
         columns = columns.after(gradient)
         state = lstm_cell(preprocessed(columns.gather(gradient)), state, of_rest, bias)
-        raw = columns.spread(_linear(self.gates.weight, state[0], self.gates.bias[:, None]))
+        raw = columns.spread(coordinatewise(self.gates, state[0]))
         gates = torch.sigmoid(raw + point[:, None] * self.of_point + gates * self.of_gates)
         forget, update = gates.unbind(1)
         return forget * point - update * gradient, (columns, state, gates)
-
-
-def _linear(weight: Tensor, values: Tensor, bias: Tensor) -> Tensor:
-    """`weight [out, in]` applied to `values [T, in, D]`; contiguous coordinates are fast on CPUs."""
-    return torch.baddbmm(bias, weight.expand(len(values), -1, -1), values)
 
 
 def preprocessed(values: Tensor, p: float = P) -> Tensor:

@@ -35,7 +35,8 @@ from torch import Tensor, nn
 
 from pathaware.core.head import Fitted, Head, one_hot
 from pathaware.core.settings import at_least, positive
-from pathaware.methods.l2l import CoordinateLSTM, coordinatewise
+from pathaware.methods.l2l import CoordinateLSTM
+from pathaware.methods.lstm_cell import coordinatewise
 from pathaware.methods.meta_lstm import preprocessed
 from pathaware.methods.method import Method
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathaware.report.figures import figures
 from pathaware.report.paper_numbers import ADDRESS, paper_result
 from pathaware.report.style import data_uri, labels
 from pathaware.report.table_files import render_html
+from pathaware.training.config import format_value
 from pathaware.training.evaluation import LEVEL_TITLES, evaluate
 from pathaware.training.metric import ACCURACY, Metric
 from pathaware.training.progress import ProgressDisplay
@@ -98,7 +98,7 @@ def differences(runs: Sequence[Run]) -> Table:
     """The settings in which runs differ; a dash if a method does not have the setting."""
     settings = [
         {
-            f"{table}.{key}": _setting(value)
+            f"{table}.{key}": format_value(value)
             for table, values in run.config.to_dict().items()
             for key, value in values.items()
         }
@@ -108,11 +108,6 @@ def differences(runs: Sequence[Run]) -> Table:
     lines = [[name, *(each.get(name, NOTHING) for each in settings)] for name in names]
     different = [line for line in lines if len(set(line[1:])) > 1]
     return Table.of("Settings that differ", ["setting", *labels(runs)], different)
-
-
-def _setting(value: object) -> str:
-    """A value as in the configuration file, without quotes."""
-    return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
 def training_table(runs: Sequence[Run]) -> Table:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import itertools
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from urllib.parse import quote
 from pathaware.core.errors import UsageError, did_you_mean
 from pathaware.core.settings import at_least, coerce, short_repr, trust
 from pathaware.sweep.run_store import PlannedRun
-from pathaware.training.config import Config, read_toml_file
+from pathaware.training.config import Config, format_value, read_toml_file
 from pathaware.training.meta_training import MetaTraining
 from pathaware.training.presets import load_preset
 
@@ -106,11 +105,6 @@ def _finite(number: float) -> bool:
 
 SEED = "training.seed"
 _LONGEST = 200  # file systems allow 255 bytes, and records and logs add their endings
-
-
-def format_value(value: Any) -> str:
-    """Format a value as in a configuration file, without quotes."""
-    return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
 def short_value(value: Any) -> str:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from pathaware.data.store import counted
 from pathaware.sweep.intervals import mean, value_range, with_interval
-from pathaware.sweep.plan import SEED, format_value, short_names, short_value
+from pathaware.sweep.plan import SEED, short_names, short_value
 from pathaware.sweep.run_store import PlannedRun, Result, RunStore
+from pathaware.training.config import format_value
 from pathaware.training.metric import MSE, Metric
 from pathaware.training.tables import NOTHING, Remark, Row, Table
 

@@ -241,3 +241,8 @@ def parse_value(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):  # the latter from deeply nested brackets
         return text
+
+
+def format_value(value: Any) -> str:
+    """Format a value as in a configuration file, without quotes: the inverse of `parse_value`."""
+    return "none" if value is None else value if isinstance(value, str) else json.dumps(value)

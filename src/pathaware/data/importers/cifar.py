@@ -12,7 +12,7 @@ import numpy as np
 
 from pathaware.core.errors import UsageError
 from pathaware.data.importers.folder import class_folders
-from pathaware.data.importers.pickles import as_text, text_keys, unpickle
+from pathaware.data.importers.pickles import as_text, read_pickle, text_keys
 from pathaware.data.importers.source import Listing, Pixels, SourceImage, by_lists, class_lists, exactly
 from pathaware.data.importers.trees import Tree, open_tree
 from pathaware.data.pixels import PHOTO_32, ImageFormat
@@ -65,11 +65,8 @@ def _from_python(tree: Tree, folder: PurePosixPath) -> dict[str, list[SourceImag
 
 
 def _document(tree: Tree, name: str) -> dict[str, Any]:
-    label = tree.label(name)
-    if name not in tree.names:
-        raise UsageError(f"{label}: missing; cifar-100-python consists of meta, train and test")
-    with tree.open(name) as file:
-        return text_keys(unpickle(file, label), label)
+    document = read_pickle(tree, name, "cifar-100-python consists of meta, train and test")
+    return text_keys(document, tree.label(name))
 
 
 def _pixels(row: Pixels) -> Pixels:

@@ -78,6 +78,15 @@ def as_text(value: Any) -> str:
     return value.decode("latin1") if isinstance(value, bytes) else str(value)
 
 
+def read_pickle(tree: Tree, name: str, missing: str = "") -> Any:
+    """Load a pickle of a tree; `missing` is what an error says if it is not there."""
+    label = tree.label(name)
+    if missing and name not in tree.names:
+        raise UsageError(f"{label}: missing; {missing}")
+    with tree.open(name) as file:
+        return unpickle(file, label)
+
+
 class PickleReader:
     """Reads the pickles of a tree, keeping one in memory at a time: the largest take gigabytes."""
 
@@ -92,7 +101,6 @@ class PickleReader:
             if self._name != name:
                 self._content = None  # free the previous one first
                 self._name = None
-                with self.tree.open(name) as file:
-                    self._content = unpickle(file, self.tree.label(name))
+                self._content = read_pickle(self.tree, name)
                 self._name = name
             return self._content

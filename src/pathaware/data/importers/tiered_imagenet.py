@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pathaware.core.errors import UsageError
 from pathaware.data.importers.folder import class_folders
-from pathaware.data.importers.pickles import PickleReader, as_text, text_keys, unpickle
+from pathaware.data.importers.pickles import PickleReader, as_text, read_pickle, text_keys
 from pathaware.data.importers.source import (
     ImportRefused,
     Listing,
@@ -96,10 +96,7 @@ def _from_pickles(tree: Tree, pickles: list[str]) -> list[SourceClass]:
 
 def _labels(tree: Tree, name: str) -> tuple[NDArray[np.int64], list[str]]:
     label = tree.label(name)
-    if name not in tree.names:
-        raise UsageError(f"{label}: missing; it has the labels of the images beside it")
-    with tree.open(name) as file:
-        content = text_keys(unpickle(file, label), label)
+    content = text_keys(read_pickle(tree, name, "it has the labels of the images beside it"), label)
     numbers = np.asarray(content.get("label_specific", ()))
     if numbers.ndim != 1 or numbers.size == 0 or numbers.dtype.kind not in "iu":
         raise UsageError(f"{label}: label_specific must be one integer per image")
