@@ -33,7 +33,7 @@ def started(path: Path, hold: Path) -> Command:
 
 def _hold(file: Path) -> None:
     os.environ["HOLD"] = str(file)
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT / "research"), str(ROOT)])
 
 
 def sweep(path: Path, *arguments: str) -> Ended:
@@ -45,7 +45,7 @@ def sweep(path: Path, *arguments: str) -> Ended:
 def hold(tmp_path, monkeypatch) -> Path:
     """While this file exists, runs of `HELD` take a tenth of a second per iteration."""
     monkeypatch.setenv("HOLD", str(tmp_path / "hold"))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT / "research"), str(ROOT)]))
     (tmp_path / "hold").touch()
     return tmp_path / "hold"
 
