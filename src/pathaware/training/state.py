@@ -20,7 +20,7 @@ from pathaware.training.checksummed import CorruptFile, load_parameters, read_ch
 
 @dataclass(frozen=True)
 class AboutState:
-    """What is known about a state, besides its tensors.
+    """The metadata of a state.
 
     `best` is the best validation so far, `config` the configuration of the run.
     """
