@@ -260,8 +260,10 @@ def _read_learner(run: str | Path, device: str) -> tuple[FewShotLearner, int]:
 
 
 def _opened(read: Callable[..., T], run: str | Path, *how: str) -> T:
-    """The result of `read` for a run, from a cache unless its files have changed: `cross_val_score` fits the same
-    estimator many times."""
+    """The result of `read` for a run, from a cache unless its files have changed.
+
+    `cross_val_score` fits the same estimator many times.
+    """
     folder = find_run(run)
     try:
         files = [(path.name, path.stat()) for path in sorted(folder.iterdir())]
