@@ -13,7 +13,7 @@ from pathaware.core.errors import Stopped
 from pathaware.training.loop import Fit, run_to_end
 from pathaware.training.run_folder import Run
 from pathaware.training.train import train
-from tests.training.fits import in_folder, resumed
+from tests.training.fits import in_folder, in_memory, resumed
 from tests.training.runs import assert_same_end
 from tests.training.test_training import config
 
@@ -106,3 +106,14 @@ def test_a_signal_in_the_last_iteration_is_raised_but_a_complete_run_is_returned
     assert stopped.value.folders == [run.folder]
     assert run.finished
     assert train(settings(), tmp_path / "other").finished
+
+
+def test_a_signal_while_fits_are_made_ends_them_before_the_first_step():
+    """The first step may include a minute of compilation."""
+
+    def fits():
+        yield in_memory(settings())
+        terminate()
+
+    with pytest.raises(Stopped, match="in the first step"):
+        run_to_end(fits())

@@ -358,6 +358,8 @@ def run_to_end(fits: Iterable[Fit]) -> None:
 def _stopped_at_once(request: StopRequest, fits: Sequence[Fit]) -> Iterator[None]:
     """Report a stop in the first step like any other: the state it began with is still the last one."""
     try:
+        if request.at_once and request.signum is not None:  # it came while the fits were made
+            raise KeyboardInterrupt
         yield
     except KeyboardInterrupt:
         if not request.at_once or request.signum is None:
