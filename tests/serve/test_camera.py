@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from tests.serve.browsing import browsing, file
 from tests.serve.serving import png
@@ -43,7 +43,7 @@ def test_holding_the_button_records_several_pictures_into_a_class(visit, client)
     expect(visit.card(0).locator(".thumbs li")).not_to_have_count(recorded)
     page.keyboard.up("Space")
     page.keyboard.press("Escape")
-    assert page.evaluate("document.querySelector('#record-video').srcObject") is None
+    goes_off(page, "#record-video")
     visit.settle()
     assert client.get(visit.session).json()["classes"]["Class 1"] > recorded
     page.locator("#undo").click()  # what was recorded at once is undone at once
@@ -67,7 +67,15 @@ def test_the_camera_is_answered_about_and_teaches(visit):
     visit.has(1, 2)
     page.get_by_role("button", name="Stop the camera").click()
     expect(page.locator("#watching")).to_be_hidden()
-    assert page.evaluate("document.querySelector('#watch-video').srcObject") is None
+    goes_off(page, "#watch-video")
+
+
+def goes_off(page: Page, video: str) -> None:
+    """Wait until the camera of a video is released, which it is just after its dialog closes."""
+    end = time.monotonic() + 10
+    while page.evaluate("video => document.querySelector(video).srcObject", video) is not None:
+        assert time.monotonic() < end
+        page.wait_for_timeout(20)
 
 
 def fails(name: str) -> str:

@@ -196,7 +196,7 @@ def test_a_changed_classifier_comes_back_as_it_was_changed(browser, tmp_path):
         tops = [page.locator(each).bounding_box()["y"] for each in ("#ask", "#teach")]
         assert tops[0] < tops[1]  # on a phone, questions come first
         page.set_viewport_size(ROOM)
-        assert page.locator("main > :first-child").get_attribute("id") == "teach"
+        expect(page.locator("main > :first-child")).to_have_attribute("id", "teach")
         visit.card(1).locator(".remove").nth(1).click()
         visit.has(1, 1)
         visit.settle()
