@@ -86,7 +86,7 @@ class Objective(ABC):
 
     def validate(self) -> float:
         """The metric on validation data, if `validate_every` is not 0."""
-        raise NotImplementedError
+        raise NotImplementedError  # an objective that validates defines it
 
     def improves(self, value: float, best: float | None) -> bool:
         """True if a validation is better than the best one so far."""
